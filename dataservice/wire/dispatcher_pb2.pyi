@@ -1,0 +1,313 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class GetVersionRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetVersionReply(_message.Message):
+    __slots__ = ("protocol", "dispatcher_id")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    DISPATCHER_ID_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    dispatcher_id: str
+    def __init__(self, protocol: _Optional[int] = ..., dispatcher_id: _Optional[str] = ...) -> None: ...
+
+class RegisterDatasetRequest(_message.Message):
+    __slots__ = ("plan", "schema", "cardinality", "compression", "dataset_id")
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    CARDINALITY_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    plan: bytes
+    schema: bytes
+    cardinality: int
+    compression: str
+    dataset_id: str
+    def __init__(self, plan: _Optional[bytes] = ..., schema: _Optional[bytes] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., dataset_id: _Optional[str] = ...) -> None: ...
+
+class RegisterDatasetReply(_message.Message):
+    __slots__ = ("dataset_id",)
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    dataset_id: str
+    def __init__(self, dataset_id: _Optional[str] = ...) -> None: ...
+
+class GetDatasetRequest(_message.Message):
+    __slots__ = ("dataset_id",)
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    dataset_id: str
+    def __init__(self, dataset_id: _Optional[str] = ...) -> None: ...
+
+class GetDatasetReply(_message.Message):
+    __slots__ = ("plan", "schema", "cardinality", "compression")
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    CARDINALITY_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    plan: bytes
+    schema: bytes
+    cardinality: int
+    compression: str
+    def __init__(self, plan: _Optional[bytes] = ..., schema: _Optional[bytes] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ...) -> None: ...
+
+class RegisterWorkerRequest(_message.Message):
+    __slots__ = ("address", "pid", "host")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    pid: int
+    host: str
+    def __init__(self, address: _Optional[str] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
+
+class RegisterWorkerReply(_message.Message):
+    __slots__ = ("worker_id", "lease_s")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    lease_s: float
+    def __init__(self, worker_id: _Optional[str] = ..., lease_s: _Optional[float] = ...) -> None: ...
+
+class WorkerHeartbeatRequest(_message.Message):
+    __slots__ = ("worker_id", "iteration_ids", "rows_sent", "rate_rows_per_s", "buffered_bytes")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_IDS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_SENT_FIELD_NUMBER: _ClassVar[int]
+    RATE_ROWS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    BUFFERED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    iteration_ids: _containers.RepeatedScalarFieldContainer[str]
+    rows_sent: int
+    rate_rows_per_s: float
+    buffered_bytes: int
+    def __init__(self, worker_id: _Optional[str] = ..., iteration_ids: _Optional[_Iterable[str]] = ..., rows_sent: _Optional[int] = ..., rate_rows_per_s: _Optional[float] = ..., buffered_bytes: _Optional[int] = ...) -> None: ...
+
+class WorkerHeartbeatReply(_message.Message):
+    __slots__ = ("ended_iteration_ids",)
+    ENDED_ITERATION_IDS_FIELD_NUMBER: _ClassVar[int]
+    ended_iteration_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, ended_iteration_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Split(_message.Message):
+    __slots__ = ("segment", "path", "row_groups", "start", "stop", "rows", "size_bytes", "version")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    ROW_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    segment: int
+    path: str
+    row_groups: _containers.RepeatedScalarFieldContainer[int]
+    start: int
+    stop: int
+    rows: int
+    size_bytes: int
+    version: str
+    def __init__(self, segment: _Optional[int] = ..., path: _Optional[str] = ..., row_groups: _Optional[_Iterable[int]] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., rows: _Optional[int] = ..., size_bytes: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
+
+class WindowLease(_message.Message):
+    __slots__ = ("window", "generation", "start_row", "epoch", "window_in_epoch", "splits")
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    START_ROW_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_IN_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SPLITS_FIELD_NUMBER: _ClassVar[int]
+    window: int
+    generation: int
+    start_row: int
+    epoch: int
+    window_in_epoch: int
+    splits: _containers.RepeatedCompositeFieldContainer[Split]
+    def __init__(self, window: _Optional[int] = ..., generation: _Optional[int] = ..., start_row: _Optional[int] = ..., epoch: _Optional[int] = ..., window_in_epoch: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ...) -> None: ...
+
+class LeaseWindowsRequest(_message.Message):
+    __slots__ = ("worker_id", "iteration_id", "reader_id", "count", "wait_s")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    READER_ID_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    iteration_id: str
+    reader_id: str
+    count: int
+    wait_s: float
+    def __init__(self, worker_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., reader_id: _Optional[str] = ..., count: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class LeaseWindowsReply(_message.Message):
+    __slots__ = ("windows", "ended")
+    WINDOWS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    windows: _containers.RepeatedCompositeFieldContainer[WindowLease]
+    ended: bool
+    def __init__(self, windows: _Optional[_Iterable[_Union[WindowLease, _Mapping]]] = ..., ended: bool = ...) -> None: ...
+
+class FinishTaskRequest(_message.Message):
+    __slots__ = ("worker_id", "iteration_id")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    iteration_id: str
+    def __init__(self, worker_id: _Optional[str] = ..., iteration_id: _Optional[str] = ...) -> None: ...
+
+class FinishTaskReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class OpenIterationRequest(_message.Message):
+    __slots__ = ("dataset_id", "policy", "job_name", "repetition", "delivery", "reader_host", "reader_pid", "reader_id")
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    JOB_NAME_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_FIELD_NUMBER: _ClassVar[int]
+    DELIVERY_FIELD_NUMBER: _ClassVar[int]
+    READER_HOST_FIELD_NUMBER: _ClassVar[int]
+    READER_PID_FIELD_NUMBER: _ClassVar[int]
+    READER_ID_FIELD_NUMBER: _ClassVar[int]
+    dataset_id: str
+    policy: int
+    job_name: str
+    repetition: int
+    delivery: str
+    reader_host: str
+    reader_pid: int
+    reader_id: str
+    def __init__(self, dataset_id: _Optional[str] = ..., policy: _Optional[int] = ..., job_name: _Optional[str] = ..., repetition: _Optional[int] = ..., delivery: _Optional[str] = ..., reader_host: _Optional[str] = ..., reader_pid: _Optional[int] = ..., reader_id: _Optional[str] = ...) -> None: ...
+
+class OpenIterationReply(_message.Message):
+    __slots__ = ("job_id", "iteration_id", "reader_id", "schema", "compression", "cardinality", "heartbeat_s", "workers")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    READER_ID_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    CARDINALITY_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    iteration_id: str
+    reader_id: str
+    schema: bytes
+    compression: str
+    cardinality: int
+    heartbeat_s: float
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
+    def __init__(self, job_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., reader_id: _Optional[str] = ..., schema: _Optional[bytes] = ..., compression: _Optional[str] = ..., cardinality: _Optional[int] = ..., heartbeat_s: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ...) -> None: ...
+
+class WorkerInfo(_message.Message):
+    __slots__ = ("worker_id", "address", "host")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    address: str
+    host: str
+    def __init__(self, worker_id: _Optional[str] = ..., address: _Optional[str] = ..., host: _Optional[str] = ...) -> None: ...
+
+class Mark(_message.Message):
+    __slots__ = ("window", "generation", "row", "final")
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
+    window: int
+    generation: int
+    row: int
+    final: bool
+    def __init__(self, window: _Optional[int] = ..., generation: _Optional[int] = ..., row: _Optional[int] = ..., final: bool = ...) -> None: ...
+
+class SyncRequest(_message.Message):
+    __slots__ = ("reader_id", "iteration_id", "consumed", "released", "broken_worker_ids", "idle", "rows_consumed", "wait_share")
+    READER_ID_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    BROKEN_WORKER_IDS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_CONSUMED_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SHARE_FIELD_NUMBER: _ClassVar[int]
+    reader_id: str
+    iteration_id: str
+    consumed: _containers.RepeatedCompositeFieldContainer[Mark]
+    released: _containers.RepeatedCompositeFieldContainer[Mark]
+    broken_worker_ids: _containers.RepeatedScalarFieldContainer[str]
+    idle: bool
+    rows_consumed: int
+    wait_share: float
+    def __init__(self, reader_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., consumed: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., broken_worker_ids: _Optional[_Iterable[str]] = ..., idle: bool = ..., rows_consumed: _Optional[int] = ..., wait_share: _Optional[float] = ...) -> None: ...
+
+class SyncReply(_message.Message):
+    __slots__ = ("workers", "fences", "ended", "iteration_finished")
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    FENCES_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_FINISHED_FIELD_NUMBER: _ClassVar[int]
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
+    fences: _containers.RepeatedCompositeFieldContainer[Mark]
+    ended: bool
+    iteration_finished: bool
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., fences: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., ended: bool = ..., iteration_finished: bool = ...) -> None: ...
+
+class ReleaseReaderRequest(_message.Message):
+    __slots__ = ("reader_id", "iteration_id", "consumed")
+    READER_ID_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_FIELD_NUMBER: _ClassVar[int]
+    reader_id: str
+    iteration_id: str
+    consumed: _containers.RepeatedCompositeFieldContainer[Mark]
+    def __init__(self, reader_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., consumed: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ...) -> None: ...
+
+class ReleaseReaderReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatusReply(_message.Message):
+    __slots__ = ("json",)
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    json: str
+    def __init__(self, json: _Optional[str] = ...) -> None: ...
+
+class ListJobsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListJobsReply(_message.Message):
+    __slots__ = ("json",)
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    json: str
+    def __init__(self, json: _Optional[str] = ...) -> None: ...
+
+class DeleteJobRequest(_message.Message):
+    __slots__ = ("job_name",)
+    JOB_NAME_FIELD_NUMBER: _ClassVar[int]
+    job_name: str
+    def __init__(self, job_name: _Optional[str] = ...) -> None: ...
+
+class DeleteJobReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListDatasetsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListDatasetsReply(_message.Message):
+    __slots__ = ("json",)
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    json: str
+    def __init__(self, json: _Optional[str] = ...) -> None: ...
