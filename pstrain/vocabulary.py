@@ -1,0 +1,141 @@
+"""Ids and small frozen values that every part of pstrain shares.
+
+Knows nothing of sockets, threads, clocks or Arrow. Invariant: values here are immutable once
+made and mean the same in the coordinator, the trainers and the parameter servers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSpec:
+    """Rows ``[row_start, row_stop)`` of a variable, held by parameter server ``ps``."""
+
+    ps: int
+    row_start: int
+    row_stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitializerSpec:
+    """How a shard fills its own rows; ``name`` is a key of ``pstrain.initializers``."""
+
+    name: str
+    parameters: dict[str, float] = field(default_factory=dict)
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariableSpec:
+    """A variable as the cluster knows it.
+
+    ``shape[0]`` is what shards divide; a scalar has shape ``()`` and one shard ``[0, 1)``.
+    ``shards`` are in row order and cover ``[0, shape[0])`` without gaps.
+    """
+
+    id: int
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    trainable: bool
+    initializer: InitializerSpec
+    shards: tuple[ShardSpec, ...]
+
+    @property
+    def rows(self) -> int:
+        return self.shape[0] if self.shape else 1
+
+    @property
+    def width(self) -> int:
+        """Values per row."""
+        width = 1
+        for size in self.shape[1:]:
+            width *= size
+        return width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerSpec:
+    """An update rule: ``name`` picks the kernel, ``slots`` is how many values it keeps per value."""
+
+    name: str
+    learning_rate: float
+    parameters: dict[str, float] = field(default_factory=dict)
+    slots: int = 0
+    slot_init: float = 0.0
+
+
+class Lookup(NamedTuple):
+    """Rows of a variable without repetition, and where each asked-for id finds its row.
+
+    ``unique``: int64 [U], grouped by shard; ``offsets``: int64 [shards + 1] into ``unique``;
+    ``inverse``: int32 [n], ``unique[inverse]`` are the ids as asked; ``rows``: float32 [U, width].
+    """
+
+    unique: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    inverse: NDArray[np.int32]
+    rows: NDArray[np.float32]
+
+
+class Fetch(NamedTuple):
+    """What a step wants to read: all of a variable (``ids`` None) or the rows of ``ids``."""
+
+    variable: VariableSpec
+    ids: NDArray[np.int64] | None = None
+
+
+class Update(NamedTuple):
+    """A gradient of a variable: of all of it, or (``lookup``) [U, width] of its looked-up rows."""
+
+    variable: VariableSpec
+    gradient: NDArray[np.float32]
+    lookup: Lookup | None = None
+
+
+class StepToken(NamedTuple):
+    """Names one run of one closure, so that a server applies a closure's pushes once.
+
+    ``session`` is the coordinator's incarnation; a server refuses tokens of an older one.
+    """
+
+    session: str
+    closure: int
+    attempt: int
+
+
+def spec_to_json(spec: VariableSpec) -> dict[str, Any]:
+    """The JSON form of a variable's spec, used on the wire and in manifests."""
+    return {
+        "id": spec.id,
+        "name": spec.name,
+        "shape": list(spec.shape),
+        "dtype": spec.dtype,
+        "trainable": spec.trainable,
+        "initializer": {
+            "name": spec.initializer.name,
+            "parameters": dict(spec.initializer.parameters),
+            "seed": spec.initializer.seed,
+        },
+        "shards": [[s.ps, s.row_start, s.row_stop] for s in spec.shards],
+    }
+
+
+def spec_from_json(value: dict[str, Any]) -> VariableSpec:
+    """Inverse of :func:`spec_to_json`."""
+    return VariableSpec(
+        id=value["id"],
+        name=value["name"],
+        shape=tuple(value["shape"]),
+        dtype=value["dtype"],
+        trainable=value["trainable"],
+        initializer=InitializerSpec(**value["initializer"]),
+        shards=tuple(ShardSpec(ps=p, row_start=a, row_stop=b) for p, a, b in value["shards"]),
+    )
