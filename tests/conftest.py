@@ -1,0 +1,57 @@
+"""What all tests share: unit tests may neither sleep nor open sockets, and nothing may be left.
+
+A unit test that needs either belongs in tests/integration.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+settings.register_profile("house", derandomize=True, deadline=None, max_examples=60)
+settings.load_profile("house")
+
+UNIT = pathlib.Path(__file__).parent / "unit"
+
+
+def _is_unit(item: pytest.Item | pytest.FixtureRequest) -> bool:
+    return UNIT in pathlib.Path(str(item.path)).parents
+
+
+@pytest.fixture(autouse=True)
+def _unit_tests_are_pure(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes sleeping, sockets and child processes fail in tests/unit."""
+    if not _is_unit(request):
+        return
+
+    def refuse(what: str) -> object:
+        def refused(*_args: object, **_kwargs: object) -> None:
+            pytest.fail(f"a unit test may not use {what}: move it to tests/integration")
+
+        return refused
+
+    monkeypatch.setattr(time, "sleep", refuse("time.sleep"))
+    monkeypatch.setattr(socket.socket, "connect", refuse("sockets"))
+    monkeypatch.setattr(socket.socket, "bind", refuse("sockets"))
+    monkeypatch.setattr(subprocess, "Popen", refuse("child processes"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keeps the user's own token and caches out of the tests, and the tests' out of the user's."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+    patch.delenv("DATASERVICE_TOKEN", raising=False)
+    patch.delenv("DATASERVICE_TOKEN_FILE", raising=False)
+    patch.delenv("TF_CONFIG", raising=False)
+    yield
+    patch.undo()

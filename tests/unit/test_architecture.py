@@ -1,0 +1,185 @@
+"""Who may import whom, how long things may get, which names are banned: rules that are tests."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+PACKAGES = ("dataservice", "pstrain")
+BANNED_FILES = {"utils.py", "util.py", "helpers.py", "helper.py", "common.py"}
+
+IMPURE = {
+    "grpc",
+    "pyarrow",
+    "threading",
+    "time",
+    "random",
+    "os",
+    "socket",
+    "subprocess",
+    "datetime",
+    "uuid",
+    "secrets",
+}
+STDLIB_ONLY = (
+    "dataservice/vocabulary.py",
+    "dataservice/errors.py",
+    "dataservice/config.py",
+    "pstrain/vocabulary.py",
+)
+PURE = (
+    "dataservice/sharding.py",
+    "dataservice/dispatcher/events.py",
+    "dataservice/dispatcher/state.py",
+    "dataservice/dispatcher/decide.py",
+    "dataservice/client/tracker.py",
+    "pstrain/partition.py",
+    "pstrain/coordinator/events.py",
+    "pstrain/coordinator/state.py",
+    "pstrain/coordinator/decide.py",
+)
+ONE_HOME = {
+    "pyarrow.flight": {"dataservice/runtime/flight.py"},
+    "grpc": {"dataservice/runtime/rpc.py"},
+}
+UNPICKLERS = {"dataservice/dataset/function.py", "pstrain/session.py"}
+
+
+def _modules() -> Iterator[tuple[str, ast.Module]]:
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if "_pb2" not in path.name:
+                yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+
+
+MODULES = dict(_modules())
+
+
+def _imports(tree: ast.Module) -> set[str]:
+    """Full names of what a module imports while it runs; type-checking imports do not count."""
+    skipped: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            skipped.update(inner for child in node.body for inner in ast.walk(child))
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if node in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
+
+
+def _touches(names: set[str], module: str) -> bool:
+    return any(name == module or name.startswith(module + ".") for name in names)
+
+
+@pytest.mark.parametrize("path", PURE)
+def test_pure_modules_import_nothing_that_acts(path: str) -> None:
+    found = {name for name in IMPURE if _touches(_imports(MODULES[path]), name)}
+    assert not found, f"{path} decides; it must not import {found}"
+
+
+@pytest.mark.parametrize("path", STDLIB_ONLY)
+def test_the_ground_floor_needs_only_the_standard_library(path: str) -> None:
+    third_party = {"numpy", "numba", "pyarrow", "grpc", "fsspec", "cloudpickle", "google"}
+    found = {name for name in third_party if _touches(_imports(MODULES[path]), name)}
+    assert not found
+
+
+@pytest.mark.parametrize("module", ONE_HOME)
+def test_a_transport_has_one_home(module: str) -> None:
+    homes = {path for path, tree in MODULES.items() if _touches(_imports(tree), module)}
+    assert homes <= ONE_HOME[module]
+
+
+def test_kernels_import_numpy_and_numba_only() -> None:
+    for path, tree in MODULES.items():
+        if path.startswith("pstrain/kernels/") and not path.endswith("__init__.py"):
+            roots = {name.split(".")[0] for name in _imports(tree)}
+            assert roots <= {"__future__", "numpy", "numba", "math", "pstrain"}, path
+            inside = {n for n in _imports(tree) if n.startswith("pstrain.")}
+            assert all(n.startswith("pstrain.kernels") for n in inside), path
+
+
+def test_the_data_service_knows_nothing_of_training() -> None:
+    for path, tree in MODULES.items():
+        if path.startswith("dataservice/"):
+            assert not _touches(_imports(tree), "pstrain"), path
+
+
+def test_training_uses_only_the_public_side_of_the_data_service() -> None:
+    allowed = ("dataservice.runtime", "dataservice.errors")
+    for path, tree in MODULES.items():
+        if path.startswith("pstrain/"):
+            for name in _imports(tree):
+                if name.startswith("dataservice."):
+                    public = (
+                        name.count(".") == 1
+                        and not (ROOT / (name.replace(".", "/") + ".py")).exists()
+                    )
+                    inner = (ROOT / name.replace(".", "/")).is_dir()
+                    assert name.startswith(allowed) or (public and not inner), (path, name)
+
+
+def test_roles_meet_only_through_values_and_the_wire() -> None:
+    roles = ("dispatcher", "worker", "client")
+    for path, tree in MODULES.items():
+        for role in roles:
+            if path.startswith(f"dataservice/{role}/"):
+                for other in set(roles) - {role}:
+                    assert not _touches(_imports(tree), f"dataservice.{other}"), path
+
+
+def test_only_named_places_unpickle() -> None:
+    for path, tree in MODULES.items():
+        names = _imports(tree)
+        calls = {
+            ast.unparse(node.func)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        }
+        loads = {c for c in calls if c in {"pickle.loads", "pickle.load", "cloudpickle.loads"}}
+        if loads or _touches(names, "pickle"):
+            assert path in UNPICKLERS, path
+
+
+def test_modules_and_functions_stay_small() -> None:
+    for path, tree in MODULES.items():
+        lines = (ROOT / path).read_text().count("\n")
+        assert lines <= 450, f"{path} has {lines} lines"
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                length = (node.end_lineno or 0) - node.lineno + 1
+                assert length <= 70, f"{path}: {node.name} has {length} lines"
+
+
+def test_names_say_something() -> None:
+    for path in MODULES:
+        assert pathlib.Path(path).name not in BANNED_FILES, path
+        assert "_v2" not in path, path
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    for path, tree in MODULES.items():
+        if (ROOT / path).read_text().strip():
+            assert ast.get_docstring(tree), f"{path} has no docstring"
+
+
+def test_no_error_is_swallowed_whole() -> None:
+    for path, tree in MODULES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ExceptHandler):
+                assert node.type is not None, f"{path}:{node.lineno} catches everything"
+                caught = ast.unparse(node.type)
+                silent = len(node.body) == 1 and isinstance(node.body[0], ast.Pass)
+                assert not (silent and caught in {"Exception", "BaseException"}), (
+                    f"{path}:{node.lineno} swallows every error"
+                )
