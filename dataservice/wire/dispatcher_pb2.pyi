@@ -131,18 +131,20 @@ class WindowLease(_message.Message):
     def __init__(self, window: _Optional[int] = ..., generation: _Optional[int] = ..., start_row: _Optional[int] = ..., epoch: _Optional[int] = ..., window_in_epoch: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ...) -> None: ...
 
 class LeaseWindowsRequest(_message.Message):
-    __slots__ = ("worker_id", "iteration_id", "reader_id", "count", "wait_s")
+    __slots__ = ("worker_id", "iteration_id", "reader_id", "count", "wait_s", "returned")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     ITERATION_ID_FIELD_NUMBER: _ClassVar[int]
     READER_ID_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    RETURNED_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     iteration_id: str
     reader_id: str
     count: int
     wait_s: float
-    def __init__(self, worker_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., reader_id: _Optional[str] = ..., count: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
+    returned: _containers.RepeatedCompositeFieldContainer[Mark]
+    def __init__(self, worker_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., reader_id: _Optional[str] = ..., count: _Optional[int] = ..., wait_s: _Optional[float] = ..., returned: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ...) -> None: ...
 
 class LeaseWindowsReply(_message.Message):
     __slots__ = ("windows", "ended")
@@ -185,7 +187,7 @@ class OpenIterationRequest(_message.Message):
     def __init__(self, dataset_id: _Optional[str] = ..., policy: _Optional[int] = ..., job_name: _Optional[str] = ..., repetition: _Optional[int] = ..., delivery: _Optional[str] = ..., reader_host: _Optional[str] = ..., reader_pid: _Optional[int] = ..., reader_id: _Optional[str] = ...) -> None: ...
 
 class OpenIterationReply(_message.Message):
-    __slots__ = ("job_id", "iteration_id", "reader_id", "schema", "compression", "cardinality", "heartbeat_s", "workers")
+    __slots__ = ("job_id", "iteration_id", "reader_id", "schema", "compression", "cardinality", "heartbeat_s", "workers", "dataset_id")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     ITERATION_ID_FIELD_NUMBER: _ClassVar[int]
     READER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -194,6 +196,7 @@ class OpenIterationReply(_message.Message):
     CARDINALITY_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     iteration_id: str
     reader_id: str
@@ -202,7 +205,8 @@ class OpenIterationReply(_message.Message):
     cardinality: int
     heartbeat_s: float
     workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
-    def __init__(self, job_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., reader_id: _Optional[str] = ..., schema: _Optional[bytes] = ..., compression: _Optional[str] = ..., cardinality: _Optional[int] = ..., heartbeat_s: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ...) -> None: ...
+    dataset_id: str
+    def __init__(self, job_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., reader_id: _Optional[str] = ..., schema: _Optional[bytes] = ..., compression: _Optional[str] = ..., cardinality: _Optional[int] = ..., heartbeat_s: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., dataset_id: _Optional[str] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
     __slots__ = ("worker_id", "address", "host")
