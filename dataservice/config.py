@@ -1,0 +1,267 @@
+"""Settings of the servers, with their defaults and the reasons for them.
+
+Knows nothing of servers, sockets or files: it checks values, it does not use them. Invariant: a
+configuration that exists is valid; what a user left as None has its default in a property whose
+name ends in its unit.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from dataservice.errors import InvalidArgumentError
+from dataservice.vocabulary import PROTOCOL, parse_target
+
+# Plans may embed tables, so well above gRPC's 4 MiB; small enough that a bad peer cannot fill
+# the memory with a few calls.
+CONTROL_MESSAGE_MAX_BYTES: Final = 64 << 20
+# A remote traceback travels in the trailing metadata, for which gRPC allows 8 KiB by default.
+CONTROL_METADATA_MAX_BYTES: Final = 1 << 20
+CONTROL_CALL_TIMEOUT_S: Final = 30.0
+# Long polls hold a thread each: one per (reader, worker) pair of a large cluster.
+CONTROL_MAX_THREADS: Final = 1_024
+# A frozen peer is noticed after time + timeout. gRPC waits a minute for the answer to a ping
+# unless ping_timeout is set as well.
+KEEPALIVE_TIME_MS: Final = 3_000
+KEEPALIVE_TIMEOUT_MS: Final = 2_000
+KEEPALIVE_MIN_RECEIVE_INTERVAL_MS: Final = 1_000
+RECONNECT_BACKOFF_MIN_MS: Final = 100
+RECONNECT_BACKOFF_MAX_MS: Final = 1_000
+
+# Ten missed heartbeats: a busy worker is not taken for dead. A killed one is reported at once by
+# its readers, so this only bounds a freeze.
+DEFAULT_WORKER_TIMEOUT_MS: Final = 10_000
+# Readers that stall in a long training step still send Syncs from their own thread.
+DEFAULT_CLIENT_TIMEOUT_MS: Final = 60_000
+DEFAULT_JOB_GC_CHECK_INTERVAL_MS: Final = 600_000
+DEFAULT_JOB_GC_TIMEOUT_MS: Final = 300_000
+DEFAULT_HEARTBEAT_INTERVAL_MS: Final = 1_000
+# How long a worker or reader outlives a dispatcher that is being restarted.
+DEFAULT_DISPATCHER_TIMEOUT_MS: Final = 3_600_000
+DEFAULT_BUFFER_BYTES: Final = 64 << 20
+NEVER_COLLECT: Final = -1
+
+_DATA_TRANSFER_PROTOCOLS: Final = ("flight", "grpc")
+
+Checked = TypeVar("Checked")
+
+
+@dataclass(frozen=True, slots=True)
+class DispatcherConfig:
+    """Settings of a dispatcher; ``port=0`` takes a free one.
+
+    ``job_gc_timeout_ms=-1`` keeps idle jobs for ever. With ``fault_tolerant_mode`` the state
+    survives a restart in ``work_dir``.
+    """
+
+    port: int = 0
+    protocol: str | None = None
+    work_dir: str | os.PathLike[str] | None = None
+    fault_tolerant_mode: bool = False
+    worker_addresses: Sequence[str] | None = None
+    job_gc_check_interval_ms: int | None = None
+    job_gc_timeout_ms: int | None = None
+    worker_timeout_ms: int | None = None
+    client_timeout_ms: int | None = None
+    worker_max_concurrent_snapshots: int = 0
+    host: str = "127.0.0.1"
+    token: str | None = field(default=None, repr=False)
+    tls_cert_path: str | None = None
+    tls_key_path: str | None = None
+    tls_ca_path: str | None = None
+    insecure_network: bool = False
+
+    def __post_init__(self) -> None:
+        _check_listener(self)
+        _check_bool("fault_tolerant_mode", self.fault_tolerant_mode)
+        if self.fault_tolerant_mode and not self.work_dir:
+            raise InvalidArgumentError(
+                f"fault_tolerant_mode=True needs a work_dir to keep the journal in, "
+                f"got work_dir={self.work_dir!r}"
+            )
+        # Zero is allowed for the two collector settings: it asks for collection at once.
+        _check_optional_int("job_gc_check_interval_ms", self.job_gc_check_interval_ms, 0)
+        _check_optional_int("job_gc_timeout_ms", self.job_gc_timeout_ms, NEVER_COLLECT)
+        _check_optional_int("worker_timeout_ms", self.worker_timeout_ms, 1)
+        _check_optional_int("client_timeout_ms", self.client_timeout_ms, 1)
+        _check_int("worker_max_concurrent_snapshots", self.worker_max_concurrent_snapshots, 0)
+        if self.worker_addresses is not None:
+            object.__setattr__(self, "worker_addresses", _addresses(self.worker_addresses))
+
+    @property
+    def job_gc_check_interval_s(self) -> float:
+        chosen = _or_default(self.job_gc_check_interval_ms, DEFAULT_JOB_GC_CHECK_INTERVAL_MS)
+        return max(chosen, 1) / 1_000
+
+    @property
+    def job_gc_timeout_s(self) -> float | None:
+        """None: idle jobs are never collected."""
+        chosen = _or_default(self.job_gc_timeout_ms, DEFAULT_JOB_GC_TIMEOUT_MS)
+        return None if chosen == NEVER_COLLECT else max(chosen, 1) / 1_000
+
+    @property
+    def worker_timeout_s(self) -> float:
+        return _or_default(self.worker_timeout_ms, DEFAULT_WORKER_TIMEOUT_MS) / 1_000
+
+    @property
+    def client_timeout_s(self) -> float:
+        return _or_default(self.client_timeout_ms, DEFAULT_CLIENT_TIMEOUT_MS) / 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """Settings of a data worker.
+
+    ``worker_address`` is what readers are told to connect to; None means the host and port that
+    were bound, ``%port%`` stands for the bound port. ``threads`` is per pipeline, None for the
+    cores of this process. ``buffer_bytes`` bounds the elements waiting for readers.
+    ``allow_functions=False`` refuses datasets that carry pickled functions.
+    """
+
+    dispatcher_address: str
+    worker_address: str | None = None
+    port: int = 0
+    protocol: str | None = None
+    heartbeat_interval_ms: int | None = None
+    dispatcher_timeout_ms: int | None = None
+    data_transfer_protocol: str | None = None
+    data_transfer_address: str | None = None
+    host: str = "127.0.0.1"
+    token: str | None = field(default=None, repr=False)
+    tls_cert_path: str | None = None
+    tls_key_path: str | None = None
+    tls_ca_path: str | None = None
+    insecure_network: bool = False
+    threads: int | None = None
+    buffer_bytes: int = DEFAULT_BUFFER_BYTES
+    allow_functions: bool = True
+
+    def __post_init__(self) -> None:
+        if self.dispatcher_address is None:
+            raise InvalidArgumentError(
+                "dispatcher_address must be set; give the dispatcher's `target` or HOST:PORT"
+            )
+        parse_target(self.dispatcher_address)
+        _check_listener(self)
+        _check_optional_text("worker_address", self.worker_address)
+        _check_optional_text("data_transfer_address", self.data_transfer_address)
+        _check_optional_int("heartbeat_interval_ms", self.heartbeat_interval_ms, 1)
+        _check_optional_int("dispatcher_timeout_ms", self.dispatcher_timeout_ms, 1)
+        _check_optional_int("threads", self.threads, 1)
+        _check_int("buffer_bytes", self.buffer_bytes, 1)
+        _check_bool("allow_functions", self.allow_functions)
+        if self.data_transfer_protocol not in (None, *_DATA_TRANSFER_PROTOCOLS):
+            raise InvalidArgumentError(
+                f"data_transfer_protocol must be None or one of {_DATA_TRANSFER_PROTOCOLS}, "
+                f"got {self.data_transfer_protocol!r}"
+            )
+
+    @property
+    def dispatcher_target(self) -> str:
+        """``host:port`` of the dispatcher."""
+        return parse_target(self.dispatcher_address)
+
+    @property
+    def heartbeat_interval_s(self) -> float:
+        return _or_default(self.heartbeat_interval_ms, DEFAULT_HEARTBEAT_INTERVAL_MS) / 1_000
+
+    @property
+    def dispatcher_timeout_s(self) -> float:
+        return _or_default(self.dispatcher_timeout_ms, DEFAULT_DISPATCHER_TIMEOUT_MS) / 1_000
+
+    @property
+    def pipeline_threads(self) -> int:
+        """``threads``, or the number of cores this process may use."""
+        return _or_default(self.threads, available_cores())
+
+
+def available_cores() -> int:
+    """Cores this process may run on, which in a container are fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only processes of this machine can reach a server bound to ``host``.
+
+    Names are not looked up: only ``localhost`` is known to be one.
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
+    except ValueError:
+        return False
+
+
+def check_exposure(host: str, *, has_tls: bool, insecure_network: bool) -> None:
+    """Refuse to bind ``host`` where others on the network could read the token and the data."""
+    if not is_loopback(host) and not has_tls and not insecure_network:
+        raise InvalidArgumentError(
+            f"host={host!r} can be reached from the network, where token and data would travel "
+            "unencrypted; set tls_cert_path and tls_key_path (--tls-cert, --tls-key), or accept "
+            "that with insecure_network=True (--insecure-network)"
+        )
+
+
+def _check_listener(config: DispatcherConfig | WorkerConfig) -> None:
+    """Check the fields that both servers have."""
+    _check_int("port", config.port, 0)
+    if config.port > 65_535:
+        raise InvalidArgumentError(f"port must be at most 65535, got {config.port}")
+    if config.protocol not in (None, PROTOCOL):
+        raise InvalidArgumentError(
+            f"protocol must be None or {PROTOCOL!r}, got {config.protocol!r}"
+        )
+    if not isinstance(config.host, str) or not config.host:
+        raise InvalidArgumentError(
+            f"host must be a non-empty string such as '127.0.0.1', got {config.host!r}"
+        )
+    _check_bool("insecure_network", config.insecure_network)
+    if (config.tls_cert_path is None) != (config.tls_key_path is None):
+        raise InvalidArgumentError(
+            "tls_cert_path and tls_key_path go together, got "
+            f"tls_cert_path={config.tls_cert_path!r} and tls_key_path={config.tls_key_path!r}"
+        )
+    check_exposure(
+        config.host,
+        has_tls=config.tls_cert_path is not None,
+        insecure_network=config.insecure_network,
+    )
+
+
+def _addresses(addresses: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(addresses, str) or not all(isinstance(a, str) and a for a in addresses):
+        raise InvalidArgumentError(
+            f"worker_addresses must be a sequence of non-empty strings, got {addresses!r}"
+        )
+    return tuple(addresses)
+
+
+def _or_default(value: Checked | None, default: Checked) -> Checked:
+    return default if value is None else value
+
+
+def _check_int(name: str, value: object, minimum: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise InvalidArgumentError(f"{name} must be an integer >= {minimum}, got {value!r}")
+
+
+def _check_optional_int(name: str, value: object, minimum: int) -> None:
+    if value is not None:
+        _check_int(name, value, minimum)
+
+
+def _check_optional_text(name: str, value: object) -> None:
+    if value is not None and (not isinstance(value, str) or not value):
+        raise InvalidArgumentError(f"{name} must be None or a non-empty string, got {value!r}")
+
+
+def _check_bool(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(f"{name} must be True or False, got {value!r}")

@@ -1,0 +1,228 @@
+"""The error tree of the data service, and its JSON form for the wire.
+
+Each class also derives from the nearest built-in, so ``except ValueError`` works as expected::
+
+    DataServiceError
+    ├── InvalidArgumentError      ValueError           a bad argument; retrying cannot help
+    │   └── SchemaError                                column missing, type drift
+    ├── NotFoundError             KeyError
+    ├── AlreadyExistsError        ValueError
+    ├── FailedPreconditionError   RuntimeError         right call, wrong moment or surroundings
+    │   └── AddressInUseError     OSError
+    ├── DeadlineExceededError     TimeoutError
+    ├── UnavailableError          ConnectionError      a peer cannot be reached; may be retried
+    ├── CancelledError
+    ├── UnauthenticatedError      PermissionError
+    ├── ResourceExhaustedError    RuntimeError
+    ├── DataLossError             OSError              damaged bytes: CRC, journal
+    ├── InternalError             RuntimeError         a defect on the peer's side
+    ├── UnimplementedError        NotImplementedError
+    ├── SourceError               OSError              input file missing, unreadable or corrupt
+    └── UserFunctionError         RuntimeError         a user's function raised
+
+Knows nothing of gRPC or Flight. Invariant: ``code`` values are part of the wire format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
+
+
+class DataServiceError(Exception):
+    """Base of all errors raised on purpose; ``str()`` is the plain message.
+
+    ``detail_fields`` names the string attributes, also keyword arguments of the constructor, that
+    travel with the message.
+    """
+
+    code: ClassVar[str] = "UNKNOWN"
+    detail_fields: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        # KeyError would show the repr, OSError would look for an errno.
+        return self.message
+
+
+ErrorClass = TypeVar("ErrorClass", bound=type[DataServiceError])
+
+_classes_by_code: dict[str, type[DataServiceError]] = {DataServiceError.code: DataServiceError}
+
+
+def register_error(cls: ErrorClass) -> ErrorClass:
+    """Class decorator: let errors with ``cls.code`` come back from the wire as ``cls``.
+
+    Raises InvalidArgumentError when ``cls`` has no code of its own or the code is taken.
+    """
+    code = cls.__dict__.get("code")
+    if not isinstance(code, str) or not code:
+        raise InvalidArgumentError(f"{cls.__name__} must define its own class attribute `code`")
+    holder = _classes_by_code.setdefault(code, cls)
+    if holder is not cls:
+        raise InvalidArgumentError(
+            f"error code {code!r} of {cls.__name__} is already used by {holder.__name__}; "
+            "choose another code"
+        )
+    return cls
+
+
+@register_error
+class InvalidArgumentError(DataServiceError, ValueError):
+    """An argument is wrong whatever the state of the system."""
+
+    code = "INVALID_ARGUMENT"
+
+
+@register_error
+class SchemaError(InvalidArgumentError):
+    """A column is missing or has a type other than the one expected."""
+
+    code = "SCHEMA"
+
+
+@register_error
+class NotFoundError(DataServiceError, KeyError):
+    """A named thing does not exist."""
+
+    code = "NOT_FOUND"
+
+
+@register_error
+class AlreadyExistsError(DataServiceError, ValueError):
+    """A thing of that name exists with other contents."""
+
+    code = "ALREADY_EXISTS"
+
+
+@register_error
+class FailedPreconditionError(DataServiceError, RuntimeError):
+    """The call is right but the state of the system forbids it."""
+
+    code = "FAILED_PRECONDITION"
+
+
+@register_error
+class AddressInUseError(FailedPreconditionError, OSError):
+    """Another process listens on the wanted port."""
+
+    code = "ADDRESS_IN_USE"
+
+
+@register_error
+class DeadlineExceededError(DataServiceError, TimeoutError):
+    """No answer came in time; whether the call took effect is unknown."""
+
+    code = "DEADLINE_EXCEEDED"
+
+
+@register_error
+class UnavailableError(DataServiceError, ConnectionError):
+    """A peer is unreachable or went away."""
+
+    code = "UNAVAILABLE"
+
+
+@register_error
+class CancelledError(DataServiceError):
+    """The caller gave the work up."""
+
+    code = "CANCELLED"
+
+
+@register_error
+class UnauthenticatedError(DataServiceError, PermissionError):
+    """The token is missing, wrong or unreadable."""
+
+    code = "UNAUTHENTICATED"
+
+
+@register_error
+class ResourceExhaustedError(DataServiceError, RuntimeError):
+    """A stated limit (message size, calls at once, memory) was reached."""
+
+    code = "RESOURCE_EXHAUSTED"
+
+
+@register_error
+class DataLossError(DataServiceError, OSError):
+    """Bytes are damaged beyond repair."""
+
+    code = "DATA_LOSS"
+
+
+@register_error
+class InternalError(DataServiceError, RuntimeError):
+    """A defect: something that must not happen did."""
+
+    code = "INTERNAL"
+
+
+@register_error
+class UnimplementedError(DataServiceError, NotImplementedError):
+    """Known, but not offered; the message names what to use instead."""
+
+    code = "UNIMPLEMENTED"
+
+
+@register_error
+class SourceError(DataServiceError, OSError):
+    """An input file cannot be read; the message names the file and the remedy."""
+
+    code = "SOURCE"
+
+
+@register_error
+class UserFunctionError(DataServiceError, RuntimeError):
+    """A function given by the user raised.
+
+    ``user_traceback`` holds the user's frames only, ``source`` the file and row range that was
+    being processed, ``worker`` the address of the data worker ("" when it ran locally).
+    """
+
+    code = "USER_FUNCTION"
+    detail_fields = ("user_traceback", "source", "worker")
+
+    def __init__(
+        self, message: str = "", *, user_traceback: str = "", source: str = "", worker: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.user_traceback = user_traceback
+        self.source = source
+        self.worker = worker
+
+
+def error_to_dict(error: BaseException) -> dict[str, Any]:
+    """JSON-able form of ``error``.
+
+    An exception from outside the tree becomes INTERNAL with its class name and message.
+    """
+    if not isinstance(error, DataServiceError):
+        text = str(error)
+        name = type(error).__name__
+        return {"code": InternalError.code, "message": f"{name}: {text}" if text else name}
+    encoded: dict[str, Any] = {"code": error.code, "message": error.message}
+    details = {name: getattr(error, name) for name in error.detail_fields}
+    if details:
+        encoded["details"] = details
+    return encoded
+
+
+def error_from_dict(encoded: Mapping[str, Any]) -> DataServiceError:
+    """The error ``error_to_dict`` was given, for the caller to raise.
+
+    An unknown code (a peer of another version) gives the base class; unknown details are dropped.
+    A malformed mapping gives an InternalError, since there is an error to report all the same.
+    """
+    code, message = encoded.get("code"), encoded.get("message")
+    details = encoded.get("details", {})
+    if not (isinstance(code, str) and isinstance(message, str) and isinstance(details, Mapping)):
+        return InternalError(f"a peer reported an error in an unknown form: {dict(encoded)!r}")
+    cls = _classes_by_code.get(code)
+    if cls is None:
+        return DataServiceError(f"{code}: {message}")
+    known = {name: str(details[name]) for name in cls.detail_fields if name in details}
+    return cls(message, **known)

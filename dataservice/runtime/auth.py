@@ -1,0 +1,163 @@
+"""The shared secret of a cluster: where it comes from and how it is compared.
+
+A server makes the token on first start in a file that only its user can read; clients of that
+user find it by themselves. Knows nothing of gRPC or Flight. Invariant: a configured source that
+cannot be used is an error, never a reason to fall back to the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import secrets
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dataservice.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnauthenticatedError,
+)
+
+TOKEN_METADATA_KEY: Final = "x-dataservice-token"
+TOKEN_ENV: Final = "DATASERVICE_TOKEN"
+TOKEN_FILE_ENV: Final = "DATASERVICE_TOKEN_FILE"
+_TOKEN_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig:
+    """PEM files for TLS.
+
+    A server presents ``cert_path`` with ``key_path``. A client trusts ``ca_path``, or the roots of
+    the system when it is None. Clients prove themselves by the token, not by certificates.
+    """
+
+    cert_path: str | None = None
+    key_path: str | None = None
+    ca_path: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert_path is None) != (self.key_path is None):
+            raise InvalidArgumentError(
+                f"TLS needs both a certificate and its key, got cert_path={self.cert_path!r} "
+                f"and key_path={self.key_path!r}"
+            )
+
+    @classmethod
+    def of(
+        cls, cert_path: str | None, key_path: str | None, ca_path: str | None
+    ) -> TlsConfig | None:
+        """The value for these paths; None (no TLS) when all are None."""
+        if cert_path is None and key_path is None and ca_path is None:
+            return None
+        return cls(cert_path=cert_path, key_path=key_path, ca_path=ca_path)
+
+    def read_server_pair(self) -> tuple[bytes, bytes]:
+        """Key and certificate chain, in that order."""
+        if self.cert_path is None or self.key_path is None:
+            raise FailedPreconditionError(
+                "a server with TLS needs cert_path and key_path; only ca_path is set"
+            )
+        return _read_pem(self.key_path, "TLS key"), _read_pem(self.cert_path, "TLS certificate")
+
+    def read_roots(self) -> bytes | None:
+        """Certificates a client trusts; None for those of the system."""
+        return None if self.ca_path is None else _read_pem(self.ca_path, "TLS CA certificate")
+
+
+def _read_pem(path: str, role: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise FailedPreconditionError(
+            f"cannot read the {role} file {path}: {error.strerror}"
+        ) from error
+
+
+def resolve_token(explicit: str | None = None) -> str:
+    """The token of this process.
+
+    First of: ``explicit``, ``$DATASERVICE_TOKEN``, the file ``$DATASERVICE_TOKEN_FILE``, the
+    default file, which is created when missing. Safe against processes doing the same at once.
+    """
+    if explicit is not None:
+        return _checked(explicit, "the token argument")
+    if TOKEN_ENV in os.environ:
+        return _checked(os.environ[TOKEN_ENV], f"environment variable {TOKEN_ENV}")
+    if TOKEN_FILE_ENV in os.environ:
+        return _read_token(Path(os.environ[TOKEN_FILE_ENV]), f" (named by {TOKEN_FILE_ENV})")
+    path = default_token_path()
+    if not path.exists():
+        _create_token(path)
+    return _read_token(path, "")
+
+
+def default_token_path() -> Path:
+    """Token file used when nothing else is configured."""
+    state_home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state_home).expanduser() / "dataservice" / "token"
+
+
+def tokens_equal(expected: str, presented: str | bytes | None) -> bool:
+    """Compare in a time that does not depend on where the tokens differ."""
+    if presented is None:
+        return False
+    if isinstance(presented, str):
+        presented = presented.encode("utf-8", "surrogatepass")
+    return hmac.compare_digest(expected.encode(), presented)
+
+
+def _checked(token: str, origin: str) -> str:
+    # Tokens travel in HTTP/2 headers, where only visible ASCII arrives unchanged.
+    if not token or not all("!" <= character <= "~" for character in token):
+        raise InvalidArgumentError(
+            f"the token from {origin} must be non-empty visible ASCII without spaces; "
+            "unset it or set a token such as `openssl rand -hex 32` prints"
+        )
+    return token
+
+
+def _read_token(path: Path, note: str) -> str:
+    try:
+        with path.open(encoding="utf-8") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            token = file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UnauthenticatedError(
+            f"cannot read the token file {path}{note}: {reason}; "
+            f"make it readable or set {TOKEN_ENV}"
+        ) from error
+    if mode & 0o077:
+        raise FailedPreconditionError(
+            f"the token file {path}{note} has mode {mode:04o}, so other users may read it; "
+            f"run `chmod 600 {path}`"
+        )
+    return _checked(token, f"file {path}{note}")
+
+
+def _create_token(path: Path) -> None:
+    """Put a complete 0600 file at ``path`` unless there is one already."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            # A link is atomic and never replaces, so nobody sees half a token or a second one.
+            with contextlib.suppress(FileExistsError):
+                os.link(draft, path)
+        finally:
+            draft.unlink()
+    except OSError as error:
+        raise FailedPreconditionError(
+            f"cannot create the token file {path}: {error.strerror}; "
+            f"set {TOKEN_ENV}, or {TOKEN_FILE_ENV} to a file that exists"
+        ) from error

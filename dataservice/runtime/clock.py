@@ -1,0 +1,48 @@
+"""Time as a value that can be passed in.
+
+What decides takes ``now_s`` as an argument; what waits takes a ``Clock``. Invariant: readings
+never go backwards and say nothing about the time of day.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from dataservice.errors import InvalidArgumentError
+
+
+class Clock(Protocol):
+    """A source of monotonic time."""
+
+    def now_s(self) -> float:
+        """Seconds since an arbitrary moment."""
+        ...
+
+
+class SystemClock:
+    """The machine's monotonic clock."""
+
+    __slots__ = ()
+
+    def now_s(self) -> float:
+        return time.monotonic()
+
+
+class ManualClock:
+    """A clock that stands still until told to advance. Not thread-safe."""
+
+    __slots__ = ("_now_s",)
+
+    def __init__(self, now_s: float = 0.0) -> None:
+        self._now_s = now_s
+
+    def now_s(self) -> float:
+        return self._now_s
+
+    def advance(self, seconds: float) -> float:
+        """Move on by ``seconds`` and return the new reading."""
+        if seconds < 0:
+            raise InvalidArgumentError(f"a clock cannot go back, got advance({seconds!r})")
+        self._now_s += seconds
+        return self._now_s

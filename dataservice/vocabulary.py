@@ -1,0 +1,90 @@
+"""Names, ids and addresses that every part of the data service shares.
+
+Knows nothing of sockets, threads, clocks or Arrow. Invariant: a target is always ``host:port``
+without a scheme; schemes exist only in what users type and read.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, NewType
+
+from dataservice.errors import InvalidArgumentError
+
+DatasetId = NewType("DatasetId", str)
+JobId = NewType("JobId", str)
+IterationId = NewType("IterationId", str)
+ReaderId = NewType("ReaderId", str)
+WorkerId = NewType("WorkerId", str)
+
+SHARD_HINT: Final = -1
+PROTOCOL: Final = "grpc"
+
+
+class ShardingPolicy(IntEnum):
+    """How the rows of a dataset are divided among the data workers."""
+
+    OFF = 0
+    DYNAMIC = 1
+    FILE = 2
+    DATA = 3
+    FILE_OR_DATA = 4
+    HINT = 5
+
+
+def parse_target(service: str | tuple[str, str]) -> str:
+    """``host:port`` of ``"host:port"``, ``"grpc://host:port"`` or ``("grpc", "host:port")``.
+
+    An IPv6 host is written in brackets. Raises InvalidArgumentError for anything else.
+    """
+    protocol, address = _split_protocol(service)
+    if protocol != PROTOCOL:
+        raise InvalidArgumentError(
+            f"service protocol {protocol!r} is not supported; use {PROTOCOL}://HOST:PORT"
+        )
+    return format_address(*split_address(address))
+
+
+def _split_protocol(service: object) -> tuple[str, str]:
+    if isinstance(service, tuple) and len(service) == 2:
+        protocol, address = service
+    else:
+        protocol, address = None, service
+    if not isinstance(address, str) or not isinstance(protocol, str | None):
+        raise InvalidArgumentError(
+            "service must be a string or a (protocol, address) tuple of strings, "
+            f"got {service!r} of type {type(service).__name__}"
+        )
+    if not address:
+        raise InvalidArgumentError("service must not be empty; give it as HOST:PORT")
+    if protocol is not None:
+        return protocol, address
+    parts = address.split("://")
+    if len(parts) > 2:
+        raise InvalidArgumentError(
+            f"Malformed service {address!r}: more than one '://'; use {PROTOCOL}://HOST:PORT"
+        )
+    return (parts[0], parts[1]) if len(parts) == 2 else (PROTOCOL, address)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host (IPv6 without brackets) and port of ``host:port``; the port is in 1..65535."""
+    host, separator, port_text = address.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if bracketed:
+        host = host[1:-1]
+    if not separator or not host or (":" in host and not bracketed) or "/" in host:
+        raise InvalidArgumentError(
+            f"address {address!r} is not of the form HOST:PORT (an IPv6 host goes in brackets)"
+        )
+    port = int(port_text) if port_text.isascii() and port_text.isdigit() else 0
+    if not 1 <= port <= 65_535:
+        raise InvalidArgumentError(
+            f"address {address!r} has port {port_text!r}; a port is a number from 1 to 65535"
+        )
+    return host, port
+
+
+def format_address(host: str, port: int) -> str:
+    """``host:port``, with brackets around an IPv6 host."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
