@@ -1,0 +1,203 @@
+"""What a reader has: which rows of which window it received, handed out, and told.
+
+Pure: no clock, no threads, no network; the reader holds a lock around it. It decides which rows of
+an arriving frame are new, and what to say to the dispatcher. Invariants, for every window:
+told <= consumed <= received; rows [0, received) were accepted exactly once, in order; a frame of a
+generation that was fenced, or older than one seen, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dataservice.errors import DataLossError
+from dataservice.wire.elements import NO_WINDOW, RowSpan
+
+
+class RowMark(NamedTuple):
+    """Output rows [0, row) of a window; `final` says that the window has no more."""
+
+    window: int
+    generation: int
+    row: int
+    final: bool
+
+
+class Accepted(NamedTuple):
+    """What is new in a frame: slices (offset, length) of its rows, and where they come from."""
+
+    slices: tuple[tuple[int, int], ...]
+    spans: tuple[RowSpan, ...]
+
+
+@dataclass(slots=True)
+class _Window:
+    received: int = 0
+    consumed: int = 0
+    generation: int = -1  # of the rows received; -1: none were
+    source: str = ""
+    fenced: int = -1
+    last_row: int | None = None
+    told: int = -1
+    told_final: bool = False
+    early: dict[int, int] = field(default_factory=dict)  # consumed out of order: first -> end
+
+    def is_received(self) -> bool:
+        return self.last_row is not None and self.received >= self.last_row
+
+    def is_consumed(self) -> bool:
+        return self.last_row is not None and self.consumed >= self.last_row
+
+    def is_live(self) -> bool:
+        return self.generation > self.fenced
+
+
+class Tracker:
+    """High-water marks of one reader over one iteration."""
+
+    def __init__(self) -> None:
+        self._windows: dict[int, _Window] = {}
+        self._finished: set[int] = set()
+        self._releases: dict[tuple[int, int], RowMark] = {}
+
+    def receive(
+        self, source: str, spans: Sequence[RowSpan], *, divisible: bool = True
+    ) -> Accepted:
+        """Accepts what is new of a frame from worker `source`.
+
+        A frame that is not divisible is taken whole or not at all. DataLossError when rows before
+        it are missing, or when only part of it is new and it cannot be cut; nothing has changed
+        then.
+        """
+        plan: list[tuple[RowSpan, int, RowSpan | None]] = []
+        offset = 0
+        for span in spans:
+            plan.append((span, offset, self._new_part(span)))
+            offset += span.rows
+        new_rows = sum(part.rows for _, _, part in plan if part is not None)
+        if new_rows not in (0, offset) and not divisible:
+            raise DataLossError(f"{new_rows} of {offset} rows are new in a batch that is a unit")
+        for _, _, part in plan:
+            if part is not None and part.window != NO_WINDOW:
+                self._admit(source, part)
+        return Accepted(
+            tuple(
+                (at + part.first_row - span.first_row, part.rows)
+                for span, at, part in plan
+                if part is not None and part.rows
+            ),
+            tuple(part for _, _, part in plan if part is not None),
+        )
+
+    def _new_part(self, span: RowSpan) -> RowSpan | None:
+        if span.window == NO_WINDOW:
+            return span
+        if span.window in self._finished:
+            return None
+        known = self._windows.get(span.window)
+        if known is None:
+            return span
+        if known.generation < 0 and span.generation > known.fenced:
+            return span
+        if span.generation <= known.fenced or span.generation < known.generation:
+            return None
+        if span.first_row > known.received:
+            raise DataLossError(
+                f"window {span.window} generation {span.generation} continues at row "
+                f"{span.first_row}, but rows from {known.received} on have not arrived"
+            )
+        if span.end_row < known.received or (span.end_row == known.received and not span.final):
+            return None
+        return span._replace(first_row=known.received)
+
+    def _admit(self, source: str, span: RowSpan) -> None:
+        window = self._windows.get(span.window)
+        if window is None:
+            window = self._windows[span.window] = _Window()
+        if window.generation < 0:
+            window.received = window.consumed = span.first_row
+        window.source = source
+        window.generation = span.generation
+        window.received = span.end_row
+        if span.final:
+            window.last_row = span.end_row
+
+    def consume(self, spans: Iterable[RowSpan]) -> None:
+        """Notes that accepted rows are done with; in any order, each once."""
+        for span in spans:
+            window = self._windows.get(span.window)
+            if window is None:
+                continue
+            if span.first_row > window.consumed:
+                window.early[span.first_row] = span.end_row
+                continue
+            window.consumed = max(window.consumed, span.end_row)
+            while window.consumed in window.early:
+                window.consumed = window.early.pop(window.consumed)
+
+    def fence(self, window: int, generation: int) -> None:
+        """Accepts no more rows of that generation, and owes the dispatcher a release."""
+        known = self._windows.get(window)
+        if known is None:
+            row, final = (0, window in self._finished)
+            if not final:
+                self._windows[window] = _Window(fenced=generation)
+        else:
+            row, final = known.received, known.is_received()
+            known.fenced = max(known.fenced, generation)
+        self._releases[(window, generation)] = RowMark(window, generation, row, final)
+
+    def fence_source(self, source: str) -> None:
+        """Fences all unfinished windows that last came from a worker."""
+        for index, window in self._windows.items():
+            if window.source == source and window.is_live() and not window.is_received():
+                self.fence(index, window.generation)
+
+    def marks(self) -> tuple[RowMark, ...]:
+        """Consumed marks that the dispatcher has not been told."""
+        return tuple(
+            RowMark(index, window.generation, window.consumed, window.is_consumed())
+            for index, window in self._windows.items()
+            if window.generation >= 0
+            and (
+                (window.consumed > window.told and window.consumed > 0)
+                or (window.is_consumed() and not window.told_final)
+            )
+        )
+
+    def releases(self) -> tuple[RowMark, ...]:
+        """Answers to fences that the dispatcher has not been told."""
+        return tuple(self._releases.values())
+
+    def confirm(self, marks: Iterable[RowMark], releases: Iterable[RowMark]) -> None:
+        """The dispatcher has these."""
+        for mark in releases:
+            self._releases.pop((mark.window, mark.generation), None)
+        for mark in marks:
+            window = self._windows[mark.window]
+            window.told = max(window.told, mark.row)
+            window.told_final = window.told_final or mark.final
+            if window.told_final:
+                del self._windows[mark.window]
+                self._finished.add(mark.window)
+
+    def is_quiet(self) -> bool:
+        """Nothing that was accepted is unconsumed, and no row is due from a live lease."""
+        return all(
+            window.consumed == window.received and (window.is_received() or not window.is_live())
+            for window in self._windows.values()
+        )
+
+    def has_news(self) -> bool:
+        """There is something that the dispatcher has not been told."""
+        return bool(self._releases) or bool(self.marks())
+
+    def all_marks(self) -> tuple[RowMark, ...]:
+        """Consumed marks of all unfinished windows, told or not."""
+        return tuple(
+            RowMark(index, window.generation, window.consumed, window.is_consumed())
+            for index, window in self._windows.items()
+            if window.generation >= 0
+        )

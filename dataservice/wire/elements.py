@@ -1,0 +1,89 @@
+"""Headers of the frames that carry elements from a worker to a reader.
+
+A frame is a header, packed here, and a body, one encoded record batch. The header says where the
+rows come from, so that a reader can tell what it has, what is new and what is missing. It knows
+nothing of Arrow, of transport or of windows' contents. Both sides pack little-endian; a header
+that does not parse is damage, never a default.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from dataservice.errors import DataLossError
+
+EXCHANGE = "elements"
+NO_WINDOW = -1
+
+_VERSION = 1
+_HEAD = struct.Struct("<BBBxHII")  # version, kind, flags, spans, rows, crc32 of the body
+_SPAN = struct.Struct("<qqqqB")
+_DIVISIBLE = 1
+
+
+class FrameKind(IntEnum):
+    """What a frame means: rows, a sign of life, or the end of the stream."""
+
+    DATA = 1
+    KEEPALIVE = 2
+    END = 3
+
+
+class RowSpan(NamedTuple):
+    """Output rows [first_row, end_row) of one window under one lease generation.
+
+    `final` says that the window has no row after them. A span may be empty.
+    """
+
+    window: int
+    generation: int
+    first_row: int
+    end_row: int
+    final: bool = False
+
+    @property
+    def rows(self) -> int:
+        return self.end_row - self.first_row
+
+
+class Header(NamedTuple):
+    """A parsed header; `rows` and `crc` are those of the body, 0 where there is none.
+
+    `divisible` says that the body's rows are the spans' rows one by one, so that a part of them
+    may be kept; a batch that operators were applied to as a whole is not.
+    """
+
+    kind: FrameKind
+    rows: int = 0
+    crc: int = 0
+    spans: tuple[RowSpan, ...] = ()
+    divisible: bool = False
+
+
+KEEPALIVE = _HEAD.pack(_VERSION, FrameKind.KEEPALIVE, 0, 0, 0, 0)
+END = _HEAD.pack(_VERSION, FrameKind.END, 0, 0, 0, 0)
+
+
+def pack_data(rows: int, crc: int, spans: Sequence[RowSpan], *, divisible: bool) -> bytes:
+    """Header of a data frame; at most 65,535 spans."""
+    flags = _DIVISIBLE if divisible else 0
+    head = _HEAD.pack(_VERSION, FrameKind.DATA, flags, len(spans), rows, crc)
+    return head + b"".join(_SPAN.pack(*span) for span in spans)
+
+
+def unpack(header: bytes) -> Header:
+    """Parses a header; DataLossError where it is not one."""
+    try:
+        version, kind, flags, count, rows, crc = _HEAD.unpack_from(header)
+        if version != _VERSION or len(header) != _HEAD.size + count * _SPAN.size:
+            raise ValueError(f"version {version}, {len(header)} bytes, {count} spans")
+        spans = tuple(
+            RowSpan(window, generation, first, end, bool(final))
+            for window, generation, first, end, final in _SPAN.iter_unpack(header[_HEAD.size :])
+        )
+        return Header(FrameKind(kind), rows, crc, spans, bool(flags & _DIVISIBLE))
+    except (struct.error, ValueError) as error:
+        raise DataLossError(f"damaged element header of {len(header)} bytes: {error}") from error

@@ -1,0 +1,192 @@
+"""The reader's marks: every row once, whatever arrives twice, late, or from a fenced worker."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataservice.client.tracker import RowMark, Tracker
+from dataservice.errors import DataLossError
+from dataservice.wire.elements import NO_WINDOW, RowSpan
+
+
+def span(first: int, end: int, *, window: int = 0, generation: int = 0, final: bool = False):
+    return RowSpan(window, generation, first, end, final)
+
+
+def test_rows_in_order_are_all_new() -> None:
+    tracker = Tracker()
+    assert tracker.receive("a", [span(0, 4)]).slices == ((0, 4),)
+    assert tracker.receive("a", [span(4, 9, final=True)]).slices == ((0, 5),)
+
+
+def test_what_was_received_is_dropped() -> None:
+    tracker = Tracker()
+    tracker.receive("a", [span(0, 4)])
+    again = tracker.receive("a", [span(0, 4)])
+    assert again.slices == ()
+    assert again.spans == ()
+
+
+def test_overlap_is_trimmed_by_row() -> None:
+    tracker = Tracker()
+    tracker.receive("a", [span(0, 4)])
+    accepted = tracker.receive("b", [span(2, 8, generation=1), span(0, 3, window=7)])
+    assert accepted.slices == ((2, 4), (6, 3))
+    assert accepted.spans[0] == span(4, 8, generation=1)
+
+
+def test_a_batch_that_is_a_unit_is_not_cut() -> None:
+    tracker = Tracker()
+    tracker.receive("a", [span(0, 4)])
+    with pytest.raises(DataLossError, match="4 of 6 rows"):
+        tracker.receive("b", [span(2, 8, generation=1)], divisible=False)
+    assert tracker.receive("a", [span(4, 5)]).slices == ((0, 1),)
+
+
+def test_a_gap_is_refused_and_changes_nothing() -> None:
+    tracker = Tracker()
+    tracker.receive("a", [span(0, 4)])
+    with pytest.raises(DataLossError, match="window 0 generation 0 continues at row 5"):
+        tracker.receive("a", [span(0, 3, window=1), span(5, 8)])
+    assert tracker.receive("a", [span(0, 3, window=1)]).slices == ((0, 3),)
+
+
+def test_a_window_that_another_reader_began_starts_where_the_lease_says() -> None:
+    tracker = Tracker()
+    accepted = tracker.receive("a", [span(100, 120, generation=3)])
+    assert accepted.slices == ((0, 20),)
+    tracker.consume(accepted.spans)
+    assert tracker.marks() == (RowMark(0, 3, 120, False),)
+
+
+def test_a_fenced_generation_is_refused_and_its_rows_are_released() -> None:
+    tracker = Tracker()
+    tracker.receive("a", [span(0, 4)])
+    tracker.fence(0, 0)
+    assert tracker.releases() == (RowMark(0, 0, 4, False),)
+    assert tracker.receive("a", [span(4, 9)]).slices == ()
+    assert tracker.receive("b", [span(4, 9, generation=1)]).slices == ((0, 5),)
+
+
+def test_a_fence_for_a_window_never_seen_releases_nothing_and_keeps_its_start_open() -> None:
+    tracker = Tracker()
+    tracker.fence(5, 2)
+    assert tracker.releases() == (RowMark(5, 2, 0, False),)
+    assert tracker.marks() == ()
+    assert tracker.receive("a", [span(0, 3, window=5, generation=2)]).slices == ()
+    assert tracker.receive("b", [span(40, 43, window=5, generation=3)]).slices == ((0, 3),)
+
+
+def test_a_window_received_whole_is_released_as_final() -> None:
+    tracker = Tracker()
+    tracker.receive("a", [span(0, 4, final=True)])
+    tracker.fence(0, 0)
+    assert tracker.releases() == (RowMark(0, 0, 4, True),)
+
+
+def test_fencing_a_worker_spares_other_workers_and_finished_windows() -> None:
+    tracker = Tracker()
+    tracker.receive("a", [span(0, 4), span(0, 2, window=1, final=True)])
+    tracker.receive("b", [span(0, 4, window=2)])
+    tracker.fence_source("a")
+    assert tracker.releases() == (RowMark(0, 0, 4, False),)
+
+
+def test_marks_are_told_once_and_again_after_a_failure() -> None:
+    tracker = Tracker()
+    accepted = tracker.receive("a", [span(0, 4, final=True)])
+    tracker.consume(accepted.spans)
+    marks = tracker.marks()
+    assert marks == (RowMark(0, 0, 4, True),)
+    assert tracker.marks() == marks
+    tracker.confirm(marks, ())
+    assert tracker.marks() == ()
+    assert not tracker.has_news()
+
+
+def test_a_finished_window_stays_finished() -> None:
+    tracker = Tracker()
+    tracker.consume(tracker.receive("a", [span(0, 4, final=True)]).spans)
+    tracker.confirm(tracker.marks(), ())
+    assert tracker.receive("b", [span(0, 4, generation=9)]).slices == ()
+
+
+def test_an_empty_window_needs_no_consumer() -> None:
+    tracker = Tracker()
+    tracker.receive("a", [span(0, 0, final=True)])
+    assert tracker.is_quiet()
+    assert tracker.marks() == (RowMark(0, 0, 0, True),)
+
+
+def test_the_end_may_come_after_the_last_row() -> None:
+    tracker = Tracker()
+    tracker.consume(tracker.receive("a", [span(0, 4)]).spans)
+    assert not tracker.is_quiet()
+    tracker.receive("a", [span(4, 4, final=True)])
+    assert tracker.is_quiet()
+    assert tracker.marks() == (RowMark(0, 0, 4, True),)
+
+
+def test_quiet_means_consumed_not_only_received() -> None:
+    tracker = Tracker()
+    accepted = tracker.receive("a", [span(0, 4, final=True)])
+    assert not tracker.is_quiet()
+    tracker.fence(0, 0)
+    assert not tracker.is_quiet()
+    tracker.consume(accepted.spans)
+    assert tracker.is_quiet()
+
+
+def test_rows_without_a_window_always_pass() -> None:
+    tracker = Tracker()
+    shared = RowSpan(NO_WINDOW, 0, 0, 8)
+    assert tracker.receive("a", [shared]).slices == ((0, 8),)
+    assert tracker.receive("a", [shared]).slices == ((0, 8),)
+    assert tracker.marks() == ()
+
+
+@given(st.permutations(range(6)))
+def test_consumption_out_of_order_marks_the_unbroken_beginning(order: list[int]) -> None:
+    tracker = Tracker()
+    parts = [tracker.receive("a", [span(i * 3, i * 3 + 3, final=i == 5)]).spans for i in range(6)]
+    done: set[int] = set()
+    for index in order:
+        tracker.consume(parts[index])
+        done.add(index)
+        unbroken = next((i for i in range(6) if i not in done), 6)
+        row = tracker.marks()[0].row if tracker.marks() else 0
+        assert row == unbroken * 3
+
+
+@given(st.data())
+def test_every_row_once_under_any_schedule_of_frames_fences_and_replays(data: st.DataObject) -> None:
+    """A model worker replays a window from the released mark after each fence; zombies go on."""
+    rows = data.draw(st.integers(0, 12), label="rows")
+    tracker, got, generation, position = Tracker(), [], 0, 0
+    zombies: list[RowSpan] = []
+    while True:
+        move = data.draw(st.sampled_from(["send", "send", "fence", "zombie", "again"]))
+        if move == "send":
+            end = min(rows, position + data.draw(st.integers(1, 4)))
+            frame = RowSpan(0, generation, position, end, end == rows)
+            position = end
+        elif move == "fence":
+            zombies.append(RowSpan(0, generation, position, min(rows, position + 3), False))
+            tracker.fence(0, generation)
+            position = tracker.releases()[-1].row
+            tracker.confirm((), tracker.releases())
+            generation += 1
+            continue
+        elif move == "zombie" and zombies:
+            frame = zombies[-1]
+        else:
+            frame = RowSpan(0, generation, 0, position, False)
+        accepted = tracker.receive("w", [frame])
+        for offset, length in accepted.slices:
+            got.extend(range(frame.first_row + offset, frame.first_row + offset + length))
+        tracker.consume(accepted.spans)
+        if any(mark.final for mark in tracker.marks()):
+            break
+    assert got == list(range(rows))
