@@ -131,20 +131,22 @@ class WindowLease(_message.Message):
     def __init__(self, window: _Optional[int] = ..., generation: _Optional[int] = ..., start_row: _Optional[int] = ..., epoch: _Optional[int] = ..., window_in_epoch: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ...) -> None: ...
 
 class LeaseWindowsRequest(_message.Message):
-    __slots__ = ("worker_id", "iteration_id", "reader_id", "count", "wait_s", "returned")
+    __slots__ = ("worker_id", "iteration_id", "reader_id", "count", "wait_s", "returned", "sequence")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     ITERATION_ID_FIELD_NUMBER: _ClassVar[int]
     READER_ID_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
     RETURNED_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     iteration_id: str
     reader_id: str
     count: int
     wait_s: float
     returned: _containers.RepeatedCompositeFieldContainer[Mark]
-    def __init__(self, worker_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., reader_id: _Optional[str] = ..., count: _Optional[int] = ..., wait_s: _Optional[float] = ..., returned: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ...) -> None: ...
+    sequence: int
+    def __init__(self, worker_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., reader_id: _Optional[str] = ..., count: _Optional[int] = ..., wait_s: _Optional[float] = ..., returned: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class LeaseWindowsReply(_message.Message):
     __slots__ = ("windows", "ended")
