@@ -1,0 +1,178 @@
+"""How rows are divided: splits of sources, windows of splits, and the keys of their orders.
+
+Pure functions and frozen values, standard library only: whoever holds the same arguments gets the
+same division, in any process, in any version of Python. It knows nothing of files, of Arrow or of
+workers. Invariant: the windows of an epoch hold every split exactly once, none across segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, TypeVar
+
+from dataservice.errors import InvalidArgumentError
+
+T = TypeVar("T")
+
+MASK64: Final = (1 << 64) - 1
+GOLDEN_GAMMA: Final = 0x9E3779B97F4A7C15
+WINDOW_ROWS: Final = 65_536
+WINDOWS_PER_EPOCH: Final = 64
+# A shuffle buffer as large as the data must still leave work for this many workers.
+SHUFFLED_WINDOWS_PER_EPOCH: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """A part of a source that is read as one piece.
+
+    With a path: rows [start, stop) of `row_groups`, counted over these groups, or the whole file
+    when `row_groups` is None. Without: the index range [start, stop) of a source in memory.
+    `rows` is None where it is not known without reading. `version` tells whether the file is
+    still the one that was planned.
+    """
+
+    segment: int = 0
+    path: str | None = None
+    row_groups: tuple[int, ...] | None = None
+    start: int = 0
+    stop: int = 0
+    rows: int | None = None
+    size_bytes: int = 0
+    version: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-able form for journals."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, encoded: Mapping[str, Any]) -> Split:
+        """The split that `to_json` was given; InvalidArgumentError where it is malformed."""
+        try:
+            groups = encoded["row_groups"]
+            return cls(**{**encoded, "row_groups": None if groups is None else tuple(groups)})
+        except (KeyError, TypeError) as error:
+            raise InvalidArgumentError(f"malformed split {encoded!r}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Splits that one worker reads in order: the unit of leasing and of shuffling."""
+
+    index: int
+    splits: tuple[Split, ...]
+    rows: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-able form for journals."""
+        splits = [split.to_json() for split in self.splits]
+        return {"index": self.index, "splits": splits, "rows": self.rows}
+
+    @classmethod
+    def from_json(cls, encoded: Mapping[str, Any]) -> Window:
+        """The window that `to_json` was given; InvalidArgumentError where it is malformed."""
+        try:
+            splits = tuple(Split.from_json(split) for split in encoded["splits"])
+            return cls(index=encoded["index"], splits=splits, rows=encoded["rows"])
+        except (KeyError, TypeError) as error:
+            raise InvalidArgumentError(f"malformed window {encoded!r}: {error}") from error
+
+
+def splitmix64(value: int) -> int:
+    """First output of the generator SplitMix64 (Steele, Lea and Flood 2014) seeded with `value`."""
+    z = (value + GOLDEN_GAMMA) & MASK64
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK64
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK64
+    return z ^ (z >> 31)
+
+
+def order_key(*parts: int) -> int:
+    """One 64-bit key of several integers, of any sign; their order matters."""
+    key = 0
+    for part in parts:
+        key = splitmix64(key ^ (part & MASK64))
+    return key
+
+
+def permuted(items: Sequence[T], key: int) -> list[T]:
+    """A permutation of `items` that depends on `key` alone (Fisher and Yates)."""
+    result = list(items)
+    state = key & MASK64
+    for last in range(len(result) - 1, 0, -1):
+        # Taking the high half of a product avoids a modulo's bias towards small indices.
+        other = (splitmix64(state) * (last + 1)) >> 64
+        state = (state + GOLDEN_GAMMA) & MASK64
+        result[last], result[other] = result[other], result[last]
+    return result
+
+
+def epoch_of(repetition: int, repeat: int, repeats: int | None) -> int:
+    """Epoch number that keys the shuffles of pass `repeat` in a run of a repeated plan.
+
+    `repetition` counts the runs; `repeats` is the number of passes in each, None for endless.
+    """
+    return (repetition << 32 if repeats is None else repetition * repeats) + repeat
+
+
+def window_target_rows(total_rows: int | None, buffer_size: int = 0) -> int:
+    """Rows that a window should have, from the epoch's rows and the largest shuffle buffer.
+
+    Small enough that several workers share an epoch: a buffer larger than a sixteenth of the
+    data is cut to that, since the order of the splits is shuffled as well.
+    """
+    if total_rows is None:
+        return max(WINDOW_ROWS, buffer_size)
+    plain = min(WINDOW_ROWS, -(-total_rows // WINDOWS_PER_EPOCH))
+    shuffled = min(buffer_size, -(-total_rows // SHUFFLED_WINDOWS_PER_EPOCH))
+    return max(1, plain, shuffled)
+
+
+def total_rows(splits: Sequence[Split]) -> int | None:
+    """Sum of the rows, None when one split does not know its own."""
+    total = 0
+    for split in splits:
+        if split.rows is None:
+            return None
+        total += split.rows
+    return total
+
+
+def make_windows(
+    splits: Sequence[Split], *, epoch: int, shuffle_seed: int | None, target_rows: int
+) -> tuple[Window, ...]:
+    """The windows of one epoch, in segment order; a split of unknown size has its own window.
+
+    With a seed, the splits of each segment are first permuted by (seed, epoch, segment).
+    """
+    if target_rows < 1:
+        raise InvalidArgumentError(f"target_rows must be at least 1, got {target_rows}")
+    segments: dict[int, list[Split]] = {}
+    for split in splits:
+        segments.setdefault(split.segment, []).append(split)
+    groups: list[list[Split]] = []
+    for segment in sorted(segments):
+        ordered = segments[segment]
+        if shuffle_seed is not None:
+            ordered = permuted(ordered, order_key(shuffle_seed, epoch, segment))
+        groups.extend(_grouped(ordered, target_rows))
+    return tuple(
+        Window(index=index, splits=tuple(group), rows=total_rows(group))
+        for index, group in enumerate(groups)
+    )
+
+
+def _grouped(splits: Sequence[Split], target_rows: int) -> list[list[Split]]:
+    groups: list[list[Split]] = []
+    open_rows = target_rows
+    for split in splits:
+        if split.rows is None:
+            groups.append([split])
+            open_rows = target_rows
+            continue
+        if open_rows >= target_rows:
+            groups.append([])
+            open_rows = 0
+        groups[-1].append(split)
+        open_rows += split.rows
+    return groups
