@@ -1,0 +1,339 @@
+"""Both ends of a message stream over a Flight exchange.
+
+A message is opaque header bytes and an optional opaque body, which travels as the single value of
+a one-row batch of a fixed schema: neither side copies it. A batch without rows is a control
+message of this module (the greeting that opens an exchange, or the error that ends it), so that an
+error of any size reaches the client as the class it was raised as.
+
+Knows nothing of what headers and bodies mean, nor of connections. Invariant: no call of the
+client's end outlives its timeout.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import struct
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from dataservice.errors import (
+    CancelledError,
+    DataLossError,
+    DataServiceError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    UnavailableError,
+    error_from_dict,
+    error_to_dict,
+)
+from dataservice.runtime.sockets import sever_connections
+from dataservice.runtime.threads import Deadline, Watchdog
+
+__all__ = ["MAX_BODY_BYTES", "TRANSPORT_ERRORS", "Exchange", "Message", "ServerChannel"]
+
+logger = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = (1 << 31) - (1 << 20)
+TRANSPORT_ERRORS = (pa.ArrowException, OSError)
+
+_SCHEMA = pa.schema([pa.field("body", pa.large_binary(), nullable=False)])
+_CONTROL = pa.RecordBatch.from_arrays([pa.array([], pa.large_binary())], schema=_SCHEMA)
+_EMPTY_BODY = pa.py_buffer(b"")
+_OFFSETS = struct.Struct("<qq")
+
+
+class Message(NamedTuple):
+    """Header bytes and body of one message. The body may be aligned to one byte only."""
+
+    header: bytes
+    body: pa.Buffer | None
+
+
+def _body_batch(body: Any) -> pa.RecordBatch:
+    buffer = body if isinstance(body, pa.Buffer) else pa.py_buffer(body)
+    if buffer.size > MAX_BODY_BYTES:
+        raise InvalidArgumentError(
+            f"a body of {buffer.size} bytes exceeds {MAX_BODY_BYTES}; send it in parts"
+        )
+    offsets = pa.py_buffer(_OFFSETS.pack(0, buffer.size))
+    column = pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, buffer])
+    return pa.RecordBatch.from_arrays([column], schema=_SCHEMA)
+
+
+def _write(writer: Any, header: bytes, body: Any) -> None:
+    if body is None:
+        writer.write_metadata(header)
+    else:
+        writer.write_with_metadata(_body_batch(body), header)
+
+
+def _unpack(chunk: Any) -> tuple[Message, bool]:
+    """The message in a chunk, and whether it is a control message."""
+    metadata = chunk.app_metadata
+    header = b"" if metadata is None else metadata.to_pybytes()
+    batch = chunk.data
+    if batch is None:
+        return Message(header, None), False
+    if batch.num_rows == 0:
+        return Message(header, None), True
+    buffers = batch.column(0).buffers()
+    if len(buffers) != 3:
+        raise DataLossError("a peer sent a batch that is not a message of this protocol")
+    return Message(header, buffers[2] or _EMPTY_BODY), False
+
+
+def error_payload(error: BaseException) -> bytes:
+    """An error as bytes for the wire."""
+    return json.dumps(error_to_dict(error)).encode()
+
+
+class ServerChannel:
+    """The server's end of one exchange, given to its handler.
+
+    One thread may receive while another sends; sends from several threads are serialized.
+    `CancelledError` from either means that the client is gone or the server stops: let it leave
+    the handler, whose end ends the exchange.
+    """
+
+    def __init__(
+        self,
+        context: Any,
+        reader: Any,
+        writer: Any,
+        *,
+        server_port: int,
+        stopping: threading.Event,
+    ) -> None:
+        self.peer: str = context.peer()
+        self.idle = False
+        self._context = context
+        self._reader = reader
+        self._writer = writer
+        self._server_port = server_port
+        self._stopping = stopping
+        self._send_lock = threading.Lock()
+
+    def recv(self) -> Message | None:
+        """The next message, or None when the client has finished sending.
+
+        Waits as long as the client stays connected and the server runs; `abort` ends the wait.
+        """
+        self.idle = True
+        try:
+            message, is_control = _unpack(self._reader.read_chunk())
+        except StopIteration:
+            if self._context.is_cancelled():
+                raise CancelledError(f"the client at {self.peer} cancelled") from None
+            return None
+        except TRANSPORT_ERRORS as error:
+            raise CancelledError(f"the client at {self.peer} is gone: {error}") from error
+        finally:
+            self.idle = False
+        if is_control:
+            raise InvalidArgumentError("a client sent a control message")
+        return message
+
+    def send(self, header: bytes, body: pa.Buffer | bytes | None = None) -> None:
+        """Send one message; waits while the client does not read."""
+        with self._send_lock:
+            try:
+                _write(self._writer, header, body)
+            except TRANSPORT_ERRORS as error:
+                raise CancelledError(f"the client at {self.peer} is gone: {error}") from error
+
+    def cancelled(self) -> bool:
+        """Whether the client cancelled or is gone, or the server is stopping."""
+        return self._stopping.is_set() or bool(self._context.is_cancelled())
+
+    def abort(self) -> None:
+        """Cut the client's connection, with all its exchanges, from any thread.
+
+        For a client that is known to be dead but whose host keeps the connection open.
+        """
+        port = self.peer.rpartition(":")[2]
+        if port.isdigit():
+            sever_connections(self._server_port, int(port))
+
+    def open(self) -> None:
+        """Greet the client: the exchange is known and its token was accepted."""
+        self._writer.begin(_SCHEMA)
+        self._writer.write_with_metadata(_CONTROL, b"")
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the client which error ended the exchange."""
+        try:
+            with self._send_lock:
+                self._writer.write_with_metadata(_CONTROL, error_payload(error))
+        except TRANSPORT_ERRORS as lost:
+            logger.debug("the client at %s is gone, it misses the error: %s", self.peer, lost)
+
+
+class Exchange:
+    """The client's end of one exchange.
+
+    One thread may receive while another sends. After any error the exchange is over: every later
+    call raises that error again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        writer: Any,
+        reader: Any,
+        address: str,
+        translate: Callable[[Exception, str], DataServiceError],
+    ) -> None:
+        self._address = address
+        self._translate = translate
+        self._name = name
+        self._writer = writer
+        self._reader = reader
+        self._request_lock = threading.Lock()
+        self._send_lock = threading.Lock()
+        self._recv_lock = threading.Lock()
+        self._send_deadline = Watchdog.shared().deadline(reader.cancel)
+        self._recv_deadline = Watchdog.shared().deadline(reader.cancel)
+        self._error: DataServiceError | None = None
+        self._cancelled = False
+        self._ended = False
+
+    def send(
+        self, header: bytes, body: pa.Buffer | bytes | None = None, *, timeout_s: float = 30.0
+    ) -> None:
+        """Send one message.
+
+        Waits while the server does not read, at most `timeout_s`: DeadlineExceededError, and the
+        exchange is over.
+        """
+        with self._send_lock:
+            self._check()
+            self._send_deadline.arm(timeout_s)
+            try:
+                _write(self._writer, header, body)
+            except TRANSPORT_ERRORS as error:
+                raise self._send_failed(error, timeout_s) from error
+            finally:
+                self._send_deadline.disarm()
+
+    def recv(self, timeout_s: float) -> Message | None:
+        """The next message, or None when the server has ended the stream.
+
+        DeadlineExceededError after `timeout_s`, UnavailableError when the connection broke,
+        CancelledError after `cancel`, and whatever the server's handler raised.
+        """
+        with self._recv_lock:
+            self._check()
+            if self._ended:
+                return None
+            self._recv_deadline.arm(timeout_s)
+            try:
+                message, is_control = _unpack(self._reader.read_chunk())
+            except StopIteration:
+                self._end_of_stream()
+                return None
+            except TRANSPORT_ERRORS as error:
+                raise self._failed(error, self._recv_deadline, timeout_s) from error
+            finally:
+                self._recv_deadline.disarm()
+            if is_control and message.header:
+                raise self._keep(error_from_dict(json.loads(message.header)))
+            return message
+
+    def request(
+        self, header: bytes, body: pa.Buffer | bytes | None = None, *, timeout_s: float
+    ) -> Message:
+        """Send a message and receive its answer; requests of several threads take turns."""
+        with self._request_lock:
+            self.send(header, body, timeout_s=timeout_s)
+            message = self.recv(timeout_s)
+        if message is None:
+            raise UnavailableError(f"{self._address} ended {self._name!r} without an answer")
+        return message
+
+    def done_writing(self) -> None:
+        """Tell the server that nothing more is sent; its `recv` gives None."""
+        with self._send_lock:
+            self._check()
+            try:
+                self._writer.done_writing()
+            except TRANSPORT_ERRORS as error:
+                raise self._send_failed(error, 0.0) from error
+
+    def cancel(self) -> None:
+        """End the exchange from any thread: calls under way raise CancelledError at once."""
+        self._cancelled = True
+        self._reader.cancel()
+
+    def close(self) -> None:
+        """End the exchange, whatever its state, and free it. Idempotent, never waits for a peer.
+
+        To let the server finish, call `done_writing` and receive until None first.
+        """
+        self.cancel()
+        with self._send_lock, self._recv_lock:
+            try:
+                self._writer.close()
+            except TRANSPORT_ERRORS as error:
+                logger.debug("closed the exchange %r: %s", self._name, error)
+
+    def __enter__(self) -> Exchange:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open(self, timeout_s: float) -> None:
+        """Start the stream and wait for the server's greeting."""
+        with self._send_lock:
+            self._send_deadline.arm(timeout_s)
+            try:
+                self._writer.begin(_SCHEMA)
+            except TRANSPORT_ERRORS as error:
+                raise self._send_failed(error, timeout_s) from error
+            finally:
+                self._send_deadline.disarm()
+        if self.recv(timeout_s) is None:
+            raise UnavailableError(f"{self._address} ended {self._name!r} before it began")
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._cancelled:
+            raise CancelledError(f"the exchange {self._name!r} with {self._address} was cancelled")
+
+    def _end_of_stream(self) -> None:
+        if self._cancelled or self._recv_deadline.expired:
+            raise self._failed(None, self._recv_deadline, 0.0)
+        self._ended = True
+
+    def _send_failed(self, error: Exception, timeout_s: float) -> DataServiceError:
+        """A failed write only says that the stream is over; its reading side knows why."""
+        if not (self._cancelled or self._send_deadline.expired) and self._error is None:
+            try:
+                while self.recv(1.0) is not None:
+                    pass
+            except DataServiceError as reason:
+                return reason
+        return self._failed(error, self._send_deadline, timeout_s)
+
+    def _failed(
+        self, error: Exception | None, deadline: Deadline, timeout_s: float
+    ) -> DataServiceError:
+        if self._error is not None:
+            return self._error
+        subject = f"the exchange {self._name!r} with {self._address}"
+        if self._cancelled:
+            return self._keep(CancelledError(f"{subject} was cancelled"))
+        if deadline.expired:
+            return self._keep(DeadlineExceededError(f"{subject} took more than {timeout_s} s"))
+        if error is None:
+            return self._keep(UnavailableError(f"{subject} ended"))
+        return self._keep(self._translate(error, self._address))
+
+    def _keep(self, error: DataServiceError) -> DataServiceError:
+        self._error = error
+        return error

@@ -1,0 +1,283 @@
+"""Servers and clients of message streams and small calls over Arrow Flight.
+
+The only importer of `pyarrow.flight`: finds the handler, checks the token, maps errors. What
+travels in a stream is the business of `exchange`.
+
+Invariant: no client call outlives its timeout, and `FlightServer.stop` is bounded whatever its
+clients and handlers do.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from dataservice.errors import (
+    AddressInUseError,
+    CancelledError,
+    DataLossError,
+    DataServiceError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnauthenticatedError,
+    UnavailableError,
+    error_from_dict,
+)
+from dataservice.runtime.auth import TOKEN_METADATA_KEY, TlsConfig, tokens_equal
+from dataservice.runtime.exchange import (
+    TRANSPORT_ERRORS,
+    Exchange,
+    Message,
+    ServerChannel,
+    error_payload,
+)
+from dataservice.runtime.sockets import sever_connections
+
+__all__ = ["Exchange", "FlightClient", "FlightServer", "Message", "ServerChannel"]
+
+logger = logging.getLogger(__name__)
+
+_CHANNEL_OPTIONS = (("grpc.enable_http_proxy", 0),)
+_REPLY_OK = b"\x00"
+_REPLY_ERROR = b"\x01"
+
+
+ExchangeHandler = Callable[[dict[str, Any], ServerChannel], None]
+ActionHandler = Callable[[bytes], bytes]
+
+
+def _as_service_error(error: Exception, address: str) -> DataServiceError:
+    """The service error for what Flight raised on a client."""
+    detail = str(error).partition(". gRPC client debug context")[0].strip()
+    if isinstance(error, fl.FlightUnauthenticatedError):
+        return UnauthenticatedError(f"{address} refused the token: {detail}")
+    if isinstance(error, fl.FlightTimedOutError):
+        return DeadlineExceededError(f"no answer from {address} in time: {detail}")
+    if isinstance(error, pa.ArrowInvalid):
+        return DataLossError(f"{address} sent bytes that cannot be read: {detail}")
+    if isinstance(error, fl.FlightInternalError | fl.FlightServerError | pa.ArrowCancelled):
+        # A stream that a dying peer resets ends with one of these, depending on the moment.
+        return UnavailableError(f"the connection to {address} broke: {detail}")
+    return UnavailableError(f"{address} cannot be reached: {detail}")
+
+
+def _location(address: str, tls: TlsConfig | None) -> str:
+    return f"{'grpc' if tls is None else 'grpc+tls'}://{address}"
+
+
+class _TokenCheck(fl.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Refuses every Flight method without the server's token."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._token = token
+
+    def start_call(self, info: Any, headers: Mapping[str, list[Any]]) -> None:  # noqa: ARG002
+        given = headers.get(TOKEN_METADATA_KEY) or [None]
+        if not tokens_equal(self._token, given[0]):
+            raise fl.FlightUnauthenticatedError("missing or wrong token")
+
+
+class _Service(fl.FlightServerBase):  # type: ignore[misc]
+    """Translates Flight's methods to the handlers of a FlightServer."""
+
+    def __init__(self, owner: FlightServer, location: str, token: str, certificates: Any) -> None:
+        self._owner = owner
+        super().__init__(
+            location, middleware={"token": _TokenCheck(token)}, tls_certificates=certificates
+        )
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        with self._owner.serving(context, reader, writer) as channel:
+            try:
+                channel.open()
+                handler, command = self._owner.exchange_handler(descriptor.command)
+                handler(command, channel)
+            except DataServiceError as error:
+                if isinstance(error, CancelledError) and channel.cancelled():
+                    logger.debug("exchange ended: %s", error)
+                else:
+                    channel.fail(error)
+            except Exception as error:
+                logger.exception("an exchange with %s failed", channel.peer)
+                channel.fail(error)
+
+    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
+        try:
+            reply = _REPLY_OK + self._owner.action_handler(action.type)(action.body.to_pybytes())
+        except DataServiceError as error:
+            reply = _REPLY_ERROR + error_payload(error)
+        except Exception as error:
+            logger.exception("action %r of %s failed", action.type, context.peer())
+            reply = _REPLY_ERROR + error_payload(error)
+        return iter([reply])
+
+
+class FlightServer:
+    """Serves named exchanges and actions on one port. Handlers run on Flight's own threads.
+
+    Each open exchange holds one thread. `port` 0 takes a free one.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        token: str,
+        tls: TlsConfig | None = None,
+        exchanges: Mapping[str, ExchangeHandler],
+        actions: Mapping[str, ActionHandler] | None = None,
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._token = token
+        self._tls = tls
+        self._exchanges = dict(exchanges)
+        self._actions = dict(actions or {})
+        self._service: _Service | None = None
+        self._channels: set[ServerChannel] = set()
+        self._changed = threading.Condition()
+        self._stopping = threading.Event()
+
+    @property
+    def port(self) -> int:
+        """The bound port once started."""
+        return self._port
+
+    @property
+    def address(self) -> str:
+        """`host:port` as clients name it."""
+        return f"{self._host}:{self._port}"
+
+    def start(self) -> FlightServer:
+        """Bind and serve. AddressInUseError when the port is taken."""
+        certificates = None
+        if self._tls is not None:
+            key, chain = self._tls.read_server_pair()
+            certificates = [(chain, key)]
+        location = _location(f"{self._host}:{self._port}", self._tls)
+        try:
+            self._service = _Service(self, location, self._token, certificates)
+        except TRANSPORT_ERRORS as error:
+            raise AddressInUseError(
+                f"port {self._port} on {self._host} cannot be served ({error}); it is likely "
+                "already in use: choose another --port, or 0 for a free one"
+            ) from error
+        self._port = self._service.port
+        return self
+
+    def stop(self, grace_s: float = 0.5, timeout_s: float = 5.0) -> None:
+        """Refuse new calls, let busy handlers finish for `grace_s`, then cut connections.
+
+        Idempotent and bounded by `timeout_s`; the port is free afterwards. A handler that waits
+        in `recv` is not busy.
+        """
+        with self._changed:
+            service, self._service = self._service, None
+            self._stopping.set()
+        if service is None:
+            return
+        closing = threading.Thread(target=service.shutdown, name="flight-stop", daemon=True)
+        closing.start()
+        give_up_s = time.monotonic() + grace_s
+        while time.monotonic() < give_up_s and any(not c.idle for c in tuple(self._channels)):
+            with self._changed:
+                self._changed.wait(0.01)
+        give_up_s = time.monotonic() + timeout_s - grace_s
+        while closing.is_alive() and time.monotonic() < give_up_s:
+            sever_connections(self._port)
+            closing.join(0.05)
+        if closing.is_alive():
+            logger.warning("%d exchanges of %s have not ended", len(self._channels), self.address)
+
+    def exchange_handler(self, command: bytes) -> tuple[ExchangeHandler, dict[str, Any]]:
+        """The handler that a command names, and the decoded command."""
+        try:
+            decoded = json.loads(command)
+            name = decoded["exchange"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidArgumentError(f"not an exchange command: {command[:80]!r}") from error
+        if name not in self._exchanges:
+            raise NotFoundError(f"no exchange {name!r}; there are {sorted(self._exchanges)}")
+        return self._exchanges[name], decoded
+
+    def action_handler(self, name: str) -> ActionHandler:
+        """The handler of an action."""
+        if name not in self._actions:
+            raise NotFoundError(f"no action {name!r}; there are {sorted(self._actions)}")
+        return self._actions[name]
+
+    @contextmanager
+    def serving(self, context: Any, reader: Any, writer: Any) -> Iterator[ServerChannel]:
+        """The channel of a new exchange, which counts as open inside the context."""
+        channel = ServerChannel(
+            context, reader, writer, server_port=self._port, stopping=self._stopping
+        )
+        with self._changed:
+            self._channels.add(channel)
+        try:
+            yield channel
+        finally:
+            with self._changed:
+                self._channels.discard(channel)
+                self._changed.notify_all()
+
+
+class FlightClient:
+    """A connection to one FlightServer. Thread safe; connects on first use."""
+
+    def __init__(self, address: str, *, token: str, tls: TlsConfig | None = None) -> None:
+        self.address = address
+        self._headers = [(TOKEN_METADATA_KEY.encode(), token.encode())]
+        options: dict[str, Any] = {"generic_options": list(_CHANNEL_OPTIONS)}
+        if tls is not None:
+            options["tls_root_certs"] = tls.read_roots()
+        self._client = fl.FlightClient(_location(address, tls), **options)
+
+    def exchange(self, command: Mapping[str, Any], *, timeout_s: float = 10.0) -> Exchange:
+        """Open the exchange that `command["exchange"]` names.
+
+        Returns when the server has accepted it; raises what the server refused it with.
+        """
+        descriptor = fl.FlightDescriptor.for_command(json.dumps(command).encode())
+        call = fl.FlightCallOptions(headers=self._headers)
+        name = str(command.get("exchange"))
+        try:
+            writer, reader = self._client.do_exchange(descriptor, call)
+        except TRANSPORT_ERRORS as error:
+            raise _as_service_error(error, self.address) from error
+        exchange = Exchange(name, writer, reader, self.address, _as_service_error)
+        try:
+            exchange.open(timeout_s)
+        except BaseException:
+            exchange.close()
+            raise
+        return exchange
+
+    def action(self, name: str, body: bytes = b"", *, timeout_s: float) -> bytes:
+        """Call an action and return its reply; raises what its handler raised."""
+        call = fl.FlightCallOptions(timeout=timeout_s, headers=self._headers)
+        try:
+            results = list(self._client.do_action(fl.Action(name, body), call))
+        except TRANSPORT_ERRORS as error:
+            raise _as_service_error(error, self.address) from error
+        reply = results[0].body.to_pybytes() if results else b""
+        if reply[:1] == _REPLY_ERROR:
+            raise error_from_dict(json.loads(reply[1:]))
+        if reply[:1] != _REPLY_OK:
+            raise DataLossError(f"{self.address} answered action {name!r} with {reply[:80]!r}")
+        return reply[1:]
+
+    def close(self) -> None:
+        """Close the connection; exchanges still open end with UnavailableError. Idempotent."""
+        self._client.close()

@@ -1,0 +1,109 @@
+"""Record batches as bodies of messages: Arrow IPC without the schema, and a CRC.
+
+The schema travels once, when a stream opens. Arrow IPC has no checksum and most damage decodes
+into other data, so a receiver passes the CRC that the sender computed.
+
+Knows nothing of streams, files or the meaning of columns. Invariant: a batch returned by
+`decode_batch` is safe to read, whatever bytes came in.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Literal
+
+import pyarrow as pa
+
+from dataservice.errors import DataLossError, InvalidArgumentError
+
+__all__ = [
+    "Compression",
+    "crc32",
+    "decode_batch",
+    "decode_schema",
+    "encode_batch",
+    "encode_schema",
+]
+
+Compression = Literal["lz4", "zstd"]
+
+_ALIGNMENT_BYTES = 8  # what Arrow IPC pads the buffers inside a body to
+
+
+def encode_schema(schema: pa.Schema) -> bytes:
+    """Bytes of `schema`. InvalidArgumentError for dictionary types, whose values a batch lacks."""
+    for field in schema:
+        if _has_dictionary(field.type):
+            raise InvalidArgumentError(
+                f"column {field.name!r} has type {field.type}, which cannot be sent by batch; "
+                f"cast it to its value type"
+            )
+    encoded: bytes = schema.serialize().to_pybytes()
+    return encoded
+
+
+def decode_schema(encoded: bytes | pa.Buffer) -> pa.Schema:
+    """The schema from `encode_schema`. DataLossError when the bytes are damaged."""
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(encoded))
+    except (pa.ArrowException, OSError) as error:
+        raise DataLossError(f"the bytes of a schema are damaged: {error}") from error
+
+
+def encode_batch(batch: pa.RecordBatch, *, compression: Compression | None = None) -> pa.Buffer:
+    """The bytes of `batch` without its schema. Only the rows of a slice are written."""
+    if compression is None:
+        return batch.serialize()
+    # Only a stream writer takes options; what it writes for a batch is the same message.
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
+    writer = pa.ipc.new_stream(sink, batch.schema, options=options)
+    writer.write_batch(batch)
+    batch_end = sink.tell()
+    writer.close()
+    return sink.getvalue()[batch.schema.serialize().size : batch_end]
+
+
+def crc32(body: pa.Buffer | bytes) -> int:
+    """CRC-32 of a body. Runs without the GIL, about as fast as memory is read."""
+    return zlib.crc32(body)
+
+
+def decode_batch(
+    body: pa.Buffer,
+    schema: pa.Schema,
+    *,
+    crc: int | None = None,
+    validate: bool = True,
+) -> pa.RecordBatch:
+    """The batch in `body`, which keeps the body alive: columns are views of it.
+
+    A body that is not aligned to 8 bytes is copied first, so that kernels see aligned columns.
+    `validate` checks offsets, lengths and text fully, which matters for bytes from a peer.
+    DataLossError when the CRC differs or the bytes are no batch of `schema`.
+    """
+    if crc is not None and zlib.crc32(body) != crc:
+        raise DataLossError(f"a batch of {body.size} bytes does not match its CRC; read it again")
+    try:
+        batch = pa.ipc.read_record_batch(_aligned(body), schema)
+        if validate:
+            batch.validate(full=True)
+    except (pa.ArrowException, OSError, OverflowError) as error:
+        raise DataLossError(f"a batch of {body.size} bytes is damaged: {error}") from error
+    return batch
+
+
+def _aligned(body: pa.Buffer) -> pa.Buffer:
+    if body.address % _ALIGNMENT_BYTES == 0:
+        return body
+    copy = pa.allocate_buffer(body.size)
+    memoryview(copy).cast("B")[:] = memoryview(body).cast("B")
+    return copy
+
+
+def _has_dictionary(data_type: pa.DataType) -> bool:
+    if pa.types.is_dictionary(data_type):
+        return True
+    return any(
+        _has_dictionary(data_type.field(index).type) for index in range(data_type.num_fields)
+    )
