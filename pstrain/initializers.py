@@ -1,0 +1,61 @@
+"""Names the ways a variable can start, and fills rows with them.
+
+Knows nothing of servers or optimizers. Invariant: a row's values depend on (seed, row, column)
+alone, so that a variable starts the same however many servers hold it.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pstrain.errors import InvalidArgumentError
+from pstrain.kernels import initializers as kernels
+from pstrain.vocabulary import InitializerSpec
+
+NAMES = ("constant", "uniform", "normal", "truncated_normal")
+
+
+def zeros() -> InitializerSpec:
+    """All values 0."""
+    return constant(0.0)
+
+
+def ones() -> InitializerSpec:
+    """All values 1."""
+    return constant(1.0)
+
+
+def constant(value: float) -> InitializerSpec:
+    """All values ``value``."""
+    return InitializerSpec(name="constant", parameters={"value": float(value)})
+
+
+def uniform(
+    low: float = -0.05, high: float = 0.05, *, seed: int = 0, zero_columns: int = 0
+) -> InitializerSpec:
+    """Values in ``[low, high)``; the first ``zero_columns`` values of a row are 0."""
+    parameters = {"low": float(low), "high": float(high), "zero_columns": float(zero_columns)}
+    return InitializerSpec(name="uniform", parameters=parameters, seed=seed)
+
+
+def normal(
+    mean: float = 0.0, stddev: float = 0.05, *, seed: int = 0, zero_columns: int = 0
+) -> InitializerSpec:
+    """Normally distributed values; the first ``zero_columns`` values of a row are 0."""
+    parameters = {"mean": mean, "stddev": stddev, "zero_columns": float(zero_columns)}
+    return InitializerSpec(name="normal", parameters=parameters, seed=seed)
+
+
+def glorot_uniform(fan_in: int, fan_out: int, *, seed: int = 0) -> InitializerSpec:
+    """Uniform with limit sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010)."""
+    limit = math.sqrt(6.0 / (fan_in + fan_out))
+    return uniform(-limit, limit, seed=seed)
+
+
+def seed_for(name: str, seed: int = 0) -> int:
+    """A seed that differs between variables of different names and is the same in each process."""
+    return zlib.crc32(name.encode()) ^ (seed * 0x9E3779B1 & 0x7FFFFFFF)

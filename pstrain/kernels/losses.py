@@ -1,0 +1,45 @@
+"""Binary cross-entropy from logits, with its gradient, and probabilities from logits.
+
+Invariant: no logit, however large, overflows; sums are taken in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+@njit(nogil=True, cache=True)
+def sigmoid(logits: Array, out: Array) -> None:
+    """out[i] = 1 / (1 + exp(-logits[i]))."""
+    for i in range(len(logits)):
+        decay = math.exp(-abs(logits[i]))
+        out[i] = (1.0 if logits[i] >= 0 else decay) / (1.0 + decay)
+
+
+@njit(nogil=True, cache=True)
+def cross_entropy(logits: Array, labels: Array, gradient: Array) -> float:
+    """Mean of log(1 + exp(-z)) or log(1 + exp(z)) for labels 1 and 0; fills d mean / d logits."""
+    total = 0.0
+    scale = 1.0 / max(len(logits), 1)
+    for i in range(len(logits)):
+        z = np.float64(logits[i])
+        decay = math.exp(-abs(z))
+        total += max(z, 0.0) - z * labels[i] + math.log1p(decay)
+        probability = (1.0 if z >= 0 else decay) / (1.0 + decay)
+        gradient[i] = (probability - labels[i]) * scale
+    return total * scale
+
+
+@njit(nogil=True, cache=True)
+def log_losses(labels: Array, probabilities: Array, epsilon: float, out: Array) -> None:
+    """out[i] = minus the log of the probability given to the label, clipped at ``epsilon``."""
+    for i in range(len(labels)):
+        p = min(max(np.float64(probabilities[i]), epsilon), 1.0 - epsilon)
+        out[i] = -(labels[i] * math.log(p) + (1.0 - labels[i]) * math.log1p(-p))

@@ -1,0 +1,78 @@
+"""Counts that metrics keep: exact sums of floats, histograms of probabilities, right answers.
+
+Invariant: every state is int64 and merging is integer addition, so that the result does not
+depend on the order or the grouping in which examples arrive.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+LIMBS = 72
+LIMB_BITS = 32
+LOWEST_BIT = -1152
+_MASK = (1 << LIMB_BITS) - 1
+
+
+@njit(nogil=True, cache=True)
+def add_exactly(values: Array, limbs: Array) -> int:
+    """Adds float64 values to a fixed-point number of ``LIMBS`` int64 limbs; skips non-finite ones.
+
+    Limb k counts units of 2^(LOWEST_BIT + 32 k), which covers all of float64. Carries are
+    resolved at the end, so a limb stays below 2^32 in size and 2^31 such states can be added.
+    Returns how many values were not finite.
+    """
+    skipped = 0
+    for i in range(len(values)):
+        value = np.float64(values[i])
+        if not math.isfinite(value):
+            skipped += 1
+            continue
+        fraction, exponent = math.frexp(value)
+        mantissa = np.int64(fraction * 9007199254740992.0)
+        position = exponent - 53 - LOWEST_BIT
+        limb, shift = position // LIMB_BITS, position % LIMB_BITS
+        sign = 1 if mantissa >= 0 else -1
+        low = (abs(mantissa) & _MASK) << shift
+        high = (abs(mantissa) >> LIMB_BITS) << shift
+        limbs[limb] += sign * (low & _MASK)
+        limbs[limb + 1] += sign * ((low >> LIMB_BITS) + (high & _MASK))
+        limbs[limb + 2] += sign * (high >> LIMB_BITS)
+    for k in range(LIMBS - 1):
+        carry = limbs[k] >> LIMB_BITS
+        limbs[k] -= carry << LIMB_BITS
+        limbs[k + 1] += carry
+    return skipped
+
+
+@njit(nogil=True, cache=True)
+def count_by_probability(labels: Array, probabilities: Array, histogram: Array) -> int:
+    """Adds each example to histogram[bin of its probability, label]; int64 [bins, 2].
+
+    Returns how many probabilities were outside [0, 1] or NaN; those are not counted.
+    """
+    bins = histogram.shape[0]
+    skipped = 0
+    for i in range(len(labels)):
+        p = np.float64(probabilities[i])
+        if not (0.0 <= p <= 1.0):
+            skipped += 1
+            continue
+        histogram[min(int(p * bins), bins - 1), 1 if labels[i] > 0.5 else 0] += 1
+    return skipped
+
+
+@njit(nogil=True, cache=True)
+def count_right(labels: Array, probabilities: Array, threshold: float) -> int:
+    """How many examples have ``probability > threshold`` exactly when the label is 1."""
+    right = 0
+    for i in range(len(labels)):
+        right += (probabilities[i] > threshold) == (labels[i] > 0.5)
+    return right

@@ -1,0 +1,49 @@
+"""What a dense layer does around its matrix products: bias, rectifier and their gradients.
+
+Invariant: float32 in, float32 out; matrices are row-major [n, units].
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+@njit(nogil=True, cache=True)
+def add_bias(values: Array, bias: Array) -> None:
+    """values[i, j] += bias[j], in place."""
+    for i in range(values.shape[0]):
+        for j in range(values.shape[1]):
+            values[i, j] += bias[j]
+
+
+@njit(nogil=True, cache=True)
+def add_bias_relu(values: Array, bias: Array) -> None:
+    """values[i, j] = max(values[i, j] + bias[j], 0), in place. NaN stays NaN."""
+    for i in range(values.shape[0]):
+        for j in range(values.shape[1]):
+            value = values[i, j] + bias[j]
+            values[i, j] = np.float32(0) if value < 0 else value
+
+
+@njit(nogil=True, cache=True)
+def relu_gradient(gradient: Array, activation: Array, out: Array, bias_gradient: Array) -> None:
+    """out = gradient where activation > 0, else 0; adds out's column sums to bias_gradient."""
+    for i in range(gradient.shape[0]):
+        for j in range(gradient.shape[1]):
+            value = gradient[i, j] if activation[i, j] > 0 else np.float32(0)
+            out[i, j] = value
+            bias_gradient[j] += value
+
+
+@njit(nogil=True, cache=True)
+def column_sums(values: Array, out: Array) -> None:
+    """Adds values[i, j] over i to out[j]."""
+    for i in range(values.shape[0]):
+        for j in range(values.shape[1]):
+            out[j] += values[i, j]

@@ -1,0 +1,277 @@
+"""Records what a step computes and turns it into gradients of the variables it read.
+
+Knows nothing of networks, of layers or of where variables live: a leaf is whatever has ``spec``,
+``parameters`` and ``trainable``. Invariant: a tape belongs to the thread that entered it, and an
+operation never changes an array it was handed, so one gradient may reach two consumers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pstrain.errors import InvalidArgumentError
+from pstrain.vocabulary import Lookup, Update, VariableSpec
+
+Gradient: TypeAlias = "NDArray[Any] | None"
+Backward: TypeAlias = "Callable[..., Sequence[Gradient] | Gradient]"
+
+
+class Tensor:
+    """A value computed in a step. ``tracked``: a tape knows how it depends on a variable."""
+
+    __slots__ = ("tracked", "value")
+
+    def __init__(self, value: ArrayLike) -> None:
+        self.value: NDArray[Any] = np.asarray(value)
+        self.tracked = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.value.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.value.dtype
+
+    def numpy(self) -> NDArray[Any]:
+        """The value itself, not a copy; it must not be changed while a tape is active."""
+        return self.value
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self.value, dtype=dtype, copy=copy)
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __repr__(self) -> str:
+        return f"Tensor(shape={self.shape}, dtype={self.dtype}, value={self.value!r})"
+
+    def __add__(self, other: Tensor | float) -> Tensor:
+        right = _operand(other, self)
+        output = Tensor(self.value + right.value)
+        return record(output, (self, right), lambda grad: (grad, grad))
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Tensor:
+        return record(Tensor(-self.value), (self,), lambda grad: -grad)
+
+    def __sub__(self, other: Tensor | float) -> Tensor:
+        return self + (-_operand(other, self))
+
+    def __rsub__(self, other: float) -> Tensor:
+        return (-self) + other
+
+    def __mul__(self, other: Tensor | float) -> Tensor:
+        left, right = self, _operand(other, self)
+        output = Tensor(left.value * right.value)
+        return record(output, (left, right), lambda g: (g * right.value, g * left.value))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: float) -> Tensor:
+        return self * (1.0 / float(other))
+
+
+def _operand(other: Tensor | float, like: Tensor) -> Tensor:
+    """``other`` with the shape and dtype of ``like``, so that gradients need no reduction."""
+    if not isinstance(other, Tensor):
+        return Tensor(np.full(like.shape, other, dtype=like.dtype))
+    if other.shape != like.shape:
+        raise InvalidArgumentError(
+            f"tensors of shapes {like.shape} and {other.shape} cannot be combined: "
+            "both need the same shape"
+        )
+    return other
+
+
+class _Operation(NamedTuple):
+    outputs: tuple[Tensor, ...]
+    inputs: tuple[Tensor, ...]
+    backward: Backward
+
+
+class _Leaf(NamedTuple):
+    tensor: Tensor
+    variable: Any
+    lookup: Lookup | None
+
+
+_active = threading.local()
+
+
+def _tapes() -> list[GradientTape]:
+    tapes: list[GradientTape] | None = getattr(_active, "tapes", None)
+    if tapes is None:
+        tapes = _active.tapes = []
+    return tapes
+
+
+def recording() -> bool:
+    """Whether a tape is active in this thread."""
+    return bool(_tapes())
+
+
+def leaf(tensor: Tensor, variable: Any, lookup: Lookup | None = None) -> Tensor:
+    """Says that ``tensor`` is ``variable``'s value, or (``lookup``) the rows looked up from it."""
+    tapes = _tapes()
+    if tapes and variable.trainable:
+        tensor.tracked = True
+        for tape in tapes:
+            tape.leaves.append(_Leaf(tensor, variable, lookup))
+    return tensor
+
+
+def record(output: Tensor, inputs: Sequence[Tensor], backward: Backward) -> Tensor:
+    """Says how ``output`` was made; without an active tape nothing is kept.
+
+    ``backward(output_gradient)`` returns one gradient per input (or the gradient itself where
+    there is one input), None for "no dependence"; it must not change its argument.
+    """
+    record_all((output,), inputs, backward)
+    return output
+
+
+def record_all(outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Backward) -> None:
+    """Like :func:`record` with several outputs; ``backward`` takes one gradient, or None, each."""
+    tapes = _tapes()
+    if not tapes or not any(tensor.tracked for tensor in inputs):
+        return
+    operation = _Operation(tuple(outputs), tuple(inputs), backward)
+    for output in outputs:
+        output.tracked = True
+    for tape in tapes:
+        tape.operations.append(operation)
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """What a step wants to change: at most one update per variable, all through ``parameters``."""
+
+    updates: tuple[Update, ...]
+    parameters: Any
+
+    def __iter__(self) -> Iterator[Update]:
+        return iter(self.updates)
+
+    def __len__(self) -> int:
+        return len(self.updates)
+
+    def of(self, variable: Any) -> Update:
+        """The update of one variable. KeyError where the loss does not depend on it."""
+        for update in self.updates:
+            if update.variable.id == variable.spec.id:
+                return update
+        raise KeyError(variable.name)
+
+
+class GradientTape:
+    """Records the operations of its ``with`` block in the thread that entered it.
+
+    Variables are read through layers and models, which name them as leaves. The tape keeps the
+    arrays of the step alive until it is dropped.
+    """
+
+    def __init__(self) -> None:
+        self.operations: list[_Operation] = []
+        self.leaves: list[_Leaf] = []
+
+    def __enter__(self) -> GradientTape:
+        _tapes().append(self)
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        _tapes().remove(self)
+
+    def gradients(self, loss: Tensor) -> Gradients:
+        """Gradients of a scalar ``loss`` with respect to every trainable variable it depends on.
+
+        A variable that was read several times gets the sum. InvalidArgumentError where ``loss``
+        is not a scalar computed inside this tape.
+        """
+        if not isinstance(loss, Tensor) or loss.value.size != 1:
+            found = f"shape {loss.shape}" if isinstance(loss, Tensor) else type(loss).__name__
+            raise InvalidArgumentError(
+                f"gradients need a scalar Tensor as loss, got {found}: take the mean first"
+            )
+        found_by_tensor = self._backpropagate(loss)
+        per_variable: dict[tuple[int, int], list[tuple[_Leaf, NDArray[Any]]]] = {}
+        for entry in self.leaves:
+            gradient = found_by_tensor.get(id(entry.tensor))
+            if gradient is not None:
+                key = (id(entry.variable.parameters), entry.variable.spec.id)
+                per_variable.setdefault(key, []).append((entry, gradient))
+        if not per_variable:
+            raise InvalidArgumentError(
+                "the loss depends on no trainable variable that this tape has seen: compute it "
+                "inside the `with GradientTape()` block, from a model or its layers"
+            )
+        if len({key[0] for key in per_variable}) > 1:
+            names = sorted({uses[0][0].variable.name for uses in per_variable.values()})
+            raise InvalidArgumentError(
+                f"the loss mixes variables of different scopes ({', '.join(names)}): create them "
+                "all inside one strategy.scope(), or all outside"
+            )
+        parameters = self.leaves[0].variable.parameters
+        return Gradients(tuple(_summed(uses) for uses in per_variable.values()), parameters)
+
+    def _backpropagate(self, loss: Tensor) -> dict[int, NDArray[Any]]:
+        found: dict[int, NDArray[Any]] = {id(loss): np.ones_like(loss.value)}
+        for outputs, inputs, backward in reversed(self.operations):
+            given = [found.get(id(output)) for output in outputs]
+            if all(gradient is None for gradient in given):
+                continue
+            results = backward(*given)
+            if not isinstance(results, tuple | list):
+                results = (results,)
+            for tensor, gradient in zip(inputs, results, strict=True):
+                if gradient is not None and tensor.tracked:
+                    known = found.get(id(tensor))
+                    found[id(tensor)] = gradient if known is None else known + gradient
+        return found
+
+
+def _summed(uses: list[tuple[_Leaf, NDArray[Any]]]) -> Update:
+    first, gradient = uses[0]
+    spec: VariableSpec = first.variable.spec
+    if len(uses) == 1:
+        return Update(spec, gradient, first.lookup)
+    if all(entry.lookup is None for entry, _ in uses):
+        return Update(spec, np.sum([gradient for _, gradient in uses], axis=0), None)
+    if any(entry.lookup is None for entry, _ in uses):
+        raise InvalidArgumentError(
+            f"variable {spec.name!r} was read both as a whole and by rows in one step; "
+            "read it in one way, or in two steps"
+        )
+    return _merge_lookups(spec, uses)
+
+
+def _merge_lookups(spec: VariableSpec, uses: list[tuple[_Leaf, NDArray[Any]]]) -> Update:
+    """Shards hold consecutive rows, so ids in ascending order are grouped by shard."""
+    lookups = [entry.lookup for entry, _ in uses if entry.lookup is not None]
+    unique, places = np.unique(
+        np.concatenate([lookup.unique for lookup in lookups]), return_inverse=True
+    )
+    total = np.zeros((len(unique), spec.width), dtype=np.float32)
+    np.add.at(total, places, np.concatenate([gradient for _, gradient in uses]))
+    rows = np.empty_like(total)
+    rows[places] = np.concatenate([lookup.rows for lookup in lookups])
+    bounds = [0, *(shard.row_stop for shard in spec.shards)]
+    offsets = np.searchsorted(unique, bounds).astype(np.int64)
+    starts = np.cumsum([0, *(len(lookup.unique) for lookup in lookups)])
+    inverse = np.concatenate(
+        [
+            places[start : start + len(lookup.unique)][lookup.inverse]
+            for start, lookup in zip(starts, lookups, strict=False)
+        ]
+    ).astype(np.int32)
+    return Update(spec, total, Lookup(unique, offsets, inverse, rows))
