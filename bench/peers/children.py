@@ -1,0 +1,161 @@
+"""Processes of a peer system: found, started, listened to, and ended with their parent.
+
+A child prints JSON lines on its standard output and keeps its standard input open: when that ends,
+because the parent stopped or died, the child ends too. Standard library only, since it runs in
+interpreters of other projects. Invariant: every wait has a deadline, and leaving `Children` leaves
+no process behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import IO, Any
+
+_ROOT = Path(__file__).resolve().parents[2]
+_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", "PYTHONUNBUFFERED": "1"}
+
+
+class PeerError(RuntimeError):
+    """A peer could not be run: no interpreter, an early exit, or silence past the deadline."""
+
+
+def find_interpreter(peer_python: str | None, module: str = "tensorflow") -> str:
+    """The interpreter to run a peer with: `peer_python`, else this one; it must have `module`.
+
+    Raises PeerError that says how to name another one.
+    """
+    python = peer_python or sys.executable
+    check = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
+    try:
+        found = subprocess.run([python, "-c", check], timeout=60, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PeerError(f"{python} does not run: {error}; give --peer-python PATH") from error
+    if not found:
+        raise PeerError(f"{python} has no {module}; give --peer-python PATH of one that has")
+    return python
+
+
+def run_peer(
+    module: str, arguments: list[str], *, peer_python: str | None = None, deadline_s: float = 180
+) -> dict[str, Any]:
+    """Run `python -m module arguments` and return its one JSON line. Blocks at most `deadline_s`."""
+    with Children(deadline_s, find_interpreter(peer_python)) as children:
+        return children.start(module, arguments).line()
+
+
+class Child:
+    """One process; `line` waits for its next JSON line."""
+
+    def __init__(self, command: list[str], log: IO[bytes], deadline: float) -> None:
+        self._deadline = deadline
+        self._log = log
+        environment = {**os.environ, **_QUIET, "PYTHONPATH": str(_ROOT)}
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environment,
+            cwd=_ROOT,
+        )
+        self._lines: queue.Queue[bytes] = queue.Queue(maxsize=64)
+        self._pump = threading.Thread(target=self._read, name="peer-output", daemon=True)
+        self._pump.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(b"{"):
+                self._lines.put(line)
+        self._lines.put(b"")
+
+    def line(self) -> dict[str, Any]:
+        """The next JSON line; raises PeerError with the end of the child's log if none comes."""
+        try:
+            line = self._lines.get(timeout=max(self._deadline - time.monotonic(), 0.01))
+        except queue.Empty:
+            raise PeerError(
+                f"no answer before the deadline; its log ends:\n{self._tail()}"
+            ) from None
+        if not line:
+            code = self._process.wait(timeout=10)
+            raise PeerError(f"a peer process ended with {code}; its log ends:\n{self._tail()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _tail(self) -> str:
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(size - 4_000, 0))
+        return self._log.read().decode(errors="replace")
+
+    def stop(self) -> None:
+        """End the process: by end of input, then by force after two seconds. Blocks at most 12 s."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(timeout=10)
+
+
+class Children:
+    """The processes of one measurement, with one deadline for all; a context manager."""
+
+    def __init__(self, deadline_s: float, python: str | None = None) -> None:
+        self._deadline = time.monotonic() + deadline_s
+        self._python = python or sys.executable
+        self._children: list[Child] = []
+        self._exits = contextlib.ExitStack()
+
+    def __enter__(self) -> Children:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in reversed(self._children):
+            child.stop()
+        self._exits.close()
+
+    def start(self, module: str, arguments: list[str]) -> Child:
+        """Start `python -m module arguments` from the repository's root."""
+        log = self._exits.enter_context(tempfile.TemporaryFile())
+        child = Child([self._python, "-m", module, *arguments], log, self._deadline)
+        self._children.append(child)
+        return child
+
+
+def say(**fields: Any) -> None:
+    """Print one JSON line for the parent."""
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+def end_with_parent() -> None:
+    """Make this process end, without clean-up, as soon as its standard input ends."""
+
+    def watch() -> None:
+        while os.read(0, 4_096):
+            pass
+        os._exit(0)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def free_ports(count: int) -> list[int]:
+    """Loopback ports that were free a moment ago, for servers that must be told their port."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
