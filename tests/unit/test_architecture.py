@@ -44,7 +44,7 @@ PURE = (
 )
 ONE_HOME = {
     "pyarrow.flight": {"dataservice/runtime/flight.py"},
-    "grpc": {"dataservice/runtime/rpc.py"},
+    "grpc": {f"dataservice/runtime/rpc/{end}.py" for end in ("client", "server")},
 }
 UNPICKLERS = {"dataservice/dataset/function.py", "pstrain/session.py"}
 

@@ -1,0 +1,121 @@
+"""The one rule by which a caller waits for a peer that does not answer.
+
+Tries again with growing, jittered pauses until a deadline and says so in the log meanwhile.
+Knows nothing of the transport: an attempt is any callable that raises UnavailableError or
+DeadlineExceededError to be tried again. Invariant: returns or raises within the time-out plus
+one attempt; any other error passes through at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from dataservice.errors import (
+    CancelledError,
+    DataServiceError,
+    DeadlineExceededError,
+    UnavailableError,
+)
+from dataservice.runtime.clock import Clock, SystemClock
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_S: Final = 0.05
+# Long enough that a thousand waiting workers do not drown a dispatcher that comes back.
+MAX_PAUSE_S: Final = 1.0
+FIRST_NOTICE_S: Final = 2.0
+NOTICE_INTERVAL_S: Final = 10.0
+_STOP_POLL_S: Final = 0.1
+# An attempt with less time than this would only replace the real cause by its own time-out.
+_SHORTEST_ATTEMPT_S: Final = 0.01
+
+Reply = TypeVar("Reply")
+
+
+def retry_until(
+    attempt: Callable[[float], Reply],
+    *,
+    waiting_for: str,
+    timeout_s: float,
+    attempt_timeout_s: float,
+    wait: Callable[[float], bool],
+    should_stop: Callable[[], bool] | None = None,
+    on_wait: Callable[[float], None] | None = None,
+    clock: Clock | None = None,
+) -> Reply:
+    """Result of the first ``attempt(seconds it may take)`` that succeeds.
+
+    ``wait(seconds)`` pauses and returns True when the caller has been closed (``Event.wait``).
+    ``should_stop`` is asked between attempts and at least every 0.1 s of a pause; both raise
+    CancelledError. ``on_wait`` gets the seconds waited so far after each failed attempt. At the
+    deadline the last error is raised anew under its class, naming ``waiting_for``.
+    """
+    waiting = _Waiting(waiting_for, timeout_s, wait, should_stop, clock or SystemClock())
+    pause_s = FIRST_PAUSE_S
+    remaining_s = timeout_s
+    while True:
+        waiting.check_stop()
+        try:
+            return attempt(min(attempt_timeout_s, remaining_s))
+        except (UnavailableError, DeadlineExceededError) as error:
+            cause = error
+        if on_wait is not None:
+            on_wait(waiting.waited_s())
+        # Jitter keeps callers that lost the same peer from coming back in step.
+        waiting.pause(pause_s * random.uniform(0.5, 1.0), cause)
+        pause_s = min(pause_s * 2, MAX_PAUSE_S)
+        remaining_s = timeout_s - waiting.waited_s()
+        if remaining_s < _SHORTEST_ATTEMPT_S:
+            raise type(cause)(
+                f"gave up waiting for {waiting_for} after {timeout_s:g} s: {cause}"
+            ) from cause
+
+
+class _Waiting:
+    """One wait in progress: its clock, its notices in the log and its end by a stop."""
+
+    def __init__(
+        self,
+        waiting_for: str,
+        timeout_s: float,
+        wait: Callable[[float], bool],
+        should_stop: Callable[[], bool] | None,
+        clock: Clock,
+    ) -> None:
+        self._waiting_for = waiting_for
+        self._timeout_s = timeout_s
+        self._wait = wait
+        self._should_stop = should_stop
+        self._clock = clock
+        self._started_s = clock.now_s()
+        self._next_notice_s = FIRST_NOTICE_S
+
+    def waited_s(self) -> float:
+        return self._clock.now_s() - self._started_s
+
+    def check_stop(self) -> None:
+        if self._should_stop is not None and self._should_stop():
+            raise CancelledError(f"stopped while waiting for {self._waiting_for}")
+
+    def pause(self, seconds: float, cause: DataServiceError) -> None:
+        """Wait ``seconds``, at most until the deadline."""
+        end_s = min(self.waited_s() + seconds, self._timeout_s)
+        self._notice(cause)
+        while (remaining_s := end_s - self.waited_s()) > 0:
+            if self._wait(min(remaining_s, _STOP_POLL_S)):
+                raise CancelledError(f"closed while waiting for {self._waiting_for}")
+            self.check_stop()
+            self._notice(cause)
+
+    def _notice(self, cause: DataServiceError) -> None:
+        waited_s = self.waited_s()
+        if waited_s < self._next_notice_s:
+            return
+        self._next_notice_s = waited_s + NOTICE_INTERVAL_S
+        logger.warning(
+            "waiting for %s (%.0f s so far, giving up after %g s): %s",
+            *(self._waiting_for, waited_s, self._timeout_s, cause),
+        )

@@ -1,0 +1,227 @@
+"""The calling end of gRPC calls.
+
+Turns Python calls into gRPC calls and statuses into exceptions. Knows nothing of what the services
+do. Invariant: whatever goes wrong is raised as a DataServiceError that names the peer, or as the
+error that the peer itself raised.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from dataservice.config import CONTROL_CALL_TIMEOUT_S
+from dataservice.errors import (
+    CancelledError,
+    DataServiceError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnauthenticatedError,
+    error_from_dict,
+)
+from dataservice.runtime.auth import TOKEN_METADATA_KEY, TlsConfig
+from dataservice.runtime.retry import retry_until
+from dataservice.runtime.rpc.conventions import (
+    CLIENT_OPTIONS,
+    ERROR_METADATA_KEY,
+    decode_error,
+    method_kind,
+    method_path,
+    serialize,
+    snake_case,
+)
+from dataservice.vocabulary import parse_target
+
+
+class RpcClient:
+    """Calls one service at one address over a connection of its own.
+
+    Connects at the first call and again by itself after a loss. Thread-safe. Not usable in a
+    forked child, which raises FailedPreconditionError.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        service: ServiceDescriptor,
+        *,
+        token: str,
+        tls: TlsConfig | None = None,
+    ) -> None:
+        self.address = parse_target(address)
+        self._peer = f"the {snake_case(service.name).replace('_', ' ')} at {self.address}"
+        self._pid = os.getpid()
+        self._metadata = ((TOKEN_METADATA_KEY, token),)
+        self._closed = threading.Event()
+        if tls is None:
+            self._channel = grpc.insecure_channel(self.address, options=CLIENT_OPTIONS)
+        else:
+            credentials = grpc.ssl_channel_credentials(tls.read_roots())
+            self._channel = grpc.secure_channel(self.address, credentials, options=CLIENT_OPTIONS)
+        self._methods = {method.name: method for method in service.methods}
+        self._stubs = {method.name: self._stub(method) for method in service.methods}
+
+    def _stub(self, method: MethodDescriptor) -> Any:
+        return getattr(self._channel, method_kind(method))(
+            method_path(method),
+            request_serializer=serialize,
+            response_deserializer=GetMessageClass(method.output_type).FromString,
+        )
+
+    def call(self, method: str, request: Any, *, timeout_s: float = CONTROL_CALL_TIMEOUT_S) -> Any:
+        """The reply to one request (or iterator of requests, where the method takes a stream).
+
+        Blocks up to ``timeout_s``. Raises what the server raised, UnavailableError when it cannot
+        be reached, DeadlineExceededError when it does not answer in time, CancelledError when
+        the client is closed meanwhile.
+        """
+        stub = self._prepare(method, request, streaming=False)
+        try:
+            return stub(request, timeout=timeout_s, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise self._error_of(error, method, timeout_s) from None
+        except ValueError:
+            if not self._closed.is_set():
+                raise
+            raise self._closed_error() from None
+
+    def call_retrying(
+        self,
+        method: str,
+        request: Message,
+        *,
+        timeout_s: float,
+        attempt_timeout_s: float = CONTROL_CALL_TIMEOUT_S,
+        should_stop: Callable[[], bool] | None = None,
+        on_wait: Callable[[float], None] | None = None,
+    ) -> Any:
+        """Like ``call``, but waits up to ``timeout_s`` for a server that cannot be reached.
+
+        The request may arrive more than once. Logs a warning after 2 s and every 10 s. A stop is
+        noticed between attempts; to interrupt one, ``close`` the client.
+        """
+        return retry_until(
+            lambda limit_s: self.call(method, request, timeout_s=limit_s),
+            waiting_for=f"{self._peer} ({method})",
+            timeout_s=timeout_s,
+            attempt_timeout_s=attempt_timeout_s,
+            wait=self._closed.wait,
+            should_stop=should_stop,
+            on_wait=on_wait,
+        )
+
+    def stream(
+        self, method: str, request: Message | Iterable[Message], *, timeout_s: float | None = None
+    ) -> RpcStream:
+        """The replies of a method that answers with a stream; does not block.
+
+        Requests are drawn by a thread of gRPC, which nothing but their end can stop: an iterator
+        that waits must end when the stream does.
+        """
+        stub = self._prepare(method, request, streaming=True)
+        try:
+            call = stub(request, timeout=timeout_s, metadata=self._metadata)
+        except ValueError:
+            if not self._closed.is_set():
+                raise
+            raise self._closed_error() from None
+        return RpcStream(call, lambda error: self._error_of(error, method, timeout_s))
+
+    def close(self) -> None:
+        """Cancel what runs and drop the connection; idempotent, from any thread."""
+        self._closed.set()
+        # The connection belongs to the parent of a forked child, whose gRPC may be unusable.
+        if self._pid == os.getpid():
+            self._channel.close()
+
+    def __enter__(self) -> RpcClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _prepare(self, name: str, request: Any, *, streaming: bool) -> Any:
+        """The stub of ``name``, once it is certain that calling it makes sense."""
+        if self._pid != os.getpid():
+            raise FailedPreconditionError(
+                f"the client of {self._peer} was made before os.fork() and cannot be used in the "
+                "child; make a new one there, or start processes by 'spawn'"
+            )
+        if self._closed.is_set():
+            raise self._closed_error()
+        method = self._methods.get(name)
+        if method is None or method.server_streaming != streaming:
+            raise InvalidArgumentError(
+                f"{name!r} is not a {'streaming' if streaming else 'single-reply'} method of "
+                f"{self._peer}; methods: {', '.join(self._methods)}"
+            )
+        expected = GetMessageClass(method.input_type)
+        if not method.client_streaming and not isinstance(request, expected):
+            raise InvalidArgumentError(
+                f"{name} takes a {expected.__name__}, got a {type(request).__name__}"
+            )
+        return self._stubs[name]
+
+    def _closed_error(self) -> CancelledError:
+        return CancelledError(f"the client of {self._peer} is closed")
+
+    def _error_of(
+        self, error: grpc.RpcError, method: str, timeout_s: float | None
+    ) -> DataServiceError:
+        """The error of the tree that ``error`` stands for."""
+        for key, value in error.trailing_metadata() or ():
+            if key == ERROR_METADATA_KEY:
+                return self._remote_error(value)
+        status, details = error.code(), error.details()
+        if status is grpc.StatusCode.CANCELLED and self._closed.is_set():
+            return self._closed_error()
+        messages = {
+            grpc.StatusCode.UNAVAILABLE: f"cannot reach {self._peer}: {details}",
+            grpc.StatusCode.DEADLINE_EXCEEDED: (
+                f"{self._peer} did not answer {method} within {timeout_s or 0:g} s"
+            ),
+            grpc.StatusCode.CANCELLED: f"{method} to {self._peer} was cancelled",
+            grpc.StatusCode.UNIMPLEMENTED: (
+                f"{self._peer} does not know {method}; are both ends of the same version?"
+            ),
+        }
+        message = messages.get(status, f"{method} to {self._peer} failed: {details}")
+        return error_from_dict({"code": status.name, "message": message})
+
+    def _remote_error(self, body: bytes) -> DataServiceError:
+        error = decode_error(body)
+        if isinstance(error, UnauthenticatedError):
+            return UnauthenticatedError(f"{self._peer} refused the call: {error.message}")
+        return error
+
+
+class RpcStream:
+    """Replies of a streaming call, in order; iteration blocks until the next one.
+
+    Raises the server's error where it failed, CancelledError after ``cancel``. One thread may
+    iterate; any thread may cancel.
+    """
+
+    def __init__(self, call: Any, error_of: Callable[[grpc.RpcError], DataServiceError]) -> None:
+        self._call = call
+        self._error_of = error_of
+
+    def __iter__(self) -> RpcStream:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._call)
+        except grpc.RpcError as error:
+            raise self._error_of(error) from None
+
+    def cancel(self) -> None:
+        """End the call; a blocked iteration returns at once."""
+        self._call.cancel()

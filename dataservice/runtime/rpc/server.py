@@ -1,0 +1,258 @@
+"""The serving end of gRPC calls.
+
+Turns calls into calls of Python methods and exceptions into statuses. Knows nothing of what the
+services do. Invariant: no handler runs, and no request is parsed, before the token was checked.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from dataservice.config import CONTROL_MAX_THREADS
+from dataservice.errors import (
+    AddressInUseError,
+    CancelledError,
+    DataServiceError,
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    UnauthenticatedError,
+)
+from dataservice.runtime.auth import TOKEN_METADATA_KEY, TlsConfig, tokens_equal
+from dataservice.runtime.rpc.conventions import (
+    ERROR_METADATA_KEY,
+    SERVER_OPTIONS,
+    encode_error,
+    method_kind,
+    method_path,
+    serialize,
+    snake_case,
+)
+from dataservice.vocabulary import format_address
+
+logger = logging.getLogger(__name__)
+
+_STOP_MARGIN_S: Final = 5.0
+_DETAILS_MAX_CHARS: Final = 1_000
+
+
+class RpcServer:
+    """Serves protobuf services on one port.
+
+    A method ``LeaseWindows`` calls ``implementation.lease_windows(request)`` on a thread of its
+    own; a streaming request arrives as an iterator, which raises CancelledError when the client
+    goes away, and a streaming reply is returned as one. At most ``max_threads`` calls run at
+    once, more are refused with ResourceExhaustedError. Thread-safe after ``start``.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        token: str,
+        tls: TlsConfig | None = None,
+        max_threads: int = CONTROL_MAX_THREADS,
+    ) -> None:
+        self._host = host
+        self._wanted_port = port
+        self._tls = tls
+        self._handlers = _Handlers(token)
+        self._pool = ThreadPoolExecutor(max_threads, thread_name_prefix="rpc-server")
+        self._server = grpc.server(
+            self._pool, options=SERVER_OPTIONS, maximum_concurrent_rpcs=max_threads
+        )
+        self._server.add_generic_rpc_handlers((self._handlers,))
+        self._lock = threading.Lock()
+        self._bound_port: int | None = None
+        self._stopped = False
+
+    def add_service(self, service: ServiceDescriptor, implementation: object) -> None:
+        """Serve ``service`` by ``implementation``; only before ``start``."""
+        if self._bound_port is not None:
+            raise FailedPreconditionError("services must be added before the server starts")
+        self._handlers.add(service, implementation)
+
+    def start(self) -> None:
+        """Bind and serve; nothing happens when it runs already.
+
+        Raises AddressInUseError when the port is taken.
+        """
+        with self._lock:
+            if self._stopped:
+                raise FailedPreconditionError("a stopped server cannot start again; make a new one")
+            if self._bound_port is None:
+                self._bound_port = self._bind()
+                self._server.start()
+
+    def _bind(self) -> int:
+        # gRPC says why it cannot bind only on the standard error stream, so a probe goes first.
+        _check_bindable(self._host, self._wanted_port)
+        address = format_address(self._host, self._wanted_port)
+        pair = None if self._tls is None else self._tls.read_server_pair()
+        try:
+            if pair is None:
+                return int(self._server.add_insecure_port(address))
+            credentials = grpc.ssl_server_credentials([pair])
+            return int(self._server.add_secure_port(address, credentials))
+        except RuntimeError as error:
+            _check_bindable(self._host, self._wanted_port)
+            raise FailedPreconditionError(f"cannot listen on {address}: {error}") from error
+
+    @property
+    def port(self) -> int:
+        """The bound port."""
+        if self._bound_port is None:
+            raise FailedPreconditionError("the server has no port before it starts")
+        return self._bound_port
+
+    def stop(self, grace_s: float = 0.5) -> None:
+        """Refuse new calls, give running ones ``grace_s``, free the port; idempotent.
+
+        Returns within ``grace_s`` plus 5 s even if a handler does not.
+        """
+        with self._lock:
+            self._stopped = True
+        finished = self._server.stop(grace_s)
+        if not finished.wait(grace_s + _STOP_MARGIN_S):
+            logger.warning("calls still run on port %s after its server stopped", self._bound_port)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def __enter__(self) -> RpcServer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _check_bindable(host: str, port: int) -> None:
+    """Raise what is wrong with the address, if anything is."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise AddressInUseError(
+                f"port {port} on {host} is already in use; "
+                "choose another --port or 0 for a free one"
+            ) from error
+        raise InvalidArgumentError(
+            f"cannot listen on port {port} of host {host!r}: {error.strerror or error}"
+        ) from error
+
+
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Finds the handler of a call, after checking its token."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+        self._by_path: dict[str, Any] = {}
+        self._reject = grpc.stream_stream_rpc_method_handler(_reject)
+
+    def add(self, service: ServiceDescriptor, implementation: object) -> None:
+        found = {m: getattr(implementation, snake_case(m.name), None) for m in service.methods}
+        functions = {method: function for method, function in found.items() if callable(function)}
+        if missing := [snake_case(method.name) for method in found.keys() - functions.keys()]:
+            raise InvalidArgumentError(
+                f"{type(implementation).__name__} lacks methods of {service.full_name}: "
+                f"{', '.join(sorted(missing))}"
+            )
+        for method, function in functions.items():
+            self._by_path[method_path(method)] = _method_handler(method, function)
+
+    def service(self, handler_call_details: Any) -> Any:
+        # Before the request is read, so that a stranger cannot make the server parse anything.
+        metadata = dict(handler_call_details.invocation_metadata)
+        if not tokens_equal(self._token, metadata.get(TOKEN_METADATA_KEY)):
+            return self._reject
+        return self._by_path.get(handler_call_details.method)
+
+
+def _reject(_requests: object, context: Any) -> None:
+    _abort(
+        context,
+        UnauthenticatedError(
+            "the token is missing or wrong; give both ends the same one (token=, "
+            "DATASERVICE_TOKEN or DATASERVICE_TOKEN_FILE)"
+        ),
+    )
+
+
+def _method_handler(method: MethodDescriptor, function: Callable[[Any], Any]) -> Any:
+    """The gRPC handler that runs ``function`` for ``method``."""
+    reply_class = GetMessageClass(method.output_type)
+
+    def checked(reply: Any) -> Message:
+        if not isinstance(reply, reply_class):
+            raise InternalError(
+                f"{method.full_name} gave a {type(reply).__name__}, not a {reply_class.__name__}"
+            )
+        return reply
+
+    def argument(request: Any) -> Any:
+        return _requests(request) if method.client_streaming else request
+
+    def one(request: Any, context: Any) -> Message:
+        try:
+            return checked(function(argument(request)))
+        except Exception as error:
+            raise _abort(context, error, method) from error
+
+    def many(request: Any, context: Any) -> Iterator[Message]:
+        try:
+            for reply in function(argument(request)):
+                yield checked(reply)
+        except Exception as error:
+            raise _abort(context, error, method) from error
+
+    kind = method_kind(method)
+    make = getattr(grpc, f"{kind}_rpc_method_handler")
+    return make(
+        many if method.server_streaming else one,
+        request_deserializer=GetMessageClass(method.input_type).FromString,
+        response_serializer=serialize,
+    )
+
+
+def _requests(messages: Iterator[Message]) -> Iterator[Message]:
+    try:
+        yield from messages
+    except grpc.RpcError as error:
+        raise CancelledError("the client cancelled the stream or went away") from error
+
+
+def _abort(context: Any, error: Exception, method: MethodDescriptor | None = None) -> Exception:
+    """End the call with ``error``; the exception to raise is gRPC's own marker."""
+    if isinstance(error, CancelledError):
+        logger.debug("%s was cancelled: %s", method and method.full_name, error)
+    elif not isinstance(error, DataServiceError):
+        logger.error("%s failed", method and method.full_name, exc_info=error)
+    context.set_trailing_metadata(((ERROR_METADATA_KEY, encode_error(error)),))
+    try:
+        context.abort(_status_of(error), str(error)[:_DETAILS_MAX_CHARS])
+    except Exception as marker:
+        return marker
+    raise AssertionError("gRPC's abort always raises")
+
+
+def _status_of(error: Exception) -> Any:
+    codes = (vars(cls).get("code") for cls in type(error).__mro__)
+    names = [code for code in codes if code in grpc.StatusCode.__members__]
+    default = "UNKNOWN" if isinstance(error, DataServiceError) else "INTERNAL"
+    return grpc.StatusCode[names[0] if names else default]
