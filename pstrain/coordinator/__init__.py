@@ -1,1 +1,1 @@
-
+"""The coordinator: schedules closures on trainers."""

@@ -1,1 +1,1 @@
-
+"""The trainer: runs closures, pulls parameters and pushes gradients."""

@@ -1,0 +1,49 @@
+"""Command line of pstrain: picks a command and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from dataservice.errors import DataServiceError
+
+COMMANDS = ("demo", "train", "evaluate", "predict", "server")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="pstrain", description="Parameter-server training for click and tabular models."
+    )
+    parser.add_argument("--verbose", action="store_true", help="log every change of state")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        importlib.import_module(f"pstrain.commands.{name}").add_parser(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 done, 1 failed on the way, 2 bad arguments or input, 130 interrupted."""
+    args = _parser().parse_args(argv)
+    logging.basicConfig(
+        level=logging.INFO if args.verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    try:
+        return int(args.run(args) or 0)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (DataServiceError, OSError) as error:
+        print(f"pstrain {args.command}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ValueError | FileNotFoundError) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,256 @@
+"""Who is in a training cluster: jobs, tasks, addresses, and which task this process is.
+
+Knows nothing of connections or processes. The names and forms are those of TF_CONFIG, so that
+launchers which set it work unchanged: jobs ``chief`` (the coordinator), ``worker`` (a trainer),
+``ps`` and ``evaluator``. Invariant: a ClusterSpec never changes once made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
+
+JOBS = ("chief", "worker", "ps", "evaluator")
+
+Tasks = Mapping[int, str] | Sequence[str]
+
+
+class ClusterSpec:
+    """Jobs and the addresses of their tasks.
+
+    Made from ``{"worker": ["host:port", ...], "ps": {0: "host:port", 3: ...}}`` or another
+    ClusterSpec. A job given as a dict may have holes. Wrong types raise TypeError, an unknown job
+    or task ValueError.
+    """
+
+    def __init__(self, cluster: Mapping[str, Tasks] | ClusterSpec) -> None:
+        if isinstance(cluster, ClusterSpec):
+            self._jobs = {job: dict(tasks) for job, tasks in cluster._jobs.items()}
+            return
+        if not isinstance(cluster, Mapping):
+            raise InvalidTypeError(
+                f"a cluster is a dict of job name to addresses, got {type(cluster).__name__}"
+            )
+        self._jobs = {_job_name(job): _tasks(job, tasks) for job, tasks in cluster.items()}
+
+    @property
+    def jobs(self) -> list[str]:
+        return sorted(self._jobs)
+
+    def as_dict(self) -> dict[str, list[str] | dict[int, str]]:
+        """Dense jobs as lists, jobs with holes as dicts."""
+        return {
+            job: list(tasks.values()) if list(tasks) == list(range(len(tasks))) else dict(tasks)
+            for job, tasks in self._jobs.items()
+        }
+
+    def num_tasks(self, job_name: str) -> int:
+        return len(self._job(job_name))
+
+    def task_indices(self, job_name: str) -> list[int]:
+        return list(self._job(job_name))
+
+    def task_address(self, job_name: str, task_index: int) -> str:
+        tasks = self._job(job_name)
+        if task_index not in tasks:
+            raise InvalidArgumentError(
+                f"no task {task_index} in job {job_name!r}; it has {list(tasks)}"
+            )
+        return tasks[task_index]
+
+    def job_tasks(self, job_name: str) -> list[str | None]:
+        """Addresses by task index; None where the job has a hole."""
+        tasks = self._job(job_name)
+        return [tasks.get(index) for index in range(max(tasks, default=-1) + 1)]
+
+    def _job(self, job_name: str) -> dict[int, str]:
+        if job_name not in self._jobs:
+            raise InvalidArgumentError(f"no job {job_name!r} in the cluster; it has {self.jobs}")
+        return self._jobs[job_name]
+
+    def __bool__(self) -> bool:
+        return bool(self._jobs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ClusterSpec) and self._jobs == other._jobs
+
+    def __hash__(self) -> int:
+        return hash(json.dumps(self._jobs, sort_keys=True))
+
+    def __repr__(self) -> str:
+        return f"ClusterSpec({self.as_dict()!r})"
+
+
+def _job_name(job: object) -> str:
+    if not isinstance(job, str):
+        raise InvalidTypeError(f"a job name is a string, got {job!r}")
+    return job
+
+
+def _tasks(job: str, tasks: object) -> dict[int, str]:
+    if isinstance(tasks, Mapping):
+        indexed = dict(tasks)
+    elif isinstance(tasks, list | tuple):
+        indexed = dict(enumerate(tasks))
+    else:
+        raise InvalidTypeError(
+            f"the tasks of job {job!r} are a list or a dict, got {type(tasks).__name__}"
+        )
+    for index, address in indexed.items():
+        if not isinstance(index, int) or isinstance(index, bool):
+            raise InvalidTypeError(f"a task index of job {job!r} is an int, got {index!r}")
+        if not isinstance(address, str):
+            raise InvalidTypeError(f"the address of {job}:{index} is a string, got {address!r}")
+    return dict(sorted(indexed.items()))
+
+
+class ClusterResolver:
+    """Tells a program the cluster and its own place in it."""
+
+    def __init__(
+        self, spec: ClusterSpec, task_type: str | None, task_id: int | None, rpc_layer: str | None
+    ) -> None:
+        if task_type is not None and not isinstance(task_type, str):
+            raise InvalidTypeError(f"task_type is a string, got {task_type!r}")
+        if task_id is not None and (not isinstance(task_id, int) or isinstance(task_id, bool)):
+            raise InvalidTypeError(f"task_id is an int, got {task_id!r}")
+        self._spec = spec
+        self.task_type = task_type
+        self.task_id = task_id
+        self.rpc_layer = rpc_layer
+
+    def cluster_spec(self) -> ClusterSpec:
+        return self._spec
+
+    def master(self, task_type: str | None = None, task_id: int | None = None) -> str:
+        """Address of a task (this one unless told), or "" where the cluster names none."""
+        task_type = task_type if task_type is not None else self.task_type
+        task_id = task_id if task_id is not None else self.task_id
+        if task_type is None or task_id is None or task_type not in self._spec.jobs:
+            return ""
+        return self._spec.task_address(task_type, task_id)
+
+
+class SimpleClusterResolver(ClusterResolver):
+    """A resolver of values given by the program itself."""
+
+    def __init__(
+        self,
+        cluster_spec: ClusterSpec,
+        master: str = "",
+        task_type: str | None = None,
+        task_id: int | None = None,
+        environment: str = "",
+        num_accelerators: Mapping[str, int] | None = None,
+        rpc_layer: str | None = None,
+    ) -> None:
+        if not isinstance(cluster_spec, ClusterSpec):
+            raise InvalidTypeError(
+                f"cluster_spec is a ClusterSpec, got {type(cluster_spec).__name__}; "
+                "wrap the dict: ClusterSpec({...})"
+            )
+        if not isinstance(master, str):
+            raise InvalidTypeError(f"master is a string, got {master!r}")
+        super().__init__(cluster_spec, task_type, task_id, rpc_layer)
+        self.environment = environment
+        self._master = master
+        self._accelerators = dict(num_accelerators or {})
+
+    def master(self, task_type: str | None = None, task_id: int | None = None) -> str:
+        if task_type is None and task_id is None and self._master:
+            return self._master
+        return super().master(task_type, task_id)
+
+    def num_accelerators(self) -> dict[str, int]:
+        return dict(self._accelerators)
+
+
+class TFConfigClusterResolver(ClusterResolver):
+    """Reads ``TF_CONFIG``: ``{"cluster": {...}, "task": {"type": ..., "index": ...}}``.
+
+    Explicit arguments override what the variable says. A missing variable is an empty cluster;
+    one that is not JSON raises ValueError.
+    """
+
+    def __init__(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+        environment: str | None = None,
+    ) -> None:
+        config = _read_tf_config()
+        task = config.get("task", {})
+        if task_type is None and "type" in task:
+            task_type = str(task["type"])
+        if task_id is None and "index" in task:
+            task_id = _task_index(task["index"])
+        super().__init__(
+            ClusterSpec(config.get("cluster", {})),
+            task_type,
+            task_id,
+            rpc_layer if rpc_layer is not None else config.get("rpc_layer"),
+        )
+        self.environment = environment if environment is not None else config.get("environment", "")
+
+
+def _task_index(value: object) -> int:
+    try:
+        return int(str(value))
+    except ValueError:
+        raise InvalidArgumentError(f"TF_CONFIG: task index is not an integer: {value!r}") from None
+
+
+def _read_tf_config() -> dict[str, dict[str, object]]:
+    text = os.environ.get("TF_CONFIG", "")
+    if not text.strip():
+        return {}
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidArgumentError(f"TF_CONFIG is not JSON ({error}): {text[:200]!r}") from None
+    if not isinstance(config, dict):
+        raise InvalidArgumentError(f"TF_CONFIG must be a JSON object, got {text[:200]!r}")
+    return config
+
+
+def check_training_cluster(spec: ClusterSpec, task_type: str | None, task_id: int | None) -> None:
+    """Raises ValueError unless a coordinator can train on this cluster.
+
+    The evaluator is no part of the training cluster: it is allowed in the spec and never waited
+    for.
+    """
+    if not spec:
+        raise InvalidArgumentError(
+            "the cluster spec is empty: set TF_CONFIG, or pass "
+            'SimpleClusterResolver(ClusterSpec({"worker": [...], "ps": [...]}))'
+        )
+    unknown = [job for job in spec.jobs if job not in JOBS]
+    if unknown:
+        raise InvalidArgumentError(f"unknown jobs {unknown} in the cluster; known: {list(JOBS)}")
+    for job in ("chief", "evaluator"):
+        if job in spec.jobs and spec.num_tasks(job) > 1:
+            raise InvalidArgumentError(f"at most one {job}, got {spec.num_tasks(job)}")
+    for job in ("worker", "ps"):
+        if job not in spec.jobs or spec.num_tasks(job) == 0:
+            raise InvalidArgumentError(f"the cluster needs at least one {job!r} task: {spec}")
+    _check_own_task(spec, task_type, task_id)
+
+
+def _check_own_task(spec: ClusterSpec, task_type: str | None, task_id: int | None) -> None:
+    if task_type is None:
+        return
+    if task_type not in JOBS:
+        raise InvalidArgumentError(f"unknown task_type {task_type!r}; known: {list(JOBS)}")
+    if task_type not in spec.jobs:
+        if task_type in ("evaluator", "chief"):
+            return
+        raise InvalidArgumentError(f"task_type {task_type!r} is not in the cluster {spec}")
+    if task_id is not None and task_id >= spec.num_tasks(task_type):
+        raise InvalidArgumentError(
+            f"task_id {task_id} is too large: job {task_type!r} has "
+            f"{spec.num_tasks(task_type)} tasks"
+        )

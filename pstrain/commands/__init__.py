@@ -1,0 +1,1 @@
+"""The commands of ``pstrain``, one per module: ``add_parser`` and ``run``."""

@@ -1,0 +1,76 @@
+"""``pstrain server``: runs one task of a cluster, named by TF_CONFIG or by options."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import threading
+
+from dataservice.runtime.process import announce_ready, exit_with_parent
+
+from pstrain.cluster import (
+    ClusterResolver,
+    ClusterSpec,
+    SimpleClusterResolver,
+    TFConfigClusterResolver,
+)
+from pstrain.errors import InvalidArgumentError
+from pstrain.server import Server
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "server", help="run a trainer or a parameter server", description=__doc__
+    )
+    parser.add_argument("--job", choices=("worker", "ps"), help="default: from TF_CONFIG")
+    parser.add_argument("--index", type=int, help="task index; default: from TF_CONFIG, or 0")
+    parser.add_argument("--host", help="address to listen on; default: the task's own")
+    parser.add_argument("--port", type=int, help="port to listen on (0: a free one)")
+    parser.add_argument(
+        "--insecure-network",
+        action="store_true",
+        help="listen where other hosts can reach it, without encryption",
+    )
+    parser.add_argument(
+        "--ready-json", action="store_true", help="print one JSON line when it serves"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    exit_with_parent()
+    server = Server(
+        _resolver(args),
+        args.job,
+        args.index,
+        host=args.host,
+        port=args.port,
+        insecure_network=args.insecure_network,
+    )
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    if args.ready_json:
+        announce_ready(address=server.address, pid=os.getpid())
+    else:
+        print(f"{server.job_name}:{server.task_index} serves at {server.address}", flush=True)
+    stop.wait()
+    server.stop()
+    return 0
+
+
+def _resolver(args: argparse.Namespace) -> ClusterResolver:
+    resolver = TFConfigClusterResolver()
+    if resolver.cluster_spec():
+        return resolver
+    if args.job is None or args.port is None:
+        raise InvalidArgumentError(
+            "which task is this? set TF_CONFIG, or give --job, --port and, if not 0, --index"
+        )
+    address = f"{args.host or '127.0.0.1'}:{args.port}"
+    return SimpleClusterResolver(
+        ClusterSpec({args.job: {args.index or 0: address}}),
+        task_type=args.job,
+        task_id=args.index or 0,
+    )

@@ -1,0 +1,209 @@
+"""ClusterCoordinator: what a training program holds to run functions on trainers.
+
+Turns functions and arguments into closures and results into RemoteValues; which closure runs
+where is the scheduler's business. Invariant: one coordinator per strategy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import dataservice
+from dataservice.runtime.auth import resolve_token
+from pstrain import session
+from pstrain.coordinator.link import TrainerLink
+from pstrain.coordinator.per_worker import PerWorkerDataset, PerWorkerIterator
+from pstrain.coordinator.remote_value import RemoteValue
+from pstrain.coordinator.service import Scheduler
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
+from pstrain.strategy import ParameterServerStrategy
+from pstrain.wire import trainer_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+QUEUE_CAPACITY = 262_144
+ATTEMPTS_MAX = 10
+_FUNCTIONS_REMEMBERED = 1_024
+
+_References = weakref.WeakKeyDictionary[ParameterServerStrategy, "weakref.ref[ClusterCoordinator]"]
+_coordinators: _References = weakref.WeakKeyDictionary()
+
+
+class ClusterCoordinator:
+    """Schedules functions on the trainers of a strategy's cluster. Thread-safe.
+
+    A second coordinator of the same strategy is the first one. ``closures_in_flight``: how many
+    closures a trainer runs at a time; with 2 the pulls of one overlap the computing of another.
+    ``trainer_timeout_s``: how long to wait while no trainer at all can be reached, before
+    UnavailableError.
+    """
+
+    def __new__(cls, strategy: ParameterServerStrategy, **_options: Any) -> ClusterCoordinator:
+        if not isinstance(strategy, ParameterServerStrategy):
+            raise InvalidArgumentError(
+                f"ClusterCoordinator needs a ParameterServerStrategy, got {type(strategy).__name__}"
+            )
+        return _existing(strategy) or super().__new__(cls)
+
+    def __init__(
+        self,
+        strategy: ParameterServerStrategy,
+        *,
+        closures_in_flight: int = 2,
+        queue_capacity: int = QUEUE_CAPACITY,
+        trainer_timeout_s: float = 300.0,
+    ) -> None:
+        if _existing(strategy) is self:
+            return
+        self.strategy = strategy
+        self._functions: dict[str, bytes] = {}
+        self._known: OrderedDict[int, tuple[object, str]] = OrderedDict()
+        self._scheduler = Scheduler(
+            capacity=queue_capacity,
+            attempts_max=ATTEMPTS_MAX,
+            trainer_timeout_s=trainer_timeout_s,
+        )
+        self._links = self._make_links(strategy, closures_in_flight)
+        _coordinators[strategy] = weakref.ref(self)
+        self._finalizer = weakref.finalize(self, _shut_down, self._scheduler, self._links)
+        for link in self._links:
+            link.start()
+
+    def _make_links(
+        self, strategy: ParameterServerStrategy, closures_in_flight: int
+    ) -> list[TrainerLink]:
+        spec = strategy.cluster_resolver.cluster_spec()
+        trainers = [(i, spec.task_address("worker", i)) for i in spec.task_indices("worker")]
+        servers = [spec.task_address("ps", i) for i in spec.task_indices("ps")]
+        token = resolve_token(getattr(strategy.cluster_resolver, "token", None))
+        return [
+            TrainerLink(
+                index,
+                address,
+                configuration=pb.ConfigureRequest(
+                    session=strategy.session,
+                    trainer_index=index,
+                    trainer_count=len(trainers),
+                    ps_addresses=servers,
+                    closures_in_flight=closures_in_flight,
+                ),
+                scheduler=self._scheduler,
+                functions=self._functions,
+                slots=2 * closures_in_flight,
+                token=token,
+            )
+            for index, address in trainers
+        ]
+
+    @property
+    def num_trainers(self) -> int:
+        """Trainers in the cluster spec, reachable or not."""
+        return len(self._links)
+
+    def schedule(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] | list[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> RemoteValue:
+        """Queues ``fn(*args, **kwargs)`` for any trainer and returns at once.
+
+        ``fn`` is sent once: what it captures is as it was at its first ``schedule``. A per-worker
+        iterator among the arguments becomes the trainer's own. Blocks while the queue is full.
+        Raises an error that an earlier closure ended with.
+        """
+        if not callable(fn):
+            raise InvalidTypeError(f"schedule needs a function, got {type(fn).__name__}")
+        function_id = self._function_id(fn)
+        arguments = (tuple(args or ()), dict(kwargs or {}))
+        return self._scheduler.submit(function_id, session.dumps(arguments, self._reference))
+
+    def join(self, timeout: float | None = None) -> None:
+        """Blocks until all scheduled closures have ended; raises the first error among them.
+
+        After ``timeout`` seconds: DeadlineExceededError (a TimeoutError), with nothing cancelled.
+        """
+        self._scheduler.wait_idle(timeout)
+
+    def done(self) -> bool:
+        """True when nothing is queued or in flight; raises the first error of what has ended."""
+        return self._scheduler.is_idle()
+
+    def fetch(self, structure: Any) -> Any:
+        """``structure`` with each RemoteValue in it replaced by its value. Blocks for them."""
+        if isinstance(structure, RemoteValue):
+            return structure.fetch()
+        if isinstance(structure, dict):
+            return {key: self.fetch(value) for key, value in structure.items()}
+        if isinstance(structure, tuple) and hasattr(structure, "_fields"):
+            return type(structure)(*(self.fetch(item) for item in structure))
+        if isinstance(structure, list | tuple):
+            return type(structure)(self.fetch(item) for item in structure)
+        return structure
+
+    def create_per_worker_dataset(self, dataset_fn: Any) -> PerWorkerDataset:
+        """One dataset on each trainer: as given, or made by a function (of an InputContext or none).
+
+        The function runs on the trainers; what it raises surfaces as ClosureInputError of the
+        closures that use the iterator.
+        """
+        if not callable(dataset_fn) and not isinstance(dataset_fn, dataservice.Dataset):
+            raise InvalidArgumentError(
+                "create_per_worker_dataset needs a Dataset or a function that makes one, got "
+                f"{type(dataset_fn).__name__}"
+            )
+        return PerWorkerDataset(dataset_fn, self._define_resource, self._scheduler.drop_resource)
+
+    def stats(self) -> dict[str, int]:
+        """Counts of closures waiting, running, finished and run again, and of live trainers."""
+        return self._scheduler.counts()
+
+    def close(self) -> None:
+        """Cancels what has not ended and disconnects; the trainers go idle. Idempotent."""
+        self._finalizer()
+        _coordinators.pop(self.strategy, None)
+
+    def _function_id(self, fn: Callable[..., Any]) -> str:
+        known = self._known.get(id(fn))
+        if known is not None and known[0] is fn:
+            return known[1]
+        pickled = session.dumps(fn, self._reference)
+        function_id = hashlib.sha256(pickled).hexdigest()[:16]
+        self._functions[function_id] = pickled
+        self._known[id(fn)] = (fn, function_id)
+        while len(self._known) > _FUNCTIONS_REMEMBERED:
+            self._known.popitem(last=False)
+        return function_id
+
+    def _define_resource(self, resource_id: str, source: tuple[object, int]) -> None:
+        self._scheduler.add_resource(resource_id, session.dumps(source, self._reference))
+
+    def _reference(self, value: object) -> tuple[str, ...] | None:
+        """What is not pickled but found again on the trainer."""
+        if isinstance(value, PerWorkerIterator):
+            return ("resource", value.resource_id)
+        if isinstance(value, RemoteValue):
+            raise InvalidArgumentError(
+                "a RemoteValue can't be an argument of schedule: fetch() it first"
+            )
+        if value is self.strategy:
+            return ("strategy",)
+        if value is self.strategy.parameters:
+            return ("parameters",)
+        return None
+
+
+def _existing(strategy: ParameterServerStrategy) -> ClusterCoordinator | None:
+    reference = _coordinators.get(strategy)
+    return reference() if reference is not None else None
+
+
+def _shut_down(scheduler: Scheduler, links: list[TrainerLink]) -> None:
+    scheduler.stop()
+    for link in links:
+        link.stop()

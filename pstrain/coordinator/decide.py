@@ -1,0 +1,102 @@
+"""What follows from a request: facts, and what to tell whom.
+
+Pure: reads the state, changes nothing, knows no thread, clock or connection. The rules are
+those of ``ClusterCoordinator``: a closure whose trainer is lost runs again elsewhere, first in
+the queue; the first closure that fails by itself cancels all that wait, while what runs may end;
+the next ``schedule``, ``join`` or ``done`` shows the errors, after which scheduling goes on.
+Unlike there, a closure that loses trainer after trainer is given up.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import NamedTuple
+
+from pstrain.coordinator import events as ev
+from pstrain.coordinator.state import CoordinatorState
+
+
+class Decision(NamedTuple):
+    """Facts to apply, in order."""
+
+    events: tuple[ev.Event, ...] = ()
+
+
+def schedule(state: CoordinatorState, closure: int) -> Decision:
+    """Queues a closure; one that comes while errors wait to be shown is cancelled at once."""
+    queued = ev.ClosureQueued(closure=closure)
+    if state.failed:
+        return Decision((queued, ev.ClosureCancelled(closure=closure)))
+    return Decision((queued,))
+
+
+def assign(state: CoordinatorState) -> Decision:
+    """Starts waiting closures on free slots, oldest first, slots in the order they came free."""
+    if state.failed:
+        return Decision()
+    pairs = zip(state.waiting, state.free, strict=False)
+    return Decision(
+        tuple(
+            ev.ClosureStarted(closure=closure, trainer=trainer, attempt=state.attempts[closure])
+            for closure, trainer in islice(pairs, min(len(state.waiting), len(state.free)))
+        )
+    )
+
+
+def is_current(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> bool:
+    """False for the late word of a trainer that was taken for lost."""
+    run = state.running.get(closure)
+    return run is not None and run.trainer == trainer and run.attempt == attempt
+
+
+def finish(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> Decision:
+    if not is_current(state, closure, trainer, attempt):
+        return Decision()
+    return Decision((ev.ClosureFinished(closure=closure),))
+
+
+def fail(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> Decision:
+    """The closure's own error: it ends, and what waits is cancelled."""
+    if not is_current(state, closure, trainer, attempt):
+        return Decision()
+    return Decision((ev.ClosureFailed(closure=closure), *_cancel_waiting(state)))
+
+
+def join_trainer(state: CoordinatorState, trainer: int, slots: int) -> Decision:
+    lost = lose_trainer(state, trainer, attempts_max=None).events
+    return Decision((*lost, ev.TrainerJoined(trainer=trainer, slots=slots)))
+
+
+def lose_trainer(state: CoordinatorState, trainer: int, *, attempts_max: int | None) -> Decision:
+    """Its closures run elsewhere, in their old order; those out of attempts fail."""
+    if trainer not in state.trainers:
+        return Decision()
+    running = list(state.trainers[trainer].running)
+    spent = [c for c in running if attempts_max is not None and state.attempts[c] >= attempts_max]
+    facts: list[ev.Event] = [ev.ClosureFailed(closure=c) for c in spent]
+    if spent:
+        facts += _cancel_waiting(state)
+    dropped = bool(spent or state.failed)
+    for closure in sorted(set(running) - set(spent), reverse=True):
+        facts.append(
+            ev.ClosureCancelled(closure=closure) if dropped else ev.ClosureReturned(closure=closure)
+        )
+    facts.append(ev.TrainerLost(trainer=trainer))
+    return Decision(tuple(facts))
+
+
+def cancel_all(state: CoordinatorState) -> Decision:
+    """Ends every closure, as when no trainer is to be had or the coordinator closes."""
+    running = (ev.ClosureCancelled(closure=c) for c in state.running)
+    return Decision((*_cancel_waiting(state), *running))
+
+
+def report_errors(state: CoordinatorState) -> Decision:
+    """Facts only once nothing runs: errors are shown when all that was in flight has ended."""
+    if not state.failed or state.running:
+        return Decision()
+    return Decision((ev.ErrorsReported(),))
+
+
+def _cancel_waiting(state: CoordinatorState) -> list[ev.Event]:
+    return [ev.ClosureCancelled(closure=c) for c in state.waiting]

@@ -1,0 +1,78 @@
+"""Facts about closures and trainers, in the past tense.
+
+Only values: no clock, no thread, no function or result travels in them. Invariant: a state is
+a pure function of the events applied to it, in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosureQueued:
+    closure: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosureStarted:
+    """``attempt`` counts from 0; it tells a run from the run that replaced it."""
+
+    closure: int
+    trainer: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosureFinished:
+    closure: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosureFailed:
+    """The closure itself failed, or it was given up after too many attempts."""
+
+    closure: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosureReturned:
+    """Its trainer was lost: it waits again, before all others."""
+
+    closure: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosureCancelled:
+    closure: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerJoined:
+    """``slots`` is how many closures it takes at a time."""
+
+    trainer: int
+    slots: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerLost:
+    trainer: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorsReported:
+    """The user has been shown the errors; scheduling may go on."""
+
+
+Event = (
+    ClosureQueued
+    | ClosureStarted
+    | ClosureFinished
+    | ClosureFailed
+    | ClosureReturned
+    | ClosureCancelled
+    | TrainerJoined
+    | TrainerLost
+    | ErrorsReported
+)

@@ -1,0 +1,146 @@
+"""The connection to one trainer: configures it, feeds it, hears it, and comes back after a loss.
+
+Turns orders into messages and results into values; it decides nothing about closures.
+Invariant: a trainer that the scheduler knows has been sent every live resource before the first
+closure, and every function before its first use.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dataservice.errors import DataServiceError
+from dataservice.runtime.rpc import RpcClient
+from pstrain import results
+from pstrain.coordinator.service import DefineResource, DropResource, Outbox, Run, Scheduler
+from pstrain.errors import CancelledError, DeadlineExceededError, UnavailableError
+from pstrain.wire import trainer_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+_TRANSIENT = (UnavailableError, DeadlineExceededError, CancelledError)
+_CONFIGURE_TIMEOUT_S = 10.0
+_RECONNECT_S = 0.25
+_RECONNECT_MAX_S = 3.0
+_CLOSURES_PER_MESSAGE = 64
+
+
+class TrainerLink:
+    """Owns one thread from ``start`` to ``stop``."""
+
+    def __init__(
+        self,
+        index: int,
+        address: str,
+        *,
+        configuration: pb.ConfigureRequest,
+        scheduler: Scheduler,
+        functions: Mapping[str, bytes],
+        slots: int,
+        token: str,
+    ) -> None:
+        self.index = index
+        self.address = address
+        self._configuration = configuration
+        self._scheduler = scheduler
+        self._functions = functions
+        self._slots = slots
+        self._token = token
+        self._stopping = threading.Event()
+        self._stream: Any = None
+        self._thread = threading.Thread(target=self._run, name=f"trainer-link-{index}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """Idempotent; waits at most ``timeout_s`` for the thread."""
+        self._stopping.set()
+        stream = self._stream
+        if stream is not None:
+            stream.cancel()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        pause_s = _RECONNECT_S
+        descriptor = pb.DESCRIPTOR.services_by_name["Trainer"]
+        while not self._stopping.is_set():
+            client = RpcClient(self.address, descriptor, token=self._token)
+            try:
+                client.call("Configure", self._configuration, timeout_s=_CONFIGURE_TIMEOUT_S)
+                pause_s = _RECONNECT_S
+                self._serve(client)
+            except _TRANSIENT as error:
+                logger.info("trainer %d at %s: %s", self.index, self.address, error)
+            except DataServiceError as error:
+                logger.error("trainer %d at %s: %s", self.index, self.address, error)
+                self._scheduler.stop(error)
+                return
+            finally:
+                self._scheduler.trainer_lost(self.index)
+                client.close()
+            self._stopping.wait(pause_s)
+            pause_s = min(pause_s * 2, _RECONNECT_MAX_S)
+
+    def _serve(self, client: RpcClient) -> None:
+        outbox = Outbox()
+        self._stream = client.stream("RunClosures", self._requests(outbox))
+        if self._stopping.is_set():
+            return
+        self._scheduler.trainer_joined(self.index, self._slots, outbox)
+        logger.info("trainer %d at %s joined", self.index, self.address)
+        try:
+            for reply in self._stream:
+                self._scheduler.results(self.index, [_outcome(r) for r in reply.results])
+        finally:
+            outbox.items.put(None)
+
+    def _requests(self, outbox: Outbox) -> Iterator[pb.RunRequest]:
+        """Messages for the trainer; orders that wait together travel together."""
+        defined: set[str] = set()
+        while (item := outbox.items.get()) is not None:
+            request = pb.RunRequest(session=self._configuration.session)
+            ended = False
+            while True:
+                self._add(request, item, defined)
+                if len(request.closures) >= _CLOSURES_PER_MESSAGE:
+                    break
+                try:
+                    item = outbox.items.get_nowait()
+                except queue.Empty:
+                    break
+                if item is None:
+                    ended = True
+                    break
+            yield request
+            if ended:
+                return
+
+    def _add(self, request: pb.RunRequest, item: object, defined: set[str]) -> None:
+        match item:
+            case DefineResource():
+                request.resources.add(id=item.id, pickled=item.pickled)
+            case DropResource():
+                request.dropped_resource_ids.append(item.id)
+            case Run():
+                function_id = item.closure.function_id
+                if function_id not in defined:
+                    defined.add(function_id)
+                    request.functions.add(id=function_id, pickled=self._functions[function_id])
+                request.closures.add(
+                    id=item.closure.id,
+                    attempt=item.attempt,
+                    function_id=function_id,
+                    pickled_arguments=item.closure.pickled_arguments,
+                )
+
+
+def _outcome(result: pb.ClosureResult) -> tuple[int, int, Any, Exception | None]:
+    if result.WhichOneof("outcome") == "error_json":
+        return result.id, result.attempt, None, results.decode_error(result.error_json)
+    return result.id, result.attempt, results.decode(result.value), None

@@ -1,0 +1,55 @@
+"""What ``schedule`` returns: a value that a trainer will have computed.
+
+Knows nothing of trainers. Invariant: it is set once; what it holds never changes afterwards.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from pstrain.errors import DeadlineExceededError
+
+
+class RemoteValue:
+    """The result of a scheduled function, once there is one. Thread-safe."""
+
+    __slots__ = ("_changed", "_error", "_is_ready", "_value", "closure")
+
+    def __init__(self, closure: int, changed: threading.Condition) -> None:
+        self.closure = closure
+        self._changed = changed
+        self._is_ready = False
+        self._value: Any = None
+        self._error: Exception | None = None
+
+    def fetch(self, timeout: float | None = None) -> Any:
+        """Blocks until the function has run; its value (NumPy, plain Python), or its error.
+
+        ``timeout`` in seconds; None waits until the closure ends, as each closure does: by its
+        own result or error, or when its coordinator finds no trainer or is closed.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._is_ready, timeout):
+                raise DeadlineExceededError(
+                    f"closure {self.closure} has not ended within {timeout} s"
+                )
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def get(self, timeout: float | None = None) -> Any:
+        """The same as :meth:`fetch`."""
+        return self.fetch(timeout)
+
+    def is_ready(self) -> bool:
+        """True once :meth:`fetch` would not block."""
+        return self._is_ready
+
+    def _set(self, value: Any, error: Exception | None) -> None:
+        """Called by the scheduler with its lock held."""
+        self._value, self._error, self._is_ready = value, error, True
+
+    def __repr__(self) -> str:
+        state = "waiting" if not self._is_ready else "failed" if self._error else "ready"
+        return f"<RemoteValue closure={self.closure} {state}>"

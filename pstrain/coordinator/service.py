@@ -1,0 +1,259 @@
+"""The scheduler: applies decisions about closures and hands them to the trainers' outboxes.
+
+Holds one lock around decide and apply, and knows neither gRPC nor what a closure computes.
+Invariant: every closure that was submitted ends: with a value, an error, or CancelledError.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pstrain.coordinator import decide
+from pstrain.coordinator import events as ev
+from pstrain.coordinator.remote_value import RemoteValue
+from pstrain.coordinator.state import CoordinatorState
+from pstrain.errors import (
+    AbortedError,
+    CancelledError,
+    DeadlineExceededError,
+    UnavailableError,
+)
+
+logger = logging.getLogger(__name__)
+
+_WARN_AFTER_S = 10.0
+
+
+@dataclass(slots=True)
+class Closure:
+    """A function applied to arguments, pickled, and where its value goes."""
+
+    id: int
+    function_id: str
+    pickled_arguments: bytes
+    value: RemoteValue
+    error: Exception | None = None
+
+
+@dataclass(slots=True)
+class Outbox:
+    """What one trainer is to be sent, in order; None ends its stream."""
+
+    items: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """An order to a trainer: run this closure; ``attempt`` tells it from earlier runs."""
+
+    closure: Closure
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class DefineResource:
+    id: str
+    pickled: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DropResource:
+    id: str
+
+
+class Scheduler:
+    """Thread-safe; ``submit`` and ``wait_idle`` block, nothing else does."""
+
+    def __init__(self, *, capacity: int, attempts_max: int, trainer_timeout_s: float) -> None:
+        self.changed = threading.Condition()
+        self._capacity = capacity
+        self._attempts_max = attempts_max
+        self._trainer_timeout_s = trainer_timeout_s
+        self._state = CoordinatorState()
+        self._closures: dict[int, Closure] = {}
+        self._next_id = 0
+        self._outboxes: dict[int, Outbox] = {}
+        self._resources: dict[str, bytes] = {}
+        self._errors: list[Exception] = []
+        self._fatal: Exception | None = None
+        self._alone_since_s = time.monotonic()
+        self.retries = 0
+
+    # -- the user's side
+
+    def submit(self, function_id: str, pickled_arguments: bytes) -> RemoteValue:
+        """Queues a closure; blocks while the queue is full; raises errors of earlier ones."""
+        with self.changed:
+            self._wait(lambda: len(self._closures) < self._capacity, None, "room in the queue")
+            closure = Closure(
+                self._next_id,
+                function_id,
+                pickled_arguments,
+                RemoteValue(self._next_id, self.changed),
+            )
+            self._next_id += 1
+            self._closures[closure.id] = closure
+            self._apply(decide.schedule(self._state, closure.id))
+            self._raise_errors(None)
+            self._apply(decide.assign(self._state))
+            return closure.value
+
+    def wait_idle(self, timeout_s: float | None) -> None:
+        """Blocks until every closure has ended, then raises their errors, if any."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        with self.changed:
+            self._wait(lambda: self._state.is_idle, deadline_s, "scheduled closures to end")
+            self._raise_errors(deadline_s)
+
+    def is_idle(self) -> bool:
+        """Raises errors of ended closures (once those in flight have ended)."""
+        with self.changed:
+            self._raise_errors(None)
+            return self._state.is_idle
+
+    def add_resource(self, resource_id: str, pickled: bytes) -> None:
+        with self.changed:
+            self._resources[resource_id] = pickled
+            for outbox in self._outboxes.values():
+                outbox.items.put(DefineResource(resource_id, pickled))
+
+    def drop_resource(self, resource_id: str) -> None:
+        """May be called from a finalizer on any thread: touches the queues only."""
+        self._resources.pop(resource_id, None)
+        for outbox in list(self._outboxes.values()):
+            outbox.items.put(DropResource(resource_id))
+
+    def counts(self) -> dict[str, int]:
+        with self.changed:
+            return {
+                "waiting": len(self._state.waiting),
+                "running": len(self._state.running),
+                "finished": self._state.finished_count,
+                "trainers": len(self._state.trainers),
+                "retries": self.retries,
+            }
+
+    def stop(self, error: Exception | None = None) -> None:
+        """Cancels what has not ended; ``error`` is raised by whoever waits."""
+        with self.changed:
+            self._fatal = self._fatal or error
+            self._apply(decide.cancel_all(self._state))
+            for outbox in self._outboxes.values():
+                outbox.items.put(None)
+            self.changed.notify_all()
+
+    # -- the trainers' side
+
+    def trainer_joined(self, trainer: int, slots: int, outbox: Outbox) -> None:
+        with self.changed:
+            for resource_id, pickled in self._resources.items():
+                outbox.items.put(DefineResource(resource_id, pickled))
+            self._outboxes[trainer] = outbox
+            self._apply(decide.join_trainer(self._state, trainer, slots))
+            self._apply(decide.assign(self._state))
+
+    def trainer_lost(self, trainer: int) -> None:
+        with self.changed:
+            outbox = self._outboxes.pop(trainer, None)
+            if outbox is None:
+                return
+            outbox.items.put(None)
+            self._apply(decide.lose_trainer(self._state, trainer, attempts_max=self._attempts_max))
+            self._apply(decide.assign(self._state))
+            if not self._outboxes:
+                self._alone_since_s = time.monotonic()
+
+    def results(
+        self, trainer: int, ended: Iterable[tuple[int, int, Any, Exception | None]]
+    ) -> None:
+        """``ended``: (closure, attempt, value, error) in the order in which they ended."""
+        with self.changed:
+            for closure_id, attempt, value, error in ended:
+                if not decide.is_current(self._state, closure_id, trainer, attempt):
+                    continue
+                closure = self._closures[closure_id]
+                if error is None:
+                    closure.value._set(value, None)
+                    self._apply(decide.finish(self._state, closure_id, trainer, attempt))
+                else:
+                    closure.error = error
+                    self._apply(decide.fail(self._state, closure_id, trainer, attempt))
+            self._apply(decide.assign(self._state))
+            self.changed.notify_all()
+
+    # -- effects, with the lock held
+
+    def _apply(self, decision: decide.Decision) -> None:
+        for event in decision.events:
+            self._state.apply(event)
+            match event:
+                case ev.ClosureStarted():
+                    run = Run(self._closures[event.closure], event.attempt)
+                    self._outboxes[event.trainer].items.put(run)
+                case ev.ClosureFinished():
+                    del self._closures[event.closure]
+                case ev.ClosureFailed():
+                    self._end_failed(self._closures.pop(event.closure))
+                case ev.ClosureCancelled():
+                    cancelled = CancelledError(
+                        f"closure {event.closure} was cancelled because another one failed or "
+                        "the coordinator was closed; schedule it again"
+                    )
+                    self._closures.pop(event.closure).value._set(None, cancelled)
+                case ev.ClosureReturned():
+                    self.retries += 1
+                    logger.warning("closure %d lost its trainer and runs again", event.closure)
+        if decision.events:
+            self.changed.notify_all()
+
+    def _end_failed(self, closure: Closure) -> None:
+        error = closure.error or AbortedError(
+            f"closure {closure.id} lost its trainer {self._attempts_max} times; it may be what "
+            "kills them: run it locally to see"
+        )
+        closure.value._set(None, error)
+        self._errors.append(error)
+
+    def _raise_errors(self, deadline_s: float | None) -> None:
+        """Waits for what is in flight, then raises the first error; the others are notes of it."""
+        if self._fatal is not None:
+            raise self._fatal
+        if not self._state.failed:
+            return
+        self._wait(lambda: not self._state.running, deadline_s, "closures in flight to end")
+        self._apply(decide.report_errors(self._state))
+        first, *others = self._errors
+        self._errors = []
+        for other in others:
+            first.add_note(f"Also failed: {type(other).__name__}: {other}")
+        raise first
+
+    def _wait(self, condition: Callable[[], bool], deadline_s: float | None, what: str) -> None:
+        """Waits with the lock; warns of long waits; gives up where no trainer is to be had."""
+        warn_at_s = time.monotonic() + _WARN_AFTER_S
+        while not condition():
+            now_s = time.monotonic()
+            if self._fatal is not None:
+                raise self._fatal
+            if deadline_s is not None and now_s >= deadline_s:
+                raise DeadlineExceededError(
+                    f"gave up waiting for {what}: {len(self._state.waiting)} closures wait, "
+                    f"{len(self._state.running)} run, {len(self._state.trainers)} trainers live"
+                )
+            if not self._outboxes and now_s - self._alone_since_s > self._trainer_timeout_s:
+                self._apply(decide.cancel_all(self._state))
+                raise UnavailableError(
+                    f"no trainer could be reached for {self._trainer_timeout_s:.0f} s while "
+                    f"waiting for {what}; start the cluster's 'worker' tasks"
+                )
+            if now_s >= warn_at_s and not self._outboxes:
+                logger.warning("waiting for a trainer: none is connected")
+                warn_at_s = now_s + _WARN_AFTER_S
+            remaining_s = 1.0 if deadline_s is None else min(1.0, deadline_s - now_s)
+            self.changed.wait(remaining_s)

@@ -1,0 +1,112 @@
+"""Which closures wait, which run where, and which have failed.
+
+``apply`` is total and deterministic: it never validates, never fails, never reads a clock.
+Invariant: a closure is either waiting, running on exactly one live trainer, or ended, and a
+trainer never runs more closures than it has slots.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from pstrain.coordinator import events as ev
+
+
+@dataclass(slots=True)
+class Run:
+    """Where a closure runs."""
+
+    trainer: int
+    attempt: int
+
+
+@dataclass(slots=True)
+class Trainer:
+    slots: int
+    running: dict[int, None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class CoordinatorState:
+    """Not thread-safe: the service holds its lock around decide and apply."""
+
+    waiting: deque[int] = field(default_factory=deque)
+    running: dict[int, Run] = field(default_factory=dict)
+    attempts: dict[int, int] = field(default_factory=dict)
+    trainers: dict[int, Trainer] = field(default_factory=dict)
+    free: deque[int] = field(default_factory=deque)
+    failed: list[int] = field(default_factory=list)
+    finished_count: int = 0
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.waiting and not self.running
+
+    def apply(self, event: ev.Event) -> None:
+        match event:
+            case ev.ClosureQueued():
+                self.waiting.append(event.closure)
+                self.attempts[event.closure] = 0
+            case ev.ClosureStarted():
+                self._start(event)
+            case ev.ClosureFinished():
+                self._end(event.closure)
+                self.finished_count += 1
+            case ev.ClosureFailed():
+                self._end(event.closure)
+                self.failed.append(event.closure)
+            case ev.ClosureReturned():
+                self._leave_trainer(event.closure)
+                self.waiting.appendleft(event.closure)
+            case ev.ClosureCancelled():
+                self._end(event.closure)
+            case ev.TrainerJoined():
+                self.trainers[event.trainer] = Trainer(event.slots)
+                self.free.extend([event.trainer] * event.slots)
+            case ev.TrainerLost():
+                self.trainers.pop(event.trainer, None)
+                self.free = deque(t for t in self.free if t != event.trainer)
+            case ev.ErrorsReported():
+                self.failed.clear()
+
+    def _start(self, event: ev.ClosureStarted) -> None:
+        if self.waiting and self.waiting[0] == event.closure:
+            self.waiting.popleft()
+        else:
+            self.waiting.remove(event.closure)
+        self.running[event.closure] = Run(event.trainer, event.attempt)
+        self.attempts[event.closure] = event.attempt + 1
+        self.trainers[event.trainer].running[event.closure] = None
+        if self.free and self.free[0] == event.trainer:
+            self.free.popleft()
+        else:
+            self.free.remove(event.trainer)
+
+    def _end(self, closure: int) -> None:
+        if closure in self.running:
+            self._leave_trainer(closure)
+        elif self.waiting and self.waiting[0] == closure:
+            self.waiting.popleft()
+        else:
+            self.waiting.remove(closure)
+        self.attempts.pop(closure, None)
+
+    def _leave_trainer(self, closure: int) -> None:
+        run = self.running.pop(closure)
+        trainer = self.trainers.get(run.trainer)
+        if trainer is not None:
+            del trainer.running[closure]
+            self.free.append(run.trainer)
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError where two indexes disagree."""
+        assert not set(self.waiting) & set(self.running)
+        assert len(set(self.waiting)) == len(self.waiting)
+        assert set(self.attempts) == set(self.waiting) | set(self.running)
+        for closure, run in self.running.items():
+            assert closure in self.trainers[run.trainer].running
+        for index, trainer in self.trainers.items():
+            assert len(trainer.running) + self.free.count(index) == trainer.slots
+            assert all(self.running[c].trainer == index for c in trainer.running)
+        assert set(self.free) <= set(self.trainers)

@@ -1,0 +1,146 @@
+"""What a closure returns, as bytes that cannot run code when they are read.
+
+Structures of None, bool, int, float, str, bytes, list, tuple, dict, NumPy arrays and scalars and
+Arrow batches; errors as class name, message and traceback. Knows nothing of how the bytes
+travel. Invariant: ``decode(encode(value))`` equals the value, NumPy scalars included.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import traceback
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dataservice.errors import DataServiceError, error_from_dict, error_to_dict
+from pstrain.errors import InvalidArgumentError, OutOfRangeError, RemoteError
+
+_LENGTH = struct.Struct("<I")
+_PLAIN = (type(None), bool, int, float, str)
+
+
+def encode(value: Any) -> bytes:
+    """Raises InvalidArgumentError (a ValueError) that names the type that can't travel."""
+    buffers: list[bytes] = []
+    tree = json.dumps(_pack(value, buffers)).encode()
+    sizes = b"".join(_LENGTH.pack(len(b)) for b in (tree, *buffers))
+    return _LENGTH.pack(len(buffers) + 1) + sizes + tree + b"".join(buffers)
+
+
+def decode(data: bytes) -> Any:
+    """Inverse of :func:`encode`; damaged bytes raise InvalidArgumentError."""
+    try:
+        (count,) = _LENGTH.unpack_from(data)
+        position = _LENGTH.size * (count + 1)
+        parts = []
+        for index in range(count):
+            (size,) = _LENGTH.unpack_from(data, _LENGTH.size * (index + 1))
+            parts.append(memoryview(data)[position : position + size])
+            position += size
+        return _unpack(json.loads(bytes(parts[0])), parts[1:])
+    except (struct.error, ValueError, KeyError, IndexError, TypeError) as error:
+        raise InvalidArgumentError(f"not an encoded result: {error}") from error
+
+
+def _pack(value: Any, buffers: list[bytes]) -> Any:
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, list):
+        return ["list", *(_pack(item, buffers) for item in value)]
+    if isinstance(value, tuple):
+        return ["tuple", *(_pack(item, buffers) for item in value)]
+    if isinstance(value, dict):
+        pairs = [[_pack(k, buffers), _pack(v, buffers)] for k, v in value.items()]
+        return ["dict", *pairs]
+    buffers.append(b"")
+    index = len(buffers) - 1
+    if isinstance(value, bytes):
+        buffers[index] = value
+        return ["bytes", index]
+    if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+        array = np.asarray(value)
+        buffers[index] = array.tobytes()
+        kind = "scalar" if isinstance(value, np.generic) else "array"
+        return [kind, index, array.dtype.str, list(array.shape)]
+    if isinstance(value, pa.RecordBatch):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, value.schema) as writer:
+            writer.write_batch(value)
+        buffers[index] = sink.getvalue().to_pybytes()
+        return ["batch", index]
+    if hasattr(value, "__array__"):
+        buffers.pop()
+        return _pack(np.asarray(value), buffers)
+    raise InvalidArgumentError(
+        f"a closure can't return a {type(value).__name__}: return numbers, strings, NumPy "
+        "arrays, Arrow batches, or lists, tuples and dicts of them"
+    )
+
+
+def _unpack(tree: Any, buffers: list[memoryview]) -> Any:
+    if not isinstance(tree, list):
+        return tree
+    kind, *rest = tree
+    if kind == "list":
+        return [_unpack(item, buffers) for item in rest]
+    if kind == "tuple":
+        return tuple(_unpack(item, buffers) for item in rest)
+    if kind == "dict":
+        return {_unpack(k, buffers): _unpack(v, buffers) for k, v in rest}
+    data = buffers[rest[0]]
+    if kind == "bytes":
+        return bytes(data)
+    if kind in ("array", "scalar"):
+        array = np.frombuffer(bytearray(data), dtype=np.dtype(rest[1])).reshape(rest[2])
+        return array if kind == "array" else array[()]
+    if kind == "batch":
+        return pa.ipc.open_stream(pa.py_buffer(bytes(data))).read_next_batch()
+    raise InvalidArgumentError(f"unknown kind {kind!r} in an encoded result")
+
+
+def encode_error(error: BaseException, where: str) -> str:
+    """JSON of an error; ``where`` names the process. End of data becomes OutOfRangeError."""
+    if isinstance(error, StopIteration):
+        error = OutOfRangeError(f"the dataset is exhausted ({where})")
+    trace = "".join(traceback.format_exception(error))
+    if isinstance(error, DataServiceError):
+        return json.dumps({"kind": "ours", "error": error_to_dict(error), "traceback": trace})
+    return json.dumps(
+        {
+            "kind": "user",
+            "type": f"{type(error).__module__}.{type(error).__qualname__}",
+            "message": str(error),
+            "traceback": trace,
+            "where": where,
+        }
+    )
+
+
+def decode_error(text: str) -> Exception:
+    """The error as its own class where that is one of ours or a built-in, else a RemoteError.
+
+    The traceback of the process where it was raised is a note of the exception.
+    """
+    value = json.loads(text)
+    if value["kind"] == "ours":
+        error: Exception = error_from_dict(value["error"])
+    else:
+        error = _user_error(value)
+    error.add_note(f"Raised remotely:\n{value['traceback'].rstrip()}")
+    return error
+
+
+def _user_error(value: dict[str, str]) -> Exception:
+    import builtins
+
+    module, _, name = value["type"].rpartition(".")
+    cls = getattr(builtins, name, None) if module == "builtins" else None
+    if isinstance(cls, type) and issubclass(cls, Exception):
+        try:
+            return cls(value["message"])
+        except TypeError:
+            pass  # such as UnicodeDecodeError, which wants five arguments
+    return RemoteError(f"{value['type']}: {value['message']} ({value['where']})")

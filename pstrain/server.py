@@ -1,0 +1,125 @@
+"""A task's standard server: a trainer for job ``worker``, a parameter server for job ``ps``.
+
+Knows which server a task runs and where it listens, not what it serves. Invariant: nothing
+listens on an address other hosts can reach unless the user said so.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from dataservice.config import is_loopback
+from pstrain.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
+from pstrain.errors import InvalidArgumentError
+from pstrain.paramserver.server import ParameterServer
+from pstrain.trainer.server import TrainerServer
+
+logger = logging.getLogger(__name__)
+
+
+class _Role(Protocol):
+    @property
+    def address(self) -> str: ...
+    def start(self) -> None: ...
+    def join(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+class Server:
+    """Serves one task of a cluster until it is stopped; the coordinator drives it.
+
+    The address to listen on is the task's own in the cluster spec, unless ``host`` or ``port``
+    say otherwise. An address that other hosts can reach needs ``insecure_network=True``: its
+    traffic is not encrypted. ``token`` None: the user's own.
+    """
+
+    def __init__(
+        self,
+        server_or_cluster_def: ClusterResolver | ClusterSpec | dict[str, list[str]],
+        job_name: str | None = None,
+        task_index: int | None = None,
+        *,
+        host: str | None = None,
+        port: int | None = None,
+        token: str | None = None,
+        insecure_network: bool = False,
+        start: bool = True,
+    ) -> None:
+        resolver = _resolver(server_or_cluster_def)
+        job, index = _task(resolver, job_name, task_index)
+        self.job_name, self.task_index = job, index
+        spec_host, spec_port = _split(resolver.cluster_spec().task_address(job, index))
+        host = host if host is not None else _bind_host(spec_host)
+        if not is_loopback(host) and not insecure_network:
+            raise InvalidArgumentError(
+                f"{job}:{index} would listen on {host}, which other hosts can reach, without "
+                "encryption: pass insecure_network=True (--insecure-network) if the network is "
+                "trusted"
+            )
+        role = TrainerServer if job == "worker" else ParameterServer
+        self._role: _Role = role(host, spec_port if port is None else port, token=token)
+        if start:
+            self.start()
+
+    @property
+    def address(self) -> str:
+        """``host:port`` it listens on."""
+        return self._role.address
+
+    def start(self) -> None:
+        self._role.start()
+        logger.info("%s:%d serves at %s", self.job_name, self.task_index, self.address)
+
+    def join(self) -> None:
+        """Blocks until :meth:`stop`."""
+        self._role.join()
+
+    def stop(self) -> None:
+        """Frees the port. Idempotent."""
+        self._role.stop()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _resolver(value: ClusterResolver | ClusterSpec | dict[str, list[str]]) -> ClusterResolver:
+    if isinstance(value, ClusterResolver):
+        return value
+    return SimpleClusterResolver(ClusterSpec(value))
+
+
+def _task(
+    resolver: ClusterResolver, job_name: str | None, task_index: int | None
+) -> tuple[str, int]:
+    """The only task there is, unless the arguments or the resolver name one."""
+    spec = resolver.cluster_spec()
+    job = job_name or resolver.task_type or (spec.jobs[0] if len(spec.jobs) == 1 else None)
+    if job is None:
+        raise InvalidArgumentError(f"which job is this? name job_name; the cluster has {spec.jobs}")
+    if job not in ("worker", "ps"):
+        raise InvalidArgumentError(
+            f"job {job!r} runs no server: the coordinator and the evaluator are programs of "
+            "their own; servers are for 'worker' and 'ps'"
+        )
+    index = task_index if task_index is not None else resolver.task_id
+    if index is None:
+        indices = spec.task_indices(job)
+        if len(indices) != 1:
+            raise InvalidArgumentError(f"which task of {job!r}? name task_index; it has {indices}")
+        index = indices[0]
+    return job, index
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, separator, port = address.rpartition(":")
+    if not separator or not port.isdigit():
+        raise InvalidArgumentError(f"the address of a task is host:port, got {address!r}")
+    return host.strip("[]"), int(port)
+
+
+def _bind_host(spec_host: str) -> str:
+    return "127.0.0.1" if spec_host == "localhost" else spec_host

@@ -1,0 +1,72 @@
+"""What a function that runs in a trainer can know of its place.
+
+Knows nothing of connections. Invariant: outside a scheduled function there is no place, and
+asking for it is an error rather than a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+
+_trainer_index: ContextVar[int | None] = ContextVar("trainer_index", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class InputContext:
+    """Which of how many input pipelines a dataset function builds."""
+
+    num_input_pipelines: int = 1
+    input_pipeline_id: int = 0
+    num_replicas_in_sync: int = 1
+
+    def get_per_replica_batch_size(self, global_batch_size: int) -> int:
+        """``global_batch_size`` divided by the replicas; ValueError where it does not divide."""
+        if global_batch_size % self.num_replicas_in_sync:
+            raise InvalidArgumentError(
+                f"a global batch of {global_batch_size} does not divide over "
+                f"{self.num_replicas_in_sync} replicas"
+            )
+        return global_batch_size // self.num_replicas_in_sync
+
+
+def get_current_worker_index() -> int:
+    """Index of the trainer this scheduled function runs on; elsewhere a RuntimeError."""
+    index = _trainer_index.get()
+    if index is None:
+        raise FailedPreconditionError(
+            "get_current_worker_index() has a meaning only inside a scheduled function"
+        )
+    return index
+
+
+@contextmanager
+def trainer_scope(index: int) -> Iterator[None]:
+    """Marks the calling thread as running a closure of trainer ``index``."""
+    token = _trainer_index.set(index)
+    try:
+        yield
+    finally:
+        _trainer_index.reset(token)
+
+
+class TrainerStrategy:
+    """The strategy as a scheduled function sees it: one replica, its own trainer."""
+
+    num_replicas_in_sync = 1
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] | list[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Calls ``fn`` on this trainer."""
+        if not isinstance(args, tuple | list):
+            raise InvalidArgumentError(f"args is a tuple or a list, got {type(args).__name__}")
+        return fn(*args, **(kwargs or {}))

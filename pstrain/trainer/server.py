@@ -1,0 +1,48 @@
+"""The trainer's gRPC server."""
+
+from __future__ import annotations
+
+import functools
+import threading
+
+from dataservice.runtime.auth import resolve_token
+from dataservice.runtime.rpc import RpcServer
+from pstrain.trainer.client import RemoteParameters
+from pstrain.trainer.service import TrainerService
+from pstrain.wire import trainer_pb2 as pb
+
+
+class TrainerServer:
+    """Serves one trainer at ``host:port`` (0: a free port). Idle until a coordinator comes.
+
+    ``token`` None: the user's own. A port in use raises AddressInUseError.
+    """
+
+    def __init__(self, host: str, port: int, *, token: str | None = None) -> None:
+        token = resolve_token(token)
+        self._service = TrainerService(functools.partial(_connect, token))
+        self._server = RpcServer(host, port, token=token)
+        self._server.add_service(pb.DESCRIPTOR.services_by_name["Trainer"], self._service)
+        self._host = host
+        self._stopped = threading.Event()
+
+    @property
+    def address(self) -> str:
+        return f"{self._host}:{self._server.port}"
+
+    def start(self) -> None:
+        self._server.start()
+
+    def join(self) -> None:
+        """Blocks until :meth:`stop`."""
+        self._stopped.wait()
+
+    def stop(self) -> None:
+        """Frees the port; a running closure is not waited for. Idempotent."""
+        self._service.close()
+        self._server.stop()
+        self._stopped.set()
+
+
+def _connect(token: str, addresses: list[str], session: str) -> RemoteParameters:
+    return RemoteParameters(addresses, token=token, session=session)

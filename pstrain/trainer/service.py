@@ -1,0 +1,204 @@
+"""A trainer's sessions: definitions, closures, results.
+
+Decodes requests, runs closures in a few threads and encodes what they return; it knows nothing
+of the gRPC server around it, and what a closure does is the user's business. Invariant: at most
+one session lives; closures of an older one may finish, but the parameter servers refuse what
+they push and nobody hears their results.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dataservice.runtime.identity import new_id
+from pstrain import results, session
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.parameters import Parameters, step_scope
+from pstrain.trainer.context import InputContext, TrainerStrategy, trainer_scope
+from pstrain.trainer.resources import TrainerIterator, open_dataset
+from pstrain.vocabulary import StepToken
+from pstrain.wire import trainer_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+_RESULTS_PER_MESSAGE = 64
+
+Connect = Callable[[list[str], str], Parameters]
+
+
+class TrainerSession:
+    """What one coordinator has defined on this trainer."""
+
+    def __init__(self, request: pb.ConfigureRequest, parameters: Parameters) -> None:
+        self.id = request.session
+        self.trainer_index = request.trainer_index
+        self.closures_in_flight = max(1, request.closures_in_flight)
+        self._context = InputContext(request.trainer_count, request.trainer_index)
+        self._parameters = parameters
+        self._functions: dict[str, bytes | Callable[..., Any]] = {}
+        self._resources: dict[str, TrainerIterator] = {}
+        self._where = f"trainer {request.trainer_index}, pid {os.getpid()}"
+
+    def define(self, request: pb.RunRequest) -> None:
+        for function in request.functions:
+            self._functions[function.id] = function.pickled
+        for resource in request.resources:
+            make = functools.partial(self._make_iterator, resource.pickled)
+            self._resources[resource.id] = TrainerIterator(make)
+        for resource_id in request.dropped_resource_ids:
+            dropped = self._resources.pop(resource_id, None)
+            if dropped is not None:
+                dropped.close()
+
+    def run(self, closure: pb.Closure) -> pb.ClosureResult:
+        """Runs one closure to its end; whatever it raises becomes its result."""
+        started_s = time.perf_counter()
+        result = pb.ClosureResult(id=closure.id, attempt=closure.attempt)
+        token = StepToken(self.id, closure.id, closure.attempt)
+        try:
+            with trainer_scope(self.trainer_index), step_scope(token):
+                function = self._function(closure.function_id)
+                args, kwargs = session.loads(closure.pickled_arguments, self._resolve)
+                result.value = results.encode(function(*args, **kwargs))
+        except Exception as error:
+            result.error_json = results.encode_error(error, self._where)
+        result.seconds = time.perf_counter() - started_s
+        return result
+
+    def close(self) -> None:
+        for resource in self._resources.values():
+            resource.close()
+        self._parameters.close()
+
+    def _function(self, function_id: str) -> Callable[..., Any]:
+        function = self._functions[function_id]
+        if isinstance(function, bytes):
+            function = session.loads(function, self._resolve)
+            self._functions[function_id] = function
+        return function  # type: ignore[return-value]
+
+    def _make_iterator(self, pickled: bytes) -> Iterator[Any]:
+        source, epoch = session.loads(pickled, self._resolve)
+        return open_dataset(source, epoch, self._context)
+
+    def _resolve(self, key: tuple[str, ...]) -> Any:
+        match key:
+            case ("parameters",):
+                return self._parameters
+            case ("strategy",):
+                return TrainerStrategy()
+            case ("resource", resource_id):
+                return self._resources[resource_id]
+        raise InvalidArgumentError(f"unknown reference {key!r} in a closure")
+
+
+class TrainerService:
+    """Implements the rpcs of trainer.proto. Thread-safe."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._incarnation = new_id("trainer")
+        self._lock = threading.Lock()
+        self._session: TrainerSession | None = None
+        self._closures_run = 0
+
+    def configure(self, request: pb.ConfigureRequest) -> pb.ConfigureReply:
+        parameters = self._connect(list(request.ps_addresses), request.session)
+        with self._lock:
+            old, self._session = self._session, TrainerSession(request, parameters)
+        if old is not None:
+            logger.info("session %s replaces %s", request.session, old.id)
+            old.close()
+        return pb.ConfigureReply(incarnation=self._incarnation, pid=os.getpid())
+
+    def run_closures(self, requests: Iterator[pb.RunRequest]) -> Iterator[pb.RunReply]:
+        """Results in the order in which closures end, until the coordinator closes the stream."""
+        waiting: queue.SimpleQueue[pb.Closure | None] = queue.SimpleQueue()
+        ended: queue.SimpleQueue[pb.ClosureResult | Exception | None] = queue.SimpleQueue()
+        reader = threading.Thread(
+            target=self._read, args=(requests, waiting, ended), name="closures", daemon=True
+        )
+        reader.start()
+        while (first := ended.get()) is not None:
+            if isinstance(first, Exception):
+                raise first
+            reply = pb.RunReply(results=[first])
+            while len(reply.results) < _RESULTS_PER_MESSAGE and not ended.empty():
+                following = ended.get()
+                if not isinstance(following, pb.ClosureResult):
+                    ended.put(following)
+                    break
+                reply.results.append(following)
+            yield reply
+
+    def get_status(self, request: pb.GetStatusRequest) -> pb.GetStatusReply:  # noqa: ARG002
+        session_id = self._session.id if self._session is not None else None
+        status = {"session": session_id, "closures_run": self._closures_run, "pid": os.getpid()}
+        return pb.GetStatusReply(json=json.dumps(status))
+
+    def close(self) -> None:
+        """Ends the session. Idempotent."""
+        with self._lock:
+            old, self._session = self._session, None
+        if old is not None:
+            old.close()
+
+    def _read(
+        self,
+        requests: Iterator[pb.RunRequest],
+        waiting: queue.SimpleQueue[pb.Closure | None],
+        ended: queue.SimpleQueue[pb.ClosureResult | Exception | None],
+    ) -> None:
+        """Feeds the runner threads from the stream; always ends by ending them and the results."""
+        runners: list[threading.Thread] = []
+        try:
+            for request in requests:
+                current = self._current(request.session)
+                current.define(request)
+                while len(runners) < current.closures_in_flight:
+                    runners.append(self._start_runner(current, waiting, ended, len(runners)))
+                for closure in request.closures:
+                    waiting.put(closure)
+        except FailedPreconditionError as error:
+            ended.put(error)
+        except Exception as error:  # the stream broke: the coordinator is gone or gave it up
+            logger.info("closure stream ended: %s", type(error).__name__)
+        finally:
+            while not waiting.empty():
+                waiting.get()
+            for _ in runners:
+                waiting.put(None)
+            ended.put(None)
+
+    def _start_runner(
+        self,
+        current: TrainerSession,
+        waiting: queue.SimpleQueue[pb.Closure | None],
+        ended: queue.SimpleQueue[pb.ClosureResult | Exception | None],
+        number: int,
+    ) -> threading.Thread:
+        def run() -> None:
+            while (closure := waiting.get()) is not None:
+                ended.put(current.run(closure))
+                self._closures_run += 1
+
+        thread = threading.Thread(target=run, name=f"closure-runner-{number}", daemon=True)
+        thread.start()
+        return thread
+
+    def _current(self, session_id: str) -> TrainerSession:
+        current = self._session
+        if current is None or current.id != session_id:
+            raise FailedPreconditionError(
+                f"session {session_id} is not the trainer's current one: another coordinator "
+                "has taken it over"
+            )
+        return current

@@ -1,0 +1,93 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ConfigureRequest(_message.Message):
+    __slots__ = ("session", "trainer_index", "trainer_count", "ps_addresses", "closures_in_flight")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_INDEX_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PS_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    CLOSURES_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    trainer_index: int
+    trainer_count: int
+    ps_addresses: _containers.RepeatedScalarFieldContainer[str]
+    closures_in_flight: int
+    def __init__(self, session: _Optional[str] = ..., trainer_index: _Optional[int] = ..., trainer_count: _Optional[int] = ..., ps_addresses: _Optional[_Iterable[str]] = ..., closures_in_flight: _Optional[int] = ...) -> None: ...
+
+class ConfigureReply(_message.Message):
+    __slots__ = ("incarnation", "pid")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    incarnation: str
+    pid: int
+    def __init__(self, incarnation: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
+
+class Definition(_message.Message):
+    __slots__ = ("id", "pickled")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PICKLED_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    pickled: bytes
+    def __init__(self, id: _Optional[str] = ..., pickled: _Optional[bytes] = ...) -> None: ...
+
+class Closure(_message.Message):
+    __slots__ = ("id", "attempt", "function_id", "pickled_arguments")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    FUNCTION_ID_FIELD_NUMBER: _ClassVar[int]
+    PICKLED_ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    attempt: int
+    function_id: str
+    pickled_arguments: bytes
+    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., function_id: _Optional[str] = ..., pickled_arguments: _Optional[bytes] = ...) -> None: ...
+
+class RunRequest(_message.Message):
+    __slots__ = ("session", "functions", "resources", "dropped_resource_ids", "closures")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_RESOURCE_IDS_FIELD_NUMBER: _ClassVar[int]
+    CLOSURES_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    functions: _containers.RepeatedCompositeFieldContainer[Definition]
+    resources: _containers.RepeatedCompositeFieldContainer[Definition]
+    dropped_resource_ids: _containers.RepeatedScalarFieldContainer[str]
+    closures: _containers.RepeatedCompositeFieldContainer[Closure]
+    def __init__(self, session: _Optional[str] = ..., functions: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., resources: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., dropped_resource_ids: _Optional[_Iterable[str]] = ..., closures: _Optional[_Iterable[_Union[Closure, _Mapping]]] = ...) -> None: ...
+
+class ClosureResult(_message.Message):
+    __slots__ = ("id", "attempt", "value", "error_json", "seconds")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_JSON_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    attempt: int
+    value: bytes
+    error_json: str
+    seconds: float
+    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., value: _Optional[bytes] = ..., error_json: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class RunReply(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[ClosureResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[ClosureResult, _Mapping]]] = ...) -> None: ...
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatusReply(_message.Message):
+    __slots__ = ("json",)
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    json: str
+    def __init__(self, json: _Optional[str] = ...) -> None: ...
