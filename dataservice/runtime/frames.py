@@ -28,6 +28,7 @@ __all__ = [
 Compression = Literal["lz4", "zstd"]
 
 _ALIGNMENT_BYTES = 8  # what Arrow IPC pads the buffers inside a body to
+_DECODE_ERRORS = (pa.ArrowException, OSError, EOFError, OverflowError, UnicodeDecodeError)
 
 
 def encode_schema(schema: pa.Schema) -> bytes:
@@ -45,9 +46,11 @@ def encode_schema(schema: pa.Schema) -> bytes:
 def decode_schema(encoded: bytes | pa.Buffer) -> pa.Schema:
     """The schema from `encode_schema`. DataLossError when the bytes are damaged."""
     try:
-        return pa.ipc.read_schema(pa.py_buffer(encoded))
-    except (pa.ArrowException, OSError) as error:
+        schema = pa.ipc.read_schema(pa.py_buffer(encoded))
+        str(schema)  # names are decoded late, so that damage would show up far from here
+    except _DECODE_ERRORS as error:
         raise DataLossError(f"the bytes of a schema are damaged: {error}") from error
+    return schema
 
 
 def encode_batch(batch: pa.RecordBatch, *, compression: Compression | None = None) -> pa.Buffer:
@@ -88,7 +91,7 @@ def decode_batch(
         batch = pa.ipc.read_record_batch(_aligned(body), schema)
         if validate:
             batch.validate(full=True)
-    except (pa.ArrowException, OSError, OverflowError) as error:
+    except _DECODE_ERRORS as error:
         raise DataLossError(f"a batch of {body.size} bytes is damaged: {error}") from error
     return batch
 
