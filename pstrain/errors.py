@@ -50,6 +50,13 @@ class InvalidArgumentError(PSTrainError, service_errors.InvalidArgumentError):
 
 
 @register_error
+class InvalidTypeError(PSTrainError, TypeError):
+    """An argument has the wrong type."""
+
+    code = "PSTRAIN_INVALID_TYPE"
+
+
+@register_error
 class DataError(PSTrainError, ValueError):
     """Rows that cannot be trained on; names the column, the value and the remedy."""
 

@@ -147,7 +147,7 @@ class ClusterCoordinator:
         return structure
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> PerWorkerDataset:
-        """One dataset on each trainer: as given, or made by a function (of an InputContext or none).
+        """One dataset on each trainer: as given, or made by a function (of an InputContext).
 
         The function runs on the trainers; what it raises surfaces as ClosureInputError of the
         closures that use the iterator.

@@ -13,11 +13,15 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dataservice.errors import DataServiceError
+from dataservice.errors import (
+    CancelledError,
+    DataServiceError,
+    DeadlineExceededError,
+    UnavailableError,
+)
 from dataservice.runtime.rpc import RpcClient
 from pstrain import results
 from pstrain.coordinator.service import DefineResource, DropResource, Outbox, Run, Scheduler
-from pstrain.errors import CancelledError, DeadlineExceededError, UnavailableError
 from pstrain.wire import trainer_pb2 as pb
 
 logger = logging.getLogger(__name__)

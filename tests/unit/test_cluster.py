@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pstrain.cluster import (
+    ClusterSpec,
+    SimpleClusterResolver,
+    TFConfigClusterResolver,
+    check_training_cluster,
+)
+
+CLUSTER: dict[str, Any] = {"worker": ["a:1", "b:2"], "ps": ["c:3"], "chief": ["d:4"]}
+
+
+def test_a_spec_answers_for_its_tasks() -> None:
+    spec = ClusterSpec(CLUSTER)
+    assert spec.jobs == ["chief", "ps", "worker"]
+    assert spec.num_tasks("worker") == 2
+    assert spec.task_address("worker", 1) == "b:2"
+    assert spec.as_dict() == CLUSTER
+    assert ClusterSpec(spec) == spec
+
+
+def test_a_job_may_have_holes() -> None:
+    spec = ClusterSpec({"worker": {0: "a:1", 2: "b:2"}})
+    assert spec.task_indices("worker") == [0, 2]
+    assert spec.job_tasks("worker") == ["a:1", None, "b:2"]
+    assert spec.as_dict() == {"worker": {0: "a:1", 2: "b:2"}}
+
+
+@pytest.mark.parametrize("bad", [["a:1"], {"worker": "a:1"}, {1: ["a:1"]}, {"worker": [1]}])
+def test_wrong_types_are_type_errors(bad: Any) -> None:
+    with pytest.raises(TypeError):
+        ClusterSpec(bad)
+
+
+def test_unknown_jobs_and_tasks_are_value_errors() -> None:
+    spec = ClusterSpec(CLUSTER)
+    with pytest.raises(ValueError, match="no job 'evaluator'"):
+        spec.num_tasks("evaluator")
+    with pytest.raises(ValueError, match="no task 7"):
+        spec.task_address("worker", 7)
+
+
+def test_tf_config_names_cluster_and_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"cluster": CLUSTER, "task": {"type": "worker", "index": "1"}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    resolver = TFConfigClusterResolver()
+    assert (resolver.task_type, resolver.task_id) == ("worker", 1)
+    assert resolver.master() == "b:2"
+    assert TFConfigClusterResolver(task_type="ps", task_id=0).master() == "c:3"
+
+
+def test_no_tf_config_is_an_empty_cluster() -> None:
+    resolver = TFConfigClusterResolver()
+    assert not resolver.cluster_spec()
+    assert resolver.master() == ""
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"task": {"index": "x"}}'])
+def test_a_bad_tf_config_is_shown(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("TF_CONFIG", text)
+    with pytest.raises(ValueError, match="TF_CONFIG"):
+        TFConfigClusterResolver()
+
+
+def test_a_simple_resolver_wants_a_spec() -> None:
+    with pytest.raises(TypeError, match="ClusterSpec"):
+        SimpleClusterResolver({"worker": ["a:1"]})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "task", "message"),
+    [
+        ({}, (None, None), "empty"),
+        ({**CLUSTER, "boss": ["x:1"]}, (None, None), "unknown jobs"),
+        ({**CLUSTER, "chief": ["x:1", "y:1"]}, (None, None), "at most one chief"),
+        ({"worker": ["a:1"]}, (None, None), "at least one 'ps'"),
+        ({"ps": ["a:1"]}, (None, None), "at least one 'worker'"),
+        (CLUSTER, ("boss", 0), "unknown task_type"),
+        (CLUSTER, ("worker", 2), "too large"),
+    ],
+)
+def test_what_cannot_train_is_refused(cluster: Any, task: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_training_cluster(ClusterSpec(cluster), *task)
+
+
+def test_an_evaluator_is_no_part_of_the_training_cluster() -> None:
+    check_training_cluster(ClusterSpec({**CLUSTER, "evaluator": ["e:5"]}), "chief", 0)
+    check_training_cluster(ClusterSpec(CLUSTER), "evaluator", 0)

@@ -1,0 +1,152 @@
+"""Every closure ends once, wherever trainers come, go, fail and repeat themselves."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from pstrain.coordinator import decide
+from pstrain.coordinator import events as ev
+from pstrain.coordinator.state import CoordinatorState
+
+ATTEMPTS_MAX = 3
+
+
+def apply(state: CoordinatorState, decision: decide.Decision) -> tuple[ev.Event, ...]:
+    for event in decision.events:
+        state.apply(event)
+    state.check_invariants()
+    return decision.events
+
+
+def started(events: tuple[ev.Event, ...]) -> list[tuple[int, int, int]]:
+    return [(e.closure, e.trainer, e.attempt) for e in events if isinstance(e, ev.ClosureStarted)]
+
+
+def running_state(closures: int, trainers: int, slots: int = 1) -> CoordinatorState:
+    state = CoordinatorState()
+    for trainer in range(trainers):
+        apply(state, decide.join_trainer(state, trainer, slots))
+    for closure in range(closures):
+        apply(state, decide.schedule(state, closure))
+    apply(state, decide.assign(state))
+    return state
+
+
+def test_closures_start_oldest_first_on_the_slots_in_turn() -> None:
+    state = CoordinatorState()
+    for trainer in (7, 8):
+        apply(state, decide.join_trainer(state, trainer, 1))
+    for closure in range(3):
+        apply(state, decide.schedule(state, closure))
+    assert started(apply(state, decide.assign(state))) == [(0, 7, 0), (1, 8, 0)]
+    assert list(state.waiting) == [2]
+
+
+def test_a_lost_trainers_closures_run_next_in_their_old_order() -> None:
+    state = running_state(closures=5, trainers=1, slots=3)
+    apply(state, decide.lose_trainer(state, 0, attempts_max=ATTEMPTS_MAX))
+    assert list(state.waiting) == [0, 1, 2, 3, 4]
+    apply(state, decide.join_trainer(state, 1, 2))
+    assert started(apply(state, decide.assign(state))) == [(0, 1, 1), (1, 1, 1)]
+
+
+def test_the_late_word_of_a_lost_trainer_counts_for_nothing() -> None:
+    state = running_state(closures=1, trainers=1)
+    apply(state, decide.lose_trainer(state, 0, attempts_max=ATTEMPTS_MAX))
+    apply(state, decide.join_trainer(state, 0, 1))
+    apply(state, decide.assign(state))
+    assert decide.finish(state, closure=0, trainer=0, attempt=0).events == ()
+    assert decide.fail(state, closure=0, trainer=0, attempt=0).events == ()
+    apply(state, decide.finish(state, closure=0, trainer=0, attempt=1))
+    assert state.is_idle
+    assert state.finished_count == 1
+
+
+def test_an_error_cancels_what_waits_and_lets_what_runs_end() -> None:
+    state = running_state(closures=4, trainers=2)
+    events = apply(state, decide.fail(state, closure=0, trainer=0, attempt=0))
+    assert [e.closure for e in events if isinstance(e, ev.ClosureCancelled)] == [2, 3]
+    assert 1 in state.running
+    assert decide.report_errors(state).events == ()
+    apply(state, decide.finish(state, closure=1, trainer=1, attempt=0))
+    apply(state, decide.report_errors(state))
+    assert state.failed == []
+    apply(state, decide.schedule(state, 9))
+    assert [c for c, _, _ in started(apply(state, decide.assign(state)))] == [9]
+
+
+def test_a_closure_scheduled_while_errors_wait_is_cancelled() -> None:
+    state = running_state(closures=2, trainers=2)
+    apply(state, decide.fail(state, closure=0, trainer=0, attempt=0))
+    events = apply(state, decide.schedule(state, 5))
+    assert events[-1] == ev.ClosureCancelled(closure=5)
+
+
+def test_a_closure_that_loses_every_trainer_is_given_up() -> None:
+    state = running_state(closures=2, trainers=1)
+    for trainer in range(ATTEMPTS_MAX):
+        events = apply(state, decide.lose_trainer(state, trainer, attempts_max=ATTEMPTS_MAX))
+        apply(state, decide.join_trainer(state, trainer + 1, 1))
+        apply(state, decide.assign(state))
+    assert ev.ClosureFailed(closure=0) in events
+    assert ev.ClosureCancelled(closure=1) in events
+    assert state.is_idle
+
+
+class Coordinator(RuleBasedStateMachine):
+    """Any order of requests, results, losses and late messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = CoordinatorState()
+        self.next_closure = 0
+        self.ended: dict[int, int] = {}
+        self.said: list[tuple[int, int, int]] = []
+
+    def note(self, decision: decide.Decision) -> None:
+        for event in apply(self.state, decision):
+            if isinstance(event, ev.ClosureFinished | ev.ClosureFailed | ev.ClosureCancelled):
+                self.ended[event.closure] = self.ended.get(event.closure, 0) + 1
+            if isinstance(event, ev.ClosureStarted):
+                self.said.append((event.closure, event.trainer, event.attempt))
+
+    @rule(count=st.integers(1, 4))
+    def schedule(self, count: int) -> None:
+        for _ in range(count):
+            self.note(decide.schedule(self.state, self.next_closure))
+            self.next_closure += 1
+        self.note(decide.assign(self.state))
+
+    @rule(trainer=st.integers(0, 2), slots=st.integers(1, 3))
+    def join(self, trainer: int, slots: int) -> None:
+        self.note(decide.join_trainer(self.state, trainer, slots))
+        self.note(decide.assign(self.state))
+
+    @rule(trainer=st.integers(0, 2))
+    def lose(self, trainer: int) -> None:
+        self.note(decide.lose_trainer(self.state, trainer, attempts_max=ATTEMPTS_MAX))
+        self.note(decide.assign(self.state))
+
+    @precondition(lambda self: self.said)
+    @rule(data=st.data(), works=st.booleans())
+    def hear(self, data: st.DataObject, works: bool) -> None:
+        closure, trainer, attempt = data.draw(st.sampled_from(self.said))
+        word = decide.finish if works else decide.fail
+        self.note(word(self.state, closure, trainer, attempt))
+        self.note(decide.report_errors(self.state))
+        self.note(decide.assign(self.state))
+
+    @invariant()
+    def no_closure_ends_twice_or_is_forgotten(self) -> None:
+        assert all(count == 1 for count in self.ended.values())
+        alive = set(self.state.waiting) | set(self.state.running)
+        assert alive | set(self.ended) == set(range(self.next_closure))
+        assert not alive & set(self.ended)
+
+    def teardown(self) -> None:
+        self.note(decide.cancel_all(self.state))
+        assert set(self.ended) == set(range(self.next_closure))
+
+
+TestCoordinator = Coordinator.TestCase

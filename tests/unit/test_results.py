@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataservice.errors import DataServiceError, UserFunctionError
+from pstrain import results
+from pstrain.errors import InvalidArgumentError, OutOfRangeError, RemoteError
+
+plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+structures = st.recursive(
+    plain | st.binary(),
+    lambda inner: (
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.dictionaries(st.text() | st.integers(), inner)
+    ),
+    max_leaves=12,
+)
+
+
+@given(structures)
+def test_structures_come_back_as_they_were(value: object) -> None:
+    assert results.decode(results.encode(value)) == value
+
+
+def test_arrays_scalars_and_batches_keep_type_and_shape() -> None:
+    batch = pa.record_batch({"x": [1, 2], "s": ["a", None]})
+    value = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.int16(4), "b": batch}
+    back = results.decode(results.encode(value))
+    np.testing.assert_array_equal(back["a"], value["a"])
+    assert back["a"].dtype == np.float32
+    assert isinstance(back["n"], np.int16)
+    assert back["b"].equals(batch)
+
+
+def test_what_has_an_array_form_travels_as_an_array() -> None:
+    class Loss:
+        def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+            return np.array([1.5])
+
+    np.testing.assert_array_equal(results.decode(results.encode([Loss(), b"x"]))[0], [1.5])
+
+
+def test_other_types_are_refused_by_name() -> None:
+    with pytest.raises(InvalidArgumentError, match="can't return a set"):
+        results.encode({"x": {1, 2}})
+
+
+@given(st.binary(max_size=200))
+def test_damaged_bytes_are_an_error_not_a_crash(data: bytes) -> None:
+    try:
+        results.decode(data)
+    except InvalidArgumentError:
+        pass
+
+
+def _raised(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except BaseException as caught:
+        return caught
+
+
+def _round_trip(error: BaseException) -> Exception:
+    return results.decode_error(results.encode_error(_raised(error), "trainer 3"))
+
+
+def test_built_in_errors_come_back_as_themselves_with_the_remote_traceback() -> None:
+    error = _round_trip(KeyError("price"))
+    assert isinstance(error, KeyError)
+    assert "_raised" in "".join(error.__notes__)
+
+
+def test_our_errors_keep_their_class_and_details() -> None:
+    error = _round_trip(UserFunctionError("bad", user_traceback="tb", source="f", worker="w"))
+    assert isinstance(error, UserFunctionError)
+    assert (error.user_traceback, error.source, error.worker) == ("tb", "f", "w")
+
+
+def test_the_end_of_the_data_is_out_of_range() -> None:
+    assert isinstance(_round_trip(StopIteration()), OutOfRangeError)
+
+
+def test_other_errors_become_remote_errors_that_name_the_class() -> None:
+    class Odd(Exception):
+        pass
+
+    error = _round_trip(Odd("so"))
+    assert isinstance(error, RemoteError)
+    assert isinstance(error, DataServiceError)
+    assert "Odd: so" in str(error)
+    assert "trainer 3" in str(error)
