@@ -1,0 +1,128 @@
+"""Which rows a step needs, without repetition, and which shard holds each.
+
+One pass over the ids with an open-addressing table (linear probing, Fibonacci hashing) whose
+entries are indices into the list of distinct ids: both stay in the second-level cache for the
+skewed ids of recommendation data. Must not know what a variable or a server is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_SMALLEST_TABLE_BITS = 10
+
+
+@njit(nogil=True, cache=True)
+def _shard_of(row: int, starts: NDArray[np.int64]) -> int:
+    low = 0
+    high = starts.size - 1
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if row >= starts[middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@njit(nogil=True, cache=True)
+def _grow(unique: NDArray[np.int64], count: int, bits: int) -> NDArray[np.int32]:
+    table = np.zeros(1 << bits, np.int32)
+    mask = (1 << bits) - 1
+    shift = np.uint64(64 - bits)
+    for index in range(count):
+        slot = np.int64((np.uint64(unique[index]) * _GOLDEN) >> shift)
+        while table[slot] != 0:
+            slot = (slot + 1) & mask
+        table[slot] = index + 1
+    return table
+
+
+@njit(nogil=True, cache=True)
+def _distinct(
+    ids: NDArray[np.int64],
+    low: int,
+    high: int,
+    unique: NDArray[np.int64],
+    inverse: NDArray[np.int32],
+) -> tuple[int, int]:
+    """Distinct ids in order of first appearance; (how many, first position out of range or -1)."""
+    bits = _SMALLEST_TABLE_BITS
+    while (1 << bits) < ids.size >> 2:
+        bits += 1
+    table = np.zeros(1 << bits, np.int32)
+    mask = (1 << bits) - 1
+    shift = np.uint64(64 - bits)
+    count = 0
+    for position in range(ids.size):
+        key = ids[position]
+        if key < low or key >= high:
+            return count, position
+        slot = np.int64((np.uint64(key) * _GOLDEN) >> shift)
+        entry = table[slot]
+        while entry != 0 and unique[entry - 1] != key:
+            slot = (slot + 1) & mask
+            entry = table[slot]
+        if entry == 0:
+            unique[count] = key
+            count += 1
+            entry = np.int32(count)
+            table[slot] = entry
+            if count << 1 > table.size:
+                bits += 1
+                table = _grow(unique, count, bits)
+                mask = (1 << bits) - 1
+                shift = np.uint64(64 - bits)
+        inverse[position] = entry - 1
+    return count, -1
+
+
+@njit(nogil=True, cache=True)
+def _group(
+    unique: NDArray[np.int64], inverse: NDArray[np.int32], starts: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """``unique`` reordered by shard (stable), offsets per shard; rewrites ``inverse`` in place."""
+    shards = starts.size - 1
+    shard = np.empty(unique.size, np.int32)
+    offsets = np.zeros(shards + 1, np.int64)
+    for index in range(unique.size):
+        shard[index] = _shard_of(unique[index], starts)
+        offsets[shard[index] + 1] += 1
+    for index in range(shards):
+        offsets[index + 1] += offsets[index]
+    cursor = offsets[:-1].copy()
+    moved = np.empty(unique.size, np.int32)
+    grouped = np.empty(unique.size, np.int64)
+    for index in range(unique.size):
+        target = cursor[shard[index]]
+        cursor[shard[index]] = target + 1
+        moved[index] = target
+        grouped[target] = unique[index]
+    for position in range(inverse.size):
+        inverse[position] = moved[inverse[position]]
+    return grouped, offsets
+
+
+@njit(nogil=True, cache=True)
+def route(
+    ids: NDArray[np.int64], starts: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], int]:
+    """Distinct ids grouped by shard, offsets per shard, where each id went, first bad position.
+
+    ``ids`` int64 [n]; ``starts`` int64 [shards + 1], ascending row bounds: shard ``s`` holds rows
+    ``[starts[s], starts[s + 1])``. Returns unique int64 [U] (by shard, then by first appearance),
+    offsets int64 [shards + 1], inverse int32 [n] with ``unique[inverse] == ids``, and -1, or the
+    position of the first id outside ``[starts[0], starts[-1])`` with the rest undefined.
+    """
+    unique = np.empty(ids.size, np.int64)
+    inverse = np.empty(ids.size, np.int32)
+    count, bad = _distinct(ids, starts[0], starts[-1], unique, inverse)
+    if bad >= 0 or starts.size == 2:
+        offsets = np.zeros(starts.size, np.int64)
+        offsets[-1] = count
+        return unique[:count], offsets, inverse, bad
+    grouped, offsets = _group(unique[:count], inverse, starts)
+    return grouped, offsets, inverse, bad

@@ -1,0 +1,331 @@
+"""How everything above reaches the values of variables, and the in-process way of doing so.
+
+``Parameters`` is the only road to values: layers, optimizers and metrics neither know nor care
+whether rows come from this process or from parameter servers. Must not know of models or of the
+coordinator. Invariant: inside a ``step_scope`` every change carries the scope's token and its
+number in the run, so that servers apply a closure's changes once.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataservice.errors import InvalidArgumentError
+from pstrain.kernels.routing import route
+from pstrain.paramserver import checkpoint
+from pstrain.paramserver.store import ShardUpdate, Store
+from pstrain.vocabulary import (
+    Fetch,
+    Lookup,
+    OptimizerSpec,
+    ShardSpec,
+    StepToken,
+    Update,
+    VariableSpec,
+)
+
+Array = NDArray[Any]
+Saved = checkpoint.SavedShard
+
+
+@runtime_checkable
+class Parameters(Protocol):
+    """Access to the values of variables. Thread-safe."""
+
+    def create(self, spec: VariableSpec, value: Array | None = None) -> None:
+        """Makes the variable, with ``value`` or by its initializer; again is harmless."""
+
+    def fetch(self, requests: Sequence[Fetch]) -> list[Array | Lookup]:
+        """Values for one step, one message per server for all requests together.
+
+        A whole variable comes as an array of its shape that the caller must not write into;
+        rows come as a Lookup. Ids outside the variable raise InvalidArgumentError.
+        """
+
+    def apply(
+        self,
+        updates: Sequence[Update],
+        optimizer: OptimizerSpec,
+        *,
+        iterations: VariableSpec | None = None,
+    ) -> None:
+        """One optimizer step, one message per server; ``iterations`` (int64 scalar) grows by 1."""
+
+    def read(self, spec: VariableSpec, start: int = 0, stop: int | None = None) -> Array:
+        """Rows ``[start, stop)`` as a new array [rows, *shape[1:]]; a scalar has shape ()."""
+
+    def read_rows(self, spec: VariableSpec, ids: Array) -> Array:
+        """Rows [n, *shape[1:]] in the order of ``ids``, which may repeat."""
+
+    def assign(self, spec: VariableSpec, op: str, value: Any, start: int = 0) -> None:
+        """``set``, ``add`` or ``sub`` of ``value`` to the rows from ``start`` on."""
+
+    def scatter(self, spec: VariableSpec, op: str, ids: Array, rows: Any) -> None:
+        """``set``, ``add``, ``sub``, ``mul``, ``div``, ``min`` or ``max`` of rows ``ids``."""
+
+    def save(self, directory: str, specs: Mapping[str, VariableSpec]) -> list[Saved]:
+        """Writes values and slots of ``specs`` (by name in the checkpoint) into ``directory``."""
+
+    def load(
+        self, directory: str, specs: Mapping[str, VariableSpec], saved: Sequence[Saved]
+    ) -> None:
+        """Overwrites ``specs`` with what :meth:`save` wrote, however it was sharded then."""
+
+    def device(self, ps: int) -> str:
+        """Name of the place that a shard with this ``ps`` is in."""
+
+    def close(self) -> None:
+        """Lets go of connections; idempotent."""
+
+
+class Step(NamedTuple):
+    """A run of a closure, and the counter that numbers its changes."""
+
+    token: StepToken
+    sequence: itertools.count[int]
+
+
+_step: ContextVar[Step | None] = ContextVar("pstrain_step", default=None)
+
+
+@contextmanager
+def step_scope(token: StepToken) -> Iterator[None]:
+    """Scope of one run of a closure in this thread: its changes are numbered from 0."""
+    reset = _step.set(Step(token, itertools.count()))
+    try:
+        yield
+    finally:
+        _step.reset(reset)
+
+
+def current_step() -> StepToken | None:
+    """The token of the closure that this thread runs, or None."""
+    step = _step.get()
+    return None if step is None else step.token
+
+
+def next_change() -> tuple[StepToken, int] | None:
+    """The running closure's token and the number of its next change; None outside closures."""
+    step = _step.get()
+    return None if step is None else (step.token, next(step.sequence))
+
+
+def row_bounds(spec: VariableSpec) -> NDArray[np.int64]:
+    """int64 [shards + 1]: first row of each shard, and the number of rows."""
+    return _bounds(spec.shards)
+
+
+@functools.lru_cache(maxsize=4096)
+def _bounds(shards: tuple[ShardSpec, ...]) -> NDArray[np.int64]:
+    return np.array([s.row_start for s in shards] + [shards[-1].row_stop], np.int64)
+
+
+def look_up(spec: VariableSpec, ids: Array) -> Lookup:
+    """Distinct ids grouped by shard, with ``rows`` uninitialised, float32 [U, width].
+
+    Raises InvalidArgumentError naming the first id outside the variable.
+    """
+    flat = np.ascontiguousarray(ids, np.int64).reshape(-1)
+    unique, offsets, inverse, bad = route(flat, row_bounds(spec))
+    if bad >= 0:
+        raise InvalidArgumentError(
+            f"id {flat[bad]} at position {bad} is outside [0, {spec.rows}) of variable "
+            f"{spec.name!r}"
+        )
+    return Lookup(unique, offsets, inverse, np.empty((len(unique), spec.width), np.float32))
+
+
+def as_rows(spec: VariableSpec, value: Any, rows: int) -> Array:
+    """``value`` in the variable's dtype, [rows, width], broadcast only from a scalar.
+
+    Raises InvalidArgumentError naming the variable, the shape it has and the shape it got.
+    """
+    array = np.asarray(value)
+    expected = (rows, *spec.shape[1:]) if spec.shape else ()
+    if array.shape != expected and array.shape != ():
+        raise InvalidArgumentError(
+            f"value of shape {array.shape} does not fit variable {spec.name!r}, "
+            f"which needs {expected}"
+        )
+    if not np.can_cast(array.dtype, spec.dtype, "same_kind"):
+        raise InvalidArgumentError(
+            f"value of dtype {array.dtype} cannot become {spec.dtype} of variable {spec.name!r} "
+            f"without loss; convert it first"
+        )
+    full = np.broadcast_to(array.astype(spec.dtype, copy=False), expected)
+    return np.ascontiguousarray(full).reshape(rows, spec.width)
+
+
+def shape_of_rows(spec: VariableSpec, rows: int) -> tuple[int, ...]:
+    """The shape that ``rows`` rows of the variable have; () for a scalar."""
+    return (rows, *spec.shape[1:]) if spec.shape else ()
+
+
+class LocalParameters:
+    """Parameters in this process, each variable one shard, for work without a cluster."""
+
+    def __init__(self) -> None:
+        self._store = Store()
+        self._ids = itertools.count()
+
+    def next_id(self) -> int:
+        """An id no variable here has."""
+        return next(self._ids)
+
+    def create(self, spec: VariableSpec, value: Array | None = None) -> None:
+        rows = None if value is None else as_rows(spec, value, spec.rows)
+        for index, shard in enumerate(spec.shards):
+            part = None if rows is None else rows[shard.row_start : shard.row_stop]
+            self._store.create(spec, index, part)
+
+    def fetch(self, requests: Sequence[Fetch]) -> list[Array | Lookup]:
+        return [
+            self.read(variable) if ids is None else self._rows(variable, ids)
+            for variable, ids in requests
+        ]
+
+    def apply(
+        self,
+        updates: Sequence[Update],
+        optimizer: OptimizerSpec,
+        *,
+        iterations: VariableSpec | None = None,
+    ) -> None:
+        changes = [change for update in updates for change in self._changes(update)]
+        counter = None if iterations is None else self._store.shard(iterations.id, 0)
+        self._store.update(changes, optimizer, iterations=counter)
+
+    def read(self, spec: VariableSpec, start: int = 0, stop: int | None = None) -> Array:
+        stop = spec.rows if stop is None else stop
+        out = np.empty((stop - start, spec.width), spec.dtype)
+        for index, a, b in overlaps(spec, start, stop):
+            self._store.shard(spec.id, index).read(a, b, out[a - start : b - start])
+        return out.reshape(shape_of_rows(spec, stop - start))
+
+    def read_rows(self, spec: VariableSpec, ids: Array) -> Array:
+        lookup = look_up(spec, ids)
+        rows = np.empty((len(lookup.unique), spec.width), spec.dtype)
+        self._gather(spec, lookup, rows)
+        return rows[lookup.inverse].reshape(shape_of_rows(spec, lookup.inverse.size))
+
+    def assign(self, spec: VariableSpec, op: str, value: Any, start: int = 0) -> None:
+        count = rows_of_value(spec, value, start)
+        rows = as_rows(spec, value, count)
+        with self._store.change(None):
+            for index, a, b in overlaps(spec, start, start + count):
+                part = rows[a - start : b - start]
+                self._store.shard(spec.id, index).assign(op, a, part)
+
+    def scatter(self, spec: VariableSpec, op: str, ids: Array, rows: Any) -> None:
+        with self._store.change(None):
+            for index, _, part_ids, part in scatter_parts(spec, ids, rows):
+                self._store.shard(spec.id, index).scatter(op, part_ids, part)
+
+    def save(self, directory: str, specs: Mapping[str, VariableSpec]) -> list[Saved]:
+        named = [
+            (name, self._store.shard(spec.id, index))
+            for name, spec in specs.items()
+            for index in range(len(spec.shards))
+        ]
+        with self._store.quiet():
+            return [checkpoint.write_shard(directory, name, shard) for name, shard in named]
+
+    def load(
+        self, directory: str, specs: Mapping[str, VariableSpec], saved: Sequence[Saved]
+    ) -> None:
+        targets = [
+            (name, self._store.shard(spec.id, index))
+            for name, spec in specs.items()
+            for index in range(len(spec.shards))
+        ]
+        checkpoint.read_into(directory, targets, saved)
+
+    def device(self, ps: int) -> str:  # noqa: ARG002
+        return "/job:localhost"
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a variable made outside strategy.scope() lives in one process and cannot be sent to "
+            "trainers; create it (or its model, optimizer or metric) inside strategy.scope()"
+        )
+
+    def _rows(self, spec: VariableSpec, ids: Array) -> Lookup:
+        lookup = look_up(spec, ids)
+        self._gather(spec, lookup, lookup.rows)
+        return lookup
+
+    def _gather(self, spec: VariableSpec, lookup: Lookup, out: Array) -> None:
+        for index in range(len(spec.shards)):
+            part = slice(lookup.offsets[index], lookup.offsets[index + 1])
+            self._store.shard(spec.id, index).gather(lookup.unique[part], out[part])
+
+    def _changes(self, update: Update) -> Iterator[ShardUpdate]:
+        for index, ids, gradient in update_parts(update):
+            yield ShardUpdate(self._store.shard(update.variable.id, index), ids, gradient)
+
+
+def rows_of_value(spec: VariableSpec, value: Any, start: int) -> int:
+    """How many rows from ``start`` on an assigned value covers; a scalar covers the rest."""
+    shape = np.shape(value)
+    return shape[0] if shape and spec.shape else spec.rows - start
+
+
+def overlaps(spec: VariableSpec, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """(shard index, first row, row after the last) of ``[start, stop)`` on each shard it meets."""
+    if not 0 <= start <= stop <= spec.rows:
+        raise InvalidArgumentError(
+            f"rows [{start}, {stop}) are outside [0, {spec.rows}) of variable {spec.name!r}"
+        )
+    for index, shard in enumerate(spec.shards):
+        a, b = max(start, shard.row_start), min(stop, shard.row_stop)
+        if a < b:
+            yield index, a, b
+
+
+def update_parts(update: Update) -> Iterator[tuple[int, NDArray[np.int64] | None, Array]]:
+    """(shard index, ids or None, gradient [n, width]) of each shard that an update touches."""
+    spec, gradient, lookup = update
+    if lookup is None:
+        rows = as_rows(spec, gradient, spec.rows)
+        for index, shard in enumerate(spec.shards):
+            yield index, None, rows[shard.row_start : shard.row_stop]
+        return
+    rows = np.ascontiguousarray(gradient, np.float32)
+    if rows.shape != (len(lookup.unique), spec.width):
+        raise InvalidArgumentError(
+            f"gradient of variable {spec.name!r} has shape {rows.shape}, expected "
+            f"{(len(lookup.unique), spec.width)}: one row per distinct id"
+        )
+    for index in range(len(spec.shards)):
+        part = slice(lookup.offsets[index], lookup.offsets[index + 1])
+        if part.stop > part.start:
+            yield index, lookup.unique[part], rows[part]
+
+
+def scatter_parts(
+    spec: VariableSpec, ids: Array, rows: Any
+) -> Iterator[tuple[int, ShardSpec, NDArray[np.int64], Array]]:
+    """(index, shard, ids, rows [n, width]) of each shard that a scatter touches, in order."""
+    flat = np.ascontiguousarray(ids, np.int64).reshape(-1)
+    outside = (flat < 0) | (flat >= spec.rows)
+    if outside.any():
+        raise InvalidArgumentError(
+            f"id {flat[outside.argmax()]} is outside [0, {spec.rows}) of variable {spec.name!r}"
+        )
+    values = as_rows(spec, rows, flat.size)
+    owner = np.searchsorted(row_bounds(spec), flat, side="right") - 1
+    for index, shard in enumerate(spec.shards):
+        mine = owner == index
+        if mine.any():
+            yield index, shard, flat[mine], values[mine]

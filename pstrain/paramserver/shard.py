@@ -1,0 +1,213 @@
+"""One shard of one variable: its rows, their optimizer slots, and every change to them.
+
+No network, no ledger, no other shard. Invariant: every write holds the shard's lock, so no
+update is lost; reads take no lock and may see a row in the middle of a change.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataservice.errors import InvalidArgumentError
+from pstrain.kernels import updates
+from pstrain.paramserver.initial import fill
+from pstrain.vocabulary import OptimizerSpec, VariableSpec
+
+Array = NDArray[Any]
+
+
+class Rule(NamedTuple):
+    """Kernels of an optimizer, and which parameters follow the learning rate in ``hyper``."""
+
+    rows: Callable[..., None]
+    all: Callable[..., None]
+    slots: int
+    parameters: tuple[str, ...]
+
+
+RULES = {
+    "sgd": Rule(updates.sgd_rows, updates.sgd_all, 0, ()),
+    "adagrad": Rule(updates.adagrad_rows, updates.adagrad_all, 1, ("epsilon",)),
+}
+
+_WHOLE: dict[str, Callable[[Array, Array], Any]] = {
+    "set": lambda target, value: np.copyto(target, value, casting="same_kind"),
+    "add": lambda target, value: np.add(target, value, out=target, casting="same_kind"),
+    "sub": lambda target, value: np.subtract(target, value, out=target, casting="same_kind"),
+}
+_SCATTER: dict[str, np.ufunc] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+class Shard:
+    """Rows ``[row_start, row_stop)`` of ``spec``; ids and row numbers are global everywhere.
+
+    ``version`` grows with every change. Values are [rows, width] of the variable's dtype; only
+    float32 variables can be trained and so have slots.
+    """
+
+    def __init__(
+        self, spec: VariableSpec, index: int, value: Array | None = None, *, version: int = 0
+    ) -> None:
+        place = spec.shards[index]
+        self.spec = spec
+        self.index = index
+        self.row_start = place.row_start
+        self.row_stop = place.row_stop
+        self.width = spec.width
+        self.version = version
+        self.optimizer: str | None = None
+        self._lock = threading.Lock()
+        self._slab = np.empty((self.row_stop - self.row_start, self.width), spec.dtype)
+        if value is None:
+            seed = spec.initializer.seed ^ zlib.crc32(spec.name.encode())
+            fill(spec.initializer, spec.shape, seed, self.row_start, self._slab)
+        else:
+            self._slab[...] = np.asarray(value).reshape(self._slab.shape)
+
+    @property
+    def slots(self) -> int:
+        """Optimizer values held per value."""
+        return self._slab.shape[1] // self.width - 1 if self.width else 0
+
+    @property
+    def slab(self) -> Array:
+        """Rows and slots side by side, [rows, width * (1 + slots)]; not a copy."""
+        return self._slab
+
+    def check_ids(self, ids: NDArray[np.int64]) -> None:
+        """Raises InvalidArgumentError naming the first id that is not a row of this shard."""
+        bad = updates.first_outside(ids, self.row_start, self.row_stop)
+        if bad >= 0:
+            raise InvalidArgumentError(
+                f"id {ids[bad]} is outside rows [{self.row_start}, {self.row_stop}) of shard "
+                f"{self.index} of variable {self.spec.name!r}"
+            )
+
+    def gather(self, ids: NDArray[np.int64], out: Array) -> None:
+        """Copies rows ``ids`` into ``out`` [n, width]."""
+        self.check_ids(ids)
+        if self._slab.dtype == np.float32:
+            updates.gather_rows(self._slab, self.width, self.row_start, ids, out)
+        else:
+            np.take(self._slab, ids - self.row_start, axis=0, out=out, mode="clip")
+
+    def read(self, start: int, stop: int, out: Array) -> None:
+        """Copies rows ``[start, stop)`` into ``out`` [stop - start, width]."""
+        self._check_range(start, stop)
+        out[...] = self._rows(start, stop)[:, : self.width]
+
+    def rule(self, optimizer: OptimizerSpec) -> Rule:
+        """The update rule, or InvalidArgumentError if it cannot be used on this variable."""
+        rule = RULES.get(optimizer.name)
+        if rule is None or rule.slots != optimizer.slots:
+            raise InvalidArgumentError(
+                f"no update rule {optimizer.name!r} with {optimizer.slots} slots; "
+                f"known rules: {', '.join(sorted(RULES))}"
+            )
+        if self._slab.dtype != np.float32:
+            raise InvalidArgumentError(
+                f"variable {self.spec.name!r} has dtype {self.spec.dtype}; only float32 variables "
+                f"can be trained"
+            )
+        return rule
+
+    def check_gradient(self, ids: NDArray[np.int64] | None, gradient: Array) -> None:
+        """Raises InvalidArgumentError unless ids and gradient fit this shard."""
+        rows = self.row_stop - self.row_start if ids is None else len(ids)
+        if gradient.shape != (rows, self.width) or gradient.dtype != np.float32:
+            raise InvalidArgumentError(
+                f"gradient of variable {self.spec.name!r} is {gradient.dtype} "
+                f"{gradient.shape}, expected float32 {(rows, self.width)}"
+            )
+        if ids is not None:
+            self.check_ids(ids)
+
+    def update(
+        self, optimizer: OptimizerSpec, ids: NDArray[np.int64] | None, gradient: Array
+    ) -> None:
+        """One optimizer step of rows ``ids`` (distinct), or of all. Arguments must be checked."""
+        rule = self.rule(optimizer)
+        rates = [optimizer.learning_rate, *(optimizer.parameters[p] for p in rule.parameters)]
+        hyper = np.array(rates, np.float32)
+        with self._lock:
+            if optimizer.slots:
+                self._own_slots(optimizer)
+            if ids is None:
+                rule.all(self._slab, self.width, gradient, hyper)
+            else:
+                rule.rows(self._slab, self.width, self.row_start, ids, gradient, hyper)
+            self.version += 1
+
+    def assign(self, op: str, start: int, value: Array) -> None:
+        """``set``, ``add`` or ``sub`` of ``value`` [k, width] to rows from ``start`` on."""
+        change = _WHOLE.get(op)
+        if change is None:
+            raise InvalidArgumentError(f"assign op must be one of {sorted(_WHOLE)}, got {op!r}")
+        self._check_range(start, start + len(value))
+        with self._lock:
+            change(self._rows(start, start + len(value))[:, : self.width], value)
+            self.version += 1
+
+    def scatter(self, op: str, ids: NDArray[np.int64], rows: Array) -> None:
+        """``op`` of ``rows`` [n, width] to rows ``ids``; repeated ids act in turn."""
+        if op != "set" and op not in _SCATTER:
+            raise InvalidArgumentError(
+                f"scatter op must be one of {['set', *sorted(_SCATTER)]}, got {op!r}"
+            )
+        self.check_ids(ids)
+        with self._lock:
+            values = self._slab[:, : self.width]
+            if op == "set":
+                values[ids - self.row_start] = rows
+            else:
+                _SCATTER[op].at(values, ids - self.row_start, rows)
+            self.version += 1
+
+    def restore(self, start: int, columns: list[Array], optimizer: str | None) -> None:
+        """Overwrites rows from ``start`` on with values and slots (``columns``: one per slot)."""
+        stop = start + len(columns[0])
+        self._check_range(start, stop)
+        with self._lock:
+            self._resize_slots(len(columns) - 1)
+            self.optimizer = optimizer
+            rows = self._rows(start, stop)
+            for position, column in enumerate(columns):
+                rows[:, position * self.width : (position + 1) * self.width] = column
+            self.version += 1
+
+    def _rows(self, start: int, stop: int) -> Array:
+        return self._slab[start - self.row_start : stop - self.row_start]
+
+    def _check_range(self, start: int, stop: int) -> None:
+        if not self.row_start <= start <= stop <= self.row_stop:
+            raise InvalidArgumentError(
+                f"rows [{start}, {stop}) are outside rows [{self.row_start}, {self.row_stop}) of "
+                f"shard {self.index} of variable {self.spec.name!r}"
+            )
+
+    def _own_slots(self, optimizer: OptimizerSpec) -> None:
+        if self.optimizer == optimizer.name:
+            return
+        self._resize_slots(optimizer.slots)
+        self._slab[:, self.width :] = optimizer.slot_init
+        self.optimizer = optimizer.name
+
+    def _resize_slots(self, slots: int) -> None:
+        if self.slots == slots:
+            return
+        slab = np.empty((self._slab.shape[0], self.width * (1 + slots)), self._slab.dtype)
+        slab[:, : self.width] = self._slab[:, : self.width]
+        self._slab = slab

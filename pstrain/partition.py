@@ -1,0 +1,133 @@
+"""How variables are cut along their first axis, and where the cuts fall.
+
+Pure arithmetic: knows nothing of servers or values. Invariant: only axis 0 is ever divided, and
+the shards of a variable cover its rows in order without gaps ("div" layout: the first
+``rows % shards`` shards hold one row more).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dataservice.errors import InvalidArgumentError
+
+PartitionFunction = Callable[..., Sequence[int]]
+
+
+def split_rows(rows: int, shards: int) -> tuple[tuple[int, int], ...]:
+    """Row ranges ``(start, stop)`` of ``shards`` shards: 10 rows in 4 give 3, 3, 2, 2."""
+    if shards < 1 or rows < shards:
+        raise InvalidArgumentError(f"cannot cut {rows} rows into {shards} shards of a row or more")
+    base, extra = divmod(rows, shards)
+    starts = [i * base + min(i, extra) for i in range(shards + 1)]
+    return tuple(itertools.pairwise(starts))
+
+
+class Partitioner:
+    """Decides the number of shards per axis from a shape and a dtype."""
+
+    def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]:
+        """Shards per axis; 1 for every axis except ``axis``."""
+        raise NotImplementedError("a partitioner must define __call__(shape, dtype, axis)")
+
+
+class FixedShardsPartitioner(Partitioner):
+    """``num_shards`` shards, or one per row where the variable has fewer rows."""
+
+    def __init__(self, num_shards: int) -> None:
+        self.num_shards = num_shards
+
+    def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]:  # noqa: ARG002
+        return _only(shape, axis, min(self.num_shards, _defined(shape)[axis]))
+
+
+class MinSizePartitioner(Partitioner):
+    """As many shards as keep each near ``min_shard_bytes`` or above, at most ``max_shards``."""
+
+    def __init__(
+        self, min_shard_bytes: int = 256 << 10, max_shards: int = 1, bytes_per_string: int = 16
+    ) -> None:
+        _positive("min_shard_bytes", min_shard_bytes)
+        _positive("max_shards", max_shards)
+        _positive("bytes_per_string", bytes_per_string)
+        self.min_shard_bytes = min_shard_bytes
+        self.max_shards = max_shards
+        self.bytes_per_string = bytes_per_string
+
+    def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]:
+        size_bytes = _size_bytes(shape, dtype, self.bytes_per_string)
+        wanted = math.ceil(size_bytes / self.min_shard_bytes)
+        return _only(shape, axis, max(1, min(shape[axis], self.max_shards, wanted)))
+
+
+class MaxSizePartitioner(Partitioner):
+    """As few shards as keep each at ``max_shard_bytes`` or below, at most ``max_shards``."""
+
+    def __init__(
+        self, max_shard_bytes: int, max_shards: int | None = None, bytes_per_string: int = 16
+    ) -> None:
+        _positive("max_shard_bytes", max_shard_bytes)
+        if max_shards is not None:
+            _positive("max_shards", max_shards)
+        _positive("bytes_per_string", bytes_per_string)
+        self.max_shard_bytes = max_shard_bytes
+        self.max_shards = max_shards
+        self.bytes_per_string = bytes_per_string
+
+    def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]:
+        rows = _defined(shape)[axis]
+        row_bytes = _size_bytes(shape, dtype, self.bytes_per_string) / max(1, rows)
+        rows_per_shard = max(1, math.floor(self.max_shard_bytes / max(1, row_bytes)))
+        shards = max(1, math.ceil(rows / rows_per_shard))
+        return _only(shape, axis, min(shards, self.max_shards) if self.max_shards else shards)
+
+
+def shard_count(partitioner: PartitionFunction | None, shape: tuple[int, ...], dtype: str) -> int:
+    """How many shards ``partitioner`` wants for a variable; 1 for scalars and without one.
+
+    Raises InvalidArgumentError when it answers nothing, 0, or cuts an axis other than the first.
+    """
+    if partitioner is None or not shape:
+        return 1
+    answer = partitioner(shape=shape, dtype=np.dtype(dtype))
+    if not answer or len(answer) != len(shape) or answer[0] < 1:
+        raise InvalidArgumentError(
+            f"variable_partitioner answered {answer!r} for shape {shape}; it must answer one "
+            f"number of shards per axis, at least 1 for the first"
+        )
+    if any(count != 1 for count in answer[1:]):
+        raise InvalidArgumentError(
+            f"variable_partitioner answered {list(answer)} for shape {shape}; only the first axis "
+            f"can be cut, so every other number must be 1"
+        )
+    return max(1, min(int(answer[0]), shape[0]))
+
+
+def _only(shape: Sequence[int], axis: int, shards: int) -> list[int]:
+    answer = [1] * len(shape)
+    answer[axis] = shards
+    return answer
+
+
+def _positive(name: str, value: int) -> None:
+    if value < 1:
+        raise InvalidArgumentError(f"{name} must be positive, got {value}")
+
+
+def _defined(shape: Sequence[int]) -> Sequence[int]:
+    if len(shape) == 0:
+        raise InvalidArgumentError("a scalar has no axis to partition")
+    if any(size is None or size < 0 for size in shape):
+        raise InvalidArgumentError(f"shape {tuple(shape)} must be fully defined to be partitioned")
+    return shape
+
+
+def _size_bytes(shape: Sequence[int], dtype: Any, bytes_per_string: int) -> int:
+    kind = np.dtype(dtype)
+    value_bytes = bytes_per_string if kind.kind in "USO" else kind.itemsize
+    return math.prod(_defined(shape)) * value_bytes

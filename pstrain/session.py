@@ -1,0 +1,64 @@
+"""Pickling of functions and models whose handles come alive where they arrive.
+
+Objects that stand for something in the process (parameters, iterators of a trainer) travel as
+keys: ``dumps`` asks the sender for an object's key, ``loads`` asks the receiver for the object of
+a key. No registry: both sides pass their own. Bytes live as long as a session, never in a file.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+
+from dataservice.errors import InvalidArgumentError
+from pstrain.parameters import LocalParameters, Parameters
+
+Key = tuple[Any, ...]
+PARAMETERS_KEY: Key = ("parameters",)
+
+
+def dumps(value: Any, persistent: Callable[[Any], Key | None]) -> bytes:
+    """Pickles ``value``; objects for which ``persistent`` answers a key travel as that key.
+
+    Raises InvalidArgumentError naming the reason when something in ``value`` cannot be pickled.
+    """
+    stream = io.BytesIO()
+    pickler = _Pickler(stream, protocol=5)
+    pickler.key_of = persistent
+    try:
+        pickler.dump(value)
+    except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidArgumentError(f"cannot send {type(value).__name__}: {error}") from error
+    return stream.getvalue()
+
+
+def loads(data: bytes, resolve: Callable[[Key], Any]) -> Any:
+    """Inverse of :func:`dumps`; runs code from ``data``, so only in trainers, from their peer."""
+    unpickler = _Unpickler(io.BytesIO(data))
+    unpickler.resolve = resolve
+    return unpickler.load()
+
+
+def parameters_key(value: Any) -> Key | None:
+    """``persistent`` for what has no other handles: remote parameters travel as a key."""
+    if isinstance(value, Parameters) and not isinstance(value, LocalParameters | type):
+        return PARAMETERS_KEY
+    return None
+
+
+class _Pickler(cloudpickle.CloudPickler):
+    key_of: Callable[[Any], Key | None]
+
+    def persistent_id(self, value: Any) -> Key | None:
+        return self.key_of(value)
+
+
+class _Unpickler(pickle.Unpickler):
+    resolve: Callable[[Key], Any]
+
+    def persistent_load(self, key: Key) -> Any:
+        return self.resolve(key)
