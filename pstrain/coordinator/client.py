@@ -121,7 +121,8 @@ class ClusterCoordinator:
             raise InvalidTypeError(f"schedule needs a function, got {type(fn).__name__}")
         function_id = self._function_id(fn)
         arguments = (tuple(args or ()), dict(kwargs or {}))
-        return self._scheduler.submit(function_id, session.dumps(arguments, self._reference))
+        pickled = session.dumps(arguments, self._reference)
+        return self._scheduler.submit(function_id, pickled, arguments)
 
     def join(self, timeout: float | None = None) -> None:
         """Blocks until all scheduled closures have ended; raises the first error among them.
@@ -158,6 +159,10 @@ class ClusterCoordinator:
                 f"{type(dataset_fn).__name__}"
             )
         return PerWorkerDataset(dataset_fn, self._define_resource, self._scheduler.drop_resource)
+
+    def live_trainers(self) -> frozenset[int]:
+        """Indices of the trainers that are connected now."""
+        return self._scheduler.live_trainers()
 
     def stats(self) -> dict[str, int]:
         """Counts of closures waiting, running, finished and run again, and of live trainers."""

@@ -88,6 +88,7 @@ class TrainerLink:
             finally:
                 self._scheduler.trainer_lost(self.index)
                 client.close()
+            self._scheduler.give_up_if_alone()
             self._stopping.wait(pause_s)
             pause_s = min(pause_s * 2, _RECONNECT_MAX_S)
 

@@ -32,11 +32,15 @@ _WARN_AFTER_S = 10.0
 
 @dataclass(slots=True)
 class Closure:
-    """A function applied to arguments, pickled, and where its value goes."""
+    """A function applied to arguments, pickled, and where its value goes.
+
+    ``arguments`` keeps what the pickled form refers to, such as iterators, alive on the trainers.
+    """
 
     id: int
     function_id: str
     pickled_arguments: bytes
+    arguments: object
     value: RemoteValue
     error: Exception | None = None
 
@@ -87,14 +91,17 @@ class Scheduler:
 
     # -- the user's side
 
-    def submit(self, function_id: str, pickled_arguments: bytes) -> RemoteValue:
+    def submit(self, function_id: str, pickled_arguments: bytes, arguments: object) -> RemoteValue:
         """Queues a closure; blocks while the queue is full; raises errors of earlier ones."""
         with self.changed:
+            if self._state.is_idle and not self._outboxes:
+                self._alone_since_s = time.monotonic()
             self._wait(lambda: len(self._closures) < self._capacity, None, "room in the queue")
             closure = Closure(
                 self._next_id,
                 function_id,
                 pickled_arguments,
+                arguments,
                 RemoteValue(self._next_id, self.changed),
             )
             self._next_id += 1
@@ -139,14 +146,33 @@ class Scheduler:
                 "retries": self.retries,
             }
 
+    def live_trainers(self) -> frozenset[int]:
+        """Indices of the trainers that take closures now."""
+        with self.changed:
+            return frozenset(self._state.trainers)
+
     def stop(self, error: Exception | None = None) -> None:
-        """Cancels what has not ended; ``error`` is raised by whoever waits."""
+        """Ends what has not ended, for good; ``error`` is raised by whoever waits or asks."""
         with self.changed:
             self._fatal = self._fatal or error
             self._apply(decide.cancel_all(self._state))
             for outbox in self._outboxes.values():
                 outbox.items.put(None)
             self.changed.notify_all()
+
+    def give_up_if_alone(self) -> None:
+        """Stops with UnavailableError when closures have waited too long without any trainer."""
+        with self.changed:
+            alone_s = time.monotonic() - self._alone_since_s
+            if self._outboxes or self._state.is_idle or self._fatal is not None:
+                return
+            if alone_s > self._trainer_timeout_s:
+                self.stop(
+                    UnavailableError(
+                        f"no trainer could be reached for {alone_s:.0f} s while "
+                        f"{len(self._closures)} closures wait; start the cluster's 'worker' tasks"
+                    )
+                )
 
     # -- the trainers' side
 
@@ -201,7 +227,7 @@ class Scheduler:
                 case ev.ClosureFailed():
                     self._end_failed(self._closures.pop(event.closure))
                 case ev.ClosureCancelled():
-                    cancelled = CancelledError(
+                    cancelled = self._fatal or CancelledError(
                         f"closure {event.closure} was cancelled because another one failed or "
                         "the coordinator was closed; schedule it again"
                     )
@@ -246,12 +272,7 @@ class Scheduler:
                     f"gave up waiting for {what}: {len(self._state.waiting)} closures wait, "
                     f"{len(self._state.running)} run, {len(self._state.trainers)} trainers live"
                 )
-            if not self._outboxes and now_s - self._alone_since_s > self._trainer_timeout_s:
-                self._apply(decide.cancel_all(self._state))
-                raise UnavailableError(
-                    f"no trainer could be reached for {self._trainer_timeout_s:.0f} s while "
-                    f"waiting for {what}; start the cluster's 'worker' tasks"
-                )
+            self.give_up_if_alone()
             if now_s >= warn_at_s and not self._outboxes:
                 logger.warning("waiting for a trainer: none is connected")
                 warn_at_s = now_s + _WARN_AFTER_S
