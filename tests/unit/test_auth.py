@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from dataservice.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnauthenticatedError,
+)
+from dataservice.runtime.auth import (
+    TOKEN_ENV,
+    TOKEN_FILE_ENV,
+    TlsConfig,
+    default_token_path,
+    resolve_token,
+    tokens_equal,
+)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv(TOKEN_ENV, raising=False)
+    monkeypatch.delenv(TOKEN_FILE_ENV, raising=False)
+    return tmp_path
+
+
+def token_file(path: Path, token: str, mode: int = 0o600) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(token)
+    path.chmod(mode)
+    return path
+
+
+def test_sources_in_order_of_precedence(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token_file(default_token_path(), "by-default\n")
+    assert resolve_token() == "by-default"
+    monkeypatch.setenv(TOKEN_FILE_ENV, str(token_file(home / "token", "by-file\n")))
+    assert resolve_token() == "by-file"
+    monkeypatch.setenv(TOKEN_ENV, "by-environment")
+    assert resolve_token() == "by-environment"
+    assert resolve_token("explicit") == "explicit"
+
+
+def test_the_first_use_makes_a_private_file_that_later_uses_find() -> None:
+    token = resolve_token()
+    path = default_token_path()
+    assert len(token) >= 43
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert resolve_token() == token
+    assert os.listdir(path.parent) == ["token"]
+
+
+def test_the_home_directory_is_used_without_xdg(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", str(home))
+    assert default_token_path() == home / ".local/state/dataservice/token"
+
+
+def test_starting_at_once_agrees_on_one_token() -> None:
+    barrier = threading.Barrier(8)
+
+    def start(_: int) -> str:
+        barrier.wait(timeout=10)
+        return resolve_token()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(start, range(8)))) == 1
+    assert os.listdir(default_token_path().parent) == ["token"]
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
+def test_a_file_that_others_may_read_is_refused(mode: int) -> None:
+    path = token_file(default_token_path(), "leaked", mode)
+    with pytest.raises(FailedPreconditionError, match=f"chmod 600 {path}"):
+        resolve_token()
+
+
+def test_a_named_file_that_is_missing_is_no_reason_to_fall_back(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token_file(default_token_path(), "by-default")
+    for path in (home / "missing", home):
+        monkeypatch.setenv(TOKEN_FILE_ENV, str(path))
+        with pytest.raises(UnauthenticatedError, match=f"{path}.*{TOKEN_FILE_ENV}"):
+            resolve_token()
+
+
+def test_binary_files_are_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = token_file(home / "token", "")
+    path.write_bytes(b"\xff\xfe")
+    monkeypatch.setenv(TOKEN_FILE_ENV, str(path))
+    with pytest.raises(UnauthenticatedError, match="token file"):
+        resolve_token()
+
+
+@pytest.mark.parametrize("token", ["", "two words", "line\nbreak", "clé", "\x00"])
+def test_tokens_that_would_not_survive_a_header_are_refused(token: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="visible ASCII") as caught:
+        resolve_token(token)
+    assert not token or token not in str(caught.value)
+
+
+def test_an_empty_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN_ENV, "")
+    with pytest.raises(InvalidArgumentError, match=TOKEN_ENV):
+        resolve_token()
+
+
+def test_a_directory_that_cannot_be_made_says_what_to_do(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(token_file(home / "file", "")))
+    with pytest.raises(FailedPreconditionError, match=f"set {TOKEN_ENV}"):
+        resolve_token()
+
+
+def test_comparison() -> None:
+    assert tokens_equal("secret", "secret")
+    assert tokens_equal("secret", b"secret")
+    for other in ("Secret", "secre", "secret ", "", "sécret", b"\xff", None):
+        assert not tokens_equal("secret", other)
+
+
+def test_tls_is_off_without_paths_and_needs_whole_pairs() -> None:
+    assert TlsConfig.of(None, None, None) is None
+    with pytest.raises(InvalidArgumentError, match=r"c\.pem"):
+        TlsConfig.of("c.pem", None, None)
+    with pytest.raises(FailedPreconditionError, match="only ca_path"):
+        TlsConfig(ca_path="ca.pem").read_server_pair()
+
+
+def test_tls_files(home: Path) -> None:
+    certificate, key = home / "c.pem", home / "k.pem"
+    certificate.write_bytes(b"certificate")
+    key.write_bytes(b"key")
+    tls = TlsConfig(cert_path=str(certificate), key_path=str(key), ca_path=str(home / "none"))
+    assert tls.read_server_pair() == (b"key", b"certificate")
+    assert TlsConfig().read_roots() is None
+    with pytest.raises(FailedPreconditionError, match=r"CA certificate.*No such file"):
+        tls.read_roots()

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from dataservice.config import (
+    DispatcherConfig,
+    WorkerConfig,
+    available_cores,
+    check_exposure,
+    is_loopback,
+)
+from dataservice.errors import InvalidArgumentError
+
+
+def worker(**settings: Any) -> WorkerConfig:
+    return WorkerConfig("127.0.0.1:5050", **settings)
+
+
+def test_defaults() -> None:
+    dispatcher = DispatcherConfig()
+    assert (dispatcher.port, dispatcher.host) == (0, "127.0.0.1")
+    assert dispatcher.worker_timeout_s == 10.0
+    assert dispatcher.client_timeout_s == 60.0
+    assert dispatcher.job_gc_check_interval_s == 600.0
+    assert dispatcher.job_gc_timeout_s == 300.0
+    assert worker().heartbeat_interval_s == 1.0
+    assert worker().dispatcher_timeout_s == 3_600.0
+    assert worker().pipeline_threads == available_cores() >= 1
+    assert worker().buffer_bytes == 64 << 20
+
+
+def test_settings_replace_defaults() -> None:
+    dispatcher = DispatcherConfig(worker_timeout_ms=1, client_timeout_ms=2_500)
+    assert (dispatcher.worker_timeout_s, dispatcher.client_timeout_s) == (0.001, 2.5)
+    chosen = worker(heartbeat_interval_ms=50, dispatcher_timeout_ms=1_000, threads=3)
+    assert chosen.heartbeat_interval_s == 0.05
+    assert chosen.dispatcher_timeout_s == 1.0
+    assert chosen.pipeline_threads == 3
+
+
+def test_fields_may_be_given_by_position_as_in_the_original() -> None:
+    config = DispatcherConfig(5050, "grpc", "journal", True, ["a:1", "b"], 10, 20)
+    assert config.work_dir == "journal"
+    assert config.worker_addresses == ("a:1", "b")
+    assert config.job_gc_timeout_s == 0.02
+
+
+def test_collector_settings_of_zero_and_never() -> None:
+    config = DispatcherConfig(job_gc_check_interval_ms=0, job_gc_timeout_ms=-1)
+    assert config.job_gc_check_interval_s == 0.001
+    assert config.job_gc_timeout_s is None
+    assert DispatcherConfig(job_gc_timeout_ms=0).job_gc_timeout_s == 0.001
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"port": -1}, "port must be an integer >= 0, got -1"),
+        ({"port": 65_536}, "got 65536"),
+        ({"port": "5050"}, "got '5050'"),
+        ({"port": True}, "got True"),
+        ({"protocol": "http"}, "'http'"),
+        ({"host": ""}, "host must be a non-empty string"),
+        ({"fault_tolerant_mode": True}, "needs a work_dir"),
+        ({"fault_tolerant_mode": True, "work_dir": ""}, "needs a work_dir"),
+        ({"fault_tolerant_mode": 1}, "True or False, got 1"),
+        ({"job_gc_timeout_ms": -2}, "job_gc_timeout_ms must be an integer >= -1, got -2"),
+        ({"job_gc_check_interval_ms": -1}, "job_gc_check_interval_ms"),
+        ({"worker_timeout_ms": 0}, "worker_timeout_ms must be an integer >= 1, got 0"),
+        ({"client_timeout_ms": 1.5}, "client_timeout_ms must be an integer >= 1, got 1.5"),
+        ({"worker_max_concurrent_snapshots": -1}, "worker_max_concurrent_snapshots"),
+        ({"worker_addresses": "a:1"}, "worker_addresses"),
+        ({"worker_addresses": ["a:1", ""]}, "worker_addresses"),
+        ({"tls_cert_path": "c.pem"}, "tls_cert_path and tls_key_path go together"),
+        ({"insecure_network": None}, "insecure_network"),
+    ],
+)
+def test_a_bad_dispatcher_setting_names_field_and_value(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        DispatcherConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"port": 1.0}, "got 1.0"),
+        ({"worker_address": ""}, "worker_address"),
+        ({"data_transfer_address": 3}, "data_transfer_address"),
+        ({"data_transfer_protocol": "carrier-pigeon"}, "carrier-pigeon"),
+        ({"heartbeat_interval_ms": 0}, "heartbeat_interval_ms"),
+        ({"dispatcher_timeout_ms": -1}, "dispatcher_timeout_ms"),
+        ({"threads": 0}, "threads must be an integer >= 1, got 0"),
+        ({"buffer_bytes": 0}, "buffer_bytes"),
+        ({"allow_functions": "no"}, "allow_functions must be True or False, got 'no'"),
+        ({"host": "0.0.0.0"}, "--insecure-network"),
+    ],
+)
+def test_a_bad_worker_setting_names_field_and_value(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        worker(**settings)
+
+
+def test_a_worker_needs_a_dispatcher() -> None:
+    with pytest.raises(ValueError, match="dispatcher_address must be set"):
+        WorkerConfig(None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        WorkerConfig("dispatcher")
+    assert WorkerConfig("grpc://localhost:5050").dispatcher_target == "localhost:5050"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "[::1]", "localhost"])
+def test_loopback(host: str) -> None:
+    assert is_loopback(host)
+    check_exposure(host, has_tls=False, insecure_network=False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", "127.0.0.1.evil"])
+def test_a_network_address_needs_tls_or_consent(host: str) -> None:
+    assert not is_loopback(host)
+    with pytest.raises(InvalidArgumentError, match=r"tls_cert_path.*insecure_network=True"):
+        DispatcherConfig(host=host)
+    assert DispatcherConfig(host=host, insecure_network=True).host == host
+    assert DispatcherConfig(host=host, tls_cert_path="c", tls_key_path="k").host == host
+
+
+def test_a_trusted_ca_alone_does_not_protect_a_server() -> None:
+    with pytest.raises(InvalidArgumentError, match="insecure_network"):
+        DispatcherConfig(host="0.0.0.0", tls_ca_path="ca.pem")
+
+
+def test_configs_are_frozen_and_do_not_show_the_token() -> None:
+    config = DispatcherConfig(token="hush")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.port = 1  # type: ignore[misc]
+    assert "hush" not in repr(config)
+    assert "hush" not in repr(worker(token="hush"))

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import inspect
+import json
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataservice import errors
+from dataservice.errors import (
+    AddressInUseError,
+    DataServiceError,
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    SchemaError,
+    UserFunctionError,
+    error_from_dict,
+    error_to_dict,
+    register_error,
+)
+
+CLASSES = [
+    cls
+    for _, cls in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(cls, DataServiceError) and cls.__module__ == errors.__name__
+]
+
+
+def over_the_wire(error: BaseException) -> DataServiceError:
+    return error_from_dict(json.loads(json.dumps(error_to_dict(error))))
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_class_and_message_survive_the_wire_and_pickle(cls: type[DataServiceError]) -> None:
+    for back in (over_the_wire(cls("file 'é' is gone")), pickle.loads(pickle.dumps(cls("file")))):
+        assert type(back) is cls
+        assert str(back) == back.message
+    assert over_the_wire(cls("file 'é' is gone")).message == "file 'é' is gone"
+
+
+@pytest.mark.parametrize(
+    ("cls", "builtin"),
+    [
+        (errors.InvalidArgumentError, ValueError),
+        (errors.SchemaError, InvalidArgumentError),
+        (errors.NotFoundError, KeyError),
+        (errors.AlreadyExistsError, ValueError),
+        (errors.FailedPreconditionError, RuntimeError),
+        (errors.AddressInUseError, FailedPreconditionError),
+        (errors.AddressInUseError, OSError),
+        (errors.DeadlineExceededError, TimeoutError),
+        (errors.UnavailableError, ConnectionError),
+        (errors.UnauthenticatedError, PermissionError),
+        (errors.ResourceExhaustedError, RuntimeError),
+        (errors.DataLossError, OSError),
+        (errors.InternalError, RuntimeError),
+        (errors.UnimplementedError, NotImplementedError),
+        (errors.SourceError, OSError),
+        (errors.UserFunctionError, RuntimeError),
+    ],
+)
+def test_the_nearest_builtin_catches(cls: type[Exception], builtin: type[Exception]) -> None:
+    with pytest.raises(builtin, match=r"^wrong$"):
+        raise cls("wrong")
+
+
+def test_codes_are_distinct_and_stable() -> None:
+    assert len({cls.code for cls in CLASSES}) == len(CLASSES)
+    assert NotFoundError.code == "NOT_FOUND"
+    assert SchemaError.code == "SCHEMA"
+
+
+def test_not_found_shows_its_message_without_quotes() -> None:
+    assert str(NotFoundError("no dataset 'a'")) == "no dataset 'a'"
+
+
+@given(st.text(), st.text(), st.text(), st.text())
+def test_a_user_function_error_keeps_its_details(
+    message: str, user_traceback: str, source: str, worker: str
+) -> None:
+    back = over_the_wire(
+        UserFunctionError(message, user_traceback=user_traceback, source=source, worker=worker)
+    )
+    assert isinstance(back, UserFunctionError)
+    assert (back.message, back.user_traceback, back.source, back.worker) == (
+        message,
+        user_traceback,
+        source,
+        worker,
+    )
+
+
+def test_an_exception_from_outside_becomes_internal() -> None:
+    back = over_the_wire(ZeroDivisionError("division by zero"))
+    assert type(back) is InternalError
+    assert str(back) == "ZeroDivisionError: division by zero"
+    assert str(over_the_wire(AssertionError())) == "AssertionError"
+
+
+def test_a_subclass_without_a_code_comes_back_as_its_parent() -> None:
+    class Unregistered(SchemaError):
+        pass
+
+    assert type(over_the_wire(Unregistered("x"))) is SchemaError
+
+
+def test_an_unknown_code_is_reported_as_is() -> None:
+    back = error_from_dict({"code": "FROM_THE_FUTURE", "message": "m"})
+    assert type(back) is DataServiceError
+    assert str(back) == "FROM_THE_FUTURE: m"
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        {},
+        {"code": 3, "message": "m"},
+        {"code": "INTERNAL"},
+        {"code": "X", "message": "m", "details": 1},
+    ],
+)
+def test_a_malformed_error_is_still_an_error(encoded: dict[str, object]) -> None:
+    assert "unknown form" in str(error_from_dict(encoded))
+
+
+def test_unknown_details_are_dropped() -> None:
+    encoded = {"code": "USER_FUNCTION", "message": "m", "details": {"source": "f", "new": "x"}}
+    back = error_from_dict(encoded)
+    assert isinstance(back, UserFunctionError)
+    assert back.source == "f"
+
+
+def test_another_package_can_add_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "_classes_by_code", dict(errors._classes_by_code))
+
+    @register_error
+    class AbortedError(DataServiceError):
+        code = "TEST_ABORTED"
+
+    assert type(over_the_wire(AbortedError("x"))) is AbortedError
+    assert register_error(AbortedError) is AbortedError
+
+
+def test_a_code_cannot_be_taken_twice_or_left_out() -> None:
+    class Thief(DataServiceError):
+        code = AddressInUseError.code
+
+    class Anonymous(DataServiceError):
+        pass
+
+    with pytest.raises(InvalidArgumentError, match="already used by AddressInUseError"):
+        register_error(Thief)
+    with pytest.raises(InvalidArgumentError, match="must define its own"):
+        register_error(Anonymous)
