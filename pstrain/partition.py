@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dataservice.errors import InvalidArgumentError
+from pstrain.errors import InvalidArgumentError
 
 PartitionFunction = Callable[..., Sequence[int]]
 

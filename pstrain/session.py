@@ -14,11 +14,9 @@ from typing import Any
 
 import cloudpickle
 
-from dataservice.errors import InvalidArgumentError
-from pstrain.parameters import LocalParameters, Parameters
+from pstrain.errors import InvalidArgumentError
 
 Key = tuple[Any, ...]
-PARAMETERS_KEY: Key = ("parameters",)
 
 
 def dumps(value: Any, persistent: Callable[[Any], Key | None]) -> bytes:
@@ -41,13 +39,6 @@ def loads(data: bytes, resolve: Callable[[Key], Any]) -> Any:
     unpickler = _Unpickler(io.BytesIO(data))
     unpickler.resolve = resolve
     return unpickler.load()
-
-
-def parameters_key(value: Any) -> Key | None:
-    """``persistent`` for what has no other handles: remote parameters travel as a key."""
-    if isinstance(value, Parameters) and not isinstance(value, LocalParameters | type):
-        return PARAMETERS_KEY
-    return None
 
 
 class _Pickler(cloudpickle.CloudPickler):

@@ -16,7 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dataservice.errors import InvalidArgumentError
+from pstrain import initializers
+from pstrain.errors import InvalidArgumentError
 from pstrain.parameters import LocalParameters, Parameters
 from pstrain.partition import split_rows
 from pstrain.vocabulary import InitializerSpec, ShardSpec, VariableSpec
@@ -108,7 +109,7 @@ def create_variable(
     value = None
     if not isinstance(initializer, InitializerSpec):
         value = _initial_value(initializer, shape, dtype, name)
-        shape, initializer = value.shape, InitializerSpec(name="zeros")
+        shape, initializer = value.shape, initializers.zeros()
     elif shape is None:
         raise InvalidArgumentError(f"variable {name!r} needs a shape with an InitializerSpec")
     placement = current_placement()

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dataservice.errors import DataLossError, InvalidArgumentError, NotFoundError
+from pstrain.errors import DataLossError, InvalidArgumentError, NotFoundError
 from pstrain.paramserver.shard import Shard
 
 _BLOCK_BYTES = 16 << 20
@@ -45,6 +45,26 @@ class SavedShard(NamedTuple):
     def from_json(cls, value: dict[str, Any]) -> SavedShard:
         """Inverse of :meth:`to_json`."""
         return cls(**{**value, "shape": tuple(value["shape"])})
+
+
+class Saved(NamedTuple):
+    """What a checkpoint holds: shards, and the ledger of each server by its index.
+
+    Ledgers mean something to servers of the same session only.
+    """
+
+    shards: tuple[SavedShard, ...]
+    session: str | None = None
+    ledgers: dict[str, Any] = {}  # noqa: RUF012
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON form, for manifests and the wire."""
+        return {**self._asdict(), "shards": [shard.to_json() for shard in self.shards]}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Saved:
+        """Inverse of :meth:`to_json`."""
+        return cls(**{**value, "shards": tuple(map(SavedShard.from_json, value["shards"]))})
 
 
 def write_shard(directory: str, name: str, shard: Shard) -> SavedShard:

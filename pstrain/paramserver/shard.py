@@ -7,16 +7,15 @@ update is lost; reads take no lock and may see a row in the middle of a change.
 from __future__ import annotations
 
 import threading
-import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dataservice.errors import InvalidArgumentError
+from pstrain.errors import InvalidArgumentError
+from pstrain.initializers import fill
 from pstrain.kernels import updates
-from pstrain.paramserver.initial import fill
 from pstrain.vocabulary import OptimizerSpec, VariableSpec
 
 Array = NDArray[Any]
@@ -72,8 +71,7 @@ class Shard:
         self._lock = threading.Lock()
         self._slab = np.empty((self.row_stop - self.row_start, self.width), spec.dtype)
         if value is None:
-            seed = spec.initializer.seed ^ zlib.crc32(spec.name.encode())
-            fill(spec.initializer, spec.shape, seed, self.row_start, self._slab)
+            fill(spec.initializer, self._slab, self.width, self.row_start)
         else:
             self._slab[...] = np.asarray(value).reshape(self._slab.shape)
 

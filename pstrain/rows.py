@@ -1,0 +1,127 @@
+"""Arithmetic between a variable's rows, its shards, and the ids and values of a request.
+
+Pure: no values are read or changed here. Invariant: whatever comes out is contiguous, in range and
+of the variable's dtype, so that kernels and servers need not doubt it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pstrain.errors import InvalidArgumentError
+from pstrain.kernels.routing import route
+from pstrain.vocabulary import Lookup, ShardSpec, Update, VariableSpec
+
+Array = NDArray[Any]
+
+
+def row_bounds(spec: VariableSpec) -> NDArray[np.int64]:
+    """int64 [shards + 1]: first row of each shard, and the number of rows."""
+    return _bounds(spec.shards)
+
+
+@functools.lru_cache(maxsize=4096)
+def _bounds(shards: tuple[ShardSpec, ...]) -> NDArray[np.int64]:
+    return np.array([s.row_start for s in shards] + [shards[-1].row_stop], np.int64)
+
+
+def look_up(spec: VariableSpec, ids: Array) -> Lookup:
+    """Distinct ids grouped by shard, with ``rows`` uninitialised, float32 [U, width].
+
+    Raises InvalidArgumentError naming the first id outside the variable.
+    """
+    flat = np.ascontiguousarray(ids, np.int64).reshape(-1)
+    unique, offsets, inverse, bad = route(flat, row_bounds(spec))
+    if bad >= 0:
+        raise InvalidArgumentError(
+            f"id {flat[bad]} at position {bad} is outside [0, {spec.rows}) of variable "
+            f"{spec.name!r}"
+        )
+    return Lookup(unique, offsets, inverse, np.empty((len(unique), spec.width), np.float32))
+
+
+def as_rows(spec: VariableSpec, value: Any, rows: int) -> Array:
+    """``value`` in the variable's dtype, [rows, width], broadcast only from a scalar.
+
+    Raises InvalidArgumentError naming the variable, the shape it has and the shape it got.
+    """
+    array = np.asarray(value)
+    expected = (rows, *spec.shape[1:]) if spec.shape else ()
+    if array.shape != expected and array.shape != ():
+        raise InvalidArgumentError(
+            f"value of shape {array.shape} does not fit variable {spec.name!r}, "
+            f"which needs {expected}"
+        )
+    if not np.can_cast(array.dtype, spec.dtype, "same_kind"):
+        raise InvalidArgumentError(
+            f"value of dtype {array.dtype} cannot become {spec.dtype} of variable {spec.name!r} "
+            f"without loss; convert it first"
+        )
+    full = np.broadcast_to(array.astype(spec.dtype, copy=False), expected)
+    return np.ascontiguousarray(full).reshape(rows, spec.width)
+
+
+def shape_of_rows(spec: VariableSpec, rows: int) -> tuple[int, ...]:
+    """The shape that ``rows`` rows of the variable have; () for a scalar."""
+    return (rows, *spec.shape[1:]) if spec.shape else ()
+
+
+def rows_of_value(spec: VariableSpec, value: Any, start: int) -> int:
+    """How many rows from ``start`` on an assigned value covers; a scalar covers the rest."""
+    shape = np.shape(value)
+    return shape[0] if shape and spec.shape else spec.rows - start
+
+
+def overlaps(spec: VariableSpec, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """(shard index, first row, row after the last) of ``[start, stop)`` on each shard it meets."""
+    if not 0 <= start <= stop <= spec.rows:
+        raise InvalidArgumentError(
+            f"rows [{start}, {stop}) are outside [0, {spec.rows}) of variable {spec.name!r}"
+        )
+    for index, shard in enumerate(spec.shards):
+        a, b = max(start, shard.row_start), min(stop, shard.row_stop)
+        if a < b:
+            yield index, a, b
+
+
+def update_parts(update: Update) -> Iterator[tuple[int, NDArray[np.int64] | None, Array]]:
+    """(shard index, ids or None, gradient [n, width]) of each shard that an update touches."""
+    spec, gradient, lookup = update
+    if lookup is None:
+        rows = as_rows(spec, gradient, spec.rows)
+        for index, shard in enumerate(spec.shards):
+            yield index, None, rows[shard.row_start : shard.row_stop]
+        return
+    rows = np.ascontiguousarray(gradient, np.float32)
+    if rows.shape != (len(lookup.unique), spec.width):
+        raise InvalidArgumentError(
+            f"gradient of variable {spec.name!r} has shape {rows.shape}, expected "
+            f"{(len(lookup.unique), spec.width)}: one row per distinct id"
+        )
+    for index in range(len(spec.shards)):
+        part = slice(lookup.offsets[index], lookup.offsets[index + 1])
+        if part.stop > part.start:
+            yield index, lookup.unique[part], rows[part]
+
+
+def scatter_parts(
+    spec: VariableSpec, ids: Array, rows: Any
+) -> Iterator[tuple[int, ShardSpec, NDArray[np.int64], Array]]:
+    """(index, shard, ids, rows [n, width]) of each shard that a scatter touches, in order."""
+    flat = np.ascontiguousarray(ids, np.int64).reshape(-1)
+    outside = (flat < 0) | (flat >= spec.rows)
+    if outside.any():
+        raise InvalidArgumentError(
+            f"id {flat[outside.argmax()]} is outside [0, {spec.rows}) of variable {spec.name!r}"
+        )
+    values = as_rows(spec, rows, flat.size)
+    owner = np.searchsorted(row_bounds(spec), flat, side="right") - 1
+    for index, shard in enumerate(spec.shards):
+        mine = owner == index
+        if mine.any():
+            yield index, shard, flat[mine], values[mine]
