@@ -66,6 +66,8 @@ def _body_batch(body: Any) -> pa.RecordBatch:
 
 def _write(writer: Any, header: bytes, body: Any) -> None:
     if body is None:
+        if not header:
+            raise InvalidArgumentError("a message needs a header or a body, this one has neither")
         writer.write_metadata(header)
     else:
         writer.write_with_metadata(_body_batch(body), header)
@@ -86,9 +88,20 @@ def _unpack(chunk: Any) -> tuple[Message, bool]:
     return Message(header, buffers[2] or _EMPTY_BODY), False
 
 
-def error_payload(error: BaseException) -> bytes:
-    """An error as bytes for the wire."""
-    return json.dumps(error_to_dict(error)).encode()
+def error_payload(error: BaseException, max_chars: int | None = None) -> bytes:
+    """An error as bytes for the wire, each of its texts cut to `max_chars`."""
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: cut(inner) for key, inner in value.items()}
+        return value[:max_chars]
+
+    return json.dumps(cut(error_to_dict(error))).encode()
+
+
+def error_from_payload(payload: bytes) -> DataServiceError:
+    """The error that `error_payload` encoded."""
+    return error_from_dict(json.loads(payload))
 
 
 class ServerChannel:
@@ -199,6 +212,9 @@ class Exchange:
         self._recv_deadline = Watchdog.shared().deadline(reader.cancel)
         self._error: DataServiceError | None = None
         self._cancelled = False
+        # Begun by the first send: a write that meets a stream which the server has ended already
+        # makes Flight discard what the server sent.
+        self._begun = False
         self._ended = False
 
     def send(
@@ -213,6 +229,9 @@ class Exchange:
             self._check()
             self._send_deadline.arm(timeout_s)
             try:
+                if not self._begun:
+                    self._begun = True
+                    self._writer.begin(_SCHEMA)
                 _write(self._writer, header, body)
             except TRANSPORT_ERRORS as error:
                 raise self._send_failed(error, timeout_s) from error
@@ -240,7 +259,7 @@ class Exchange:
             finally:
                 self._recv_deadline.disarm()
             if is_control and message.header:
-                raise self._keep(error_from_dict(json.loads(message.header)))
+                raise self._keep(error_from_payload(message.header))
             return message
 
     def request(
@@ -287,15 +306,7 @@ class Exchange:
         self.close()
 
     def open(self, timeout_s: float) -> None:
-        """Start the stream and wait for the server's greeting."""
-        with self._send_lock:
-            self._send_deadline.arm(timeout_s)
-            try:
-                self._writer.begin(_SCHEMA)
-            except TRANSPORT_ERRORS as error:
-                raise self._send_failed(error, timeout_s) from error
-            finally:
-                self._send_deadline.disarm()
+        """Wait for the server's greeting."""
         if self.recv(timeout_s) is None:
             raise UnavailableError(f"{self._address} ended {self._name!r} before it began")
 

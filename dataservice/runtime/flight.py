@@ -30,7 +30,6 @@ from dataservice.errors import (
     NotFoundError,
     UnauthenticatedError,
     UnavailableError,
-    error_from_dict,
 )
 from dataservice.runtime.auth import TOKEN_METADATA_KEY, TlsConfig, tokens_equal
 from dataservice.runtime.exchange import (
@@ -38,6 +37,7 @@ from dataservice.runtime.exchange import (
     Exchange,
     Message,
     ServerChannel,
+    error_from_payload,
     error_payload,
 )
 from dataservice.runtime.sockets import sever_connections
@@ -47,6 +47,8 @@ __all__ = ["Exchange", "FlightClient", "FlightServer", "Message", "ServerChannel
 logger = logging.getLogger(__name__)
 
 _CHANNEL_OPTIONS = (("grpc.enable_http_proxy", 0),)
+_STATUS_MAX_CHARS = 500  # gRPC limits all trailers of a call to 8 KiB
+_PING = "ping"
 _REPLY_OK = b"\x00"
 _REPLY_ERROR = b"\x01"
 
@@ -57,6 +59,8 @@ ActionHandler = Callable[[bytes], bytes]
 
 def _as_service_error(error: Exception, address: str) -> DataServiceError:
     """The service error for what Flight raised on a client."""
+    if isinstance(error, fl.FlightError) and error.extra_info:
+        return error_from_payload(error.extra_info)
     detail = str(error).partition(". gRPC client debug context")[0].strip()
     if isinstance(error, fl.FlightUnauthenticatedError):
         return UnauthenticatedError(f"{address} refused the token: {detail}")
@@ -105,11 +109,19 @@ class _Service(fl.FlightServerBase):  # type: ignore[misc]
             except DataServiceError as error:
                 if isinstance(error, CancelledError) and channel.cancelled():
                     logger.debug("exchange ended: %s", error)
-                else:
-                    channel.fail(error)
+                    return
+                self._refuse(channel, error)
             except Exception as error:
                 logger.exception("an exchange with %s failed", channel.peer)
-                channel.fail(error)
+                self._refuse(channel, error)
+
+    def _refuse(self, channel: ServerChannel, error: Exception) -> None:
+        """Report an error twice, as a message in full and cut to what fits the final status.
+
+        A client that is sending when the stream ends sees only the status.
+        """
+        channel.fail(error)
+        raise fl.FlightServerError("handler failed", error_payload(error, _STATUS_MAX_CHARS))
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         try:
@@ -143,7 +155,7 @@ class FlightServer:
         self._token = token
         self._tls = tls
         self._exchanges = dict(exchanges)
-        self._actions = dict(actions or {})
+        self._actions: dict[str, ActionHandler] = {_PING: lambda body: body, **(actions or {})}
         self._service: _Service | None = None
         self._channels: set[ServerChannel] = set()
         self._changed = threading.Condition()
@@ -249,6 +261,10 @@ class FlightClient:
 
         Returns when the server has accepted it; raises what the server refused it with.
         """
+        give_up_s = time.monotonic() + timeout_s
+        # Flight sends the command while it opens a stream, which no deadline can be set for; after
+        # an answer to a call with a deadline there is a connection that takes it.
+        self.action(_PING, timeout_s=timeout_s)
         descriptor = fl.FlightDescriptor.for_command(json.dumps(command).encode())
         call = fl.FlightCallOptions(headers=self._headers)
         name = str(command.get("exchange"))
@@ -258,7 +274,7 @@ class FlightClient:
             raise _as_service_error(error, self.address) from error
         exchange = Exchange(name, writer, reader, self.address, _as_service_error)
         try:
-            exchange.open(timeout_s)
+            exchange.open(max(give_up_s - time.monotonic(), 0.001))
         except BaseException:
             exchange.close()
             raise
@@ -273,7 +289,7 @@ class FlightClient:
             raise _as_service_error(error, self.address) from error
         reply = results[0].body.to_pybytes() if results else b""
         if reply[:1] == _REPLY_ERROR:
-            raise error_from_dict(json.loads(reply[1:]))
+            raise error_from_payload(reply[1:])
         if reply[:1] != _REPLY_OK:
             raise DataLossError(f"{self.address} answered action {name!r} with {reply[:80]!r}")
         return reply[1:]

@@ -1,0 +1,629 @@
+"""Exchanges and actions between real processes, with peers that freeze, die and stop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import trustme
+
+from dataservice.errors import (
+    AddressInUseError,
+    CancelledError,
+    DataServiceError,
+    DeadlineExceededError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnauthenticatedError,
+    UnavailableError,
+    UserFunctionError,
+)
+from dataservice.runtime.auth import TlsConfig
+from dataservice.runtime.flight import Exchange, FlightClient, FlightServer, ServerChannel
+
+TOKEN = "secret-of-the-test"
+
+
+def echo(_command: dict[str, Any], channel: ServerChannel) -> None:
+    while (message := channel.recv()) is not None:
+        channel.send(message.header, message.body)
+
+
+def count(command: dict[str, Any], channel: ServerChannel) -> None:
+    body = pa.py_buffer(b"x" * command.get("size", 0))
+    for index in range(command["n"]):
+        channel.send(str(index).encode(), body)
+
+
+def fail(command: dict[str, Any], channel: ServerChannel) -> None:
+    if command.get("after_message"):
+        channel.recv()
+    if command["how"] == "user":
+        raise UserFunctionError(
+            "map function failed",
+            user_traceback='File "features.py", line 3\n' + "x" * 100_000,
+            source="part-7.parquet rows 10-20",
+            worker="w1",
+        )
+    raise ZeroDivisionError("division by nothing")
+
+
+def stubborn(_command: dict[str, Any], _channel: ServerChannel) -> None:
+    RELEASE_STUBBORN.wait(30.0)
+
+
+def wait_until_cancelled(_command: dict[str, Any], channel: ServerChannel) -> None:
+    give_up_s = time.monotonic() + 20.0
+    while not channel.cancelled() and time.monotonic() < give_up_s:
+        time.sleep(0.005)
+    SEEN_CANCELLED.set()
+
+
+RELEASE_STUBBORN = threading.Event()
+SEEN_CANCELLED = threading.Event()
+EXCHANGES = {
+    "echo": echo,
+    "count": count,
+    "fail": fail,
+    "stubborn": stubborn,
+    "wait": wait_until_cancelled,
+}
+ACTIONS: dict[str, Callable[[bytes], bytes]] = {
+    "reverse": lambda body: body[::-1],
+    "missing": lambda body: {}[body],  # type: ignore[index]
+    "sleep": lambda body: time.sleep(float(body)) or b"",  # type: ignore[func-returns-value]
+}
+
+
+def make_server(port: int = 0, tls: TlsConfig | None = None) -> FlightServer:
+    return FlightServer(
+        "127.0.0.1", port, token=TOKEN, tls=tls, exchanges=EXCHANGES, actions=ACTIONS
+    ).start()
+
+
+@pytest.fixture
+def server() -> Iterator[FlightServer]:
+    running = make_server()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def client(server: FlightServer) -> Iterator[FlightClient]:
+    with contextlib.closing(FlightClient(server.address, token=TOKEN)) as connected:
+        yield connected
+
+
+@pytest.fixture
+def peer() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server in another process, and its address."""
+    process = subprocess.Popen(
+        [sys.executable, __file__, "serve"],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    yield process, process.stdout.readline().strip()
+    process.kill()
+    process.wait(10.0)
+    process.stdout.close()
+    process.stdin.close()
+
+
+def serve() -> None:
+    running = make_server()
+    print(running.address, flush=True)
+    sys.stdin.read()
+    running.stop()
+
+
+@contextlib.contextmanager
+def takes(at_least_s: float, at_most_s: float) -> Iterator[None]:
+    start_s = time.monotonic()
+    yield
+    elapsed_s = time.monotonic() - start_s
+    assert at_least_s <= elapsed_s <= at_most_s, f"took {elapsed_s:.2f} s"
+
+
+def send_many(exchange: Exchange, size: int, *, timeout_s: float) -> None:
+    for _ in range(1000):
+        exchange.send(b"data", b"x" * size, timeout_s=timeout_s)
+
+
+# --- messages
+
+
+@pytest.mark.parametrize("body", [None, b"", b"x", b"y" * 100_000])
+@pytest.mark.parametrize("header", [b"", b"h", b"\x00\xff" * 40])
+def test_messages_come_back_unchanged(
+    client: FlightClient, header: bytes, body: bytes | None
+) -> None:
+    with client.exchange({"exchange": "echo"}) as exchange:
+        if not header and body is None:
+            with pytest.raises(InvalidArgumentError, match="neither"):
+                exchange.send(header, body)
+            return
+        for _ in range(3):
+            reply = exchange.request(header, body, timeout_s=10.0)
+            assert reply.header == header
+            assert (None if reply.body is None else reply.body.to_pybytes()) == body
+
+
+def test_a_large_body(client: FlightClient) -> None:
+    body = np.random.default_rng(7).integers(0, 255, 64 << 20, np.uint8)
+    with client.exchange({"exchange": "echo"}) as exchange:
+        reply = exchange.request(b"big", pa.py_buffer(body), timeout_s=60.0)
+        assert reply.body is not None
+        assert reply.body.equals(pa.py_buffer(body))
+
+
+def test_the_server_may_end_the_stream(client: FlightClient) -> None:
+    with client.exchange({"exchange": "count", "n": 5, "size": 10}) as exchange:
+        headers = [message.header for message in iter(lambda: exchange.recv(10.0), None)]
+        assert headers == [b"0", b"1", b"2", b"3", b"4"]
+        assert exchange.recv(10.0) is None
+
+
+def test_the_client_may_finish_first(client: FlightClient) -> None:
+    with client.exchange({"exchange": "echo"}) as exchange:
+        exchange.send(b"a", b"1")
+        exchange.send(b"b")
+        exchange.done_writing()
+        assert exchange.recv(10.0) is not None
+        assert exchange.recv(10.0) is not None
+        assert exchange.recv(10.0) is None
+
+
+def test_a_client_that_sends_nothing(client: FlightClient) -> None:
+    with client.exchange({"exchange": "echo"}) as exchange:
+        exchange.done_writing()
+        assert exchange.recv(10.0) is None
+
+
+@pytest.mark.parametrize("attempt", range(20))
+def test_nothing_is_lost_when_the_server_ends_at_once(client: FlightClient, attempt: int) -> None:
+    with client.exchange({"exchange": "count", "n": attempt}) as exchange:
+        assert len(list(iter(lambda: exchange.recv(10.0), None))) == attempt
+
+
+def test_requests_of_many_threads_and_exchanges(client: FlightClient) -> None:
+    def converse(number: int) -> int:
+        with client.exchange({"exchange": "echo"}) as exchange, ThreadPoolExecutor(2) as pool:
+
+            def ask(index: int) -> bool:
+                body = bytes([index % 256]) * (index * 17 % 5000)
+                reply = exchange.request(b"%d" % index, body, timeout_s=30.0)
+                return reply.header == b"%d" % index and reply.body == pa.py_buffer(body)
+
+            return sum(pool.map(ask, range(number, number + 40)))
+
+    with ThreadPoolExecutor(24) as pool:
+        assert list(pool.map(converse, range(24))) == [40] * 24
+
+
+def test_one_thread_sends_while_another_receives(client: FlightClient) -> None:
+    with client.exchange({"exchange": "echo"}) as exchange:
+
+        def push() -> None:
+            for index in range(500):
+                exchange.send(b"%d" % index, b"z" * 20_000, timeout_s=20.0)
+            exchange.done_writing()
+
+        pusher = threading.Thread(target=push)
+        pusher.start()
+        headers = [message.header for message in iter(lambda: exchange.recv(20.0), None)]
+        pusher.join(20.0)
+        assert headers == [b"%d" % index for index in range(500)]
+
+
+# --- refusals and errors
+
+
+@pytest.mark.parametrize("token", ["wrong", TOKEN + "x"])
+def test_a_wrong_token_is_refused(server: FlightServer, token: str) -> None:
+    with contextlib.closing(FlightClient(server.address, token=token)) as intruder:
+        with pytest.raises(UnauthenticatedError, match="token"):
+            intruder.exchange({"exchange": "echo"})
+        with pytest.raises(UnauthenticatedError, match="token"):
+            intruder.action("reverse", b"abc", timeout_s=10.0)
+
+
+def test_unknown_names_list_the_known_ones(client: FlightClient) -> None:
+    with pytest.raises(NotFoundError, match=r"'nope'.*echo"):
+        client.exchange({"exchange": "nope"}).recv(10.0)
+    with pytest.raises(NotFoundError, match=r"'nope'.*reverse"):
+        client.action("nope", timeout_s=10.0)
+
+
+def test_a_command_without_a_name_is_refused(client: FlightClient) -> None:
+    with pytest.raises(InvalidArgumentError, match="command"):
+        client.exchange({"name": "echo"}).recv(10.0)
+
+
+@pytest.mark.parametrize("after_message", [False, True])
+def test_a_service_error_keeps_its_class_and_long_details(
+    client: FlightClient, after_message: bool
+) -> None:
+    with client.exchange({"exchange": "fail", "how": "user", "after_message": after_message}) as x:
+        with pytest.raises(UserFunctionError, match="map function failed") as caught:
+            x.request(b"go", timeout_s=10.0) if after_message else x.recv(10.0)
+        assert caught.value.user_traceback.startswith('File "features.py", line 3')
+        assert len(caught.value.user_traceback) > 100_000
+        assert caught.value.source == "part-7.parquet rows 10-20"
+        with pytest.raises(UserFunctionError):
+            x.send(b"more")
+
+
+def test_an_unexpected_error_is_internal_and_logged(
+    client: FlightClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    exchange = client.exchange({"exchange": "fail", "how": "bug"})
+    with exchange, pytest.raises(InternalError, match="ZeroDivisionError: division by nothing"):
+        exchange.recv(10.0)
+    assert "raise ZeroDivisionError" in caplog.text
+
+
+def test_sending_to_a_failed_handler_raises_its_error(client: FlightClient) -> None:
+    exchange = client.exchange({"exchange": "fail", "how": "bug"})
+    with exchange, pytest.raises(InternalError, match="ZeroDivisionError"):
+        send_many(exchange, 10_000, timeout_s=10.0)
+
+
+def test_actions(client: FlightClient) -> None:
+    assert client.action("reverse", b"abc", timeout_s=10.0) == b"cba"
+    assert client.action("reverse", timeout_s=10.0) == b""
+    with pytest.raises(InternalError, match="KeyError"):
+        client.action("missing", b"k", timeout_s=10.0)
+    with takes(0.2, 3.0), pytest.raises(DeadlineExceededError):
+        client.action("sleep", b"0.9", timeout_s=0.3)
+
+
+# --- waits that end
+
+
+def test_recv_ends_at_its_timeout_and_so_does_the_exchange(client: FlightClient) -> None:
+    with client.exchange({"exchange": "echo"}) as exchange:
+        with takes(0.2, 1.5), pytest.raises(DeadlineExceededError, match="echo"):
+            exchange.recv(0.25)
+        with pytest.raises(DeadlineExceededError):
+            exchange.send(b"late")
+
+
+def test_send_ends_at_its_timeout_when_nobody_reads(client: FlightClient) -> None:
+    with client.exchange({"exchange": "stubborn"}) as exchange:
+        try:
+            with takes(0.2, 5.0), pytest.raises(DeadlineExceededError):
+                send_many(exchange, 1_000_000, timeout_s=0.25)
+        finally:
+            RELEASE_STUBBORN.set()
+
+
+def test_cancel_from_another_thread_unblocks_recv(client: FlightClient) -> None:
+    with client.exchange({"exchange": "echo"}) as exchange:
+        timer = threading.Timer(0.2, exchange.cancel)
+        timer.start()
+        with takes(0.1, 2.0), pytest.raises(CancelledError, match="echo"):
+            exchange.recv(20.0)
+        timer.join()
+
+
+def test_close_during_recv_unblocks_it(client: FlightClient) -> None:
+    exchange = client.exchange({"exchange": "echo"})
+    timer = threading.Timer(0.2, exchange.close)
+    timer.start()
+    with takes(0.1, 2.0), pytest.raises(CancelledError):
+        exchange.recv(20.0)
+    timer.join()
+    exchange.close()
+
+
+def test_the_handler_learns_that_the_client_left(client: FlightClient) -> None:
+    SEEN_CANCELLED.clear()
+    client.exchange({"exchange": "wait"}).close()
+    assert SEEN_CANCELLED.wait(5.0)
+
+
+def test_an_address_where_nothing_listens(server: FlightServer) -> None:
+    address = server.address
+    server.stop()
+    with contextlib.closing(FlightClient(address, token=TOKEN)) as client:
+        with takes(0.0, 3.0), pytest.raises(UnavailableError, match=address):
+            client.exchange({"exchange": "echo"})
+        with takes(0.0, 3.0), pytest.raises(UnavailableError, match=address):
+            client.action("reverse", timeout_s=10.0)
+
+
+def test_a_listener_that_never_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        client = FlightClient(f"127.0.0.1:{mute.getsockname()[1]}", token=TOKEN)
+        with takes(0.4, 2.0), pytest.raises(DeadlineExceededError, match=client.address):
+            client.exchange({"exchange": "echo"}, timeout_s=0.5)
+        client.close()
+
+
+def test_a_frozen_peer_is_a_deadline(peer: tuple[subprocess.Popen[str], str]) -> None:
+    process, address = peer
+    with contextlib.closing(FlightClient(address, token=TOKEN)) as client:
+        exchange = client.exchange({"exchange": "echo"})
+        exchange.request(b"warm", timeout_s=10.0)
+        os.kill(process.pid, signal.SIGSTOP)
+        with takes(0.9, 2.0), pytest.raises(DeadlineExceededError):
+            exchange.request(b"frozen", b"x", timeout_s=1.0)
+        with takes(0.4, 1.5), pytest.raises(DeadlineExceededError):
+            client.exchange({"exchange": "echo"}, timeout_s=0.5)
+        with takes(0.0, 1.0):
+            exchange.close()
+
+
+def test_a_killed_peer_is_unavailable_at_once(peer: tuple[subprocess.Popen[str], str]) -> None:
+    process, address = peer
+    with contextlib.closing(FlightClient(address, token=TOKEN)) as client:
+        exchange = client.exchange({"exchange": "echo"})
+        timer = threading.Timer(0.2, process.kill)
+        timer.start()
+        with takes(0.1, 2.0), pytest.raises(UnavailableError, match=address):
+            exchange.recv(30.0)
+        with pytest.raises(UnavailableError):
+            exchange.send(b"x")
+        timer.join()
+
+
+def test_a_peer_killed_between_calls_is_unavailable(
+    peer: tuple[subprocess.Popen[str], str],
+) -> None:
+    process, address = peer
+    with contextlib.closing(FlightClient(address, token=TOKEN)) as client:
+        exchange = client.exchange({"exchange": "echo"})
+        process.kill()
+        process.wait(10.0)
+        with takes(0.0, 3.0), pytest.raises(UnavailableError, match=address):
+            send_many(exchange, 10_000, timeout_s=10.0)
+
+
+def test_a_client_reconnects_to_a_server_that_came_back(server: FlightServer) -> None:
+    with contextlib.closing(FlightClient(server.address, token=TOKEN)) as client:
+        client.exchange({"exchange": "echo"}).close()
+        server.stop()
+        with pytest.raises(UnavailableError):
+            client.exchange({"exchange": "echo"})
+        again = make_server(server.port)
+        try:
+            give_up_s = time.monotonic() + 10.0
+            while True:
+                try:
+                    client.exchange({"exchange": "echo"}).close()
+                    break
+                except UnavailableError:
+                    assert time.monotonic() < give_up_s
+                    time.sleep(0.05)
+        finally:
+            again.stop()
+
+
+# --- stopping
+
+
+def test_stop_ends_open_exchanges_and_frees_the_port(server: FlightServer) -> None:
+    with contextlib.closing(FlightClient(server.address, token=TOKEN)) as client:
+        exchanges = [client.exchange({"exchange": "echo"}) for _ in range(5)]
+        failures: list[BaseException] = []
+
+        def wait_for_message(index: int) -> None:
+            try:
+                exchanges[index].recv(20.0)
+            except DataServiceError as error:
+                failures.append(error)
+
+        readers = [threading.Thread(target=wait_for_message, args=(i,)) for i in range(4)]
+        for reader in readers:
+            reader.start()
+        with takes(0.0, 2.0):
+            server.stop()
+        for reader in readers:
+            reader.join(5.0)
+        assert [type(error) for error in failures] == [UnavailableError] * 4
+        with pytest.raises(UnavailableError):
+            exchanges[4].request(b"x", timeout_s=10.0)
+        for exchange in exchanges:
+            exchange.close()
+    make_server(server.port).stop()
+    server.stop()
+
+
+def test_stop_is_bounded_by_a_frozen_client(server: FlightServer) -> None:
+    process = subprocess.Popen(
+        [sys.executable, __file__, "hold", server.address], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        os.kill(process.pid, signal.SIGSTOP)
+        with takes(0.0, 3.0):
+            server.stop()
+        make_server(server.port).stop()
+    finally:
+        process.kill()
+        process.wait(10.0)
+        process.stdout.close()  # type: ignore[union-attr]
+
+
+def hold(address: str) -> None:
+    client = FlightClient(address, token=TOKEN)
+    exchange = client.exchange({"exchange": "count", "n": 10**9, "size": 1000})
+    exchange.recv(10.0)
+    print("open", flush=True)
+    exchange.recv(600.0)
+    time.sleep(600.0)
+
+
+def test_stop_lets_a_busy_handler_finish_in_its_grace() -> None:
+    entered = threading.Event()
+
+    def slow(_command: dict[str, Any], channel: ServerChannel) -> None:
+        entered.set()
+        time.sleep(0.2)
+        channel.send(b"done")
+
+    server = FlightServer("127.0.0.1", 0, token=TOKEN, exchanges={"slow": slow}).start()
+    with contextlib.closing(FlightClient(server.address, token=TOKEN)) as client:
+        exchange = client.exchange({"exchange": "slow"})
+        assert entered.wait(5.0)
+        stopper = threading.Thread(target=server.stop, args=(2.0,))
+        stopper.start()
+        message = exchange.recv(10.0)
+        assert message is not None
+        assert message.header == b"done"
+        stopper.join(5.0)
+        assert not stopper.is_alive()
+        exchange.close()
+
+
+def test_stop_gives_up_on_a_handler_that_ignores_it(caplog: pytest.LogCaptureFixture) -> None:
+    RELEASE_STUBBORN.clear()
+    server = make_server()
+    with contextlib.closing(FlightClient(server.address, token=TOKEN)) as client:
+        exchange = client.exchange({"exchange": "stubborn"})
+        try:
+            with takes(0.3, 2.0):
+                server.stop(grace_s=0.1, timeout_s=0.5)
+        finally:
+            RELEASE_STUBBORN.set()
+        assert "1 exchanges" in caplog.text
+        with pytest.raises(UnavailableError):
+            exchange.recv(5.0)
+        exchange.close()
+
+
+def test_abort_cuts_one_client_only() -> None:
+    channels: list[ServerChannel] = []
+
+    def register(_command: dict[str, Any], channel: ServerChannel) -> None:
+        channels.append(channel)
+        echo({}, channel)
+
+    other = FlightServer("127.0.0.1", 0, token=TOKEN, exchanges={"register": register}).start()
+    first = FlightClient(other.address, token=TOKEN)
+    second = FlightClient(other.address, token=TOKEN)
+    try:
+        cut = first.exchange({"exchange": "register"})
+        cut.request(b"x", timeout_s=10.0)
+        kept = second.exchange({"exchange": "register"})
+        channels[0].abort()
+        with takes(0.0, 2.0), pytest.raises(UnavailableError):
+            cut.recv(20.0)
+        assert kept.request(b"y", timeout_s=10.0).header == b"y"
+    finally:
+        first.close()
+        second.close()
+        other.stop()
+
+
+def test_a_taken_port_is_reported(server: FlightServer) -> None:
+    with pytest.raises(AddressInUseError, match=rf"port {server.port} .*--port"):
+        make_server(server.port)
+
+
+def test_nothing_is_left_behind_by_many_exchanges(server: FlightServer) -> None:
+    with contextlib.closing(FlightClient(server.address, token=TOKEN)) as client:
+        client.exchange({"exchange": "echo"}).close()
+        before = len(os.listdir("/proc/self/fd"))
+        for index in range(200):
+            with client.exchange({"exchange": "echo"}) as exchange:
+                if index % 2:
+                    exchange.request(b"x", timeout_s=10.0)
+        assert len(os.listdir("/proc/self/fd")) <= before + 5
+
+
+# --- surroundings
+
+
+def test_tls(tmp_path: pathlib.Path) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1", "localhost")
+    paths = {name: str(tmp_path / name) for name in ("cert", "key", "ca")}
+    certificate.cert_chain_pems[0].write_to_path(paths["cert"])
+    certificate.private_key_pem.write_to_path(paths["key"])
+    authority.cert_pem.write_to_path(paths["ca"])
+    server = make_server(tls=TlsConfig(cert_path=paths["cert"], key_path=paths["key"]))
+    client = FlightClient(server.address, token=TOKEN, tls=TlsConfig(ca_path=paths["ca"]))
+    plain = FlightClient(server.address, token=TOKEN)
+    try:
+        with client.exchange({"exchange": "echo"}) as exchange:
+            assert exchange.request(b"x", b"y", timeout_s=10.0).body == pa.py_buffer(b"y")
+        with pytest.raises(UnavailableError):
+            plain.exchange({"exchange": "echo"}, timeout_s=3.0)
+    finally:
+        client.close()
+        plain.close()
+        with takes(0.0, 2.0):
+            server.stop()
+
+
+SOAK = """
+import contextlib, sys
+if sys.argv[1] == "grpc_first":
+    import grpc
+import pyarrow.flight
+import grpc
+from concurrent.futures import ThreadPoolExecutor
+from dataservice.runtime.flight import FlightClient, FlightServer
+
+def echo(_command, channel):
+    while (message := channel.recv()) is not None:
+        channel.send(message.header, message.body)
+
+class Echo(grpc.GenericRpcHandler):
+    def service(self, details):
+        return grpc.unary_unary_rpc_method_handler(lambda request, context: request)
+
+flight = FlightServer("127.0.0.1", 0, token="t", exchanges={"echo": echo}).start()
+rpc = grpc.server(ThreadPoolExecutor(8), handlers=(Echo(),))
+port = rpc.add_insecure_port("127.0.0.1:0")
+rpc.start()
+
+def converse(seed):
+    client = FlightClient(flight.address, token="t")
+    with contextlib.closing(client), grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = channel.unary_unary("/soak/Echo")
+        with client.exchange({"exchange": "echo"}) as exchange:
+            for index in range(100):
+                text = b"%d-%d" % (seed, index)
+                assert call(text, timeout=20) == text
+                reply = exchange.request(text, text * 1000, timeout_s=20.0)
+                assert reply.header == text and reply.body.to_pybytes() == text * 1000
+
+with ThreadPoolExecutor(4) as pool:
+    list(pool.map(converse, range(4)))
+rpc.stop(0.5).wait(5)
+flight.stop()
+print("survived")
+"""
+
+
+@pytest.mark.parametrize("order", ["grpc_first", "flight_first"])
+def test_grpcio_and_flight_share_a_process(order: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SOAK, order], capture_output=True, text=True, timeout=90.0
+    )
+    assert done.stdout == "survived\n", done.stderr
+    assert done.returncode == 0
+
+
+if __name__ == "__main__":
+    serve() if sys.argv[1] == "serve" else hold(sys.argv[2])
