@@ -82,7 +82,7 @@ class RpcClient:
         be reached, DeadlineExceededError when it does not answer in time, CancelledError when
         the client is closed meanwhile.
         """
-        stub = self._prepare(method, request, streaming=False)
+        stub, request = self._prepare(method, request, streaming=False)
         try:
             return stub(request, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
@@ -125,7 +125,7 @@ class RpcClient:
         Requests are drawn by a thread of gRPC, which nothing but their end can stop: an iterator
         that waits must end when the stream does.
         """
-        stub = self._prepare(method, request, streaming=True)
+        stub, request = self._prepare(method, request, streaming=True)
         try:
             call = stub(request, timeout=timeout_s, metadata=self._metadata)
         except ValueError:
@@ -147,8 +147,8 @@ class RpcClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _prepare(self, name: str, request: Any, *, streaming: bool) -> Any:
-        """The stub of ``name``, once it is certain that calling it makes sense."""
+    def _prepare(self, name: str, request: Any, *, streaming: bool) -> tuple[Any, Any]:
+        """The stub of ``name`` and what to give it, once that is known to make sense."""
         if self._pid != os.getpid():
             raise FailedPreconditionError(
                 f"the client of {self._peer} was made before os.fork() and cannot be used in the "
@@ -162,12 +162,14 @@ class RpcClient:
                 f"{name!r} is not a {'streaming' if streaming else 'single-reply'} method of "
                 f"{self._peer}; methods: {', '.join(self._methods)}"
             )
+        if method.client_streaming:
+            return self._stubs[name], iter(request)
         expected = GetMessageClass(method.input_type)
-        if not method.client_streaming and not isinstance(request, expected):
+        if not isinstance(request, expected):
             raise InvalidArgumentError(
                 f"{name} takes a {expected.__name__}, got a {type(request).__name__}"
             )
-        return self._stubs[name]
+        return self._stubs[name], request
 
     def _closed_error(self) -> CancelledError:
         return CancelledError(f"the client of {self._peer} is closed")
