@@ -8,7 +8,7 @@ parameters. Must not know how values travel. Invariant: a handle never caches va
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -361,7 +361,7 @@ class Variable(BaseVariable):
     ) -> Any:
         if initial_value is None:
             raise InvalidArgumentError("initial_value must be given")
-        value = initial_value() if isinstance(initial_value, Callable) else initial_value
+        value = initial_value() if callable(initial_value) else initial_value
         value = np.asarray(value)
         if dtype is None:
             plain_float = value.dtype == np.float64 and not hasattr(initial_value, "dtype")

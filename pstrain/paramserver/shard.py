@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.errors import InvalidArgumentError
-from pstrain.initializers import fill
 from pstrain.kernels import updates
+from pstrain.paramserver.initial import fill
 from pstrain.vocabulary import OptimizerSpec, VariableSpec
 
 Array = NDArray[Any]
@@ -71,7 +71,7 @@ class Shard:
         self._lock = threading.Lock()
         self._slab = np.empty((self.row_stop - self.row_start, self.width), spec.dtype)
         if value is None:
-            fill(spec.initializer, self._slab, self.width, self.row_start)
+            fill(spec.initializer, self._slab, self.row_start)
         else:
             self._slab[...] = np.asarray(value).reshape(self._slab.shape)
 

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dataservice.errors import AlreadyExistsError
-from pstrain.errors import NotFoundError
+from pstrain.errors import AlreadyExistsError, NotFoundError
 from pstrain.paramserver.ledger import Ledger
 from pstrain.paramserver.shard import Shard
 from pstrain.vocabulary import OptimizerSpec, VariableSpec
