@@ -1,0 +1,80 @@
+"""One line per epoch on a terminal: how far, how fast, how good, how long still.
+
+Knows only the logs. Invariant: writes nothing but whole lines where the output is no terminal.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from typing import TextIO
+
+from pstrain.callbacks.base import Callback
+
+_REDRAW_S = 0.1
+_BAR_WIDTH = 20
+
+
+class ProgressBar(Callback):
+    """``verbose`` 1: a bar that redraws itself on a terminal; 2, or no terminal: a line per epoch.
+
+    ``examples_per_epoch`` (where known) gives the bar a length before the first epoch has ended.
+    """
+
+    def __init__(
+        self,
+        verbose: int = 1,
+        *,
+        examples_per_epoch: int | None = None,
+        stream: TextIO | None = None,
+    ) -> None:
+        self._stream = stream if stream is not None else sys.stderr
+        self._is_live = verbose == 1 and self._stream.isatty()
+        self._expected = examples_per_epoch
+        self._epoch = 0
+        self._started_s = 0.0
+        self._drawn_s = 0.0
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        self._epoch, self._started_s, self._drawn_s = epoch, time.perf_counter(), 0.0
+
+    def on_train_batch_end(self, steps: int, logs: dict[str, float]) -> None:
+        now_s = time.perf_counter()
+        if self._is_live and now_s - self._drawn_s >= _REDRAW_S:
+            self._drawn_s = now_s
+            self._draw(self._line(self._share(steps, logs), logs), end="")
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:  # noqa: ARG002
+        self._expected = self._expected or int(logs["examples"])
+        self._draw(self._line(1.0, logs), end="\n")
+
+    def _share(self, steps: int, logs: dict[str, float]) -> float | None:
+        if self.params.get("steps"):
+            return min(1.0, steps / self.params["steps"])
+        return min(1.0, logs["examples"] / self._expected) if self._expected else None
+
+    def _line(self, share: float | None, logs: dict[str, float]) -> str:
+        elapsed_s = time.perf_counter() - self._started_s
+        parts = [f"epoch {self._epoch + 1}/{self.params.get('epochs', '?')}"]
+        if share is not None:
+            done = round(share * _BAR_WIDTH)
+            parts.append(f"[{'=' * done}{'.' * (_BAR_WIDTH - done)}] {share:4.0%}")
+        parts.append(f"{logs['examples_per_s']:,.0f} examples/s")
+        parts.append(f"loss {logs['loss']:.4f}")
+        known = ("loss", "examples", "examples_per_s", "data_stall")
+        parts += [f"{name} {value:.4f}" for name, value in logs.items() if name not in known]
+        parts.append(f"data stall {logs['data_stall']:.0%}")
+        if share is not None and 0 < share < 1:
+            parts.append(f"{elapsed_s * (1 - share) / share:.0f} s left")
+        else:
+            parts.append(f"{elapsed_s:.1f} s")
+        return "  ".join(parts)
+
+    def _draw(self, line: str, *, end: str) -> None:
+        if self._is_live:
+            width = shutil.get_terminal_size().columns
+            self._stream.write("\r" + line[: width - 1].ljust(width - 1) + end)
+        else:
+            self._stream.write(line + end)
+        self._stream.flush()

@@ -1,0 +1,198 @@
+"""Runs a function over a dataset until the data or the steps are used up: here, or on trainers.
+
+The one place where training, evaluation and prediction differ between one process and a cluster.
+Knows nothing of models. Invariant: it ends when every live trainer has seen the end of its data,
+or when the steps asked for are done, whichever comes first.
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+import dataservice
+from pstrain.coordinator.client import ClusterCoordinator
+from pstrain.coordinator.per_worker import PerWorkerDataset
+from pstrain.coordinator.remote_value import RemoteValue
+from pstrain.errors import CancelledError, InvalidArgumentError
+from pstrain.trainer.context import InputContext, get_current_worker_index
+from pstrain.trainer.resources import TrainerIterator, open_dataset
+
+Report = dict[str, Any]
+"""What a run of a function says: at least ``steps`` (how many it took) and ``ended`` (no data)."""
+
+StepFunction = Callable[[Any, int], Report]
+"""``(iterator, steps)``: takes at most so many elements; must not raise at the end of the data."""
+
+
+class Executor(Protocol):
+    """Where the functions run."""
+
+    def dataset(self, data: Any) -> Any:
+        """A handle of which each ``iter`` is the next epoch."""
+
+    def run(
+        self, function: StepFunction, iterator: Any, steps: int | None, steps_per_execution: int
+    ) -> Iterator[Report]:
+        """Yields reports as runs end."""
+
+
+def as_source(data: Any, batch_size: int) -> Any:
+    """A Dataset or dataset function from what users have: also a table or a dict of arrays."""
+    if isinstance(data, dataservice.Dataset | PerWorkerDataset) or callable(data):
+        return data
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        table = data if isinstance(data, pa.Table) else pa.Table.from_batches([data])
+        return dataservice.Dataset.from_table(table).batch(batch_size)
+    if isinstance(data, dict):
+        return dataservice.Dataset.from_numpy(data).batch(batch_size)
+    raise InvalidArgumentError(
+        "data is a Dataset, a function that makes one, an Arrow table or a dict of NumPy arrays, "
+        f"got {type(data).__name__}"
+    )
+
+
+class _Epochs:
+    """Makes the next epoch's iterator at each ``iter``."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self._epoch = 0
+
+    def __iter__(self) -> TrainerIterator:
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        return TrainerIterator(lambda: open_dataset(self._source, epoch, InputContext()))
+
+
+class LocalExecutor:
+    """Runs everything in this process."""
+
+    def dataset(self, data: Any) -> _Epochs:
+        return _Epochs(data)
+
+    def run(
+        self, function: StepFunction, iterator: Any, steps: int | None, steps_per_execution: int
+    ) -> Iterator[Report]:
+        done = 0
+        while steps is None or done < steps:
+            report = function(iterator, _share(steps, done, steps_per_execution))
+            done += report["steps"]
+            yield report
+            if report["ended"]:
+                return
+
+
+class ClusterExecutor:
+    """Runs functions on the trainers of a coordinator, several in flight on each."""
+
+    def __init__(self, coordinator: ClusterCoordinator) -> None:
+        self._coordinator = coordinator
+
+    def dataset(self, data: Any) -> PerWorkerDataset:
+        if isinstance(data, PerWorkerDataset):
+            return data
+        if not callable(data) and not data.is_distributed:
+            data = _Dealt(data)
+        return self._coordinator.create_per_worker_dataset(data)
+
+    def run(
+        self, function: StepFunction, iterator: Any, steps: int | None, steps_per_execution: int
+    ) -> Iterator[Report]:
+        in_flight: collections.deque[tuple[RemoteValue, int]] = collections.deque()
+        window = 4 * self._coordinator.num_trainers
+        on_trainer = _OnTrainer(function)
+        promised = 0
+        ended: set[int] = set()
+        while True:
+            over = bool(ended) and ended >= self._coordinator.live_trainers()
+            while len(in_flight) < window and not over and (steps is None or promised < steps):
+                share = _share(steps, promised, steps_per_execution)
+                value = self._coordinator.schedule(on_trainer, args=(iterator, share))
+                in_flight.append((value, share))
+                promised += share
+            if not in_flight:
+                return
+            value, share = in_flight.popleft()
+            report = self._fetch(value)
+            promised += report["steps"] - share
+            if report["ended"]:
+                ended.add(report["trainer"])
+            yield report
+
+    def _fetch(self, value: RemoteValue) -> Report:
+        try:
+            return value.fetch()  # type: ignore[no-any-return]
+        except CancelledError:
+            self._coordinator.join()  # raises the error that cancelled it
+            raise
+        except Exception as error:
+            self._clear(error)
+            raise
+
+    def _clear(self, shown: Exception) -> None:
+        """Lets the coordinator go on after an error that the caller is about to see."""
+        try:
+            self._coordinator.join(timeout=60)
+        except type(shown):
+            pass
+
+
+class _OnTrainer:
+    """Adds to a report which trainer made it."""
+
+    def __init__(self, function: StepFunction) -> None:
+        self._function = function
+
+    def __call__(self, iterator: Any, steps: int) -> Report:
+        return {**self._function(iterator, steps), "trainer": get_current_worker_index()}
+
+
+class _Dealt:
+    """Deals the batches of a dataset that is not distributed: each trainer takes its turns.
+
+    Every trainer reads everything, as under the sharding policy DATA; ``distribute`` is faster.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __call__(self, context: InputContext) -> Any:
+        return _Turns(self._dataset, context.num_input_pipelines, context.input_pipeline_id)
+
+
+class _Turns:
+    def __init__(self, dataset: Any, count: int, index: int) -> None:
+        self._dataset, self._count, self._index = dataset, count, index
+
+    def iterator(self, epoch: int) -> Iterator[Any]:
+        batches = open_dataset(self._dataset, epoch, InputContext())
+        for number, batch in enumerate(batches):
+            if number % self._count == self._index:
+                yield batch
+
+
+def _share(steps: int | None, done: int, steps_per_execution: int) -> int:
+    return steps_per_execution if steps is None else min(steps_per_execution, steps - done)
+
+
+def executor_of(model: Any) -> Executor:
+    """The cluster that the model's variables live on, or this process."""
+    strategy = getattr(model, "strategy", None)
+    if strategy is None:
+        return LocalExecutor()
+    return ClusterExecutor(ClusterCoordinator(strategy))
+
+
+def take(iterator: Any, steps: int) -> Iterator[tuple[Any, float]]:
+    """At most ``steps`` elements, each with the seconds it was waited for."""
+    for _ in range(steps):
+        started_s = time.perf_counter()
+        try:
+            element = next(iterator)
+        except StopIteration:
+            return
+        yield element, time.perf_counter() - started_s
