@@ -1,7 +1,6 @@
-"""Names the ways a variable can start, and fills rows with them.
+"""Names the ways a variable can start; the servers fill their own rows accordingly.
 
-Knows nothing of servers or optimizers. Invariant: a row's values depend on (seed, row, column)
-alone, so that a variable starts the same however many servers hold it.
+Invariant: a spec is plain data, so that it travels to a server of any number of shards.
 """
 
 from __future__ import annotations
@@ -9,14 +8,7 @@ from __future__ import annotations
 import math
 import zlib
 
-import numpy as np
-from numpy.typing import NDArray
-
-from pstrain.errors import InvalidArgumentError
-from pstrain.kernels import initializers as kernels
 from pstrain.vocabulary import InitializerSpec
-
-NAMES = ("constant", "uniform", "normal", "truncated_normal")
 
 
 def zeros() -> InitializerSpec:
@@ -48,6 +40,14 @@ def normal(
     """Normally distributed values; the first ``zero_columns`` values of a row are 0."""
     parameters = {"mean": mean, "stddev": stddev, "zero_columns": float(zero_columns)}
     return InitializerSpec(name="normal", parameters=parameters, seed=seed)
+
+
+def truncated_normal(
+    mean: float = 0.0, stddev: float = 0.05, *, seed: int = 0, zero_columns: int = 0
+) -> InitializerSpec:
+    """Like :func:`normal`, within two standard deviations of the mean."""
+    parameters = {"mean": mean, "stddev": stddev, "zero_columns": float(zero_columns)}
+    return InitializerSpec(name="truncated_normal", parameters=parameters, seed=seed)
 
 
 def glorot_uniform(fan_in: int, fan_out: int, *, seed: int = 0) -> InitializerSpec:

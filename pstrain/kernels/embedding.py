@@ -38,14 +38,16 @@ def scatter_fields(gradient: Array, inverse: Array, fields: int, out: Array) -> 
 
 
 @njit(nogil=True, cache=True)
-def gather_wide_deep(rows: Array, inverse: Array, fields: int, out: Array, wide: Array) -> None:
-    """Column 0 of each row summed per example into ``wide``, the others side by side into out.
+def gather_wide_deep(
+    rows: Array, bias: Array, inverse: Array, fields: int, out: Array, wide: Array
+) -> None:
+    """Bias and column 0 of each row summed per example into ``wide``, the rest into ``out``.
 
-    rows float32 [U, 1 + dim]; out float32 [n, >= fields * dim]; wide float32 [n].
+    rows float32 [U, 1 + dim]; bias float32 [1]; out float32 [n, >= fields * dim]; wide float32 [n].
     """
     dim = rows.shape[1] - 1
     for i in range(wide.shape[0]):
-        total = np.float32(0)
+        total = bias[0]
         for f in range(fields):
             row = inverse[i * fields + f]
             total += rows[row, 0]

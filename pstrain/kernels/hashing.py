@@ -1,6 +1,6 @@
 """Columns of ids into buckets: hashing of integers and of Arrow strings, identity, labels.
 
-Each kernel fills one column of a row-major matrix from one Arrow column. Invariant: the bucket of
+Each kernel fills column ``k`` of a row-major matrix from one Arrow column. Invariant: the bucket of
 a value depends on the value and the number of buckets alone, so every process and release agrees.
 A column's nulls go to bucket ``buckets``, one past the others. ``valid`` is Arrow's validity
 bitmap from bit ``bit`` on, or empty where nothing is null.
@@ -109,44 +109,46 @@ def _is_null(valid: Array, bit: int) -> bool:
 
 @njit(nogil=True, cache=True)
 def hash_integers(
-    values: Array, valid: Array, bit: int, buckets: int, base: int, out: Array
+    values: Array, valid: Array, bit: int, buckets: int, base: int, out: Array, k: int
 ) -> None:
-    """``out[i]`` (int64) = base + bucket of splitmix64(values[i])."""
+    """``out[i, k]`` (int64) = base + bucket of splitmix64(values[i])."""
     size = np.uint64(buckets)
     for i in range(len(values)):
-        out[i] = base + bucket_of(splitmix64(np.uint64(np.int64(values[i]))), size)
+        out[i, k] = base + bucket_of(splitmix64(np.uint64(np.int64(values[i]))), size)
     if len(valid):
         for i in range(len(values)):
             if _is_null(valid, bit + i):
-                out[i] = base + buckets
+                out[i, k] = base + buckets
 
 
 @njit(nogil=True, cache=True)
 def hash_strings(
-    offsets: Array, data: Array, valid: Array, bit: int, buckets: int, base: int, out: Array
+    offsets: Array, data: Array, valid: Array, bit: int, buckets: int, base: int, out: Array, k: int
 ) -> None:
-    """``out[i]`` (int64) = base + bucket of XXH64(bytes [offsets[i], offsets[i + 1]) of data)."""
+    """``out[i, k]`` (int64) = base + bucket of XXH64(bytes [offsets[i], offsets[i + 1]) of data)."""
     size = np.uint64(buckets)
     for i in range(len(offsets) - 1):
         if len(valid) and _is_null(valid, bit + i):
-            out[i] = base + buckets
+            out[i, k] = base + buckets
         else:
-            out[i] = base + bucket_of(hash_bytes(data, offsets[i], offsets[i + 1]), size)
+            out[i, k] = base + bucket_of(hash_bytes(data, offsets[i], offsets[i + 1]), size)
 
 
 @njit(nogil=True, cache=True)
-def place_ids(values: Array, valid: Array, bit: int, buckets: int, base: int, out: Array) -> int:
-    """``out[i]`` (int64) = base + values[i]; returns the first row out of [0, buckets), or -1."""
+def place_ids(
+    values: Array, valid: Array, bit: int, buckets: int, base: int, out: Array, k: int
+) -> int:
+    """``out[i, k]`` (int64) = base + values[i]; returns the first row out of [0, buckets), or -1."""
     wrong = 0
     for i in range(len(values)):
         value = np.int64(values[i])
         wrong |= (value < 0) | (value >= buckets)
-        out[i] = base + value
+        out[i, k] = base + value
     if len(valid):
         wrong = 0
         for i in range(len(values)):
             if _is_null(valid, bit + i):
-                out[i] = base + buckets
+                out[i, k] = base + buckets
             else:
                 wrong |= (values[i] < 0) | (values[i] >= buckets)
     if wrong:
@@ -160,21 +162,21 @@ def place_ids(values: Array, valid: Array, bit: int, buckets: int, base: int, ou
 
 @njit(nogil=True, cache=True)
 def place_dictionary(
-    indices: Array, codes: Array, valid: Array, bit: int, null: int, out: Array
+    indices: Array, codes: Array, valid: Array, bit: int, null: int, out: Array, k: int
 ) -> None:
-    """``out[i]`` (int64) = codes[indices[i]], ``null`` where the index is null."""
+    """``out[i, k]`` (int64) = codes[indices[i], 0], ``null`` where the index is null."""
     for i in range(len(indices)):
         if len(valid) and _is_null(valid, bit + i):
-            out[i] = null
+            out[i, k] = null
         else:
-            out[i] = codes[indices[i]]
+            out[i, k] = codes[indices[i], 0]
 
 
 @njit(nogil=True, cache=True)
 def place_dense(
-    values: Array, valid: Array, bit: int, mean: float, scale: float, out: Array
+    values: Array, valid: Array, bit: int, mean: float, scale: float, out: Array, k: int
 ) -> int:
-    """``out[i]`` (float32) = (values[i] - mean) * scale, 0 for nulls and NaN.
+    """``out[i, k]`` (float32) = (values[i] - mean) * scale, 0 for nulls and NaN.
 
     Returns the first row that is infinite, or -1.
     """
@@ -186,7 +188,7 @@ def place_dense(
             value = 0.0
         elif abs(value) > 3.4e38 and infinite < 0:
             infinite = i
-        out[i] = value
+        out[i, k] = value
     return infinite
 
 

@@ -1,1 +1,25 @@
+"""Public models, and the way back from their JSON form."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pstrain.errors import InvalidArgumentError
+from pstrain.models.base import Model
+from pstrain.models.logistic_regression import LogisticRegression
+from pstrain.models.wide_deep import WideDeep
+
+__all__ = ["LogisticRegression", "Model", "WideDeep", "from_config"]
+
+_BY_KIND: dict[str, type[Model]] = {cls.kind: cls for cls in (LogisticRegression, WideDeep)}
+
+
+def from_config(config: Mapping[str, Any]) -> Model:
+    """Inverse of :meth:`Model.get_config`, with freshly made variables."""
+    cls = _BY_KIND.get(config.get("kind", ""))
+    if cls is None:
+        raise InvalidArgumentError(
+            f"unknown model {config.get('kind')!r}: choose one of {', '.join(_BY_KIND)}"
+        )
+    return cls.from_config(config)

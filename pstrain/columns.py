@@ -1,0 +1,207 @@
+"""One Arrow column into one column of a matrix, without copying what need not be copied.
+
+Knows the layout of Arrow buffers, not what a model is. Invariant: every error names the column,
+the first offending value and what to do about it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pstrain.errors import DataError
+from pstrain.kernels import hashing
+
+_NUMPY_OF = {
+    pa.int8(): np.dtype(np.int8),
+    pa.int16(): np.dtype(np.int16),
+    pa.int32(): np.dtype(np.int32),
+    pa.int64(): np.dtype(np.int64),
+    pa.uint8(): np.dtype(np.uint8),
+    pa.uint16(): np.dtype(np.uint16),
+    pa.uint32(): np.dtype(np.uint32),
+    pa.uint64(): np.dtype(np.uint64),
+    pa.float32(): np.dtype(np.float32),
+    pa.float64(): np.dtype(np.float64),
+}
+_COMPILED = frozenset(np.dtype(t) for t in (np.int32, np.int64, np.float32, np.float64))
+
+
+def _view(buffer: pa.Buffer | None, dtype: Any, size: int = -1, offset: int = 0) -> NDArray[Any]:
+    """Elements of a buffer, read-only always: kernels are compiled for read-only columns once."""
+    if buffer is None or size == 0:
+        values = np.empty(0, dtype=dtype)
+    else:
+        at = offset * np.dtype(dtype).itemsize
+        values = np.frombuffer(buffer, dtype=dtype, count=size, offset=at)
+    values.flags.writeable = False
+    return values
+
+
+_NO_BITMAP = _view(None, np.uint8)
+
+
+class _Values(NamedTuple):
+    """A primitive column: values of [offset, offset + n), validity bitmap, first bit in it."""
+
+    values: NDArray[Any]
+    valid: NDArray[np.uint8]
+    bit: int
+
+
+def is_categorical(type_: pa.DataType) -> bool:
+    """Whether values of this Arrow type can be hashed into buckets."""
+    return (
+        pa.types.is_integer(type_)
+        or pa.types.is_boolean(type_)
+        or _is_text(type_)
+        or (pa.types.is_dictionary(type_) and is_categorical(type_.value_type))
+    )
+
+
+def dense_into(
+    name: str, column: pa.Array, mean: float, std: float, out: NDArray[np.float32], k: int
+) -> None:
+    """Normalised values of a numeric column; nulls and NaN become 0. DataError for infinity."""
+    values, valid, bit = _numbers(name, column, "dense")
+    wrong = hashing.place_dense(values, valid, bit, mean, 1.0 / std, out, k)
+    if wrong >= 0:
+        raise DataError(
+            f"dense column {name!r}, row {wrong}: {values[wrong]} is not a finite float32; "
+            "clip the column or make such values null"
+        )
+
+
+def ids_into(
+    name: str,
+    column: pa.Array,
+    buckets: int,
+    hashed: bool,
+    base: int,
+    out: NDArray[np.int64],
+    k: int,
+) -> None:
+    """``base`` + bucket of each value; nulls go to bucket ``buckets``."""
+    if pa.types.is_dictionary(column.type):
+        _dictionary_ids(name, column, buckets, hashed, base, out, k)
+    elif _is_text(column.type):
+        if not hashed:
+            raise DataError(
+                f"column {name!r} holds {column.type} and is not hashed: use Category(hashed=True)"
+            )
+        offsets, data, valid, bit = _text(column)
+        hashing.hash_strings(offsets, data, valid, bit, buckets, base, out, k)
+    else:
+        values, valid, bit = _numbers(name, column, "categorical")
+        if values.dtype.kind == "f":
+            raise DataError(
+                f"categorical column {name!r} holds {column.type}: make it a dense column, or "
+                "cast it to integers or strings"
+            )
+        if hashed:
+            hashing.hash_integers(values, valid, bit, buckets, base, out, k)
+        else:
+            wrong = hashing.place_ids(values, valid, bit, buckets, base, out, k)
+            if wrong >= 0:
+                raise DataError(
+                    f"column {name!r}, row {wrong}: id {values[wrong]} is outside [0, {buckets}); "
+                    "raise Category.buckets or use hashed=True"
+                )
+
+
+def labels(name: str, column: pa.Array) -> NDArray[np.float32]:
+    """Labels as float32 0 and 1. DataError where the column holds null or any other value."""
+    if column.null_count:
+        raise DataError(f"label column {name!r} holds {column.null_count} nulls: filter them out")
+    if not (
+        pa.types.is_boolean(column.type)
+        or pa.types.is_integer(column.type)
+        or pa.types.is_floating(column.type)
+    ):
+        found = ", ".join(map(repr, column.unique()[:6].to_pylist()))
+        raise DataError(
+            f"label column {name!r} holds {column.type} ({found}): map it to 0 and 1"
+        )
+    values = _numbers(name, column, "label").values
+    out = np.empty(len(values), dtype=np.float32)
+    if hashing.place_labels(values, out) >= 0:
+        kinds = np.unique(values)
+        found = ", ".join(str(v) for v in kinds[:6].tolist()) + (", ..." if len(kinds) > 6 else "")
+        raise DataError(
+            f"label column {name!r} must hold the two values 0 and 1, found {found}: "
+            "map it to 0 and 1"
+        )
+    return out
+
+
+def finite_values(name: str, column: pa.Array) -> NDArray[np.float64]:
+    """The non-null finite values of a numeric column, as float64."""
+    values = _numbers(name, column.drop_null(), "dense").values.astype(np.float64)
+    return values[np.isfinite(values)]
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(type_)
+        or pa.types.is_large_string(type_)
+        or pa.types.is_binary(type_)
+        or pa.types.is_large_binary(type_)
+        or pa.types.is_string_view(type_)
+        or pa.types.is_binary_view(type_)
+    )
+
+
+def _bitmap(column: pa.Array, buffer: pa.Buffer | None) -> NDArray[np.uint8]:
+    if buffer is None or column.null_count == 0:
+        return _NO_BITMAP
+    return _view(buffer, np.uint8)
+
+
+def _numbers(name: str, column: pa.Array, role: str) -> _Values:
+    dtype = _NUMPY_OF.get(column.type)
+    if dtype is None:
+        if pa.types.is_boolean(column.type):
+            return _numbers(name, column.cast(pa.uint8()), role)
+        if pa.types.is_float16(column.type):
+            return _numbers(name, column.cast(pa.float32()), role)
+        raise DataError(f"{role} column {name!r} holds {column.type}: cast it to numbers")
+    valid, buffer = column.buffers()
+    values = _view(buffer, dtype, len(column), column.offset)
+    if dtype not in _COMPILED:
+        # Small integers are rare; widening them keeps the number of compiled kernels small.
+        values = values.astype(np.int64)
+        values.flags.writeable = False
+    return _Values(values, _bitmap(column, valid), column.offset)
+
+
+def _text(
+    column: pa.Array,
+) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.uint8], int]:
+    if pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type):
+        column = column.cast(pa.large_binary())
+    wide = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+    dtype = np.dtype(np.int64 if wide else np.int32)
+    valid, offsets_buffer, data = column.buffers()
+    if len(column) == 0:
+        return _view(None, np.int64), _NO_BITMAP, _NO_BITMAP, 0
+    offsets = _view(offsets_buffer, dtype, len(column) + 1, column.offset)
+    return offsets, _view(data, np.uint8), _bitmap(column, valid), column.offset
+
+
+def _dictionary_ids(
+    name: str,
+    column: pa.DictionaryArray,
+    buckets: int,
+    hashed: bool,
+    base: int,
+    out: NDArray[np.int64],
+    k: int,
+) -> None:
+    """The dictionary is encoded once; its values are few, the rows that point at them many."""
+    codes = np.empty((len(column.dictionary), 1), dtype=np.int64)
+    ids_into(name, column.dictionary, buckets, hashed, base, codes, 0)
+    values, valid, bit = _numbers(name, column.indices, "categorical")
+    hashing.place_dictionary(values, codes, valid, bit, base + buckets, out, k)

@@ -1,0 +1,220 @@
+"""From Arrow batches to the matrices a model reads: dense values, ids, labels.
+
+Knows nothing of models or of where batches come from. Invariant: encoding is a pure function of
+(schema, row): every trainer, today's and the one that restores a checkpoint, gives a row the same
+ids and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pstrain import columns
+from pstrain.errors import DataError, InvalidArgumentError
+
+MAX_BUCKETS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    """A categorical column: its values go to ``buckets`` rows, its nulls to one row more.
+
+    ``hashed``: any integer or string, by a hash that is stable across processes; otherwise the
+    values are ids in ``[0, buckets)`` already and are used as they are.
+    """
+
+    buckets: int
+    hashed: bool = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.buckets <= MAX_BUCKETS:
+            raise InvalidArgumentError(f"buckets must be in [1, 2^31), got {self.buckets}")
+
+    @property
+    def rows(self) -> int:
+        """Rows this column takes in an embedding table."""
+        return self.buckets + 1
+
+
+class Features(NamedTuple):
+    """An encoded batch; every matrix is row-major.
+
+    ``dense``: float32 [n, D]; ``ids``: int64 [n, F], with each field's offset in the fused table
+    added; ``labels``: float32 [n] of 0 and 1, or None where the batch has none.
+    """
+
+    dense: NDArray[np.float32]
+    ids: NDArray[np.int64]
+    labels: NDArray[np.float32] | None
+
+    def __len__(self) -> int:  # type: ignore[override]
+        return len(self.dense)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureSchema:
+    """Which columns a model reads and how.
+
+    ``normalization``: (mean, standard deviation) of dense columns; columns without one are used
+    as they are. A null or NaN in a dense column counts as its mean (0 where there is none).
+    """
+
+    dense: Sequence[str] = ()
+    categorical: Mapping[str, Category] = field(default_factory=dict)
+    label: str | None = "label"
+    normalization: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dense", tuple(self.dense))
+        names = [*self.dense, *self.categorical]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise InvalidArgumentError(f"columns named twice: {', '.join(sorted(twice))}")
+        if not names:
+            raise InvalidArgumentError("a feature schema needs at least one feature column")
+        if self.label in names:
+            raise InvalidArgumentError(f"column {self.label!r} is both the label and a feature")
+        unknown = set(self.normalization) - set(self.dense)
+        if unknown:
+            raise InvalidArgumentError(
+                f"normalization given for {', '.join(sorted(unknown))}: not dense columns"
+            )
+
+    @property
+    def vocabulary_sizes(self) -> tuple[int, ...]:
+        """Table rows per categorical column, in order."""
+        return tuple(category.rows for category in self.categorical.values())
+
+    @property
+    def table_rows(self) -> int:
+        """Rows of the table that all categorical columns share."""
+        return sum(self.vocabulary_sizes)
+
+    @classmethod
+    def from_arrow(
+        cls, schema: pa.Schema, label: str | None = "label", buckets: int = 2**18
+    ) -> FeatureSchema:
+        """Floats become dense columns; ints, strings, bools and dictionaries hashed categories.
+
+        InvalidArgumentError for a missing label or a column of another type.
+        """
+        if label is not None and label not in schema.names:
+            raise InvalidArgumentError(
+                f"label column {label!r} is not among {', '.join(schema.names)}: "
+                "name the label column with label=..."
+            )
+        dense: list[str] = []
+        categorical: dict[str, Category] = {}
+        for column in schema:
+            if column.name == label:
+                continue
+            if pa.types.is_floating(column.type):
+                dense.append(column.name)
+            elif columns.is_categorical(column.type):
+                categorical[column.name] = Category(buckets)
+            else:
+                raise InvalidArgumentError(
+                    f"column {column.name!r} has type {column.type}, which is no feature: "
+                    "cast it, or select the other columns"
+                )
+        return cls(dense=dense, categorical=categorical, label=label)
+
+    @classmethod
+    def of(cls, source: Any, **options: Any) -> FeatureSchema:
+        """The schema itself, or one made from a ``pa.Schema`` or anything with ``.schema``."""
+        if isinstance(source, FeatureSchema):
+            return source
+        schema = source if isinstance(source, pa.Schema) else getattr(source, "schema", None)
+        if isinstance(schema, pa.Schema):
+            return cls.from_arrow(schema, **options)
+        raise InvalidArgumentError(
+            f"expected a FeatureSchema, a pyarrow.Schema or an object with .schema, got "
+            f"{type(source).__name__}"
+        )
+
+    def encode(self, batch: pa.RecordBatch | Mapping[str, Any]) -> Features:
+        """Encodes a batch; a mapping of arrays is taken as a batch.
+
+        A batch without the label column is encoded without labels. DataError names the column
+        and the value where a row cannot be used; InvalidArgumentError a missing column.
+        """
+        if not isinstance(batch, pa.RecordBatch):
+            batch = _as_batch(batch)
+        position = {name: k for k, name in enumerate(batch.schema.names)}
+        missing = [n for n in (*self.dense, *self.categorical) if n not in position]
+        if missing:
+            raise InvalidArgumentError(
+                f"the batch lacks {', '.join(missing)}; it has {', '.join(position)}"
+            )
+        dense = np.empty((batch.num_rows, len(self.dense)), dtype=np.float32)
+        for k, name in enumerate(self.dense):
+            mean, std = self.normalization.get(name, (0.0, 1.0))
+            columns.dense_into(name, batch.column(position[name]), mean, std, dense, k)
+        ids = np.empty((batch.num_rows, len(self.categorical)), dtype=np.int64)
+        base = 0
+        for k, (name, category) in enumerate(self.categorical.items()):
+            column = batch.column(position[name])
+            columns.ids_into(name, column, category.buckets, category.hashed, base, ids, k)
+            base += category.rows
+        labels = None
+        if self.label in position:
+            labels = columns.labels(self.label, batch.column(position[self.label]))
+        return Features(dense, ids, labels)
+
+    def normalized(self, batches: Iterable[pa.RecordBatch]) -> FeatureSchema:
+        """The same schema with mean and standard deviation of every dense column over batches."""
+        count = np.zeros(len(self.dense))
+        total, squares = np.zeros(len(self.dense)), np.zeros(len(self.dense))
+        for batch in batches:
+            for k, name in enumerate(self.dense):
+                values = columns.finite_values(name, batch.column(name))
+                count[k] += len(values)
+                total[k] += values.sum()
+                squares[k] += (values * values).sum()
+        seen = np.maximum(count, 1)
+        mean = total / seen
+        std = np.sqrt(np.maximum(squares / seen - mean**2, 0.0))
+        std[std < 1e-12] = 1.0
+        pairs = zip(mean.tolist(), std.tolist(), strict=True)
+        return replace(self, normalization=dict(zip(self.dense, pairs, strict=True)))
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON form, as kept in checkpoints."""
+        return {
+            "dense": list(self.dense),
+            "categorical": [[n, c.buckets, c.hashed] for n, c in self.categorical.items()],
+            "label": self.label,
+            "normalization": {n: list(pair) for n, pair in self.normalization.items()},
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> FeatureSchema:
+        """Inverse of :meth:`to_json`. DataError for anything else."""
+        try:
+            return cls(
+                dense=value["dense"],
+                categorical={n: Category(b, h) for n, b, h in value["categorical"]},
+                label=value["label"],
+                normalization={n: (m, s) for n, (m, s) in value["normalization"].items()},
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"not a feature schema: {value!r} ({error})") from error
+
+
+def _as_batch(columns_by_name: Any) -> pa.RecordBatch:
+    if isinstance(columns_by_name, pa.Table):
+        merged = columns_by_name.combine_chunks().to_batches()
+        return merged[0] if merged else pa.RecordBatch.from_pylist([], columns_by_name.schema)
+    if isinstance(columns_by_name, Mapping):
+        arrays = {n: pa.array(np.asarray(v)) for n, v in columns_by_name.items()}
+        return pa.RecordBatch.from_pydict(arrays)
+    raise InvalidArgumentError(
+        f"a model reads Arrow record batches or mappings of arrays, got "
+        f"{type(columns_by_name).__name__}"
+    )

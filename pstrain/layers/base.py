@@ -1,0 +1,61 @@
+"""What a layer is: variables, what it wants to read for an input, and what it makes of it.
+
+Reading is split from computing so that a model fetches for all of its layers in one message per
+server. Invariant: a layer holds no arrays and changes nothing after it is built, so threads may
+run steps of one layer at once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from pstrain.tape import Tensor, leaf
+from pstrain.vocabulary import Fetch, Lookup
+
+
+class Layer(ABC):
+    """Base of layers. ``variables`` are in the order of what :meth:`requests` asks for."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.variables: list[Any] = []
+
+    @property
+    def trainable_variables(self) -> list[Any]:
+        return [variable for variable in self.variables if variable.trainable]
+
+    @property
+    def parameters(self) -> Any:
+        """The ``Parameters`` that hold this layer's values."""
+        return self.variables[0].parameters
+
+    def requests(self, inputs: Any) -> list[Fetch]:  # noqa: ARG002
+        """What to fetch for ``inputs``; by default all of every variable."""
+        return [Fetch(variable.spec) for variable in self.variables]
+
+    @abstractmethod
+    def forward(self, values: Sequence[Any], inputs: Any) -> Any:
+        """Computes from ``values``, which answer :meth:`requests` in order. Records on the tape."""
+
+    def __call__(self, inputs: Any) -> Any:
+        """Fetches and computes: for one layer alone, and for experiments."""
+        return self.forward(self.parameters.fetch(self.requests(inputs)), inputs)
+
+
+def as_tensor(inputs: Tensor | NDArray[Any]) -> Tensor:
+    """Wraps an array that is no one's output."""
+    return inputs if isinstance(inputs, Tensor) else Tensor(inputs)
+
+
+def whole(variable: Any, value: NDArray[Any]) -> Tensor:
+    """A variable's fetched value, as a leaf of the tape."""
+    return leaf(Tensor(value), variable)
+
+
+def looked_up(variable: Any, lookup: Lookup) -> Tensor:
+    """A variable's fetched rows, as a leaf of the tape."""
+    return leaf(Tensor(lookup.rows), variable, lookup)

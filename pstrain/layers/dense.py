@@ -1,0 +1,115 @@
+"""A fully connected layer: BLAS for the products, one fused pass for bias and rectifier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pstrain import initializers
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.kernels import network
+from pstrain.layers.base import Layer, as_tensor, whole
+from pstrain.tape import Tensor, record
+from pstrain.variable import create_variable
+from pstrain.vocabulary import Fetch
+
+Activation = Literal["relu"] | None
+
+
+class Dense(Layer):
+    """``activation(inputs @ kernel + bias)``, float32 [n, input_size] -> [n, units].
+
+    Without ``input_size`` the variables are made at the first call, which must then be outside of
+    any trainer. The kernel starts Glorot-uniform, the bias at 0.
+    """
+
+    def __init__(
+        self,
+        units: int,
+        activation: Activation = None,
+        *,
+        input_size: int | None = None,
+        use_bias: bool = True,
+        name: str = "dense",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(name)
+        if units < 1:
+            raise InvalidArgumentError(f"layer {name!r}: units must be positive, got {units}")
+        if activation not in (None, "relu"):
+            raise InvalidArgumentError(
+                f"layer {name!r}: activation must be None or 'relu', got {activation!r}"
+            )
+        self.units = units
+        self.activation = activation
+        self.use_bias = use_bias
+        self.seed = seed
+        self.input_size = input_size
+        if input_size is not None:
+            self.build(input_size)
+
+    def build(self, input_size: int) -> None:
+        """Creates the variables. Further calls do nothing, but the size must be the same."""
+        if self.variables:
+            if input_size != self.input_size:
+                raise InvalidArgumentError(
+                    f"layer {self.name!r} was built for {self.input_size} inputs, got {input_size}"
+                )
+            return
+        self.input_size = input_size
+        seed = initializers.seed_for(f"{self.name}/kernel", self.seed)
+        kernel = initializers.glorot_uniform(input_size, self.units, seed=seed)
+        shape = (input_size, self.units)
+        self.variables = [create_variable(kernel, shape=shape, name=f"{self.name}/kernel")]
+        if self.use_bias:
+            bias = initializers.zeros()
+            name = f"{self.name}/bias"
+            self.variables.append(create_variable(bias, shape=(self.units,), name=name))
+
+    def __call__(self, inputs: Any) -> Any:
+        self.build(as_tensor(inputs).shape[1])
+        return super().__call__(inputs)
+
+    def requests(self, inputs: Any) -> list[Fetch]:
+        if not self.variables:
+            raise FailedPreconditionError(
+                f"layer {self.name!r} has no variables yet: give input_size=, or call it once"
+            )
+        return super().requests(inputs)
+
+    def forward(self, values: Sequence[NDArray[np.float32]], inputs: Any) -> Tensor:
+        tensor = as_tensor(inputs)
+        if tensor.shape[1] != self.input_size:
+            raise InvalidArgumentError(
+                f"layer {self.name!r} takes [n, {self.input_size}], got {tensor.shape}"
+            )
+        leaves = [whole(v, value) for v, value in zip(self.variables, values, strict=True)]
+        output = Tensor(tensor.value @ leaves[0].value)
+        bias = leaves[1].value if self.use_bias else np.zeros(self.units, dtype=np.float32)
+        if self.activation == "relu":
+            network.add_bias_relu(output.value, bias)
+        elif self.use_bias:
+            network.add_bias(output.value, bias)
+        return record(output, (tensor, *leaves), _Backward(self, tensor, leaves[0], output))
+
+
+class _Backward:
+    """Gradients of one call: to the inputs only where something upstream wants them."""
+
+    def __init__(self, layer: Dense, inputs: Tensor, kernel: Tensor, output: Tensor) -> None:
+        self.layer, self.inputs, self.kernel, self.output = layer, inputs, kernel, output
+
+    def __call__(self, gradient: NDArray[np.float32]) -> list[NDArray[np.float32] | None]:
+        bias_gradient = np.zeros(self.layer.units, dtype=np.float32)
+        if self.layer.activation == "relu":
+            upstream, gradient = gradient, np.empty_like(gradient)
+            network.relu_gradient(upstream, self.output.value, gradient, bias_gradient)
+        elif self.layer.use_bias:
+            network.column_sums(gradient, bias_gradient)
+        to_inputs = gradient @ self.kernel.value.T if self.inputs.tracked else None
+        to_kernel = self.inputs.value.T @ gradient
+        found: list[NDArray[np.float32] | None] = [to_inputs, to_kernel]
+        return [*found, bias_gradient] if self.layer.use_bias else found

@@ -1,0 +1,147 @@
+"""Embedding tables: one table for all fields of a batch, gathered straight into a matrix.
+
+Invariant: an id appears in at most one fetched row, so its gradient is summed before it travels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pstrain import initializers
+from pstrain.errors import InvalidArgumentError
+from pstrain.features import Features
+from pstrain.kernels import embedding as kernels
+from pstrain.layers.base import Layer, looked_up, whole
+from pstrain.tape import Tensor, record, record_all
+from pstrain.variable import create_variable
+from pstrain.vocabulary import Fetch, Lookup
+
+_FLOATS_PER_LINE = 16
+
+
+class Embedding(Layer):
+    """Rows of width ``dim`` for the ids of one or several fields, side by side.
+
+    ``vocabulary_sizes``: ids per field; all fields share one table of their sum. Inputs are int64
+    [n, fields] (or [n] for one field), each in ``[0, size of its field)``, or ``Features``, whose
+    ids are rows of the table already; output float32 [n, fields * dim].
+    """
+
+    def __init__(
+        self,
+        vocabulary_sizes: Sequence[int] | int,
+        dim: int,
+        *,
+        name: str = "embedding",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(name)
+        sizes = (vocabulary_sizes,) if isinstance(vocabulary_sizes, int) else vocabulary_sizes
+        self.vocabulary_sizes = tuple(sizes)
+        if dim < 1 or not self.vocabulary_sizes or min(self.vocabulary_sizes) < 1:
+            raise InvalidArgumentError(
+                f"layer {name!r}: dim and vocabulary sizes must be positive, got {dim} and "
+                f"{self.vocabulary_sizes}"
+            )
+        self.dim = dim
+        start = initializers.uniform(seed=initializers.seed_for(name, seed))
+        shape = (sum(self.vocabulary_sizes), dim)
+        self.variables = [create_variable(start, shape=shape, name=name)]
+
+    def table_rows(self, inputs: NDArray[Any] | Features) -> NDArray[np.int64]:
+        """Rows of the shared table, int64 [n, fields]. InvalidArgumentError for a wrong id."""
+        if isinstance(inputs, Features):
+            return inputs.ids
+        ids = np.asarray(inputs, dtype=np.int64)
+        ids = ids[:, None] if ids.ndim == 1 else ids
+        if ids.ndim != 2 or ids.shape[1] != len(self.vocabulary_sizes):
+            raise InvalidArgumentError(
+                f"layer {self.name!r} takes ids [n, {len(self.vocabulary_sizes)}], got {ids.shape}"
+            )
+        sizes = np.asarray(self.vocabulary_sizes, dtype=np.int64)
+        wrong = np.argwhere((ids < 0) | (ids >= sizes))
+        if len(wrong):
+            row, field = wrong[0]
+            raise InvalidArgumentError(
+                f"layer {self.name!r}: id {ids[row, field]} of row {row}, field {field} is outside "
+                f"[0, {sizes[field]})"
+            )
+        return ids + (np.cumsum(sizes) - sizes)
+
+    def requests(self, inputs: NDArray[Any] | Features) -> list[Fetch]:
+        return [Fetch(self.variables[0].spec, self.table_rows(inputs).reshape(-1))]
+
+    def forward(self, values: Sequence[Lookup], inputs: Any) -> Tensor:  # noqa: ARG002
+        lookup = values[0]
+        fields = len(self.vocabulary_sizes)
+        rows = looked_up(self.variables[0], lookup)
+        shape = (len(lookup.inverse) // fields, fields * self.dim)
+        output = Tensor(np.empty(shape, dtype=np.float32))
+        kernels.gather_fields(rows.value, lookup.inverse, fields, output.value)
+
+        def backward(gradient: NDArray[np.float32]) -> NDArray[np.float32]:
+            total = np.zeros_like(rows.value)
+            kernels.scatter_fields(gradient, lookup.inverse, fields, total)
+            return total
+
+        return record(output, (rows,), backward)
+
+
+class WideDeepTable(Layer):
+    """Wide weights and embeddings in one table: a row is [wide weight, dim embedding values].
+
+    One row per id means one cache miss and one request for both parts. From ``Features`` it makes
+    two tensors: the network's input, float32 [n, F * dim + D] (embeddings, then the dense
+    columns), and bias + sum of the wide weights, float32 [n, 1]. Wide weights and bias start at 0.
+    """
+
+    def __init__(
+        self, rows: int, fields: int, dim: int, *, name: str = "table", seed: int = 0
+    ) -> None:
+        super().__init__(name)
+        self.fields = fields
+        self.dim = dim
+        start = initializers.uniform(seed=initializers.seed_for(name, seed), zero_columns=1)
+        self.variables = [
+            create_variable(start, shape=(rows, 1 + dim), name=name),
+            create_variable(initializers.zeros(), shape=(1,), name=f"{name}/bias"),
+        ]
+
+    def requests(self, inputs: Features) -> list[Fetch]:
+        table, bias = self.variables
+        return [Fetch(table.spec, inputs.ids.reshape(-1)), Fetch(bias.spec)]
+
+    def forward(self, values: Sequence[Any], inputs: Features) -> tuple[Tensor, Tensor]:
+        lookup: Lookup = values[0]
+        rows = looked_up(self.variables[0], lookup)
+        bias = whole(self.variables[1], values[1])
+        fields, size = self.fields, len(inputs)
+        matrix = _padded_matrix(size, fields * self.dim + inputs.dense.shape[1])
+        wide = np.empty((size, 1), dtype=np.float32)
+        kernels.gather_wide_deep(
+            lookup.rows, bias.value, lookup.inverse, fields, matrix, wide.reshape(-1)
+        )
+        matrix[:, fields * self.dim :] = inputs.dense
+        outputs = (Tensor(matrix), Tensor(wide))
+
+        def backward(
+            to_matrix: NDArray[np.float32] | None, to_wide: NDArray[np.float32] | None
+        ) -> list[NDArray[np.float32]]:
+            deep = np.zeros_like(matrix) if to_matrix is None else to_matrix
+            plain = np.zeros(size, np.float32) if to_wide is None else to_wide.reshape(-1)
+            to_rows = np.zeros(rows.shape, dtype=np.float32)
+            kernels.scatter_wide_deep(deep, plain, lookup.inverse, fields, to_rows)
+            return [to_rows, plain.sum(keepdims=True)]
+
+        record_all(outputs, (rows, bias), backward)
+        return outputs
+
+
+def _padded_matrix(rows: int, width: int) -> NDArray[np.float32]:
+    """An empty matrix whose rows start on multiples of a cache line from each other."""
+    stride = -(-width // _FLOATS_PER_LINE) * _FLOATS_PER_LINE
+    return np.empty((rows, stride), dtype=np.float32)[:, :width]

@@ -1,0 +1,63 @@
+"""Loss functions: from what a model puts out and labels to one scalar to be minimised."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pstrain.errors import InvalidArgumentError
+from pstrain.kernels import losses as kernels
+from pstrain.tape import Tensor, record
+
+
+class BinaryCrossentropy:
+    """Mean log loss of binary labels. ``from_logits``: the input is logits, which is the stable way.
+
+    Call with labels [n] and logits (or probabilities) [n]; gives a float32 scalar Tensor. An empty
+    batch has loss 0.
+    """
+
+    def __init__(self, from_logits: bool = True) -> None:
+        self.from_logits = from_logits
+
+    def __call__(self, labels: ArrayLike, predictions: Tensor | NDArray[np.float32]) -> Tensor:
+        tensor = predictions if isinstance(predictions, Tensor) else Tensor(predictions)
+        targets = np.ascontiguousarray(labels, dtype=np.float32).reshape(-1)
+        values = np.ascontiguousarray(tensor.value, dtype=np.float32).reshape(-1)
+        if len(targets) != len(values):
+            raise InvalidArgumentError(f"{len(targets)} labels for {len(values)} predictions")
+        gradient = np.empty_like(values)
+        if not self.from_logits:
+            return self._from_probabilities(targets, values, tensor)
+        mean = kernels.cross_entropy(values, targets, gradient)
+        shape = tensor.shape
+
+        def backward(upstream: NDArray[np.float32]) -> NDArray[np.float32]:
+            return (gradient * upstream).reshape(shape)
+
+        return record(Tensor(np.float32(mean)), (tensor,), backward)
+
+    @staticmethod
+    def _from_probabilities(
+        labels: NDArray[np.float32], probabilities: NDArray[np.float32], tensor: Tensor
+    ) -> Tensor:
+        epsilon = 1e-7
+        each = np.empty(len(labels), dtype=np.float64)
+        kernels.log_losses(labels, probabilities, epsilon, each)
+        size, shape = max(len(labels), 1), tensor.shape
+
+        def backward(upstream: NDArray[np.float32]) -> NDArray[np.float32]:
+            p = np.clip(probabilities, epsilon, 1 - epsilon)
+            inside = (probabilities >= epsilon) & (probabilities <= 1 - epsilon)
+            slope = np.where(inside, (p - labels) / (p * (1 - p)), 0)
+            return (slope * (upstream / size)).astype(np.float32).reshape(shape)
+
+        return record(Tensor(np.float32(each.sum() / size)), (tensor,), backward)
+
+
+def sigmoid(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Probabilities from logits, float32 of the same shape."""
+    values = np.ascontiguousarray(logits, dtype=np.float32)
+    out = np.empty_like(values)
+    kernels.sigmoid(values.reshape(-1), out.reshape(-1))
+    return out

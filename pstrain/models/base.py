@@ -1,0 +1,129 @@
+"""What a model is: a feature schema, layers, and one fetch per step for all of them.
+
+Knows nothing of loops, data sources or clusters: ``fit``, ``evaluate`` and ``predict`` hand over
+to the modules that do. Invariant: a step changes nothing in the model, so threads may run steps
+of one model at once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pstrain.errors import DataError, InvalidArgumentError
+from pstrain.features import Features, FeatureSchema
+from pstrain.layers.base import Layer
+from pstrain.losses import BinaryCrossentropy, sigmoid
+from pstrain.tape import Tensor
+from pstrain.vocabulary import Fetch
+
+Batch = pa.RecordBatch | Features | Mapping[str, Any]
+
+
+class Model(ABC):
+    """Base of models that tell two classes apart.
+
+    A subclass makes its layers and says how they are connected. ``schema``: a ``FeatureSchema``,
+    a ``pa.Schema`` or anything with ``.schema``.
+    """
+
+    kind: ClassVar[str] = ""
+
+    def __init__(self, schema: Any) -> None:
+        self.schema = FeatureSchema.of(schema)
+        self.layers: list[Layer] = []
+        self.optimizer: Any = None
+        self.metrics: list[Any] = []
+        self._loss = BinaryCrossentropy(from_logits=True)
+
+    @property
+    def variables(self) -> list[Any]:
+        return [variable for layer in self.layers for variable in layer.variables]
+
+    @property
+    def trainable_variables(self) -> list[Any]:
+        return [variable for variable in self.variables if variable.trainable]
+
+    @property
+    def parameters(self) -> Any:
+        """The ``Parameters`` that hold the values of this model."""
+        return self.layers[0].parameters
+
+    def encode(self, batch: Batch) -> Features:
+        """What the model reads of a batch; ``Features`` pass through."""
+        return batch if isinstance(batch, Features) else self.schema.encode(batch)
+
+    def requests(self, features: Features) -> list[Fetch]:
+        """All that a step on ``features`` reads, layer by layer."""
+        return [request for layer in self.layers for request in layer.requests(features)]
+
+    @abstractmethod
+    def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:
+        """Logits, float32 [n, 1], from each layer's fetched values."""
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Logits, float32 [n, 1]. One fetch; recorded on the active tape."""
+        features = self.encode(batch)
+        return self.compute(self._fetch(features), features)
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Mean log loss of a batch, a scalar. DataError where the batch has no labels."""
+        features = self.encode(batch)
+        if features.labels is None:
+            raise DataError(
+                f"the batch has no label column {self.schema.label!r}, which a loss needs"
+            )
+        return self._loss(features.labels, self.compute(self._fetch(features), features))
+
+    def predict_on_batch(self, batch: Batch) -> NDArray[np.float32]:
+        """Probabilities of label 1, float32 [n]. Needs no labels."""
+        return sigmoid(self.forward(batch).value.reshape(-1))
+
+    def compile(self, optimizer: Any = None, metrics: Sequence[Any] = ()) -> None:
+        """Sets what ``fit`` optimises with and what ``evaluate`` reports besides the loss."""
+        self.optimizer = optimizer
+        self.metrics = list(metrics)
+
+    def fit(self, data: Any, **options: Any) -> Any:
+        """Trains; see :func:`pstrain.training.fit`."""
+        from pstrain.training import fit
+
+        return fit(self, data, **options)
+
+    def evaluate(self, data: Any, **options: Any) -> Any:
+        """Loss and metrics over data; see :func:`pstrain.evaluation.evaluate`."""
+        from pstrain.evaluation import evaluate
+
+        return evaluate(self, data, **options)
+
+    def predict(self, data: Any, **options: Any) -> Any:
+        """Probabilities for every row; see :func:`pstrain.evaluation.predict`."""
+        from pstrain.evaluation import predict
+
+        return predict(self, data, **options)
+
+    def get_config(self) -> dict[str, Any]:
+        """JSON form, from which :func:`pstrain.models.from_config` makes the same structure."""
+        return {"kind": self.kind, "schema": self.schema.to_json()}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Model:
+        """Inverse of :meth:`get_config`, with freshly made variables."""
+        if config.get("kind") != cls.kind:
+            raise InvalidArgumentError(f"{cls.__name__} cannot be made from {config.get('kind')!r}")
+        options = {k: v for k, v in config.items() if k not in ("kind", "schema")}
+        return cls(FeatureSchema.from_json(config["schema"]), **options)
+
+    def _fetch(self, features: Features) -> list[list[Any]]:
+        requests = [layer.requests(features) for layer in self.layers]
+        values = self.parameters.fetch([r for group in requests for r in group])
+        found, at = [], 0
+        for group in requests:
+            found.append(values[at : at + len(group)])
+            at += len(group)
+        return found

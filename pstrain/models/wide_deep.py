@@ -1,0 +1,73 @@
+"""Wide & Deep (Cheng et al., 2016): a linear model and a network over embeddings, added up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, ClassVar
+
+from pstrain.errors import InvalidArgumentError
+from pstrain.features import Features
+from pstrain.layers.dense import Dense
+from pstrain.layers.embedding import WideDeepTable
+from pstrain.models.base import Model
+from pstrain.tape import Tensor
+
+
+class WideDeep(Model):
+    """Logits = wide weights + linear(dense) + bias + network(embeddings and dense).
+
+    ``dim``: embedding values per category value; ``hidden``: units of the rectified layers. Wide
+    weight and embedding of a value are one row of one table.
+    """
+
+    kind: ClassVar[str] = "WideDeep"
+
+    def __init__(
+        self,
+        schema: Any,
+        dim: int = 16,
+        hidden: Sequence[int] = (64, 32),
+        *,
+        name: str = "wide_deep",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(schema)
+        if not self.schema.categorical:
+            raise InvalidArgumentError(
+                "WideDeep needs at least one categorical column; use LogisticRegression"
+            )
+        self.dim, self.hidden, self.name, self.seed = dim, tuple(hidden), name, seed
+        fields, dense = len(self.schema.categorical), len(self.schema.dense)
+        rows = self.schema.table_rows
+        self.table = WideDeepTable(rows, fields, dim, name=f"{name}/table", seed=seed)
+        sizes = [fields * dim + dense, *self.hidden]
+        self.deep = [
+            Dense(units, "relu", input_size=size, name=f"{name}/deep_{k}", seed=seed)
+            for k, (size, units) in enumerate(pairwise(sizes))
+        ]
+        # The table has the bias of the sum.
+        self.deep.append(_linear(sizes[-1], f"{name}/deep_out", seed))
+        self.linear = _linear(dense, f"{name}/linear", seed) if dense else None
+        self.layers = [self.table, *self.deep, *([self.linear] if self.linear else [])]
+
+    def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:
+        hidden, logits = self.table.forward(values[0], features)
+        for layer, value in zip(self.deep, values[1 : 1 + len(self.deep)], strict=True):
+            hidden = layer.forward(value, hidden)
+        logits = logits + hidden
+        if self.linear is not None:
+            logits = logits + self.linear.forward(values[-1], features.dense)
+        return logits
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {
+            "dim": self.dim,
+            "hidden": list(self.hidden),
+            "name": self.name,
+            "seed": self.seed,
+        }
+
+
+def _linear(input_size: int, name: str, seed: int) -> Dense:
+    return Dense(1, input_size=input_size, use_bias=False, name=name, seed=seed)
