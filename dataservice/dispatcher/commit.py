@@ -1,0 +1,71 @@
+"""Makes decisions durable in the order in which they were applied, many per write.
+
+A decision is applied under the service's lock, but its answer waits here, outside of it, until
+its frame and all earlier ones are on disk; meanwhile others decide, and their frames share the
+next write. Invariant: nobody is told of a fact that a restart could forget. A journal that fails
+once is never written again, so the service must stop answering.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from dataservice.errors import DataServiceError, UnavailableError
+from dataservice.runtime.journal import Journal
+
+logger = logging.getLogger(__name__)
+
+
+class GroupCommit:
+    """Frames on their way to a journal. Thread-safe."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._queue_lock = threading.Lock()
+        self._write_lock = threading.Lock()
+        self._frames: list[bytes] = []
+        self._enqueued = 0
+        self._durable = 0
+        self._failure: Exception | None = None
+
+    def enqueue(self, frame: bytes) -> None:
+        """Adds a frame; the caller's lock decides the order. Does not block."""
+        with self._queue_lock:
+            self._frames.append(frame)
+            self._enqueued += 1
+
+    def ticket(self) -> int:
+        """What to wait for, so that everything enqueued until now is durable."""
+        with self._queue_lock:
+            return self._enqueued
+
+    def wait_durable(self, ticket: int) -> None:
+        """Blocks until the ticket's frames are on disk; whoever comes first writes for all."""
+        if ticket <= self._durable and self._failure is None:
+            return
+        with self._write_lock:
+            self.check()
+            if ticket <= self._durable:
+                return
+            with self._queue_lock:
+                frames, self._frames = self._frames, []
+                upto = self._enqueued
+            self._write(frames)
+            self._durable = upto
+
+    def check(self) -> None:
+        """UnavailableError once the journal has failed."""
+        if self._failure is not None:
+            raise UnavailableError(
+                f"the dispatcher cannot write its journal ({self._failure}) and serves nothing "
+                "until it is restarted; see to the disk of its work_dir"
+            )
+
+    def _write(self, frames: list[bytes]) -> None:
+        try:
+            self._journal.append(frames)
+        except (DataServiceError, OSError, RuntimeError, ValueError) as error:
+            self._failure = error
+            logger.critical("the journal failed; the dispatcher stops answering: %s", error)
+            self.check()

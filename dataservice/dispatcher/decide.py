@@ -1,0 +1,346 @@
+"""Decisions about datasets, workers, jobs and readers: (state, request) -> facts and an answer.
+
+Pure: nothing here changes the state, reads a clock or makes an id. Bad requests raise; a request
+that changes nothing has no facts, so it costs no journal write and may be repeated freely.
+Decisions about windows are in `delivery`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.delivery import consumed_facts
+from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.requests import (
+    Decision,
+    OpenAnswer,
+    OpenIteration,
+    RegisterDataset,
+    RegisterWorker,
+)
+from dataservice.dispatcher.state import (
+    AT_MOST_ONCE,
+    EXACTLY_ONCE,
+    Dataset,
+    DispatcherState,
+    Iteration,
+    Job,
+)
+from dataservice.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+    UnimplementedError,
+)
+from dataservice.vocabulary import (
+    DatasetId,
+    IterationId,
+    ReaderId,
+    ShardingPolicy,
+    WorkerId,
+)
+
+_RESTARTED = "the dispatcher may have been restarted without fault_tolerant_mode"
+
+
+def register_dataset(state: DispatcherState, request: RegisterDataset) -> Decision:
+    """Answers the DatasetId; an explicit id that exists must have the same structure."""
+    if request.dataset_id is None:
+        dataset_id = DatasetId(str(state.next_dataset_number))
+    else:
+        dataset_id = DatasetId(request.dataset_id)
+        if not dataset_id:
+            raise InvalidArgumentError("dataset_id must not be empty; leave it out for a number")
+        if dataset_id in state.datasets:
+            _check_same_structure(state.datasets[dataset_id], request)
+            return Decision((), dataset_id)
+    registered = ev.DatasetRegistered(
+        dataset_id=dataset_id,
+        plan=request.plan,
+        schema=request.schema,
+        cardinality=request.cardinality,
+        compression=request.compression,
+    )
+    return Decision((registered,), dataset_id)
+
+
+def _check_same_structure(known: Dataset, request: RegisterDataset) -> None:
+    differences = _structure_differences(known, request)
+    if differences:
+        raise InvalidArgumentError(
+            "Datasets with the same ID should have the same structure: dataset "
+            f"{known.dataset_id!r} was registered with another {', '.join(differences)}; "
+            "choose another dataset_id"
+        )
+
+
+def _structure_differences(known: Dataset, other: Dataset | RegisterDataset) -> list[str]:
+    differences = []
+    if known.schema != other.schema:
+        differences.append("schema")
+    if known.cardinality != other.cardinality:
+        differences.append(f"cardinality ({known.cardinality}, now {other.cardinality})")
+    if known.compression != other.compression:
+        differences.append(f"compression ({known.compression}, now {other.compression})")
+    return differences
+
+
+def find_dataset(state: DispatcherState, dataset_id: DatasetId) -> Dataset:
+    """The dataset, or NotFoundError."""
+    dataset = state.datasets.get(dataset_id)
+    if dataset is None:
+        raise NotFoundError(
+            f"Dataset id {dataset_id} not found. It must be registered with register_dataset "
+            f"before it can be read; {_RESTARTED}"
+        )
+    return dataset
+
+
+def register_worker(state: DispatcherState, request: RegisterWorker) -> Decision:
+    """Adds a worker; an older one at the same address is lost, since an address has one owner."""
+    if not request.address:
+        raise InvalidArgumentError("a worker must register with the address readers connect to")
+    registered = ev.WorkerRegistered(
+        worker_id=request.worker_id,
+        address=request.address,
+        host=request.host,
+        pid=request.pid,
+    )
+    replaced = state.worker_by_address.get(request.address)
+    if replaced is None:
+        return Decision((registered,))
+    # The new one first: its tasks keep iterations going of which the old one had the last task.
+    return Decision((registered, ev.WorkerLost(worker_id=replaced)))
+
+
+def check_worker(state: DispatcherState, worker_id: WorkerId) -> None:
+    """NotFoundError asks the worker to register again."""
+    if worker_id not in state.workers:
+        raise NotFoundError(
+            f"worker {worker_id} is not registered: it was silent for longer than its lease, "
+            f"another worker took its address, or {_RESTARTED}"
+        )
+
+
+def ended_iterations(
+    state: DispatcherState, iteration_ids: Collection[IterationId]
+) -> tuple[IterationId, ...]:
+    """Those that a worker need not keep producers for."""
+    return tuple(
+        iteration_id
+        for iteration_id in iteration_ids
+        if (iteration := state.iterations.get(iteration_id)) is None or iteration.finished
+    )
+
+
+def lose_worker(state: DispatcherState, worker_id: WorkerId) -> Decision:
+    """A worker's lease ran out."""
+    if worker_id not in state.workers:
+        return Decision(())
+    return Decision((ev.WorkerLost(worker_id=worker_id),))
+
+
+def check_policy(policy: int) -> ShardingPolicy:
+    """The policy, or an error for one that is unknown or not offered."""
+    try:
+        chosen = ShardingPolicy(policy)
+    except ValueError:
+        raise InvalidArgumentError(f"unknown sharding policy {policy}") from None
+    if chosen not in (ShardingPolicy.OFF, ShardingPolicy.DYNAMIC):
+        raise UnimplementedError(
+            f"ShardingPolicy.{chosen.name} is not implemented; use ShardingPolicy.DYNAMIC to "
+            "read every row once, or ShardingPolicy.OFF to let every worker read all rows"
+        )
+    return chosen
+
+
+def find_iteration(state: DispatcherState, request: OpenIteration) -> Iteration | None:
+    """The running repetition that the request asks for; None when it has yet to begin.
+
+    Checks the request against the job of that name.
+    """
+    find_dataset(state, request.dataset_id)
+    check_policy(request.policy)
+    _check_open(request)
+    joined = state.iteration_of_reader.get(request.reader_id)
+    if joined is not None:
+        return state.iterations[joined]
+    job = _named_job(state, request)
+    if job is None or request.repetition not in job.iterations:
+        return None
+    return state.iterations[job.iterations[request.repetition]]
+
+
+def dataset_to_plan(state: DispatcherState, request: OpenIteration) -> Dataset | None:
+    """The dataset whose splits the repetition needs before it can begin; None when it needs none.
+
+    For a job that exists it is the job's, not the request's.
+    """
+    if request.reader_id in state.departed:
+        raise reader_gone(state, request.reader_id)
+    if find_iteration(state, request) is not None or request.policy is ShardingPolicy.OFF:
+        return None
+    job = _named_job(state, request)
+    return state.datasets[request.dataset_id if job is None else job.dataset_id]
+
+
+def _check_open(request: OpenIteration) -> None:
+    if request.job_name == "":
+        raise InvalidArgumentError("job_name must not be empty; leave it out for a private job")
+    if request.repetition < 0:
+        raise InvalidArgumentError(f"repetition must not be negative, got {request.repetition}")
+    if request.delivery not in (EXACTLY_ONCE, AT_MOST_ONCE):
+        raise InvalidArgumentError(
+            f"delivery must be {EXACTLY_ONCE!r} or {AT_MOST_ONCE!r}, got {request.delivery!r}"
+        )
+
+
+def _named_job(state: DispatcherState, request: OpenIteration) -> Job | None:
+    if request.job_name is None or request.job_name not in state.job_by_name:
+        return None
+    job = state.jobs[state.job_by_name[request.job_name]]
+    differences = _job_differences(state, job, request)
+    if differences:
+        raise InvalidArgumentError(
+            f"Tried to create job with name {request.job_name}, but found an existing job with "
+            f"different parameters: {'; '.join(differences)}. Use another job_name, or delete the "
+            f"job with `dataservice jobs delete`"
+        )
+    return job
+
+
+def _job_differences(state: DispatcherState, job: Job, request: OpenIteration) -> list[str]:
+    differences = []
+    if job.policy != request.policy:
+        now = ShardingPolicy(request.policy).name
+        differences.append(f"policy (existing {job.policy.name}, got {now})")
+    if job.delivery != request.delivery:
+        differences.append(f"delivery (existing {job.delivery}, got {request.delivery})")
+    # Every trainer registers the dataset it distributes, so ids differ where data do not.
+    if job.dataset_id != request.dataset_id:
+        existing = state.datasets[job.dataset_id]
+        other = _structure_differences(existing, state.datasets[request.dataset_id])
+        if other:
+            differences.append(f"dataset {job.dataset_id} has another {', '.join(other)}")
+    return differences
+
+
+def open_iteration(
+    state: DispatcherState, request: OpenIteration, plan: WindowPlan | None
+) -> Decision:
+    """Joins a reader to its repetition, which begins now with `plan` if there is none yet.
+
+    A retry with the reader's id joins nothing twice. Answers an OpenAnswer.
+    """
+    if request.reader_id in state.departed:
+        raise reader_gone(state, request.reader_id)
+    iteration = find_iteration(state, request)
+    if iteration is None and plan is None and request.policy is ShardingPolicy.DYNAMIC:
+        raise UnavailableError("the job was deleted while it was being opened; try again")
+    facts: list[ev.Event] = []
+    if iteration is None:
+        job = _named_job(state, request)
+        facts, answer = _begin(request, job, plan)
+    else:
+        dataset_id = state.jobs[iteration.job_id].dataset_id
+        answer = OpenAnswer(iteration.job_id, iteration.iteration_id, dataset_id)
+    if request.reader_id not in state.iteration_of_reader:
+        joined = ev.ReaderJoined(
+            reader_id=request.reader_id,
+            iteration_id=answer.iteration_id,
+            host=request.reader_host,
+            pid=request.reader_pid,
+        )
+        facts.append(joined)
+    return Decision(tuple(facts), answer)
+
+
+def _begin(
+    request: OpenIteration, job: Job | None, plan: WindowPlan | None
+) -> tuple[list[ev.Event], OpenAnswer]:
+    facts: list[ev.Event] = []
+    job_id = request.job_id if job is None else job.job_id
+    dataset_id = request.dataset_id if job is None else job.dataset_id
+    if job is None:
+        created = ev.JobCreated(
+            job_id=job_id,
+            name=request.job_name,
+            dataset_id=dataset_id,
+            policy=ShardingPolicy(request.policy),
+            delivery=request.delivery,
+        )
+        facts.append(created)
+    iteration_id = request.iteration_id
+    facts.append(
+        ev.IterationCreated(iteration_id=iteration_id, job_id=job_id, repetition=request.repetition)
+    )
+    if plan is not None:
+        facts.append(ev.WindowsPlanned(iteration_id=iteration_id, plan=plan))
+        facts.append(ev.RoundOpened(iteration_id=iteration_id))
+    return facts, OpenAnswer(job_id, iteration_id, dataset_id)
+
+
+def find_reader(
+    state: DispatcherState, reader_id: ReaderId, iteration_id: IterationId
+) -> Iteration:
+    """The iteration of a reader; an error that says what became of the reader otherwise."""
+    if state.iteration_of_reader.get(reader_id) != iteration_id:
+        raise reader_gone(state, reader_id)
+    return state.iterations[iteration_id]
+
+
+def reader_gone(
+    state: DispatcherState, reader_id: ReaderId
+) -> FailedPreconditionError | NotFoundError:
+    """Why the dispatcher does not serve this reader."""
+    if reader_id in state.departed:
+        return FailedPreconditionError(
+            f"reader {reader_id} is fenced: {state.departed[reader_id]}; make a new iterator"
+        )
+    return NotFoundError(f"Unknown reader {reader_id}: {_RESTARTED}")
+
+
+def release_reader(
+    state: DispatcherState, reader_id: ReaderId, consumed: tuple[RowMark, ...]
+) -> Decision:
+    """A reader closes; one that is gone already has nothing to release."""
+    iteration_id = state.iteration_of_reader.get(reader_id)
+    if iteration_id is None:
+        return Decision(())
+    facts = consumed_facts(state.iterations[iteration_id], reader_id, consumed)
+    return Decision((*facts, ev.ReaderReleased(reader_id=reader_id)))
+
+
+def lose_reader(state: DispatcherState, reader_id: ReaderId) -> Decision:
+    """A reader was silent for too long."""
+    if reader_id not in state.iteration_of_reader:
+        return Decision(())
+    return Decision((ev.ReaderLost(reader_id=reader_id),))
+
+
+def finish_task(state: DispatcherState, worker_id: WorkerId, iteration_id: IterationId) -> Decision:
+    """A worker has handed out all of its pass; repeats and late reports change nothing."""
+    iteration = state.iterations.get(iteration_id)
+    if iteration is None or iteration.tasks.get(worker_id) is not False:
+        return Decision(())
+    return Decision((ev.TaskFinished(iteration_id=iteration_id, worker_id=worker_id),))
+
+
+def collect_iteration(state: DispatcherState, iteration_id: IterationId) -> Decision:
+    """Drops an iteration that is still without readers."""
+    if iteration_id not in state.unread_iterations():
+        return Decision(())
+    return Decision((ev.IterationCollected(iteration_id=iteration_id),))
+
+
+def delete_job(state: DispatcherState, job_name: str) -> Decision:
+    """Deletes a job by its name or id; its readers are fenced."""
+    job_id = state.job_by_name.get(job_name)
+    if job_id is None:
+        job_id = next((known for known in state.jobs if known == job_name), None)
+    if job_id is None:
+        known = ", ".join(sorted(state.job_by_name)) or "none"
+        raise NotFoundError(f"no job is named {job_name!r}; named jobs: {known}")
+    return Decision((ev.JobDeleted(job_id=job_id),))

@@ -1,0 +1,184 @@
+"""Decisions about windows: which a worker gets for a reader, and what a reader's marks mean.
+
+Pure, like `decide`. Rules: a reader's own windows come first, because it has part of their rows;
+a lease ends only by its owner's word (a release or consumption) or the owner's loss, so that no
+row is delivered by two leases; towards the end of an epoch grants shrink, so that the last rows
+are shared by all workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.plans import RowMark
+from dataservice.dispatcher.requests import (
+    Decision,
+    Lease,
+    LeaseAnswer,
+    LeaseWindows,
+    Sync,
+    SyncAnswer,
+)
+from dataservice.dispatcher.state import DispatcherState, Iteration
+from dataservice.dispatcher.windows import Phase, WindowTable
+from dataservice.errors import FailedPreconditionError, InvalidArgumentError
+from dataservice.vocabulary import IterationId, ReaderId, WorkerId
+
+_NOTHING_EVER = LeaseAnswer((), True)
+_NOTHING_NOW = LeaseAnswer((), False)
+
+
+def open_round(state: DispatcherState, iteration_id: IterationId) -> Decision:
+    """Plans the next reading of the splits once the windows so far are leased."""
+    iteration = state.iterations.get(iteration_id)
+    if iteration is None or iteration.windows is None or not iteration.windows.needs_round():
+        return Decision(())
+    return Decision((ev.RoundOpened(iteration_id=iteration_id),))
+
+
+def give_back(state: DispatcherState, request: LeaseWindows) -> Decision:
+    """Fences the leases that a worker will not finish."""
+    iteration = state.iterations.get(request.iteration_id)
+    if iteration is None or iteration.windows is None or not request.returned:
+        return Decision(())
+    records = iteration.windows.records
+    fenced = tuple(
+        mark.window
+        for mark in request.returned
+        if (record := records.get(mark.window)) is not None
+        and record.phase is Phase.LEASED
+        and (record.worker, record.generation) == (request.worker_id, mark.generation)
+    )
+    return _fence(request.iteration_id, fenced)
+
+
+def lease_windows(state: DispatcherState, request: LeaseWindows) -> Decision:
+    """Grants up to `count` windows. Answers a LeaseAnswer; a repeated sequence, the same one."""
+    iteration = state.iterations.get(request.iteration_id)
+    if iteration is None or request.reader_id not in iteration.readers or iteration.finished:
+        return Decision((), _NOTHING_EVER)
+    table = iteration.windows
+    if table is None:
+        raise FailedPreconditionError(
+            f"{request.iteration_id} has no windows to lease: every worker reads all of it"
+        )
+    again = table.grants.get((request.worker_id, request.reader_id))
+    if again is not None and request.sequence and again[0] == request.sequence:
+        return Decision((), LeaseAnswer(_still_leased(table, request, again[1]), False))
+    chosen = table.candidates(request.reader_id, _grant_size(state, iteration, table, request))
+    if not chosen:
+        return Decision((), _NOTHING_NOW)
+    leased = ev.WindowsLeased(
+        iteration_id=request.iteration_id,
+        reader_id=request.reader_id,
+        worker_id=request.worker_id,
+        sequence=request.sequence,
+        windows=chosen,
+    )
+    return Decision((leased,), LeaseAnswer(tuple(_lease(table, w) for w in chosen), False))
+
+
+def _grant_size(
+    state: DispatcherState, iteration: Iteration, table: WindowTable, request: LeaseWindows
+) -> int:
+    """At most what was asked for, and a fair part of what is left of the last epoch."""
+    if not table.is_exhausted:
+        return max(0, request.count)
+    streams = max(1, len(iteration.readers) * len(state.workers))
+    fair = -(-table.claimable(request.reader_id) // (2 * streams))
+    return max(0, min(request.count, fair))
+
+
+def _still_leased(
+    table: WindowTable, request: LeaseWindows, windows: tuple[int, ...]
+) -> tuple[Lease, ...]:
+    held = set(table.leased_to(request.worker_id, request.reader_id))
+    return tuple(_lease(table, window) for window in windows if window in held)
+
+
+def _lease(table: WindowTable, index: int) -> Lease:
+    round_number, window = table.locate(index)
+    record = table.records.get(index)
+    generation, start_row = (0, 0) if record is None else (record.generation, record.start_row)
+    return Lease(index, generation, start_row, table.plan.epoch_of(round_number), window)
+
+
+def sync(state: DispatcherState, request: Sync) -> Decision:
+    """Records what a reader consumed, released, and which workers it lost.
+
+    `answer_sync` gives the answer, from the state with these facts.
+    """
+    iteration = state.iterations[request.iteration_id]
+    table = iteration.windows
+    if table is None:
+        return Decision(())
+    facts = consumed_facts(iteration, request.reader_id, request.consumed)
+    _check_marks(table, request.released)
+    released = tuple(m for m in request.released if table.is_releasable(request.reader_id, m))
+    if released:
+        facts.append(
+            ev.WindowsReleased(
+                iteration_id=request.iteration_id,
+                reader_id=request.reader_id,
+                marks=released,
+            )
+        )
+    answered = {mark.window for mark in released}
+    broken = _leased_by(table, request.broken_worker_ids, request.reader_id)
+    facts.extend(_fence(request.iteration_id, tuple(w for w in broken if w not in answered)).events)
+    return Decision(tuple(facts))
+
+
+def answer_sync(state: DispatcherState, request: Sync) -> SyncAnswer:
+    """What the reader must release, and whether anything is left for it."""
+    iteration = state.iterations[request.iteration_id]
+    fences: tuple[RowMark, ...] = ()
+    if iteration.windows is not None:
+        mine = iteration.windows.readers[request.reader_id]
+        records = iteration.windows.records
+        fences = tuple(
+            RowMark(window, records[window].generation, records[window].start_row, False)
+            for window in sorted(mine.fencing)
+        )
+    return SyncAnswer(fences, iteration.is_over_for(request.reader_id), iteration.finished)
+
+
+def consumed_facts(
+    iteration: Iteration, reader_id: ReaderId, marks: tuple[RowMark, ...]
+) -> list[ev.Event]:
+    """The fact that rows were consumed; none when all of it is known already."""
+    if iteration.windows is None:
+        return []
+    _check_marks(iteration.windows, marks)
+    news = tuple(mark for mark in marks if _is_news(iteration.windows, reader_id, mark))
+    if not news:
+        return []
+    consumed = ev.RowsConsumed(iteration_id=iteration.iteration_id, reader_id=reader_id, marks=news)
+    return [consumed]
+
+
+def _is_news(table: WindowTable, reader_id: ReaderId, mark: RowMark) -> bool:
+    record = table.records.get(mark.window)
+    if record is None or record.owner != reader_id:
+        return False
+    return mark.row > record.consumed_row or (mark.final and record.phase is not Phase.PENDING)
+
+
+def _check_marks(table: WindowTable, marks: Iterable[RowMark]) -> None:
+    for mark in marks:
+        if not 0 <= mark.window < table.cursor or mark.row < 0:
+            raise InvalidArgumentError(
+                f"mark {tuple(mark)} is about a window that was never leased, or a negative row; "
+                f"windows 0 to {table.cursor - 1} were leased so far"
+            )
+
+
+def _leased_by(table: WindowTable, workers: Iterable[WorkerId], reader_id: ReaderId) -> list[int]:
+    return [window for worker in workers for window in table.leased_to(worker, reader_id)]
+
+
+def _fence(iteration_id: IterationId, windows: tuple[int, ...]) -> Decision:
+    if not windows:
+        return Decision(())
+    return Decision((ev.WindowsFenced(iteration_id=iteration_id, windows=windows),))

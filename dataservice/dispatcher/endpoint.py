@@ -1,0 +1,204 @@
+"""The dispatcher's service on the wire: messages become values, values become messages.
+
+No decisions, no state of its own. One method per RPC, named after it; errors are raised and
+carried by the RPC layer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Final
+
+from dataservice.dispatcher.decide import check_policy
+from dataservice.dispatcher.plans import RowMark
+from dataservice.dispatcher.requests import (
+    Lease,
+    LeaseWindows,
+    OpenIteration,
+    RegisterDataset,
+    RegisterWorker,
+    Sync,
+)
+from dataservice.dispatcher.service import DispatcherService
+from dataservice.dispatcher.state import EXACTLY_ONCE, Worker
+from dataservice.dispatcher.status import ReaderReport, WorkerReport
+from dataservice.runtime.identity import new_id
+from dataservice.sharding import Split
+from dataservice.vocabulary import DatasetId, IterationId, JobId, ReaderId, WorkerId
+from dataservice.wire import dispatcher_pb2 as pb
+
+PROTOCOL_VERSION: Final = 1
+
+
+class DispatcherEndpoint:
+    """Implements the `Dispatcher` service of the .proto file."""
+
+    def __init__(self, service: DispatcherService) -> None:
+        self._service = service
+        self._dispatcher_id = new_id("dispatcher")
+
+    def get_version(self, _: pb.GetVersionRequest) -> pb.GetVersionReply:
+        return pb.GetVersionReply(protocol=PROTOCOL_VERSION, dispatcher_id=self._dispatcher_id)
+
+    def register_dataset(self, request: pb.RegisterDatasetRequest) -> pb.RegisterDatasetReply:
+        dataset_id = self._service.register_dataset(
+            RegisterDataset(
+                plan=request.plan,
+                schema=request.schema,
+                cardinality=request.cardinality,
+                compression=request.compression,
+                dataset_id=request.dataset_id if request.HasField("dataset_id") else None,
+            )
+        )
+        return pb.RegisterDatasetReply(dataset_id=dataset_id)
+
+    def get_dataset(self, request: pb.GetDatasetRequest) -> pb.GetDatasetReply:
+        dataset = self._service.get_dataset(DatasetId(request.dataset_id))
+        return pb.GetDatasetReply(
+            plan=dataset.plan,
+            schema=dataset.schema,
+            cardinality=dataset.cardinality,
+            compression=dataset.compression,
+        )
+
+    def register_worker(self, request: pb.RegisterWorkerRequest) -> pb.RegisterWorkerReply:
+        worker_id = WorkerId(new_id("worker"))
+        self._service.register_worker(
+            RegisterWorker(
+                worker_id=worker_id,
+                address=request.address,
+                host=request.host,
+                pid=request.pid,
+            )
+        )
+        return pb.RegisterWorkerReply(worker_id=worker_id, lease_s=self._service.worker_lease_s)
+
+    def worker_heartbeat(self, request: pb.WorkerHeartbeatRequest) -> pb.WorkerHeartbeatReply:
+        ended = self._service.heartbeat(
+            WorkerId(request.worker_id),
+            [IterationId(iteration_id) for iteration_id in request.iteration_ids],
+            WorkerReport(
+                rows_sent=request.rows_sent,
+                rate_rows_per_s=request.rate_rows_per_s,
+                buffered_bytes=request.buffered_bytes,
+            ),
+        )
+        return pb.WorkerHeartbeatReply(ended_iteration_ids=ended)
+
+    def lease_windows(self, request: pb.LeaseWindowsRequest) -> pb.LeaseWindowsReply:
+        answer = self._service.lease_windows(
+            LeaseWindows(
+                worker_id=WorkerId(request.worker_id),
+                iteration_id=IterationId(request.iteration_id),
+                reader_id=ReaderId(request.reader_id),
+                count=request.count,
+                returned=_marks(request.returned),
+                sequence=request.sequence,
+            ),
+            request.wait_s,
+        )
+        leases = [_lease_message(lease) for lease in answer.leases]
+        return pb.LeaseWindowsReply(windows=leases, ended=answer.ended)
+
+    def finish_task(self, request: pb.FinishTaskRequest) -> pb.FinishTaskReply:
+        self._service.finish_task(WorkerId(request.worker_id), IterationId(request.iteration_id))
+        return pb.FinishTaskReply()
+
+    def open_iteration(self, request: pb.OpenIterationRequest) -> pb.OpenIterationReply:
+        reader_id = ReaderId(request.reader_id or new_id("reader"))
+        answer, dataset, workers = self._service.open_iteration(
+            OpenIteration(
+                dataset_id=DatasetId(request.dataset_id),
+                policy=check_policy(request.policy),
+                job_name=request.job_name if request.HasField("job_name") else None,
+                repetition=request.repetition,
+                delivery=request.delivery or EXACTLY_ONCE,
+                reader_id=reader_id,
+                job_id=JobId(new_id("job")),
+                iteration_id=IterationId(new_id("iteration")),
+                reader_host=request.reader_host,
+                reader_pid=request.reader_pid,
+            )
+        )
+        return pb.OpenIterationReply(
+            job_id=answer.job_id,
+            iteration_id=answer.iteration_id,
+            reader_id=reader_id,
+            schema=dataset.schema,
+            compression=dataset.compression,
+            cardinality=dataset.cardinality,
+            heartbeat_s=self._service.reader_heartbeat_s,
+            workers=_worker_messages(workers),
+            dataset_id=dataset.dataset_id,
+        )
+
+    def sync(self, request: pb.SyncRequest) -> pb.SyncReply:
+        answer, workers = self._service.sync(
+            Sync(
+                reader_id=ReaderId(request.reader_id),
+                iteration_id=IterationId(request.iteration_id),
+                consumed=_marks(request.consumed),
+                released=_marks(request.released),
+                broken_worker_ids=tuple(map(WorkerId, request.broken_worker_ids)),
+            ),
+            ReaderReport(rows_consumed=request.rows_consumed, wait_share=request.wait_share),
+        )
+        return pb.SyncReply(
+            workers=_worker_messages(workers),
+            fences=[pb.Mark(**mark._asdict()) for mark in answer.fences],
+            ended=answer.ended,
+            iteration_finished=answer.iteration_finished,
+        )
+
+    def release_reader(self, request: pb.ReleaseReaderRequest) -> pb.ReleaseReaderReply:
+        self._service.release_reader(ReaderId(request.reader_id), _marks(request.consumed))
+        return pb.ReleaseReaderReply()
+
+    def get_status(self, _: pb.GetStatusRequest) -> pb.GetStatusReply:
+        return pb.GetStatusReply(json=json.dumps(self._service.status()))
+
+    def list_jobs(self, _: pb.ListJobsRequest) -> pb.ListJobsReply:
+        return pb.ListJobsReply(json=json.dumps(self._service.jobs()))
+
+    def delete_job(self, request: pb.DeleteJobRequest) -> pb.DeleteJobReply:
+        self._service.delete_job(request.job_name)
+        return pb.DeleteJobReply()
+
+    def list_datasets(self, _: pb.ListDatasetsRequest) -> pb.ListDatasetsReply:
+        return pb.ListDatasetsReply(json=json.dumps(self._service.datasets()))
+
+
+def _marks(messages: Iterable[pb.Mark]) -> tuple[RowMark, ...]:
+    return tuple(RowMark(m.window, m.generation, m.row, m.final) for m in messages)
+
+
+def _worker_messages(workers: Iterable[Worker]) -> list[pb.WorkerInfo]:
+    return [
+        pb.WorkerInfo(worker_id=worker.worker_id, address=worker.address, host=worker.host)
+        for worker in workers
+    ]
+
+
+def _lease_message(lease: Lease) -> pb.WindowLease:
+    return pb.WindowLease(
+        window=lease.window_index,
+        generation=lease.generation,
+        start_row=lease.start_row,
+        epoch=lease.epoch,
+        window_in_epoch=lease.window.index,
+        splits=[_split_message(split) for split in lease.window.splits],
+    )
+
+
+def _split_message(split: Split) -> pb.Split:
+    return pb.Split(
+        segment=split.segment,
+        path=split.path,
+        row_groups=split.row_groups or (),
+        start=split.start,
+        stop=split.stop,
+        rows=split.rows,
+        size_bytes=split.size_bytes,
+        version=split.version,
+    )

@@ -1,0 +1,226 @@
+"""Facts about the data service: what happened, in the past tense, and how each is written down.
+
+The journal holds nothing else, and `DispatcherState.apply` reads nothing else. Pure: no clock, no
+random, so ids are fields. A frame is one decision, JSON of a list of facts: a torn tail loses a
+whole decision or nothing. Invariant: `decode_frame(encode_frame(events)) == events`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from dataservice.dispatcher.plans import RowMark, WindowPlan, plan_from_json, plan_to_json
+from dataservice.errors import DataLossError
+from dataservice.vocabulary import (
+    DatasetId,
+    IterationId,
+    JobId,
+    ReaderId,
+    ShardingPolicy,
+    WorkerId,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetRegistered(Event):
+    dataset_id: DatasetId
+    plan: bytes
+    schema: bytes
+    cardinality: int
+    compression: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRegistered(Event):
+    """A worker joined; it gets a task of every unfinished iteration without windows."""
+
+    worker_id: WorkerId
+    address: str
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLost(Event):
+    """A worker was silent for too long or replaced: leases are fenced, tasks count as finished."""
+
+    worker_id: WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCreated(Event):
+    job_id: JobId
+    name: str | None
+    dataset_id: DatasetId
+    policy: ShardingPolicy
+    delivery: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDeleted(Event):
+    """A job, its iterations and their readers are gone; its name is free."""
+
+    job_id: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationCreated(Event):
+    """A repetition of a job began; one without windows gives every worker a task."""
+
+    iteration_id: IterationId
+    job_id: JobId
+    repetition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationCollected(Event):
+    """An iteration that nobody read was dropped; its repetition may begin anew."""
+
+    iteration_id: IterationId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowsPlanned(Event):
+    """An iteration got its splits; windows follow from them and the round."""
+
+    iteration_id: IterationId
+    plan: WindowPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundOpened(Event):
+    """The windows of the next reading of the splits became claimable."""
+
+    iteration_id: IterationId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderJoined(Event):
+    reader_id: ReaderId
+    iteration_id: IterationId
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderReleased(Event):
+    """A reader closed: what it did not consume goes to others."""
+
+    reader_id: ReaderId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderLost(Event):
+    """A reader was silent for too long: as if it had closed, and it may not come back."""
+
+    reader_id: ReaderId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowsLeased(Event):
+    iteration_id: IterationId
+    reader_id: ReaderId
+    worker_id: WorkerId
+    sequence: int
+    windows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsConsumed(Event):
+    """A reader is done with these rows; they are never delivered again."""
+
+    iteration_id: IterationId
+    reader_id: ReaderId
+    marks: tuple[RowMark, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowsFenced(Event):
+    """Leases ended whose owner has yet to say what it received."""
+
+    iteration_id: IterationId
+    windows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowsReleased(Event):
+    """A reader said what it received and takes no more under these leases."""
+
+    iteration_id: IterationId
+    reader_id: ReaderId
+    marks: tuple[RowMark, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFinished(Event):
+    """A worker handed out the last element of its pass over the whole dataset."""
+
+    iteration_id: IterationId
+    worker_id: WorkerId
+
+
+_FACTS: dict[str, type[Event]] = {cls.__name__: cls for cls in Event.__subclasses__()}
+
+
+def _encode_bytes(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _decode_marks(rows: list[list[int]]) -> tuple[RowMark, ...]:
+    return tuple(RowMark(window, generation, row, bool(f)) for window, generation, row, f in rows)
+
+
+# Fields whose type JSON does not have, by the name of the type.
+_ENCODERS: dict[str, Callable[[Any], Any]] = {"bytes": _encode_bytes, "WindowPlan": plan_to_json}
+_DECODERS: dict[str, Callable[[Any], Any]] = {
+    "bytes": base64.b64decode,
+    "WindowPlan": plan_from_json,
+    "ShardingPolicy": ShardingPolicy,
+    "tuple[int, ...]": tuple,
+    "tuple[RowMark, ...]": _decode_marks,
+}
+
+
+def encode_frame(events: Sequence[Event]) -> bytes:
+    """One decision as bytes."""
+    return json.dumps([_encode_event(event) for event in events], separators=(",", ":")).encode()
+
+
+def decode_frame(frame: bytes) -> tuple[Event, ...]:
+    """The facts of a frame; DataLossError when it holds anything else."""
+    try:
+        return tuple(_decode_event(item) for item in json.loads(frame))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataLossError(
+            f"the journal holds a frame that is not a list of known facts ({error!r}); was it "
+            "written by a newer version? Use that version, or start with an empty work_dir"
+        ) from error
+
+
+def _encode_event(event: Event) -> list[Any]:
+    values: dict[str, Any] = {}
+    for entry in fields(event):
+        value = getattr(event, entry.name)
+        encode = _ENCODERS.get(str(entry.type))
+        values[entry.name] = value if encode is None else encode(value)
+    return [type(event).__name__, values]
+
+
+def _decode_event(item: list[Any]) -> Event:
+    name, values = item
+    cls = _FACTS[name]
+    arguments: dict[str, Any] = {}
+    for entry in fields(cls):
+        value = values[entry.name]
+        decode = _DECODERS.get(str(entry.type))
+        arguments[entry.name] = value if decode is None else decode(value)
+    return cls(**arguments)

@@ -1,0 +1,83 @@
+"""What must hold in every state; run after each step in tests, never in the hot path.
+
+Every index is compared with the records it is an index of. Raises AssertionError with the
+offending ids.
+"""
+
+from __future__ import annotations
+
+from dataservice.dispatcher.state import DispatcherState, Iteration
+from dataservice.dispatcher.windows import Phase, WindowTable
+from dataservice.vocabulary import ShardingPolicy
+
+
+def check_invariants(state: DispatcherState) -> None:
+    """Raises AssertionError where two parts of the state contradict each other."""
+    _check_registries(state)
+    for iteration in state.iterations.values():
+        _check_iteration(state, iteration)
+        if iteration.windows is not None:
+            check_windows(iteration.windows)
+            _check_parties(state, iteration, iteration.windows)
+
+
+def _check_registries(state: DispatcherState) -> None:
+    for address, worker_id in state.worker_by_address.items():
+        assert state.workers[worker_id].address == address, worker_id
+    assert len(state.worker_by_address) == len(state.workers), "two workers share an address"
+    for name, job_id in state.job_by_name.items():
+        assert state.jobs[job_id].name == name, name
+    for job in state.jobs.values():
+        assert job.dataset_id in state.datasets, job.job_id
+        for repetition, iteration_id in job.iterations.items():
+            iteration = state.iterations[iteration_id]
+            assert (iteration.job_id, iteration.repetition) == (job.job_id, repetition)
+    assert str(state.next_dataset_number) not in state.datasets
+    assert sum(len(job.iterations) for job in state.jobs.values()) == len(state.iterations)
+    assert not set(state.departed) & set(state.iteration_of_reader), "a reader is here and gone"
+
+
+def _check_iteration(state: DispatcherState, iteration: Iteration) -> None:
+    job = state.jobs[iteration.job_id]
+    assert (iteration.windows is None) == (job.policy is ShardingPolicy.OFF)
+    for reader_id in iteration.readers:
+        assert state.iteration_of_reader[reader_id] == iteration.iteration_id, reader_id
+    if iteration.windows is None:
+        live = {worker for worker, finished in iteration.tasks.items() if not finished}
+        assert live <= set(state.workers), live
+        assert iteration.finished or not iteration.tasks or live
+    else:
+        assert iteration.finished == iteration.windows.is_finished(), iteration.iteration_id
+
+
+def _check_parties(state: DispatcherState, iteration: Iteration, table: WindowTable) -> None:
+    assert set(table.readers) == set(iteration.readers)
+    for worker_id, windows in table.leases.items():
+        assert not windows or worker_id in state.workers, worker_id
+
+
+def check_windows(table: WindowTable) -> None:
+    """Raises AssertionError where an index of the table contradicts its records."""
+    assert 0 <= table.cursor <= table.planned
+    assert table.done == table.cursor - len(table.records), "a window is neither open nor done"
+    assert all(0 <= index < table.cursor for index in table.records)
+    for index, record in table.records.items():
+        assert (record.phase is Phase.LEASED) == (record.worker is not None), index
+        assert (record.owner is not None) or record.phase is Phase.PENDING, index
+        assert (index in table.orphans) == (record.owner is None), index
+        if record.worker is not None:
+            assert index in table.leases[record.worker], index
+        if record.owner is not None:
+            assert index in table.readers[record.owner].owned, index
+    for worker, windows in table.leases.items():
+        assert all(table.records[index].worker == worker for index in windows), worker
+    for reader, mine in table.readers.items():
+        assert all(table.records[index].owner == reader for index in mine.owned), reader
+        for phase, indices in (
+            (Phase.PENDING, set(mine.pending)),
+            (Phase.FENCING, mine.fencing),
+            (Phase.RECEIVED, mine.received),
+        ):
+            expected = {i for i in mine.owned if table.records[i].phase is phase}
+            assert indices == expected, (reader, phase)
+    assert set(table.orphans) <= set(table.records)

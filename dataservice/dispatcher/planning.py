@@ -1,0 +1,30 @@
+"""From an encoded plan to the windows of an iteration: lists sources, reads footers, runs nothing.
+
+The only part of the dispatcher that touches users' files. Plans are decoded, never unpickled: a
+user's function stays bytes here.
+"""
+
+from __future__ import annotations
+
+from dataservice.dataset.plan import decode_plan
+from dataservice.dataset.splits import linearise, plan_splits
+from dataservice.dispatcher.plans import WindowPlan
+from dataservice.sharding import total_rows, window_target_rows
+
+
+def plan_windows(plan: bytes, repetition: int) -> WindowPlan:
+    """How a repetition of the plan is cut.
+
+    Blocks while sources are listed. UnsplittableError when rows cannot be divided among workers,
+    SourceError for files that cannot be read.
+    """
+    linear = linearise(decode_plan(plan))
+    splits = tuple(plan_splits(linear))
+    return WindowPlan(
+        splits=splits,
+        target_rows=window_target_rows(total_rows(splits), linear.buffer_size),
+        rounds=linear.repeat,
+        shuffle_seed=linear.seed if linear.shuffles else None,
+        reshuffles=linear.reshuffles,
+        repetition=repetition,
+    )

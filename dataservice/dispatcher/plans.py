@@ -1,0 +1,91 @@
+"""How an iteration is cut into windows, and what is said about their rows.
+
+Pure values. Invariant: a plan and a round number give the same windows in every process, so the
+journal holds the splits once and no window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dataservice.sharding import Split, Window, epoch_of, make_windows
+
+
+class RowMark(NamedTuple):
+    """Output rows [0, row) of a window; `final` says that the window has no more."""
+
+    window: int
+    generation: int
+    row: int
+    final: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowPlan:
+    """How an iteration is cut: from it and an epoch number all windows follow.
+
+    `rounds` is how often the splits are read, None for ever. `shuffle_seed` None keeps the order
+    of the splits; `reshuffles` False uses the order of epoch 0 in every epoch.
+    """
+
+    splits: tuple[Split, ...]
+    target_rows: int
+    rounds: int | None = 1
+    shuffle_seed: int | None = None
+    reshuffles: bool = True
+    repetition: int = 0
+
+    def windows_of(self, round_number: int) -> tuple[Window, ...]:
+        """Windows of one reading of the splits."""
+        return make_windows(
+            self.splits,
+            epoch=self.epoch_of(round_number) if self.reshuffles else 0,
+            shuffle_seed=self.shuffle_seed,
+            target_rows=self.target_rows,
+        )
+
+    def epoch_of(self, round_number: int) -> int:
+        """Epoch number that keys the shuffles of a round."""
+        return epoch_of(self.repetition, round_number, self.rounds)
+
+
+def plan_to_json(plan: WindowPlan) -> dict[str, Any]:
+    """The plan as JSON values; paths, which repeat, are written once."""
+    paths: dict[tuple[str | None, int, str], int] = {}
+    rows = []
+    for split in plan.splits:
+        file = (split.path, split.size_bytes, split.version)
+        at = paths.setdefault(file, len(paths))
+        groups = None if split.row_groups is None else list(split.row_groups)
+        rows.append([split.segment, at, groups, split.start, split.stop, split.rows])
+    return {
+        "files": list(paths),
+        "splits": rows,
+        "target_rows": plan.target_rows,
+        "rounds": plan.rounds,
+        "shuffle_seed": plan.shuffle_seed,
+        "reshuffles": plan.reshuffles,
+        "repetition": plan.repetition,
+    }
+
+
+def plan_from_json(values: dict[str, Any]) -> WindowPlan:
+    """The plan that `plan_to_json` wrote."""
+    files = values.pop("files")
+    splits = []
+    for segment, at, groups, start, stop, rows in values.pop("splits"):
+        path, size_bytes, version = files[at]
+        splits.append(
+            Split(
+                segment=segment,
+                path=path,
+                row_groups=None if groups is None else tuple(groups),
+                start=start,
+                stop=stop,
+                rows=rows,
+                size_bytes=size_bytes,
+                version=version,
+            )
+        )
+    return WindowPlan(splits=tuple(splits), **values)

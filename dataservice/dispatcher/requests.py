@@ -1,0 +1,115 @@
+"""What is asked of the dispatcher, and what it answers: the values that decisions are made of.
+
+One request per kind of call, named in the imperative; the wire and its types stay outside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dataservice.dispatcher.events import Event
+from dataservice.dispatcher.plans import RowMark
+from dataservice.sharding import Window
+from dataservice.vocabulary import (
+    DatasetId,
+    IterationId,
+    JobId,
+    ReaderId,
+    ShardingPolicy,
+    WorkerId,
+)
+
+
+class Decision(NamedTuple):
+    """Facts to record and apply, in this order, and what to answer once they are durable."""
+
+    events: tuple[Event, ...]
+    reply: object = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterDataset:
+    """`dataset_id` None asks for a number."""
+
+    plan: bytes
+    schema: bytes
+    cardinality: int
+    compression: str
+    dataset_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterWorker:
+    worker_id: WorkerId
+    address: str
+    host: str = ""
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenIteration:
+    """The ids are for what does not exist yet; `reader_id` is the reader's own."""
+
+    dataset_id: DatasetId
+    policy: ShardingPolicy
+    job_name: str | None
+    repetition: int
+    delivery: str
+    reader_id: ReaderId
+    job_id: JobId
+    iteration_id: IterationId
+    reader_host: str = ""
+    reader_pid: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseWindows:
+    worker_id: WorkerId
+    iteration_id: IterationId
+    reader_id: ReaderId
+    count: int
+    returned: tuple[RowMark, ...] = ()
+    sequence: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sync:
+    reader_id: ReaderId
+    iteration_id: IterationId
+    consumed: tuple[RowMark, ...] = ()
+    released: tuple[RowMark, ...] = ()
+    broken_worker_ids: tuple[WorkerId, ...] = ()
+
+
+class Lease(NamedTuple):
+    """One window to run for a reader, from output row `start_row` on."""
+
+    window_index: int
+    generation: int
+    start_row: int
+    epoch: int
+    window: Window
+
+
+class LeaseAnswer(NamedTuple):
+    """`ended`: no window will ever come for this reader."""
+
+    leases: tuple[Lease, ...]
+    ended: bool
+
+
+class OpenAnswer(NamedTuple):
+    """What a reader has joined."""
+
+    job_id: JobId
+    iteration_id: IterationId
+    dataset_id: DatasetId
+
+
+class SyncAnswer(NamedTuple):
+    """`ended`: this reader has nothing more to receive, unless another gives windows back."""
+
+    fences: tuple[RowMark, ...]
+    ended: bool
+    iteration_finished: bool

@@ -1,0 +1,174 @@
+"""A dispatcher as an object: configuration in, an address out, started and stopped at will.
+
+Wires service, endpoint, journal and the RPC server together and owns their lifetimes and the
+housekeeping thread. Any number of dispatchers may live in one process.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from dataservice.config import DispatcherConfig
+from dataservice.dispatcher.endpoint import DispatcherEndpoint
+from dataservice.dispatcher.planning import plan_windows
+from dataservice.dispatcher.service import DispatcherService
+from dataservice.errors import (
+    DataServiceError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+)
+from dataservice.runtime.auth import TlsConfig, resolve_token
+from dataservice.runtime.clock import SystemClock
+from dataservice.runtime.journal import Journal, SqliteJournal
+from dataservice.runtime.rpc import RpcServer
+from dataservice.runtime.threads import StoppableThread
+from dataservice.vocabulary import PROTOCOL, format_address
+from dataservice.wire import dispatcher_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+JOURNAL_FILE: Final = "journal.sqlite"
+_ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+class DispatchServer:
+    """A dispatcher that serves in the background until it is stopped.
+
+    `start()` a second time does nothing; after `stop()` it raises FailedPreconditionError. All
+    methods are thread-safe.
+    """
+
+    def __init__(self, config: DispatcherConfig | None = None, start: bool = True) -> None:
+        if config is not None and not isinstance(config, DispatcherConfig):
+            raise InvalidArgumentError(
+                f"config must be a DispatcherConfig or None, got {type(config).__name__}"
+            )
+        self._config = config or DispatcherConfig()
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._journal: Journal | None = None
+        self._service: DispatcherService | None = None
+        self._rpc: RpcServer | None = None
+        self._housekeeping: StoppableThread | None = None
+        if start:
+            self.start()
+
+    @property
+    def target(self) -> str:
+        """Where clients and workers reach it, like ``grpc://127.0.0.1:5050``."""
+        if self._rpc is None:
+            raise FailedPreconditionError("the dispatcher has no address before start()")
+        host = _ANY_HOST.get(self._config.host, self._config.host)
+        return f"{PROTOCOL}://{format_address(host, self._rpc.port)}"
+
+    def start(self) -> None:
+        """Restores the journal, if there is one, and serves.
+
+        AddressInUseError when the port is taken, DataLossError when the journal is damaged.
+        """
+        with self._lock:
+            if self._stopped.is_set():
+                raise FailedPreconditionError(
+                    "a stopped dispatcher cannot start again; make a new DispatchServer"
+                )
+            if self._rpc is not None:
+                return
+            try:
+                self._serve()
+            except BaseException:
+                self._release()
+                raise
+            logger.info("dispatcher serves at %s", self.target)
+
+    def _serve(self) -> None:
+        config = self._config
+        token = resolve_token(config.token)
+        if config.fault_tolerant_mode:
+            self._journal = _open_journal(config)
+        self._service = DispatcherService(
+            clock=SystemClock(),
+            planner=plan_windows,
+            journal=self._journal,
+            worker_timeout_s=config.worker_timeout_s,
+            client_timeout_s=config.client_timeout_s,
+            job_gc_timeout_s=config.job_gc_timeout_s,
+            job_gc_check_interval_s=config.job_gc_check_interval_s,
+        )
+        tls = TlsConfig.of(config.tls_cert_path, config.tls_key_path, config.tls_ca_path)
+        rpc = RpcServer(config.host, config.port, token=token, tls=tls)
+        rpc.add_service(
+            pb.DESCRIPTOR.services_by_name["Dispatcher"], DispatcherEndpoint(self._service)
+        )
+        rpc.start()
+        self._rpc = rpc
+        self._housekeeping = StoppableThread(
+            partial(_keep_house, self._service), owner="dispatcher", name="housekeeping"
+        ).start()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Blocks until the dispatcher is stopped, at most `timeout_s`."""
+        self._stopped.wait(timeout_s)
+
+    def stop(self) -> None:
+        """Stops serving and frees the port; idempotent, also before `start()`. Bounded."""
+        with self._lock:
+            if self._stopped.is_set():
+                return
+            self._stopped.set()
+            self._release()
+
+    def _release(self) -> None:
+        if self._housekeeping is not None:
+            self._housekeeping.stop()
+        if self._service is not None:
+            self._service.close()
+        if self._rpc is not None:
+            self._rpc.stop()
+        if self._journal is not None:
+            self._journal.close()
+        self._service = self._journal = self._housekeeping = None
+
+    def __enter__(self) -> DispatchServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def __del__(self) -> None:
+        # A constructor that raised leaves an object without these.
+        if getattr(self, "_stopped", None) is not None and not self._stopped.is_set():
+            self.stop()
+
+
+def _keep_house(service: DispatcherService, stop: threading.Event) -> None:
+    """Holds the service only, so that a forgotten server can be collected and stopped."""
+    while not stop.wait(service.tick_s):
+        try:
+            service.tick()
+        except DataServiceError as error:
+            # The journal failed or the server stops; callers are told by the service itself.
+            logger.error("housekeeping ends: %s", error)
+            return
+
+
+def _open_journal(config: DispatcherConfig) -> Journal:
+    assert config.work_dir is not None, "the configuration checked it"
+    folder = Path(config.work_dir)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"work_dir {folder} cannot be created: {error.strerror or error}"
+        ) from error
+    return SqliteJournal(folder / JOURNAL_FILE)

@@ -1,0 +1,360 @@
+"""The dispatcher at work: one lock around decide and apply, durable before any answer.
+
+Holds the lock, the journal, the clock and who was heard of when; decides nothing itself. Knows
+values, not the wire. Invariants: the state changes only by applying facts of one decision at a
+time; no answer leaves before the facts it rests on are durable; splits are planned outside the
+lock. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from dataservice.dispatcher import decide, delivery, status
+from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.commit import GroupCommit
+from dataservice.dispatcher.liveness import Deadlines
+from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.requests import (
+    Decision,
+    LeaseAnswer,
+    LeaseWindows,
+    OpenAnswer,
+    OpenIteration,
+    RegisterDataset,
+    RegisterWorker,
+    Sync,
+    SyncAnswer,
+)
+from dataservice.dispatcher.state import Dataset, DispatcherState, Worker
+from dataservice.errors import UnavailableError
+from dataservice.runtime.clock import Clock
+from dataservice.runtime.journal import Journal
+from dataservice.vocabulary import (
+    DatasetId,
+    IterationId,
+    ReaderId,
+    WorkerId,
+)
+
+logger = logging.getLogger(__name__)
+
+# Splits of a plan (bytes) for a repetition of it.
+Planner = Callable[[bytes, int], WindowPlan]
+
+LONG_POLL_MAX_S: Final = 30.0
+# A dispatcher that stood still for longer than this heard of nobody, so it blames nobody.
+_STALL_S: Final = 2.0
+
+
+class DispatcherService:
+    """Everything a dispatcher answers, as values.
+
+    `journal` None keeps nothing. `job_gc_timeout_s` None never collects unread iterations.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        planner: Planner,
+        journal: Journal | None = None,
+        worker_timeout_s: float = 10.0,
+        client_timeout_s: float = 60.0,
+        job_gc_timeout_s: float | None = 300.0,
+        job_gc_check_interval_s: float = 600.0,
+    ) -> None:
+        self._state = DispatcherState()
+        self._lock = threading.Lock()
+        self._clock = clock
+        self._planner = planner
+        self._commits = None if journal is None else GroupCommit(journal)
+        self._workers = Deadlines[WorkerId](worker_timeout_s)
+        self._readers = Deadlines[ReaderId](client_timeout_s)
+        self._worker_reports: dict[WorkerId, status.WorkerReport] = {}
+        self._reader_reports: dict[ReaderId, status.ReaderReport] = {}
+        self._job_gc_timeout_s = job_gc_timeout_s
+        self._job_gc_check_interval_s = job_gc_check_interval_s
+        self._unread_since_s: dict[IterationId, float] = {}
+        self._last_tick_s = clock.now_s()
+        self._last_gc_s = clock.now_s()
+        self._waiting: dict[IterationId, threading.Condition] = {}
+        self._planning: dict[DatasetId, threading.Lock] = {}
+        self._closed = False
+        if journal is not None:
+            self._recover(journal)
+
+    @property
+    def worker_lease_s(self) -> float:
+        """A worker silent for longer is taken for lost."""
+        return self._workers.timeout_s
+
+    @property
+    def reader_heartbeat_s(self) -> float:
+        """A reader that syncs this often is not taken for lost."""
+        return min(1.0, self._readers.timeout_s / 5)
+
+    @property
+    def tick_s(self) -> float:
+        """How often `tick` should run."""
+        return min(1.0, self._workers.timeout_s / 10, self._readers.timeout_s / 10)
+
+    def close(self) -> None:
+        """Ends all waits; later calls raise UnavailableError."""
+        with self._lock:
+            self._closed = True
+            for condition in self._waiting.values():
+                condition.notify_all()
+
+    # Datasets
+
+    def register_dataset(self, request: RegisterDataset) -> DatasetId:
+        with self._transaction():
+            dataset_id: DatasetId = self._commit(decide.register_dataset(self._state, request))
+            return dataset_id
+
+    def get_dataset(self, dataset_id: DatasetId) -> Dataset:
+        with self._transaction():
+            return decide.find_dataset(self._state, dataset_id)
+
+    # Workers
+
+    def register_worker(self, request: RegisterWorker) -> None:
+        with self._transaction():
+            self._commit(decide.register_worker(self._state, request))
+            self._workers.renew(request.worker_id, self._clock.now_s())
+
+    def heartbeat(
+        self,
+        worker_id: WorkerId,
+        iteration_ids: Sequence[IterationId],
+        report: status.WorkerReport,
+    ) -> tuple[IterationId, ...]:
+        """The iterations that the worker need not keep producers for."""
+        with self._transaction():
+            self._hear_of_worker(worker_id)
+            self._worker_reports[worker_id] = report
+            return decide.ended_iterations(self._state, iteration_ids)
+
+    def lease_windows(self, request: LeaseWindows, wait_s: float = 0.0) -> LeaseAnswer:
+        """Waits up to `wait_s` until there is a window for the reader, or never will be."""
+        with self._transaction():
+            deadline_s = self._clock.now_s() + min(wait_s, LONG_POLL_MAX_S)
+            self._hear_of_worker(request.worker_id)
+            self._commit(delivery.give_back(self._state, request))
+            while True:
+                answer = self._try_lease(request)
+                left_s = deadline_s - self._clock.now_s()
+                if answer.leases or answer.ended or left_s <= 0 or not request.count:
+                    return answer
+                self._condition(request.iteration_id).wait(left_s)
+                self._check_open()
+                decide.check_worker(self._state, request.worker_id)
+
+    def _try_lease(self, request: LeaseWindows) -> LeaseAnswer:
+        self._commit(delivery.open_round(self._state, request.iteration_id))
+        answer: LeaseAnswer = self._commit(delivery.lease_windows(self._state, request))
+        return answer
+
+    def finish_task(self, worker_id: WorkerId, iteration_id: IterationId) -> None:
+        with self._transaction():
+            self._hear_of_worker(worker_id)
+            self._commit(decide.finish_task(self._state, worker_id, iteration_id))
+
+    # Readers
+
+    def open_iteration(self, request: OpenIteration) -> tuple[OpenAnswer, Dataset, list[Worker]]:
+        """Joins a reader; plans the splits first when its repetition begins with it.
+
+        Blocks while the sources are listed. Answers also the dataset and the workers.
+        """
+        with self._lock:
+            self._check_open()
+            needed = decide.dataset_to_plan(self._state, request)
+        if needed is None:
+            return self._join(request, None)
+        # One planner per dataset: trainers of a job open it at the same moment.
+        with self._planning_lock(needed.dataset_id):
+            with self._lock:
+                needed = decide.dataset_to_plan(self._state, request)
+            plan = None
+            if needed is not None:
+                plan = self._planner(needed.plan, request.repetition)
+            return self._join(request, plan)
+
+    def _join(
+        self, request: OpenIteration, plan: WindowPlan | None
+    ) -> tuple[OpenAnswer, Dataset, list[Worker]]:
+        with self._transaction():
+            answer: OpenAnswer = self._commit(decide.open_iteration(self._state, request, plan))
+            self._readers.renew(request.reader_id, self._clock.now_s())
+            dataset = self._state.datasets[answer.dataset_id]
+            return answer, dataset, list(self._state.workers.values())
+
+    def sync(self, request: Sync, report: status.ReaderReport) -> tuple[SyncAnswer, list[Worker]]:
+        """Records a reader's marks; answers also the workers there are."""
+        with self._transaction():
+            decide.find_reader(self._state, request.reader_id, request.iteration_id)
+            self._readers.renew(request.reader_id, self._clock.now_s())
+            self._reader_reports[request.reader_id] = report
+            self._commit(delivery.sync(self._state, request))
+            answer = delivery.answer_sync(self._state, request)
+            return answer, list(self._state.workers.values())
+
+    def release_reader(self, reader_id: ReaderId, consumed: tuple[RowMark, ...]) -> None:
+        with self._transaction():
+            self._commit(decide.release_reader(self._state, reader_id, consumed))
+
+    # Status
+
+    def status(self) -> dict[str, Any]:
+        with self._transaction():
+            return status.describe(self._state, self._worker_reports, self._reader_reports)
+
+    def jobs(self) -> list[dict[str, Any]]:
+        with self._transaction():
+            return status.describe_jobs(self._state, self._reader_reports)
+
+    def datasets(self) -> list[dict[str, Any]]:
+        with self._transaction():
+            return status.describe_datasets(self._state)
+
+    def delete_job(self, job_name: str) -> None:
+        with self._transaction():
+            self._commit(decide.delete_job(self._state, job_name))
+
+    # Time
+
+    def tick(self) -> None:
+        """Notes who has been silent for too long; to be called every `tick_s`."""
+        with self._transaction():
+            now_s = self._clock.now_s()
+            if now_s - self._last_tick_s > self.tick_s + _STALL_S:
+                logger.warning(
+                    "stood still for %.1f s: all leases renewed", now_s - self._last_tick_s
+                )
+                self._workers.renew_all(now_s)
+                self._readers.renew_all(now_s)
+            self._last_tick_s = now_s
+            for worker_id in self._workers.expired(now_s):
+                self._commit(decide.lose_worker(self._state, worker_id))
+            for reader_id in self._readers.expired(now_s):
+                self._commit(decide.lose_reader(self._state, reader_id))
+                self._reader_reports.pop(reader_id, None)
+            if now_s - self._last_gc_s >= self._job_gc_check_interval_s:
+                self._last_gc_s = now_s
+                self._collect_unread(now_s)
+
+    def _collect_unread(self, now_s: float) -> None:
+        if self._job_gc_timeout_s is None:
+            return
+        unread = self._state.unread_iterations()
+        since_s = {key: self._unread_since_s.get(key, now_s) for key in unread}
+        for iteration_id, start_s in since_s.items():
+            if now_s - start_s >= self._job_gc_timeout_s:
+                self._commit(decide.collect_iteration(self._state, iteration_id))
+        self._unread_since_s = since_s
+
+    # Inside the lock
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Holds the lock; then waits, without it, until what was decided or seen is durable."""
+        with self._lock:
+            self._check_open()
+            yield
+            ticket = None if self._commits is None else self._commits.ticket()
+        if self._commits is not None and ticket is not None:
+            self._commits.wait_durable(ticket)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UnavailableError("the dispatcher is shutting down")
+        if self._commits is not None:
+            self._commits.check()
+
+    def _commit(self, decision: Decision) -> Any:
+        """Records and applies a decision; its answer must not leave before it is durable."""
+        if decision.events and self._commits is not None:
+            self._commits.enqueue(ev.encode_frame(decision.events))
+        for event in decision.events:
+            touched = self._touched(event)
+            self._state.apply(event)
+            self._follow(event)
+            for iteration_id in touched:
+                self._wake(iteration_id)
+        return decision.reply
+
+    def _touched(self, event: ev.Event) -> tuple[IterationId, ...]:
+        """Iterations in which windows, or the end, may have come for somebody who waits."""
+        match event:
+            case ev.ReaderReleased() | ev.ReaderLost():
+                return (self._state.iteration_of_reader[event.reader_id],)
+            case ev.WorkerLost() | ev.JobDeleted():
+                return tuple(self._waiting)
+            case ev.WindowsReleased() | ev.RoundOpened():
+                return (event.iteration_id,)
+        return ()
+
+    def _wake(self, iteration_id: IterationId) -> None:
+        condition = self._waiting.get(iteration_id)
+        if condition is not None:
+            condition.notify_all()
+            if iteration_id not in self._state.iterations:
+                del self._waiting[iteration_id]
+
+    def _wake_if_finished(self, iteration_id: IterationId) -> None:
+        """Consumption, which is frequent, matters to those who wait only when it is the last."""
+        if self._state.iterations[iteration_id].finished and iteration_id in self._waiting:
+            self._waiting.pop(iteration_id).notify_all()
+
+    def _follow(self, event: ev.Event) -> None:
+        """Keeps what is known beside the state in step with it, and logs what people ask about."""
+        match event:
+            case ev.WorkerRegistered():
+                logger.info("worker %s registered at %s", event.worker_id, event.address)
+            case ev.WorkerLost():
+                logger.warning("worker %s is lost", event.worker_id)
+                self._workers.drop(event.worker_id)
+                self._worker_reports.pop(event.worker_id, None)
+            case ev.ReaderReleased() | ev.ReaderLost():
+                if isinstance(event, ev.ReaderLost):
+                    logger.warning("reader %s is lost", event.reader_id)
+                self._readers.drop(event.reader_id)
+                self._reader_reports.pop(event.reader_id, None)
+            case ev.JobDeleted():
+                logger.info("job %s deleted", event.job_id)
+            case ev.RowsConsumed() | ev.WindowsFenced() | ev.WindowsReleased():
+                self._wake_if_finished(event.iteration_id)
+
+    def _hear_of_worker(self, worker_id: WorkerId) -> None:
+        decide.check_worker(self._state, worker_id)
+        self._workers.renew(worker_id, self._clock.now_s())
+
+    def _condition(self, iteration_id: IterationId) -> threading.Condition:
+        if iteration_id not in self._waiting:
+            self._waiting[iteration_id] = threading.Condition(self._lock)
+        return self._waiting[iteration_id]
+
+    def _planning_lock(self, dataset_id: DatasetId) -> threading.Lock:
+        with self._lock:
+            return self._planning.setdefault(dataset_id, threading.Lock())
+
+    def _recover(self, journal: Journal) -> None:
+        """Rebuilds the state; everyone who was there counts as just seen."""
+        frames = 0
+        for frame in journal.replay():
+            frames += 1
+            for event in ev.decode_frame(frame):
+                self._state.apply(event)
+        now_s = self._clock.now_s()
+        for worker_id in self._state.workers:
+            self._workers.renew(worker_id, now_s)
+        for reader_id in self._state.iteration_of_reader:
+            self._readers.renew(reader_id, now_s)
+        if frames:
+            logger.info("restored the state from %d journaled decisions", frames)

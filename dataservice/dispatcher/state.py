@@ -1,0 +1,285 @@
+"""What the dispatcher knows: the sum of the facts, and nothing but the facts.
+
+`apply` is total and deterministic, so a replayed journal gives an equal state; it validates
+nothing, because decisions did. No clock (liveness is kept by the service), no I/O, no threads:
+thread-compatible, not thread-safe. Glossary: a job is a dataset read under parameters, an
+iteration is one repetition of a job, a task is one worker's pass over an iteration that has no
+windows.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.windows import WindowTable
+from dataservice.vocabulary import (
+    DatasetId,
+    IterationId,
+    JobId,
+    ReaderId,
+    ShardingPolicy,
+    WorkerId,
+)
+
+FIRST_DATASET_NUMBER: Final = 1_000
+EXACTLY_ONCE: Final = "exactly_once"
+AT_MOST_ONCE: Final = "at_most_once"
+# Readers that are gone are remembered so that a late call learns why; the oldest are forgotten.
+DEPARTED_READERS_KEPT: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """A registered plan, opaque here; it is never unpickled in this process."""
+
+    dataset_id: DatasetId
+    plan: bytes
+    schema: bytes
+    cardinality: int
+    compression: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    worker_id: WorkerId
+    address: str
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    reader_id: ReaderId
+    host: str
+    pid: int
+
+
+@dataclass(slots=True)
+class Job:
+    job_id: JobId
+    name: str | None
+    dataset_id: DatasetId
+    policy: ShardingPolicy
+    delivery: str
+    iterations: dict[int, IterationId] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Iteration:
+    """One repetition of a job: windows under DYNAMIC, tasks (True: finished) under OFF."""
+
+    iteration_id: IterationId
+    job_id: JobId
+    repetition: int
+    windows: WindowTable | None = None
+    tasks: dict[WorkerId, bool] = field(default_factory=dict)
+    readers: dict[ReaderId, Reader] = field(default_factory=dict)
+    finished: bool = False
+
+    def is_over_for(self, reader: ReaderId) -> bool:
+        """Whether nothing is left for this reader, as far as is known now."""
+        if self.windows is None or self.finished:
+            return self.finished
+        return self.windows.is_over_for(reader)
+
+    def notice_end(self) -> None:
+        """Marks the iteration finished once its windows, or all of its tasks, are."""
+        if self.windows is not None:
+            self.finished = self.windows.is_finished()
+            if self.finished:
+                self.windows.forget_plan()
+        else:
+            self.finished = self.finished or (bool(self.tasks) and all(self.tasks.values()))
+
+
+@dataclass(slots=True)
+class DispatcherState:
+    """All datasets, workers, jobs, iterations and readers."""
+
+    datasets: dict[DatasetId, Dataset] = field(default_factory=dict)
+    next_dataset_number: int = FIRST_DATASET_NUMBER
+    workers: dict[WorkerId, Worker] = field(default_factory=dict)
+    worker_by_address: dict[str, WorkerId] = field(default_factory=dict)
+    jobs: dict[JobId, Job] = field(default_factory=dict)
+    job_by_name: dict[str, JobId] = field(default_factory=dict)
+    iterations: dict[IterationId, Iteration] = field(default_factory=dict)
+    iteration_of_reader: dict[ReaderId, IterationId] = field(default_factory=dict)
+    departed: OrderedDict[ReaderId, str] = field(default_factory=OrderedDict)
+    # Changes with every worker that comes or goes, so that answers can be cached.
+    membership_version: int = 0
+
+    def apply(self, event: ev.Event) -> None:
+        """Adds one fact."""
+        _APPLY[type(event)](self, event)
+
+    def unread_iterations(self) -> set[IterationId]:
+        """Unfinished iterations without windows that no reader reads: candidates to collect."""
+        return {
+            iteration.iteration_id
+            for iteration in self.iterations.values()
+            if iteration.windows is None and not iteration.readers and not iteration.finished
+        }
+
+    def _register_dataset(self, event: ev.DatasetRegistered) -> None:
+        self.datasets[event.dataset_id] = Dataset(
+            dataset_id=event.dataset_id,
+            plan=event.plan,
+            schema=event.schema,
+            cardinality=event.cardinality,
+            compression=event.compression,
+        )
+        while DatasetId(str(self.next_dataset_number)) in self.datasets:
+            self.next_dataset_number += 1
+
+    def _register_worker(self, event: ev.WorkerRegistered) -> None:
+        self.workers[event.worker_id] = Worker(
+            worker_id=event.worker_id, address=event.address, host=event.host, pid=event.pid
+        )
+        self.worker_by_address[event.address] = event.worker_id
+        self.membership_version += 1
+        for iteration in self.iterations.values():
+            if iteration.windows is None and not iteration.finished:
+                iteration.tasks[event.worker_id] = False
+
+    def _lose_worker(self, event: ev.WorkerLost) -> None:
+        worker = self.workers.pop(event.worker_id, None)
+        if worker is None:
+            return
+        self.membership_version += 1
+        if self.worker_by_address.get(worker.address) == event.worker_id:
+            del self.worker_by_address[worker.address]
+        for iteration in self.iterations.values():
+            if iteration.windows is not None:
+                iteration.windows.fence_worker(event.worker_id)
+            elif event.worker_id in iteration.tasks:
+                iteration.tasks[event.worker_id] = True
+            iteration.notice_end()
+
+    def _create_job(self, event: ev.JobCreated) -> None:
+        self.jobs[event.job_id] = Job(
+            event.job_id, event.name, event.dataset_id, event.policy, event.delivery
+        )
+        if event.name is not None:
+            self.job_by_name[event.name] = event.job_id
+
+    def _delete_job(self, event: ev.JobDeleted) -> None:
+        job = self.jobs.pop(event.job_id, None)
+        if job is None:
+            return
+        if job.name is not None:
+            self.job_by_name.pop(job.name, None)
+        for iteration_id in job.iterations.values():
+            iteration = self.iterations.pop(iteration_id)
+            for reader_id in iteration.readers:
+                self._note_departure(reader_id, f"its job {job.name or job.job_id} was deleted")
+
+    def _create_iteration(self, event: ev.IterationCreated) -> None:
+        job = self.jobs[event.job_id]
+        job.iterations[event.repetition] = event.iteration_id
+        iteration = Iteration(event.iteration_id, event.job_id, event.repetition)
+        if job.policy is ShardingPolicy.OFF:
+            iteration.tasks = dict.fromkeys(self.workers, False)
+        self.iterations[event.iteration_id] = iteration
+
+    def _collect_iteration(self, event: ev.IterationCollected) -> None:
+        iteration = self.iterations.pop(event.iteration_id, None)
+        if iteration is not None:
+            del self.jobs[iteration.job_id].iterations[iteration.repetition]
+
+    def _plan_windows(self, event: ev.WindowsPlanned) -> None:
+        iteration = self.iterations[event.iteration_id]
+        job = self.jobs[iteration.job_id]
+        iteration.windows = WindowTable(event.plan, replays=job.delivery == EXACTLY_ONCE)
+
+    def _open_round(self, event: ev.RoundOpened) -> None:
+        iteration = self.iterations[event.iteration_id]
+        if iteration.windows is not None:
+            iteration.windows.open_round()
+            iteration.notice_end()
+
+    def _join_reader(self, event: ev.ReaderJoined) -> None:
+        iteration = self.iterations[event.iteration_id]
+        iteration.readers[event.reader_id] = Reader(
+            reader_id=event.reader_id, host=event.host, pid=event.pid
+        )
+        self.iteration_of_reader[event.reader_id] = event.iteration_id
+        if iteration.windows is not None:
+            iteration.windows.add_reader(event.reader_id)
+
+    def _release_reader(self, event: ev.ReaderReleased) -> None:
+        self._drop_reader(event.reader_id, "it was released")
+
+    def _lose_reader(self, event: ev.ReaderLost) -> None:
+        self._drop_reader(event.reader_id, "it was silent for too long, so its rows went to others")
+
+    def _drop_reader(self, reader_id: ReaderId, reason: str) -> None:
+        iteration_id = self.iteration_of_reader.get(reader_id)
+        if iteration_id is None:
+            return
+        iteration = self.iterations[iteration_id]
+        del iteration.readers[reader_id]
+        self._note_departure(reader_id, reason)
+        if iteration.windows is not None:
+            iteration.windows.forget_reader(reader_id)
+            iteration.notice_end()
+        if self.jobs[iteration.job_id].name is None:
+            # Nobody else can ever find a job without a name.
+            self._delete_job(ev.JobDeleted(job_id=iteration.job_id))
+
+    def _note_departure(self, reader_id: ReaderId, reason: str) -> None:
+        self.iteration_of_reader.pop(reader_id, None)
+        self.departed[reader_id] = reason
+        while len(self.departed) > DEPARTED_READERS_KEPT:
+            self.departed.popitem(last=False)
+
+    def _lease_windows(self, event: ev.WindowsLeased) -> None:
+        self._windows_of(event.iteration_id).lease(
+            event.worker_id, event.reader_id, event.sequence, event.windows
+        )
+
+    def _consume_rows(self, event: ev.RowsConsumed) -> None:
+        self._windows_of(event.iteration_id).consume(event.reader_id, event.marks)
+        self.iterations[event.iteration_id].notice_end()
+
+    def _fence_windows(self, event: ev.WindowsFenced) -> None:
+        self._windows_of(event.iteration_id).fence(event.windows)
+        self.iterations[event.iteration_id].notice_end()
+
+    def _release_windows(self, event: ev.WindowsReleased) -> None:
+        self._windows_of(event.iteration_id).release(event.reader_id, event.marks)
+        self.iterations[event.iteration_id].notice_end()
+
+    def _finish_task(self, event: ev.TaskFinished) -> None:
+        iteration = self.iterations[event.iteration_id]
+        iteration.tasks[event.worker_id] = True
+        iteration.notice_end()
+
+    def _windows_of(self, iteration_id: IterationId) -> WindowTable:
+        windows = self.iterations[iteration_id].windows
+        assert windows is not None, f"{iteration_id} has no windows"
+        return windows
+
+
+_APPLY: dict[type[ev.Event], Callable[[DispatcherState, Any], None]] = {
+    ev.DatasetRegistered: DispatcherState._register_dataset,
+    ev.WorkerRegistered: DispatcherState._register_worker,
+    ev.WorkerLost: DispatcherState._lose_worker,
+    ev.JobCreated: DispatcherState._create_job,
+    ev.JobDeleted: DispatcherState._delete_job,
+    ev.IterationCreated: DispatcherState._create_iteration,
+    ev.IterationCollected: DispatcherState._collect_iteration,
+    ev.WindowsPlanned: DispatcherState._plan_windows,
+    ev.RoundOpened: DispatcherState._open_round,
+    ev.ReaderJoined: DispatcherState._join_reader,
+    ev.ReaderReleased: DispatcherState._release_reader,
+    ev.ReaderLost: DispatcherState._lose_reader,
+    ev.WindowsLeased: DispatcherState._lease_windows,
+    ev.RowsConsumed: DispatcherState._consume_rows,
+    ev.WindowsFenced: DispatcherState._fence_windows,
+    ev.WindowsReleased: DispatcherState._release_windows,
+    ev.TaskFinished: DispatcherState._finish_task,
+}

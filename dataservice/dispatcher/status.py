@@ -1,0 +1,130 @@
+"""The dispatcher's state as JSON values, for people and for scripts.
+
+Pure. Knows nothing of how the values travel or are shown. Rates are as last reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dataservice.dispatcher.state import DispatcherState, Iteration, Job
+from dataservice.vocabulary import ReaderId, WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReport:
+    """What a worker said of itself in its last heartbeat."""
+
+    rows_sent: int = 0
+    rate_rows_per_s: float = 0.0
+    buffered_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderReport:
+    """What a reader said of itself in its last sync."""
+
+    rows_consumed: int = 0
+    wait_share: float = 0.0
+
+
+def describe(
+    state: DispatcherState,
+    workers: Mapping[WorkerId, WorkerReport],
+    readers: Mapping[ReaderId, ReaderReport],
+) -> dict[str, Any]:
+    """Workers, jobs with their iterations and readers, and the number of datasets."""
+    return {
+        "datasets": len(state.datasets),
+        "workers": [
+            _worker(state, worker_id, workers.get(worker_id, WorkerReport()))
+            for worker_id in state.workers
+        ],
+        "jobs": [describe_job(state, job, readers) for job in state.jobs.values()],
+    }
+
+
+def _worker(state: DispatcherState, worker_id: WorkerId, report: WorkerReport) -> dict[str, Any]:
+    worker = state.workers[worker_id]
+    tables = (i.windows for i in state.iterations.values() if i.windows is not None)
+    return {
+        "worker_id": worker_id,
+        "address": worker.address,
+        "host": worker.host,
+        "pid": worker.pid,
+        "windows_leased": sum(len(table.leases.get(worker_id, ())) for table in tables),
+        "rows_sent": report.rows_sent,
+        "rate_rows_per_s": report.rate_rows_per_s,
+        "buffered_bytes": report.buffered_bytes,
+    }
+
+
+def describe_job(
+    state: DispatcherState, job: Job, readers: Mapping[ReaderId, ReaderReport]
+) -> dict[str, Any]:
+    """One job with its iterations."""
+    return {
+        "job_id": job.job_id,
+        "name": job.name,
+        "dataset_id": job.dataset_id,
+        "policy": job.policy.name,
+        "delivery": job.delivery,
+        "iterations": [
+            _iteration(state.iterations[iteration_id], readers)
+            for _, iteration_id in sorted(job.iterations.items())
+        ],
+    }
+
+
+def _iteration(iteration: Iteration, readers: Mapping[ReaderId, ReaderReport]) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "iteration_id": iteration.iteration_id,
+        "repetition": iteration.repetition,
+        "finished": iteration.finished,
+        "readers": [
+            {
+                "reader_id": reader_id,
+                "host": reader.host,
+                "pid": reader.pid,
+                "rows_consumed": (report := readers.get(reader_id, ReaderReport())).rows_consumed,
+                "wait_share": report.wait_share,
+            }
+            for reader_id, reader in iteration.readers.items()
+        ],
+    }
+    table = iteration.windows
+    if table is None:
+        tasks: Iterable[bool] = iteration.tasks.values()
+        values["tasks"] = {"all": len(iteration.tasks), "finished": sum(tasks)}
+        return values
+    values["windows"] = {
+        "planned": table.planned,
+        "done": table.done,
+        "in_flight": len(table.records) - len(table.orphans),
+        "pending": table.planned - table.cursor + len(table.orphans),
+        "more_rounds": not table.is_exhausted,
+    }
+    values["rows_consumed"] = table.rows_consumed
+    return values
+
+
+def describe_jobs(
+    state: DispatcherState, readers: Mapping[ReaderId, ReaderReport]
+) -> list[dict[str, Any]]:
+    """All jobs."""
+    return [describe_job(state, job, readers) for job in state.jobs.values()]
+
+
+def describe_datasets(state: DispatcherState) -> list[dict[str, Any]]:
+    """All datasets, without their plans."""
+    return [
+        {
+            "dataset_id": dataset.dataset_id,
+            "cardinality": dataset.cardinality,
+            "compression": dataset.compression,
+            "plan_bytes": len(dataset.plan),
+        }
+        for dataset in state.datasets.values()
+    ]

@@ -1,0 +1,278 @@
+"""Who owns which window of one iteration, and how far it has been read.
+
+Pure. Methods that change something are total: what no longer applies changes nothing, so that a
+replayed journal always gives the same table. Invariants (`check_invariants`): windows are leased
+first in order of their index; a window below the cursor without a record is done; every index
+(owned, pending, fencing, received, by worker) agrees with the records; a window has at most one
+owner, and its generation grows each time its lease ends.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from itertools import islice
+
+from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.sharding import Window
+from dataservice.vocabulary import ReaderId, WorkerId
+
+
+class Phase(Enum):
+    """Where a window is between two leases; done windows have no record."""
+
+    PENDING = "pending"
+    LEASED = "leased"
+    FENCING = "fencing"  # its worker is gone; its owner has yet to say what it received
+    RECEIVED = "received"  # its owner has all rows and has yet to consume them
+
+
+@dataclass(slots=True)
+class WindowRecord:
+    """A window that was leased at least once and is not done.
+
+    Rows below `start_row` need not be produced again; rows below `consumed_row` are consumed.
+    """
+
+    generation: int = 0
+    phase: Phase = Phase.PENDING
+    start_row: int = 0
+    consumed_row: int = 0
+    owner: ReaderId | None = None
+    worker: WorkerId | None = None
+
+
+@dataclass(slots=True)
+class ReaderWindows:
+    """Windows of one reader, by phase; leased ones are what remains of `owned`."""
+
+    owned: set[int] = field(default_factory=set)
+    pending: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    fencing: set[int] = field(default_factory=set)
+    received: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Round:
+    """One reading of the splits: windows `first` .. `first + len(windows)` of the iteration."""
+
+    number: int
+    first: int
+    windows: tuple[Window, ...]
+    unfinished: int
+
+    def holds(self, index: int) -> bool:
+        return self.first <= index < self.first + len(self.windows)
+
+
+@dataclass(slots=True)
+class WindowTable:
+    """All windows of an iteration. Not thread-safe.
+
+    `replays` False gives at-most-once delivery: a window whose lease ends early is done.
+    Memory follows the windows in flight, not the windows of the iteration.
+    """
+
+    plan: WindowPlan
+    replays: bool = True
+    cursor: int = 0
+    planned: int = 0
+    rounds_opened: int = 0
+    done: int = 0
+    rows_consumed: int = 0
+    records: dict[int, WindowRecord] = field(default_factory=dict)
+    readers: dict[ReaderId, ReaderWindows] = field(default_factory=dict)
+    leases: dict[WorkerId, set[int]] = field(default_factory=dict)
+    grants: dict[tuple[WorkerId, ReaderId], tuple[int, tuple[int, ...]]] = field(
+        default_factory=dict
+    )
+    orphans: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    is_exhausted: bool = False
+    _rounds: list[_Round] = field(default_factory=list)
+
+    # What is left
+
+    def needs_round(self) -> bool:
+        """Whether all windows so far were leased and the plan has more."""
+        return self.cursor == self.planned and not self.is_exhausted
+
+    def is_finished(self) -> bool:
+        return self.is_exhausted and self.cursor == self.planned and not self.records
+
+    def is_over_for(self, reader: ReaderId) -> bool:
+        """Whether this reader has nothing more to receive unless another one gives windows back."""
+        mine = self.readers.get(reader)
+        claimable = not self.is_exhausted or self.cursor < self.planned or bool(self.orphans)
+        return not claimable and (mine is None or len(mine.owned) == len(mine.received))
+
+    def claimable(self, reader: ReaderId) -> int:
+        """How many planned windows the reader could be given now."""
+        mine = self.readers.get(reader)
+        own = 0 if mine is None else len(mine.pending)
+        return own + len(self.orphans) + self.planned - self.cursor
+
+    def candidates(self, reader: ReaderId, count: int) -> tuple[int, ...]:
+        """The next windows for a reader: its own first, then given back ones, then fresh ones."""
+        mine = self.readers.get(reader)
+        chosen = list(islice(mine.pending, count)) if mine else []
+        chosen.extend(islice(self.orphans, count - len(chosen)))
+        fresh = min(count - len(chosen), self.planned - self.cursor)
+        chosen.extend(range(self.cursor, self.cursor + fresh))
+        return tuple(chosen)
+
+    def leased_to(self, worker: WorkerId, reader: ReaderId) -> Iterator[int]:
+        """Windows that the worker runs for the reader."""
+        for index in sorted(self.leases.get(worker, ())):
+            if self.records[index].owner == reader:
+                yield index
+
+    def locate(self, index: int) -> tuple[int, Window]:
+        """Round and window of an index that is not done."""
+        held = next(r for r in self._rounds if r.holds(index))
+        return held.number, held.windows[index - held.first]
+
+    # Changes
+
+    def open_round(self) -> None:
+        """Plans the windows of the next reading of the splits."""
+        windows = self.plan.windows_of(self.rounds_opened)
+        if windows:
+            opened = _Round(self.rounds_opened, self.planned, windows, len(windows))
+            self._rounds.append(opened)
+        self.planned += len(windows)
+        self.rounds_opened += 1
+        # An empty source read for ever would otherwise never end.
+        self.is_exhausted = self.rounds_opened == self.plan.rounds or not windows
+
+    def add_reader(self, reader: ReaderId) -> None:
+        self.readers.setdefault(reader, ReaderWindows())
+
+    def lease(
+        self, worker: WorkerId, reader: ReaderId, sequence: int, indices: tuple[int, ...]
+    ) -> None:
+        """Gives windows to a worker on behalf of a reader."""
+        mine = self.readers[reader]
+        for index in indices:
+            if index >= self.cursor:
+                self.cursor = index + 1
+                self.records[index] = WindowRecord()
+            record = self.records[index]
+            self.orphans.pop(index, None)
+            mine.pending.pop(index, None)
+            mine.owned.add(index)
+            record.phase, record.owner, record.worker = Phase.LEASED, reader, worker
+            self.leases.setdefault(worker, set()).add(index)
+        self.grants[(worker, reader)] = (sequence, indices)
+
+    def consume(self, reader: ReaderId, marks: Iterable[RowMark]) -> None:
+        """Notes rows that their owner is done with; a final mark finishes the window."""
+        for mark in marks:
+            record = self.records.get(mark.window)
+            if record is None or record.owner != reader:
+                continue
+            self.rows_consumed += max(0, mark.row - record.consumed_row)
+            record.consumed_row = max(record.consumed_row, mark.row)
+            if mark.final and record.phase is not Phase.PENDING:
+                self._finish(mark.window, record)
+
+    def fence(self, indices: Iterable[int]) -> None:
+        """Ends leases whose worker is gone; the owner's answer decides where to go on."""
+        for index in indices:
+            record = self.records.get(index)
+            if record is None or record.phase is not Phase.LEASED:
+                continue
+            if not self.replays:
+                self._finish(index, record)
+                continue
+            self._drop_lease(index, record)
+            record.phase = Phase.FENCING
+            self.readers[self._owner(record)].fencing.add(index)
+
+    def fence_worker(self, worker: WorkerId) -> None:
+        """Ends all leases of a worker."""
+        self.fence(sorted(self.leases.get(worker, ())))
+        self.leases.pop(worker, None)
+        for key in [key for key in self.grants if key[0] == worker]:
+            del self.grants[key]
+
+    def release(self, reader: ReaderId, marks: Iterable[RowMark]) -> None:
+        """Notes what a reader received under leases of which it accepts no more."""
+        for mark in marks:
+            if not self.is_releasable(reader, mark):
+                continue
+            record = self.records[mark.window]
+            mine = self.readers[reader]
+            if not self.replays and not mark.final:
+                self._finish(mark.window, record)
+                continue
+            self._drop_lease(mark.window, record)
+            mine.fencing.discard(mark.window)
+            if mark.final:
+                record.phase = Phase.RECEIVED
+                mine.received.add(mark.window)
+            else:
+                start_row = max(record.start_row, record.consumed_row, mark.row)
+                self._set_pending(record, start_row)
+                mine.pending[mark.window] = None
+
+    def is_releasable(self, reader: ReaderId, mark: RowMark) -> bool:
+        """Whether the mark speaks of a lease that is still this reader's."""
+        record = self.records.get(mark.window)
+        return (
+            record is not None
+            and record.owner == reader
+            and record.generation == mark.generation
+            and record.phase in (Phase.LEASED, Phase.FENCING)
+        )
+
+    def forget_reader(self, reader: ReaderId) -> None:
+        """Gives the windows of a reader that is gone to the others, from its consumed rows."""
+        mine = self.readers.pop(reader, None)
+        for index in sorted(mine.owned if mine else ()):
+            record = self.records[index]
+            self._drop_lease(index, record)
+            record.owner = None
+            if self.replays:
+                self._set_pending(record, record.consumed_row)
+                self.orphans[index] = None
+            else:
+                self._finish(index, record)
+        for key in [key for key in self.grants if key[1] == reader]:
+            del self.grants[key]
+
+    def forget_plan(self) -> None:
+        """Frees what a finished iteration no longer needs."""
+        self.plan = replace(self.plan, splits=())
+        self.grants.clear()
+
+    def _set_pending(self, record: WindowRecord, start_row: int) -> None:
+        record.phase = Phase.PENDING
+        record.start_row = start_row
+        record.generation += 1
+
+    def _drop_lease(self, index: int, record: WindowRecord) -> None:
+        if record.worker is not None:
+            self.leases[record.worker].discard(index)
+            record.worker = None
+
+    def _finish(self, index: int, record: WindowRecord) -> None:
+        self._drop_lease(index, record)
+        mine = self.readers.get(record.owner) if record.owner else None
+        if mine is not None:
+            mine.owned.discard(index)
+            mine.fencing.discard(index)
+            mine.received.discard(index)
+            mine.pending.pop(index, None)
+        del self.records[index]
+        self.done += 1
+        held = next(r for r in self._rounds if r.holds(index))
+        held.unfinished -= 1
+        if not held.unfinished:
+            self._rounds.remove(held)
+
+    @staticmethod
+    def _owner(record: WindowRecord) -> ReaderId:
+        assert record.owner is not None, "a leased window has an owner"
+        return record.owner
