@@ -1,0 +1,188 @@
+"""LocalCluster: every role of a training cluster as a process of its own on this machine.
+
+Knows how processes are started and ended, not what they do. Invariant: when the cluster is
+closed, or the process that made it dies in whatever way, no process and no port of it is left.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from typing import Any
+
+from dataservice.runtime.process import ChildProcess, spawn_module
+from pstrain.cluster import ClusterSpec, SimpleClusterResolver
+from pstrain.errors import InvalidArgumentError, NotFoundError
+
+logger = logging.getLogger(__name__)
+
+ROLES = ("dispatcher", "data_worker", "ps", "worker")
+_READY_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 5.0
+
+# Every process computes on one core; more threads than cores would only get in each other's way.
+_ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",
+}
+
+
+@dataclass(slots=True)
+class _Task:
+    role: str
+    index: int
+    child: ChildProcess
+    address: str = ""
+
+
+class LocalCluster:
+    """``workers`` trainers, ``ps`` parameter servers, a dispatcher and ``data_workers``.
+
+    Ready when the constructor returns; a context manager. ``data_workers=0`` leaves the data
+    service out. ``log_dir``: where each process writes its log; None: a temporary folder that
+    goes with the cluster. A role is named "worker" (a trainer), "ps", "data_worker" or
+    "dispatcher". Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        workers: int = 2,
+        ps: int = 2,
+        data_workers: int = 1,
+        *,
+        log_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        _check_counts(workers=workers, ps=ps, data_workers=data_workers)
+        self._own_log_dir = log_dir is None
+        self.log_dir = os.fspath(log_dir or tempfile.mkdtemp(prefix="pstrain-"))
+        os.makedirs(self.log_dir, exist_ok=True)
+        self._tasks: dict[tuple[str, int], _Task] = {}
+        try:
+            self._start(workers, ps, data_workers)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, workers: int, ps: int, data_workers: int) -> None:
+        if data_workers:
+            self._spawn("dispatcher", 0)
+        for role, count in (("ps", ps), ("worker", workers)):
+            for index in range(count):
+                self._spawn(role, index)
+        if data_workers:
+            self._wait("dispatcher", 0)
+            for index in range(data_workers):
+                self._spawn("data_worker", index)
+        for task in list(self._tasks.values()):
+            if not task.address:
+                self._wait(task.role, task.index)
+
+    @property
+    def service(self) -> str:
+        """Address of the dispatcher, for ``register_dataset`` and ``distribute``."""
+        if ("dispatcher", 0) not in self._tasks:
+            raise NotFoundError("this cluster has no data service: it was made with data_workers=0")
+        return f"grpc://{self._task('dispatcher', 0).address}"
+
+    @property
+    def resolver(self) -> SimpleClusterResolver:
+        """For ``ParameterServerStrategy``: this process is the coordinator."""
+        return SimpleClusterResolver(self.cluster_spec, task_type="chief", task_id=0)
+
+    @property
+    def cluster_spec(self) -> ClusterSpec:
+        return ClusterSpec(
+            {role: {t.index: t.address for t in self._of(role)} for role in ("worker", "ps")}
+        )
+
+    def kill(self, role: str, index: int = 0) -> None:
+        """SIGKILL, as when a machine is lost."""
+        self._task(role, index).child.kill()
+
+    def suspend(self, role: str, index: int = 0) -> None:
+        """SIGSTOP: the process is frozen, its connections stay open."""
+        self._task(role, index).child.suspend()
+
+    def resume(self, role: str, index: int = 0) -> None:
+        """SIGCONT."""
+        self._task(role, index).child.resume()
+
+    def restart(self, role: str, index: int = 0) -> None:
+        """Starts the task anew on its old address, killing it first if it still runs."""
+        task = self._task(role, index)
+        task.child.kill()
+        port = int(task.address.rpartition(":")[2])
+        self._spawn(role, index, port)
+        self._wait(role, index)
+
+    def status(self) -> list[dict[str, Any]]:
+        """One dict per process: role, index, address, pid, alive."""
+        return [
+            {
+                "role": task.role,
+                "index": task.index,
+                "address": task.address,
+                "pid": task.child.pid,
+                "alive": task.child.is_alive(),
+            }
+            for task in self._tasks.values()
+        ]
+
+    def close(self) -> None:
+        """Ends every process; those that do not end by themselves are killed. Idempotent."""
+        children = [task.child for task in reversed(self._tasks.values())]
+        self._tasks.clear()
+        for child in children:
+            child.request_stop()
+        for child in children:
+            child.terminate(_STOP_TIMEOUT_S)
+        if self._own_log_dir:
+            shutil.rmtree(self.log_dir, ignore_errors=True)
+
+    def __enter__(self) -> LocalCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _spawn(self, role: str, index: int, port: int = 0) -> None:
+        log = os.path.join(self.log_dir, f"{role}-{index}.log")
+        if role in ("ps", "worker"):
+            module = "pstrain"
+            args = ["server", "--job", role, "--index", str(index)]
+        else:
+            module = "dataservice"
+            args = [role.removeprefix("data_")]
+            if role == "data_worker":
+                args += ["--dispatcher", self._task("dispatcher", 0).address]
+        args += ["--port", str(port), "--ready-json"]
+        child = spawn_module(module, args, env=_ENVIRONMENT, log_path=log)
+        self._tasks[role, index] = _Task(role, index, child)
+
+    def _wait(self, role: str, index: int) -> None:
+        task = self._tasks[role, index]
+        task.address = task.child.wait_ready(_READY_TIMEOUT_S)["address"]
+        logger.info("%s:%d serves at %s, pid %d", role, index, task.address, task.child.pid)
+
+    def _of(self, role: str) -> list[_Task]:
+        return [task for task in self._tasks.values() if task.role == role]
+
+    def _task(self, role: str, index: int) -> _Task:
+        if (role, index) not in self._tasks:
+            present = [f"{r}:{i}" for r, i in self._tasks]
+            raise NotFoundError(f"no {role}:{index} in this cluster; it has {', '.join(present)}")
+        return self._tasks[role, index]
+
+
+def _check_counts(**counts: int) -> None:
+    for name, count in counts.items():
+        least = 0 if name == "data_workers" else 1
+        if not isinstance(count, int) or isinstance(count, bool) or count < least:
+            raise InvalidArgumentError(
+                f"{name} must be an integer of at least {least}, got {count}"
+            )
