@@ -1,0 +1,202 @@
+"""Children announce themselves, obey, and never outlive their parent."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from dataservice.errors import DeadlineExceededError, FailedPreconditionError, UnavailableError
+from dataservice.runtime.process import ChildProcess, spawn_module
+
+CHILD = """
+import os, signal, socket, sys, time
+from dataservice.runtime.process import announce_ready, exit_with_parent, spawn_module
+
+mode = sys.argv[1]
+exit_with_parent()
+print("chatter before", flush=True)
+if mode == "crash":
+    print("about to fail", file=sys.stderr)
+    raise SystemExit("cannot find the answer " + os.environ.get("ANSWER", "?"))
+if mode == "mute":
+    print("thinking", file=sys.stderr, flush=True)
+    time.sleep(600)
+if mode == "listen":
+    listener = socket.create_server(("127.0.0.1", 0))
+    announce_ready(address="127.0.0.1:%d" % listener.getsockname()[1])
+if mode == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    announce_ready()
+if mode == "polite":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+    announce_ready()
+if mode == "talk":
+    announce_ready()
+    print("y" * 1_000_000, flush=True)
+    print("talked", file=sys.stderr, flush=True)
+if mode == "parent":
+    child = spawn_module("child_under_test", ["listen"])
+    announce_ready(child=child.wait_ready(20))
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def spawn(tmp_path: pathlib.Path) -> Callable[..., ChildProcess]:
+    (tmp_path / "child_under_test.py").write_text(CHILD)
+    started: list[ChildProcess] = []
+
+    def start(mode: str, **options: object) -> ChildProcess:
+        env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]), "ANSWER": "42"}
+        child = spawn_module("child_under_test", [mode], env=env, **options)  # type: ignore[arg-type]
+        started.append(child)
+        return child
+
+    yield start  # type: ignore[misc]
+    for child in started:
+        child.kill()
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    give_up_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < give_up_s, "condition not met in time"
+        time.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_child_announces_its_address(spawn: Callable[..., ChildProcess]) -> None:
+    child = spawn("listen")
+    fields = child.wait_ready(20.0)
+    assert fields["pid"] == child.pid
+    assert fields["address"].startswith("127.0.0.1:")
+    assert child.wait_ready(0.0) == fields
+    assert child.returncode is None
+
+
+def test_a_child_that_dies_early_is_reported_with_its_log(
+    spawn: Callable[..., ChildProcess],
+) -> None:
+    with pytest.raises(FailedPreconditionError) as caught:
+        spawn("crash").wait_ready(20.0)
+    text = str(caught.value)
+    assert "child_under_test" in text
+    assert "status 1" in text
+    assert "chatter before" in text
+    assert "cannot find the answer 42" in text
+
+
+def test_a_child_that_is_never_ready_is_reported_with_its_log(
+    spawn: Callable[..., ChildProcess], tmp_path: pathlib.Path
+) -> None:
+    log = tmp_path / "logs" / "mute.log"
+    child = spawn("mute", log_path=log)
+    wait_until(lambda: "thinking" in log.read_text())
+    with pytest.raises(DeadlineExceededError, match=r"(?s)not ready within 0.1 s.*thinking"):
+        child.wait_ready(0.1)
+
+
+def test_a_child_that_talks_much_is_not_blocked(
+    spawn: Callable[..., ChildProcess], tmp_path: pathlib.Path
+) -> None:
+    log = tmp_path / "talk.log"
+    spawn("talk", log_path=log).wait_ready(20.0)
+    wait_until(lambda: "talked" in log.read_text() and log.read_text().count("y") >= 1_000_000)
+
+
+def test_terminate_lets_a_child_end_by_itself(spawn: Callable[..., ChildProcess]) -> None:
+    child = spawn("polite")
+    child.wait_ready(20.0)
+    assert child.terminate(10.0) == 7
+    assert child.terminate() == 7
+    assert child.kill() == 7
+
+
+def test_terminate_kills_a_child_that_will_not(spawn: Callable[..., ChildProcess]) -> None:
+    child = spawn("stubborn")
+    child.wait_ready(20.0)
+    start_s = time.monotonic()
+    assert child.terminate(0.3) == -signal.SIGKILL
+    assert time.monotonic() - start_s < 3.0
+    assert not is_running(child.pid)
+
+
+def test_a_frozen_child_can_be_resumed_or_terminated(spawn: Callable[..., ChildProcess]) -> None:
+    child = spawn("polite")
+    child.wait_ready(20.0)
+    child.suspend()
+    wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED)
+    child.resume()
+    wait_until(lambda: psutil.Process(child.pid).status() != psutil.STATUS_STOPPED)
+    child.suspend()
+    assert child.terminate(10.0) == 7
+    with pytest.raises(UnavailableError, match="has ended"):
+        child.suspend()
+    with pytest.raises(UnavailableError, match="has ended"):
+        child.resume()
+
+
+def test_wait_is_bounded(spawn: Callable[..., ChildProcess]) -> None:
+    child = spawn("listen")
+    child.wait_ready(20.0)
+    with pytest.raises(DeadlineExceededError, match="still runs"):
+        child.wait(0.1)
+
+
+def test_children_die_with_a_parent_that_is_killed(
+    spawn: Callable[..., ChildProcess],
+) -> None:
+    parent = spawn("parent")
+    grandchild = parent.wait_ready(30.0)["child"]
+    assert is_running(grandchild["pid"])
+    assert psutil.Process(grandchild["pid"]).ppid() == parent.pid
+    os.kill(parent.pid, signal.SIGKILL)
+    wait_until(lambda: not is_running(grandchild["pid"]))
+
+
+def test_children_die_with_a_parent_that_just_ends(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "child_under_test.py").write_text(CHILD)
+    code = (
+        "from dataservice.runtime.process import spawn_module\n"
+        "print(spawn_module('child_under_test', ['listen']).wait_ready(20)['pid'])"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60.0
+    )
+    assert done.returncode == 0, done.stderr
+    wait_until(lambda: not is_running(int(done.stdout)))
+
+
+def test_killing_one_child_leaves_the_other(spawn: Callable[..., ChildProcess]) -> None:
+    first, second = spawn("listen"), spawn("listen")
+    first.wait_ready(20.0)
+    second.wait_ready(20.0)
+    assert first.kill() == -signal.SIGKILL
+    assert is_running(second.pid)
+    assert second.returncode is None
+
+
+def test_nothing_is_left_open(spawn: Callable[..., ChildProcess]) -> None:
+    spawn("listen").kill()
+    before = sorted(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        child = spawn("listen")
+        child.wait_ready(20.0)
+        child.kill()
+    assert len(os.listdir("/proc/self/fd")) <= len(before)
+    assert not is_running(child.pid)
