@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
@@ -50,7 +50,7 @@ time.sleep(600)
 
 
 @pytest.fixture
-def spawn(tmp_path: pathlib.Path) -> Callable[..., ChildProcess]:
+def spawn(tmp_path: pathlib.Path) -> Iterator[Callable[..., ChildProcess]]:
     (tmp_path / "child_under_test.py").write_text(CHILD)
     started: list[ChildProcess] = []
 
@@ -60,7 +60,7 @@ def spawn(tmp_path: pathlib.Path) -> Callable[..., ChildProcess]:
         started.append(child)
         return child
 
-    yield start  # type: ignore[misc]
+    yield start
     for child in started:
         child.kill()
 
