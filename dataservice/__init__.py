@@ -1,1 +1,74 @@
-"""Public names of the data service."""
+"""Public names of the data service.
+
+Names are resolved on first use, so that importing the package costs next to nothing and a process
+that only speaks to a dispatcher loads no more than it needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dataservice import errors
+    from dataservice.client.api import distribute, from_dataset_id, register_dataset
+    from dataservice.config import DispatcherConfig, WorkerConfig
+    from dataservice.dataset.dataset import Dataset
+    from dataservice.dataset.expressions import col, lit
+    from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+    from dataservice.dispatcher.server import DispatchServer
+    from dataservice.errors import DataServiceError
+    from dataservice.vocabulary import SHARD_HINT, ShardingPolicy
+    from dataservice.worker.server import WorkerServer
+
+__all__ = [
+    "Dataset",
+    "col",
+    "lit",
+    "INFINITE_CARDINALITY",
+    "UNKNOWN_CARDINALITY",
+    "ShardingPolicy",
+    "SHARD_HINT",
+    "register_dataset",
+    "from_dataset_id",
+    "distribute",
+    "DispatchServer",
+    "DispatcherConfig",
+    "WorkerServer",
+    "WorkerConfig",
+    "errors",
+    "DataServiceError",
+]
+
+_HOMES = {
+    "Dataset": "dataservice.dataset.dataset",
+    "col": "dataservice.dataset.expressions",
+    "lit": "dataservice.dataset.expressions",
+    "INFINITE_CARDINALITY": "dataservice.dataset.node",
+    "UNKNOWN_CARDINALITY": "dataservice.dataset.node",
+    "ShardingPolicy": "dataservice.vocabulary",
+    "SHARD_HINT": "dataservice.vocabulary",
+    "register_dataset": "dataservice.client.api",
+    "from_dataset_id": "dataservice.client.api",
+    "distribute": "dataservice.client.api",
+    "DispatchServer": "dataservice.dispatcher.server",
+    "DispatcherConfig": "dataservice.config",
+    "WorkerServer": "dataservice.worker.server",
+    "WorkerConfig": "dataservice.config",
+    "DataServiceError": "dataservice.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("dataservice.errors")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'dataservice' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -137,15 +137,19 @@ class Tracker:
             while window.consumed in window.early:
                 window.consumed = window.early.pop(window.consumed)
 
-    def fence(self, window: int, generation: int) -> None:
-        """Accepts no more rows of that generation, and owes the dispatcher a release."""
+    def fence(self, window: int, generation: int, start_row: int = 0) -> None:
+        """Accepts no more rows of that generation, and owes the dispatcher a release.
+
+        `start_row` is where the lease began, for a window of which nothing was received.
+        """
         known = self._windows.get(window)
         if known is None:
-            row, final = (0, window in self._finished)
+            row, final = start_row, window in self._finished
             if not final:
                 self._windows[window] = _Window(fenced=generation)
         else:
-            row, final = known.received, known.is_received()
+            row = known.received if known.generation >= 0 else start_row
+            final = known.is_received()
             known.fenced = max(known.fenced, generation)
         self._releases[(window, generation)] = RowMark(window, generation, row, final)
 
@@ -183,11 +187,19 @@ class Tracker:
                 del self._windows[mark.window]
                 self._finished.add(mark.window)
 
+    def settle(self) -> None:
+        """Releases the windows that were received whole and are not consumed yet.
+
+        The dispatcher then knows that no row of them is due, however long consuming takes.
+        """
+        for index, window in self._windows.items():
+            if window.is_live() and window.is_received() and not window.is_consumed():
+                self.fence(index, window.generation)
+
     def is_quiet(self) -> bool:
-        """Nothing that was accepted is unconsumed, and no row is due from a live lease."""
+        """No row is due from a live lease that this reader knows of."""
         return all(
-            window.consumed == window.received and (window.is_received() or not window.is_live())
-            for window in self._windows.values()
+            window.is_received() or not window.is_live() for window in self._windows.values()
         )
 
     def has_news(self) -> bool:

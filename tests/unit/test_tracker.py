@@ -129,14 +129,27 @@ def test_the_end_may_come_after_the_last_row() -> None:
     assert tracker.marks() == (RowMark(0, 0, 4, True),)
 
 
-def test_quiet_means_consumed_not_only_received() -> None:
+def test_quiet_means_that_no_row_is_due() -> None:
     tracker = Tracker()
-    accepted = tracker.receive("a", [span(0, 4, final=True)])
+    tracker.receive("a", [span(0, 4)])
     assert not tracker.is_quiet()
-    tracker.fence(0, 0)
-    assert not tracker.is_quiet()
-    tracker.consume(accepted.spans)
+    tracker.receive("a", [span(4, 6, final=True)])
     assert tracker.is_quiet()
+
+
+def test_settling_releases_what_is_received_whole_and_still_marks_its_consumption() -> None:
+    tracker = Tracker()
+    accepted = tracker.receive("a", [span(0, 4, final=True), span(0, 2, window=1)])
+    tracker.settle()
+    assert tracker.releases() == (RowMark(0, 0, 4, True),)
+    tracker.consume(accepted.spans)
+    assert RowMark(0, 0, 4, True) in tracker.marks()
+
+
+def test_a_fence_for_a_window_never_seen_is_released_where_its_lease_began() -> None:
+    tracker = Tracker()
+    tracker.fence(5, 2, 40)
+    assert tracker.releases() == (RowMark(5, 2, 40, False),)
 
 
 def test_rows_without_a_window_always_pass() -> None:
@@ -161,7 +174,9 @@ def test_consumption_out_of_order_marks_the_unbroken_beginning(order: list[int])
 
 
 @given(st.data())
-def test_every_row_once_under_any_schedule_of_frames_fences_and_replays(data: st.DataObject) -> None:
+def test_every_row_once_under_any_schedule_of_frames_fences_and_replays(
+    data: st.DataObject,
+) -> None:
     """A model worker replays a window from the released mark after each fence; zombies go on."""
     rows = data.draw(st.integers(0, 12), label="rows")
     tracker, got, generation, position = Tracker(), [], 0, 0

@@ -1,0 +1,101 @@
+"""A client's way to the dispatcher: typed calls that wait for it, within limits.
+
+Knows the control plane's messages, nothing of streams or of pipelines. Thread safe. Invariant: no
+call waits longer than the time it was given, and every error names the dispatcher's address.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from dataservice.errors import FailedPreconditionError
+from dataservice.runtime.auth import TlsConfig, resolve_token
+from dataservice.runtime.rpc import RpcClient
+from dataservice.wire import dispatcher_pb2 as pb
+
+# A set but wrong path must fail, so that nobody believes to speak TLS and does not.
+TLS_CA_ENV = "DATASERVICE_TLS_CA"
+ATTEMPT_TIMEOUT_S = 10.0
+DEFAULT_TIMEOUT_S = 60.0
+
+
+def tls_from_environment() -> TlsConfig | None:
+    """TLS towards servers whose certificate the file in DATASERVICE_TLS_CA vouches for."""
+    path = os.environ.get(TLS_CA_ENV)
+    if path is None:
+        return None
+    if not os.path.exists(path):
+        raise FailedPreconditionError(f"{TLS_CA_ENV} names {path!r}, which does not exist")
+    return TlsConfig.of(None, None, path)
+
+
+class Connection:
+    """Calls the dispatcher at `target` (host:port)."""
+
+    def __init__(self, target: str, *, token: str | None = None) -> None:
+        self.target = target
+        self.token = resolve_token(token)
+        self.tls = tls_from_environment()
+        service = pb.DESCRIPTOR.services_by_name["Dispatcher"]
+        self._rpc = RpcClient(target, service, token=self.token, tls=self.tls)
+
+    def register_dataset(
+        self, request: pb.RegisterDatasetRequest, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> str:
+        """Registers a plan and returns its id."""
+        reply = self._call("RegisterDataset", request, timeout_s=timeout_s)
+        return str(reply.dataset_id)
+
+    def get_dataset(
+        self, dataset_id: str, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> pb.GetDatasetReply:
+        """What was registered; NotFoundError for an unknown id."""
+        request = pb.GetDatasetRequest(dataset_id=dataset_id)
+        return self._call("GetDataset", request, timeout_s=timeout_s)
+
+    def open_iteration(
+        self, request: pb.OpenIterationRequest, *, timeout_s: float
+    ) -> pb.OpenIterationReply:
+        """Joins a repetition of a job."""
+        request.reader_host = socket.gethostname()
+        request.reader_pid = os.getpid()
+        return self._call("OpenIteration", request, timeout_s=timeout_s)
+
+    def sync(
+        self, request: pb.SyncRequest, *, timeout_s: float, should_stop: Callable[[], bool]
+    ) -> pb.SyncReply:
+        """Exchanges marks for news."""
+        return self._call("Sync", request, timeout_s=timeout_s, should_stop=should_stop)
+
+    def release_reader(self, request: pb.ReleaseReaderRequest, *, timeout_s: float) -> None:
+        """Says that the reader is done; tried once."""
+        self._rpc.call("ReleaseReader", request, timeout_s=timeout_s)
+
+    def close(self) -> None:
+        """Ends all calls. Idempotent."""
+        self._rpc.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def _call(
+        self,
+        method: str,
+        request: object,
+        *,
+        timeout_s: float,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> Any:
+        return self._rpc.call_retrying(
+            method,
+            request,
+            timeout_s=timeout_s,
+            attempt_timeout_s=min(timeout_s, ATTEMPT_TIMEOUT_S),
+            should_stop=should_stop,
+        )

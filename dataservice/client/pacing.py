@@ -1,0 +1,41 @@
+"""When a reader speaks to the dispatcher.
+
+Pure arithmetic on given times. Often enough that the end is seen within milliseconds and that
+little is read twice after a crash; seldom enough that no batch costs a call. Invariant: two calls
+are less than `heartbeat_s` apart.
+"""
+
+from __future__ import annotations
+
+# Rows consumed since the last call are told in groups.
+GROUP_S = 0.2
+# While nothing is left to read and the end has not come, asks again ever more slowly.
+IDLE_FIRST_S = 0.003
+IDLE_MAX_S = 0.25
+
+
+class Pacing:
+    """Decides when the next call is due."""
+
+    def __init__(self, heartbeat_s: float, now_s: float) -> None:
+        self._heartbeat_s = heartbeat_s
+        self._last_s = now_s
+        self._idle_s = IDLE_FIRST_S
+        self._was_idle = False
+
+    def due_s(self, *, urgent: bool, idle: bool, has_news: bool) -> float:
+        """The time of the next call. `urgent`: the dispatcher must know or be asked at once."""
+        if urgent or (idle and not self._was_idle):
+            return self._last_s
+        waits = [self._heartbeat_s]
+        if idle:
+            waits.append(self._idle_s)
+        if has_news:
+            waits.append(GROUP_S)
+        return self._last_s + min(waits)
+
+    def note_call(self, now_s: float, *, idle: bool) -> None:
+        """A call was made."""
+        self._idle_s = min(self._idle_s * 2, IDLE_MAX_S) if idle else IDLE_FIRST_S
+        self._was_idle = idle
+        self._last_s = now_s

@@ -1,0 +1,119 @@
+"""A job of the data service as the source of a local pipeline.
+
+The node is a description: opening it joins the job, under the run's epoch as repetition number,
+so operators after `distribute` run in the reading process. Knows plans and the reader. Invariant:
+a stream that is closed or forgotten gives its windows to other readers.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from dataservice.client.connection import DEFAULT_TIMEOUT_S
+from dataservice.client.reader import DEFAULT_BUFFERED_ELEMENTS, ReadSpec, ServiceReader
+from dataservice.config import DEFAULT_BUFFER_BYTES
+from dataservice.dataset.node import (
+    INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
+    Node,
+    register_node,
+)
+from dataservice.dataset.stream import BatchStream, RunContext, State
+from dataservice.errors import UnimplementedError
+from dataservice.vocabulary import ShardingPolicy
+
+logger = logging.getLogger(__name__)
+
+
+@register_node
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ServiceSource(Node):
+    """Elements of a registered dataset, produced by data workers.
+
+    `elements` is the cardinality of the registered plan; how many of them one reader gets depends
+    on the others, so only 0 and infinity carry over.
+    """
+
+    kind: ClassVar[str] = "service"
+    loose: ClassVar[frozenset[str]] = frozenset({"target", "max_elements", "buffer_bytes"})
+
+    target: str
+    dataset_id: str
+    policy: int
+    schema: pa.Schema
+    elements: int = UNKNOWN_CARDINALITY
+    is_batched: bool = False
+    job_name: str | None = None
+    delivery: str = "exactly_once"
+    max_elements: int = DEFAULT_BUFFERED_ELEMENTS
+    buffer_bytes: int = DEFAULT_BUFFER_BYTES
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+    @property
+    def batched(self) -> bool:
+        return self.is_batched
+
+    def cardinality(self) -> int:
+        return self.elements if self.elements in (0, INFINITE_CARDINALITY) else UNKNOWN_CARDINALITY
+
+    def sample(self, context: RunContext) -> pa.RecordBatch:  # noqa: ARG002
+        return pa.RecordBatch.from_pylist([], schema=self.schema)
+
+    def open(self, context: RunContext) -> BatchStream:
+        spec = ReadSpec(
+            target=self.target,
+            dataset_id=self.dataset_id,
+            policy=ShardingPolicy(self.policy),
+            job_name=self.job_name,
+            repetition=context.epoch,
+            delivery=self.delivery,
+            max_elements=self.max_elements,
+            buffer_bytes=self.buffer_bytes,
+            timeout_s=self.timeout_s,
+        )
+        return ServiceStream(ServiceReader(spec), context)
+
+
+class ServiceStream(BatchStream):
+    """One reader's elements. Several threads may take from it at once.
+
+    An element counts as consumed, and is not replayed, once it was returned.
+    """
+
+    def __init__(self, reader: ServiceReader, context: RunContext) -> None:
+        self.reader = reader
+        self._context = context
+        self._finalizer = weakref.finalize(self, reader.close)
+
+    def __next__(self) -> pa.RecordBatch:
+        self._context.check()
+        delivery = self.reader.take()
+        if delivery is None:
+            raise StopIteration
+        self.reader.acknowledge(delivery)
+        return delivery.batch
+
+    def stats(self) -> dict[str, Any]:
+        """Rows, bytes and waiting time of this reader."""
+        return self.reader.statistics.as_dict()
+
+    def state(self) -> State:
+        """The marks that this reader has consumed; for display, since they cannot be restored."""
+        return self.reader.position()
+
+    def restore(self, state: State) -> None:
+        raise UnimplementedError(
+            f"a reader of the data service cannot continue from a saved position "
+            f"({state.get('iteration_id')}); start a new repetition, or save a local dataset"
+        )
+
+    def close(self) -> None:
+        self._finalizer()
+
+    def location(self) -> str:
+        return f"data service iteration {self.reader.iteration_id}"

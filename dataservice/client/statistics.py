@@ -1,0 +1,59 @@
+"""What a reader has read, and how long it waited for it.
+
+Thread safe. Knows nothing of where elements come from. Invariant: counters only grow.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+
+class ReadStatistics:
+    """Counters of one reader; `as_dict` is a snapshot."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._started_s = time.monotonic()
+        self.rows = 0
+        self._elements = 0
+        self._bytes = 0
+        self._wait_s = 0.0
+        self._told_wait_s = 0.0
+        self._told_s = self._started_s
+
+    def note_element(self, rows: int, size_bytes: int) -> None:
+        with self._lock:
+            self.rows += rows
+            self._elements += 1
+            self._bytes += size_bytes
+
+    def note_wait(self, seconds: float) -> None:
+        with self._lock:
+            self._wait_s += seconds
+
+    def take_wait_share(self) -> float:
+        """Part of the time since the last call of this method that takers waited, 0 to 1."""
+        now_s = time.monotonic()
+        with self._lock:
+            waited_s, elapsed_s = self._wait_s - self._told_wait_s, now_s - self._told_s
+            self._told_wait_s, self._told_s = self._wait_s, now_s
+        return min(1.0, waited_s / elapsed_s) if elapsed_s > 0 else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """`rows`, `elements`, `bytes`, `seconds`, `wait_seconds`, `wait_share`, `rows_per_second`.
+
+        With several takers, `wait_seconds` is the sum of their waits.
+        """
+        elapsed_s = max(time.monotonic() - self._started_s, 1e-9)
+        with self._lock:
+            return {
+                "rows": self.rows,
+                "elements": self._elements,
+                "bytes": self._bytes,
+                "seconds": elapsed_s,
+                "wait_seconds": self._wait_s,
+                "wait_share": min(1.0, self._wait_s / elapsed_s),
+                "rows_per_second": self.rows / elapsed_s,
+            }

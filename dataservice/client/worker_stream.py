@@ -1,0 +1,141 @@
+"""One reader's stream from one worker: a thread that receives and decodes frames.
+
+Knows Flight and the frame format, nothing of windows or of the dispatcher. Invariant: after the
+stream has ended, broken or been dropped, exactly one of the callbacks said so, and no frame is
+passed on any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from dataservice.errors import (
+    CancelledError,
+    DataLossError,
+    DataServiceError,
+    DeadlineExceededError,
+    UnavailableError,
+)
+from dataservice.runtime.auth import TlsConfig
+from dataservice.runtime.flight import Exchange, FlightClient
+from dataservice.runtime.frames import decode_batch
+from dataservice.runtime.threads import StoppableThread
+from dataservice.wire.elements import EXCHANGE, FrameKind, Header, unpack
+
+logger = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S = 5.0
+# What may pass on replay; all else is wrong with the data or the program and is the user's.
+_TRANSIENT = (UnavailableError, DeadlineExceededError, CancelledError, DataLossError)
+
+
+class StreamEvents(NamedTuple):
+    """What happens on a stream; called on its thread. `on_frame` may wait for room."""
+
+    on_frame: Callable[[WorkerStream, Header, pa.RecordBatch | None], None]
+    on_end: Callable[[WorkerStream], None]
+    on_broken: Callable[[WorkerStream, DataServiceError], None]
+    on_failure: Callable[[DataServiceError], None]
+
+
+class WorkerStream:
+    """Receives the elements that a worker has for a reader.
+
+    A worker that gives no sign of life for `silence_s` counts as broken.
+    """
+
+    def __init__(
+        self,
+        worker_id: str,
+        address: str,
+        command: dict[str, Any],
+        schema: pa.Schema,
+        events: StreamEvents,
+        *,
+        token: str,
+        tls: TlsConfig | None,
+        silence_s: float,
+    ) -> None:
+        self.worker_id = worker_id
+        self.address = address
+        self.has_ended = False
+        self.is_over = False
+        self._command = {**command, "exchange": EXCHANGE, "worker": worker_id}
+        self._schema = schema
+        self._events = events
+        self._token = token
+        self._tls = tls
+        self._silence_s = silence_s
+        self._dropped = False
+        self._lock = threading.Lock()
+        self._exchange: Exchange | None = None
+        self._thread = StoppableThread(
+            self._run, owner=f"reader {command['reader']}", name=f"stream-{address}"
+        )
+
+    def start(self) -> None:
+        """Starts receiving."""
+        self._thread.start()
+
+    def drop(self) -> None:
+        """Passes nothing on any more and ends the stream, without waiting. Idempotent."""
+        with self._lock:
+            self._dropped = True
+            exchange = self._exchange
+        if exchange is not None:
+            exchange.cancel()
+
+    def is_dropped(self) -> bool:
+        return self._dropped
+
+    def join(self, timeout_s: float) -> bool:
+        """Waits for the thread after `drop`."""
+        return self._thread.stop(timeout_s)
+
+    def _run(self, _stop: threading.Event) -> None:
+        client = FlightClient(self.address, token=self._token, tls=self._tls)
+        try:
+            self._receive(client)
+        except _TRANSIENT as error:
+            self.is_over = True
+            if not self._dropped:
+                self._events.on_broken(self, error)
+        except DataServiceError as error:
+            self.is_over = True
+            if not self._dropped:
+                self._events.on_failure(error)
+        finally:
+            self.is_over = True
+            client.close()
+
+    def _receive(self, client: FlightClient) -> None:
+        with client.exchange(self._command, timeout_s=CONNECT_TIMEOUT_S) as exchange:
+            with self._lock:
+                self._exchange = exchange
+            while not self._dropped:
+                message = exchange.recv(self._silence_s)
+                if message is None:
+                    raise UnavailableError(f"worker {self.address} ended its stream early")
+                header = unpack(message.header)
+                if header.kind is FrameKind.END:
+                    self.has_ended = True
+                    self._events.on_end(self)
+                    return
+                if header.kind is FrameKind.DATA:
+                    batch = self._decode(header, message.body)
+                    self._events.on_frame(self, header, batch)
+
+    def _decode(self, header: Header, body: pa.Buffer | None) -> pa.RecordBatch | None:
+        if body is None:
+            return None
+        batch = decode_batch(body, self._schema, crc=header.crc)
+        if batch.num_rows != header.rows:
+            raise DataLossError(
+                f"worker {self.address} sent {batch.num_rows} rows under a header for {header.rows}"
+            )
+        return batch

@@ -1,0 +1,142 @@
+"""A worker's calls to the dispatcher, between wire messages and values.
+
+Knows the control plane, nothing of pipelines or streams. Thread safe. Leases wait on a connection
+of their own, so that long polls and heartbeats never stand in each other's way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+from collections.abc import Callable, Sequence
+
+from dataservice.config import WorkerConfig
+from dataservice.runtime.auth import TlsConfig
+from dataservice.runtime.rpc import RpcClient
+from dataservice.sharding import Split
+from dataservice.wire import dispatcher_pb2 as pb
+from dataservice.worker.leases import Grant, Lease
+
+_ATTEMPT_MARGIN_S = 10.0
+_SHORT_TIMEOUT_S = 5.0
+
+
+class DispatcherLink:
+    """The dispatcher as a worker sees it. Calls wait for a dispatcher that is away."""
+
+    def __init__(self, config: WorkerConfig, *, token: str, tls: TlsConfig | None) -> None:
+        service = pb.DESCRIPTOR.services_by_name["Dispatcher"]
+        target = config.dispatcher_target
+        self._patience_s = config.dispatcher_timeout_s
+        self._heartbeat_s = config.heartbeat_interval_s
+        self._liveness = RpcClient(target, service, token=token, tls=tls)
+        self._work = RpcClient(target, service, token=token, tls=tls)
+        self._sequence = itertools.count(1)
+
+    def register(self, address: str, should_stop: Callable[[], bool]) -> pb.RegisterWorkerReply:
+        """Joins the cluster under a new worker id."""
+        request = pb.RegisterWorkerRequest(
+            address=address, pid=os.getpid(), host=socket.gethostname()
+        )
+        return self._liveness.call_retrying(
+            "RegisterWorker", request, timeout_s=self._patience_s, should_stop=should_stop
+        )
+
+    def heartbeat(
+        self, request: pb.WorkerHeartbeatRequest, should_stop: Callable[[], bool]
+    ) -> pb.WorkerHeartbeatReply:
+        """Renews the worker's lease."""
+        return self._liveness.call_retrying(
+            "WorkerHeartbeat",
+            request,
+            timeout_s=self._patience_s,
+            attempt_timeout_s=max(_SHORT_TIMEOUT_S, 2 * self._heartbeat_s),
+            should_stop=should_stop,
+        )
+
+    def get_dataset(self, dataset_id: str) -> pb.GetDatasetReply:
+        """A registered plan; NotFoundError for an unknown id."""
+        request = pb.GetDatasetRequest(dataset_id=dataset_id)
+        return self._work.call_retrying("GetDataset", request, timeout_s=self._patience_s)
+
+    def lease(
+        self,
+        worker_id: str,
+        iteration_id: str,
+        reader_id: str,
+        count: int,
+        wait_s: float,
+        should_stop: Callable[[], bool],
+    ) -> Grant:
+        """Asks for up to `count` windows, waiting up to `wait_s` for the first."""
+        request = pb.LeaseWindowsRequest(
+            worker_id=worker_id,
+            iteration_id=iteration_id,
+            reader_id=reader_id,
+            count=count,
+            wait_s=wait_s,
+            sequence=next(self._sequence),
+        )
+        reply = self._work.call_retrying(
+            "LeaseWindows",
+            request,
+            timeout_s=self._patience_s,
+            attempt_timeout_s=wait_s + _ATTEMPT_MARGIN_S,
+            should_stop=should_stop,
+        )
+        return Grant(tuple(_lease(window) for window in reply.windows), reply.ended)
+
+    def give_back(
+        self, worker_id: str, iteration_id: str, reader_id: str, leases: Sequence[Lease]
+    ) -> None:
+        """Returns leases that nobody will work on."""
+        request = pb.LeaseWindowsRequest(
+            worker_id=worker_id,
+            iteration_id=iteration_id,
+            reader_id=reader_id,
+            returned=[
+                pb.Mark(window=lease.window, generation=lease.generation, row=lease.start_row)
+                for lease in leases
+            ],
+        )
+        self._work.call("LeaseWindows", request, timeout_s=_SHORT_TIMEOUT_S)
+
+    def finish_task(
+        self, worker_id: str, iteration_id: str, should_stop: Callable[[], bool]
+    ) -> None:
+        """Says that all elements of a pass without windows were handed out."""
+        request = pb.FinishTaskRequest(worker_id=worker_id, iteration_id=iteration_id)
+        self._work.call_retrying(
+            "FinishTask", request, timeout_s=self._patience_s, should_stop=should_stop
+        )
+
+    def close(self) -> None:
+        """Ends all calls under way with CancelledError. Idempotent."""
+        self._liveness.close()
+        self._work.close()
+
+
+def _lease(window: pb.WindowLease) -> Lease:
+    return Lease(
+        window.window,
+        window.generation,
+        window.start_row,
+        window.epoch,
+        window.window_in_epoch,
+        tuple(_split(split) for split in window.splits),
+    )
+
+
+def _split(split: pb.Split) -> Split:
+    # An empty repeated field cannot be told from none; a file is then read whole.
+    return Split(
+        segment=split.segment,
+        path=split.path if split.HasField("path") else None,
+        row_groups=tuple(split.row_groups) or None,
+        start=split.start,
+        stop=split.stop,
+        rows=split.rows if split.HasField("rows") else None,
+        size_bytes=split.size_bytes,
+        version=split.version,
+    )

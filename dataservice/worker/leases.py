@@ -1,0 +1,137 @@
+"""The windows that one reader's stream gets from this worker: leased ahead, handed out in order.
+
+Knows how to ask and how to give back (callables), nothing of gRPC or of what a window contains.
+Invariant: a lease that was granted is either handed out or given back, even when its stream ended
+while the request was under way: the dispatcher believes it to be with this worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from dataservice.errors import DataServiceError
+from dataservice.runtime.threads import StoppableThread
+from dataservice.sharding import Split
+
+logger = logging.getLogger(__name__)
+
+LONG_POLL_S = 5.0
+_RECHECK_S = 1.0
+
+
+class Lease(NamedTuple):
+    """One window to run, from output row `start_row` on."""
+
+    window: int
+    generation: int
+    start_row: int
+    epoch: int
+    window_in_epoch: int
+    splits: tuple[Split, ...]
+
+
+class Grant(NamedTuple):
+    """The dispatcher's answer; `ended` means that there will be no more for this reader."""
+
+    leases: tuple[Lease, ...]
+    ended: bool
+
+
+Ask = Callable[[int, float], Grant]
+GiveBack = Callable[[Sequence[Lease]], None]
+
+
+class LeaseFeed:
+    """Keeps up to `ahead` leases in store.
+
+    `changed` guards the feed's state and is notified when it changes; the owner uses the same
+    condition, so that one wait covers leases and its own work. Methods ending in `_held` expect
+    it to be held.
+    """
+
+    def __init__(self, ask: Ask, give_back: GiveBack, *, ahead: int, name: str) -> None:
+        self.changed = threading.Condition()
+        self._ask = ask
+        self._give_back = give_back
+        self._ahead = ahead
+        self._leases: deque[Lease] = deque()
+        self._dry = False
+        self._ended = False
+        self._failure: DataServiceError | None = None
+        self._thread = StoppableThread(self._run, owner=name, name="leases")
+
+    def start(self) -> None:
+        """Starts asking."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stops asking and gives back what is in store. Does not wait."""
+        self._thread.request_stop()
+        with self.changed:
+            self.changed.notify_all()
+
+    def take_held(self) -> Lease | None:
+        """The next lease, or None when there is none now."""
+        if not self._leases:
+            return None
+        self.changed.notify_all()
+        return self._leases.popleft()
+
+    def is_dry_held(self) -> bool:
+        """The dispatcher has nothing for this reader now."""
+        return not self._leases and (self._dry or self._ended)
+
+    def is_over_held(self) -> bool:
+        """No lease is in store and none will come: the end, or asking failed."""
+        return not self._leases and (self._ended or self._failure is not None)
+
+    def raise_failure_held(self) -> None:
+        """Raises what asking failed with, if it did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self, stop: threading.Event) -> None:
+        try:
+            while not stop.is_set() and not self._ended:
+                self._ask_once(stop)
+        except DataServiceError as error:
+            with self.changed:
+                self._failure = error
+                self.changed.notify_all()
+        finally:
+            self._return_unused(stop)
+
+    def _ask_once(self, stop: threading.Event) -> None:
+        with self.changed:
+            self.changed.wait_for(lambda: self._wanted() or stop.is_set(), _RECHECK_S)
+            count, wait_s = self._wanted(), LONG_POLL_S if self._dry else 0.0
+        if stop.is_set() or not count:
+            return
+        grant = self._ask(count, wait_s)
+        with self.changed:
+            self._leases.extend(grant.leases)
+            self._dry = not grant.leases
+            self._ended = grant.ended
+            self.changed.notify_all()
+
+    def _wanted(self) -> int:
+        return self._ahead - len(self._leases)
+
+    def _return_unused(self, stop: threading.Event) -> None:
+        if not stop.is_set():
+            return
+        with self.changed:
+            unused = tuple(self._leases)
+            self._leases.clear()
+            self._ended = True
+            self.changed.notify_all()
+        if not unused:
+            return
+        try:
+            self._give_back(unused)
+        except DataServiceError as error:
+            logger.warning("could not give %d windows back: %s", len(unused), error)

@@ -1,0 +1,88 @@
+"""A worker's place in the cluster: registering, heartbeats, registering again.
+
+Knows the dispatcher link and the service, nothing of streams. Invariant: while the dispatcher
+does not know the worker, the worker holds nothing that was leased to it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from dataservice.errors import CancelledError, NotFoundError
+from dataservice.runtime.threads import StoppableThread
+from dataservice.wire import dispatcher_pb2 as pb
+from dataservice.worker.control import DispatcherLink
+from dataservice.worker.service import WorkerService
+
+logger = logging.getLogger(__name__)
+
+
+class Membership:
+    """Keeps one worker registered. `on_lost` is called when the dispatcher stays away."""
+
+    def __init__(
+        self,
+        link: DispatcherLink,
+        service: WorkerService,
+        *,
+        interval_s: float,
+        on_lost: Callable[[BaseException], None],
+    ) -> None:
+        self._link = link
+        self._service = service
+        self._interval_s = interval_s
+        self._thread = StoppableThread(
+            self._run, owner="worker", name="heartbeat", on_failure=on_lost
+        )
+        self._rows = 0
+        self._measured_s = time.monotonic()
+
+    def start(self) -> None:
+        """Registers, waiting for the dispatcher, then keeps the lease alive."""
+        self._register()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stops heartbeats without waiting for one under way. Idempotent."""
+        self._thread.request_stop()
+
+    def join(self, timeout_s: float) -> None:
+        """Waits for the thread after `stop`."""
+        self._thread.stop(timeout_s)
+
+    def _is_stopping(self) -> bool:
+        return self._thread.stop_event.is_set()
+
+    def _register(self) -> None:
+        reply = self._link.register(self._service.address, self._is_stopping)
+        self._service.rejoin(reply.worker_id)
+        logger.info("worker %s serves at %s", reply.worker_id, self._service.address)
+
+    def _run(self, stop: threading.Event) -> None:
+        while not stop.wait(self._interval_s):
+            try:
+                self._beat()
+            except CancelledError:
+                return
+            except NotFoundError as error:
+                logger.warning("registering again: %s", error)
+                self._register()
+
+    def _beat(self) -> None:
+        iterations = self._service.iterations()
+        rows, buffered_bytes = self._service.load()
+        now_s = time.monotonic()
+        request = pb.WorkerHeartbeatRequest(
+            worker_id=self._service.worker_id,
+            iteration_ids=iterations,
+            rows_sent=rows,
+            rate_rows_per_s=(rows - self._rows) / max(now_s - self._measured_s, 1e-3),
+            buffered_bytes=buffered_bytes,
+        )
+        self._rows, self._measured_s = rows, now_s
+        reply = self._link.heartbeat(request, self._is_stopping)
+        if reply.ended_iteration_ids:
+            self._service.end_iterations(set(reply.ended_iteration_ids))

@@ -1,0 +1,311 @@
+"""Turns leased windows, or a whole plan, into frames in a bounded buffer.
+
+Knows threads and pipelines, nothing of gRPC or Flight. A `WindowProducer` serves one stream of
+one reader: several windows may be computed at once, their rows leave in the order of the leases.
+A `TaskProducer` runs a plan once for all readers of an iteration, first come first served.
+Invariant: frames, and then the error or the end, come out in order; a closed producer's threads
+end by themselves within a second.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from dataservice.errors import CancelledError, DeadlineExceededError
+from dataservice.runtime.frames import crc32, encode_batch
+from dataservice.runtime.threads import BoundedQueue, StoppableThread
+from dataservice.wire.elements import NO_WINDOW, RowSpan, pack_data
+from dataservice.worker.leases import Lease, LeaseFeed
+from dataservice.worker.rebatch import Element, Rebatcher
+from dataservice.worker.task import Pipeline
+
+logger = logging.getLogger(__name__)
+
+_RECHECK_S = 1.0
+_MAX_FRAMES = 16
+
+
+class Frame(NamedTuple):
+    """A header and, unless it only ends spans, an encoded record batch."""
+
+    header: bytes
+    body: pa.Buffer | None
+    rows: int
+
+
+class FrameBuffer:
+    """Frames on their way out, bounded in bytes, ended by the end or by an error."""
+
+    def __init__(self, max_bytes: int, compression: str | None) -> None:
+        self.rows = 0
+        self._queue: BoundedQueue[Frame] = BoundedQueue(_MAX_FRAMES, max_bytes)
+        self._compression = compression
+        self._failure: Exception | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return self._queue.size_bytes
+
+    def put(self, element: Element, *, divisible: bool) -> None:
+        """Encodes and stores; waits for room. CancelledError once closed."""
+        batch = element.batch
+        if batch is None or not batch.num_rows:
+            frame = Frame(pack_data(0, 0, element.spans, divisible=False), None, 0)
+        else:
+            body = encode_batch(batch, compression=self._compression)
+            header = pack_data(batch.num_rows, crc32(body), element.spans, divisible=divisible)
+            frame = Frame(header, body, batch.num_rows)
+        size_bytes = len(frame.header) + (frame.body.size if frame.body is not None else 0)
+        while True:
+            try:
+                self._queue.put(frame, size_bytes, timeout_s=_RECHECK_S)
+                self.rows += frame.rows
+                return
+            except DeadlineExceededError:
+                continue
+
+    def get(self, timeout_s: float) -> Frame | None:
+        """The next frame, None when there was none in time.
+
+        After the last: raises what the producer failed with, or CancelledError for the end.
+        """
+        try:
+            return self._queue.get(timeout_s=timeout_s)
+        except DeadlineExceededError:
+            return None
+        except CancelledError:
+            if self._failure is not None:
+                raise self._failure from None
+            raise
+
+    def end(self, failure: Exception | None = None) -> None:
+        """No frame follows; what is stored still comes out."""
+        self._failure = self._failure or failure
+        self._queue.close()
+
+    def discard(self) -> None:
+        """Drops all and wakes everybody."""
+        self._queue.close(discard=True)
+
+
+class _Rows(NamedTuple):
+    lease: Lease
+    batch: pa.RecordBatch
+    first_row: int
+    size_bytes: int
+
+
+class _Ticket:
+    """One window under way: its rows so far, in order. Guarded by the feed's condition."""
+
+    __slots__ = ("done", "end_row", "failure", "lease", "pieces")
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
+        self.pieces: deque[_Rows] = deque()
+        self.end_row = lease.start_row
+        self.done = False
+        self.failure: Exception | None = None
+
+
+_FLUSH = object()
+_ENDED = object()
+
+
+class WindowProducer:
+    """Produces the windows of one reader for one stream."""
+
+    def __init__(
+        self, feed: LeaseFeed, pipeline: Pipeline, *, threads: int, buffer_bytes: int, name: str
+    ) -> None:
+        self.frames = FrameBuffer(buffer_bytes // 2, pipeline.compression)
+        self._feed = feed
+        self._changed = feed.changed
+        self._pipeline = pipeline
+        self._max_held_bytes = max(1, buffer_bytes // 2)
+        self._held_bytes = 0
+        self._tickets: deque[_Ticket] = deque()
+        self._closed = False
+        self._threads = [
+            StoppableThread(self._compute, owner=name, name=f"compute-{index}")
+            for index in range(threads)
+        ]
+        self._threads.append(StoppableThread(self._assemble, owner=name, name="assemble"))
+
+    def start(self) -> None:
+        """Starts leasing and computing."""
+        self._feed.start()
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Stops without waiting. Idempotent."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._feed.stop()
+        self.frames.discard()
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def _compute(self, _stop: threading.Event) -> None:
+        while (ticket := self._next_ticket()) is not None:
+            self._run_window(ticket)
+
+    def _next_ticket(self) -> _Ticket | None:
+        """Waits for a lease; None when there will be none."""
+        with self._changed:
+            while not self._closed and not self._feed.is_over_held():
+                lease = self._feed.take_held()
+                if lease is not None:
+                    ticket = _Ticket(lease)
+                    self._tickets.append(ticket)
+                    return ticket
+                self._changed.wait(_RECHECK_S)
+            return None
+
+    def _run_window(self, ticket: _Ticket) -> None:
+        failure: Exception | None = None
+        try:
+            for batch, first_row in self._pipeline.run_window(ticket.lease, self.is_closed):
+                self._hold(ticket, batch, first_row)
+        except Exception as error:
+            failure = error
+        with self._changed:
+            ticket.failure = failure
+            ticket.done = True
+            self._changed.notify_all()
+
+    def _hold(self, ticket: _Ticket, batch: pa.RecordBatch, first_row: int) -> None:
+        """Stores rows; waits for room, but never while the rows that go out next are missing."""
+        rows = _Rows(ticket.lease, batch, first_row, batch.nbytes)
+        with self._changed:
+            while not self._closed and not self._has_room(ticket):
+                self._changed.wait(_RECHECK_S)
+            if self._closed:
+                raise CancelledError("the stream was closed")
+            ticket.pieces.append(rows)
+            ticket.end_row = first_row + batch.num_rows
+            self._held_bytes += rows.size_bytes
+            self._changed.notify_all()
+
+    def _has_room(self, ticket: _Ticket) -> bool:
+        if self._held_bytes < self._max_held_bytes:
+            return True
+        return ticket is self._tickets[0] and not ticket.pieces
+
+    def _assemble(self, _stop: threading.Event) -> None:
+        failure: Exception | None = None
+        try:
+            for element in self._elements():
+                done = self._pipeline.run_tail(element)
+                self.frames.put(done, divisible=self._pipeline.is_divisible)
+        except Exception as error:
+            failure = error
+        self.frames.end(failure)
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _elements(self) -> Iterator[Element]:
+        rebatcher = self._pipeline.rebatcher()
+        while (step := self._next_step(rebatcher)) is not _ENDED:
+            if step is _FLUSH:
+                yield from rebatcher.flush()
+            elif isinstance(step, _Ticket):
+                lease = step.lease
+                yield from rebatcher.end_window(lease.window, lease.generation, step.end_row)
+            elif isinstance(step, _Rows):
+                lease = step.lease
+                yield from rebatcher.add(
+                    step.batch, lease.window, lease.generation, step.first_row
+                )
+
+    def _next_step(self, rebatcher: Rebatcher) -> object:
+        """Rows to add, a window that is complete, or what to do because nothing comes."""
+        with self._changed:
+            while not self._closed:
+                step = self._head_held()
+                if step is not None:
+                    return step
+                nothing_leased = not self._tickets and self._feed.is_dry_held()
+                if rebatcher.holds_anything and (nothing_leased or not rebatcher.is_batched):
+                    return _FLUSH
+                if not self._tickets and self._feed.is_over_held():
+                    self._feed.raise_failure_held()
+                    return _ENDED
+                self._changed.wait(_RECHECK_S)
+            return _ENDED
+
+    def _head_held(self) -> _Rows | _Ticket | None:
+        """What the first window has to give: rows, its end, or nothing yet."""
+        if not self._tickets:
+            return None
+        head = self._tickets[0]
+        if head.pieces:
+            rows = head.pieces.popleft()
+            self._held_bytes -= rows.size_bytes
+            self._changed.notify_all()
+            return rows
+        if not head.done:
+            return None
+        self._tickets.popleft()
+        self._changed.notify_all()
+        if head.failure is not None:
+            raise head.failure
+        return head
+
+
+class TaskProducer:
+    """Runs a whole plan once; every reader takes the next element."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        epoch: int,
+        buffer_bytes: int,
+        name: str,
+        on_drained: Callable[[], None],
+    ) -> None:
+        self.frames = FrameBuffer(buffer_bytes, pipeline.compression)
+        self._pipeline = pipeline
+        self._epoch = epoch
+        self._on_drained = on_drained
+        self._drained = threading.Lock()
+        self._closed = False
+        self._thread = StoppableThread(self._run, owner=name, name="task")
+
+    def start(self) -> None:
+        """Starts computing."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops without waiting. Idempotent."""
+        self._closed = True
+        self.frames.discard()
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def note_drained(self) -> None:
+        """A reader was told the end; the first one reports the task as finished."""
+        if not self._closed and self._drained.acquire(blocking=False):
+            self._on_drained()
+
+    def _run(self, _stop: threading.Event) -> None:
+        failure: Exception | None = None
+        try:
+            for batch in self._pipeline.run_whole(self._epoch, self.is_closed):
+                span = RowSpan(NO_WINDOW, 0, 0, batch.num_rows)
+                self.frames.put(Element(batch, (span,)), divisible=False)
+        except Exception as error:
+            failure = error
+        self.frames.end(failure)

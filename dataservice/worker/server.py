@@ -1,0 +1,141 @@
+"""A data worker: the Flight server, its service, and its membership, started and stopped together.
+
+Invariant: `stop` is bounded and idempotent, frees the port, and leaves no thread that works.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from dataservice.config import WorkerConfig
+from dataservice.errors import FailedPreconditionError
+from dataservice.runtime.auth import TlsConfig, resolve_token
+from dataservice.runtime.flight import FlightServer
+from dataservice.vocabulary import format_address
+from dataservice.wire.elements import EXCHANGE
+from dataservice.worker.control import DispatcherLink
+from dataservice.worker.membership import Membership
+from dataservice.worker.service import WorkerService
+
+logger = logging.getLogger(__name__)
+
+_PORT_PLACEHOLDER = "%port%"
+_JOIN_POLL_S = 0.5
+
+
+class WorkerServer:
+    """Runs pipelines for readers. Also a context manager.
+
+    Starting waits for the dispatcher, at most `dispatcher_timeout_ms`. A worker that the
+    dispatcher forgot registers again; one whose dispatcher stays away that long stops, and `join`
+    raises the reason.
+    """
+
+    def __init__(self, config: WorkerConfig, start: bool = True) -> None:
+        self._config = config
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._failure: BaseException | None = None
+        self._flight: FlightServer | None = None
+        self._service: WorkerService | None = None
+        self._link: DispatcherLink | None = None
+        self._membership: Membership | None = None
+        if start:
+            self.start()
+
+    @property
+    def address(self) -> str:
+        """The address that readers are told; only once started."""
+        if self._service is None:
+            raise FailedPreconditionError("the worker has no address before start()")
+        return self._service.address
+
+    @property
+    def worker_id(self) -> str:
+        """What the dispatcher calls this worker at present."""
+        if self._service is None:
+            raise FailedPreconditionError("the worker has no id before start()")
+        return self._service.worker_id
+
+    def start(self) -> None:
+        """Binds the port and registers. Starting twice does nothing."""
+        if self._stopped.is_set():
+            raise FailedPreconditionError("a stopped worker cannot be started again; make a new one")
+        if self._flight is not None:
+            return
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> None:
+        config = self._config
+        token = resolve_token(config.token)
+        tls = TlsConfig.of(config.tls_cert_path, config.tls_key_path, config.tls_ca_path)
+        serving_tls = tls if config.tls_cert_path is not None else None
+        self._flight = FlightServer(
+            config.host,
+            config.port,
+            token=token,
+            tls=serving_tls,
+            exchanges={EXCHANGE: lambda command, channel: service.stream(command, channel)},
+        )
+        self._link = DispatcherLink(config, token=token, tls=tls)
+        # Bound before the service exists, because the address that it announces has the port.
+        self._flight.start()
+        service = WorkerService(config, self._link, _announced(config, self._flight.port))
+        self._service = service
+        self._membership = Membership(
+            self._link, service, interval_s=config.heartbeat_interval_s, on_lost=self._give_up
+        )
+        self._membership.start()
+
+    def _give_up(self, error: BaseException) -> None:
+        self._failure = error
+        logger.error("the worker stops: %s", error)
+        # Not on this thread, which stop() waits for.
+        threading.Thread(target=self.stop, name="worker-stop", daemon=True).start()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Waits until the worker stops; raises what it stopped for, if not by `stop`."""
+        if timeout_s is not None:
+            self._stopped.wait(timeout_s)
+        else:
+            while not self._stopped.wait(_JOIN_POLL_S):
+                pass
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Ends all streams and frees the port. Idempotent, any thread."""
+        with self._lock:
+            if self._stopped.is_set():
+                return
+            if self._membership is not None:
+                self._membership.stop()
+            if self._service is not None:
+                self._service.stop()
+            if self._link is not None:
+                self._link.close()
+            if self._flight is not None:
+                self._flight.stop()
+            if self._membership is not None:
+                self._membership.join(1.0)
+            self._stopped.set()
+
+    def __enter__(self) -> WorkerServer:
+        self.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.stop()
+
+
+def _announced(config: WorkerConfig, port: int) -> str:
+    """What readers connect to."""
+    given = config.data_transfer_address or config.worker_address
+    if given is None:
+        return format_address(config.host, port)
+    return given.replace(_PORT_PLACEHOLDER, str(port))

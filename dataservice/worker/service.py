@@ -1,0 +1,241 @@
+"""What a worker is working on: producers by iteration and reader, and who reads from them.
+
+Knows leases, pipelines and the channel it is given, not how either is transported. A DYNAMIC
+stream has a producer of its own; an OFF iteration has one that all its streams share. Invariant:
+a producer is in the table exactly while it may still produce.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from dataservice.config import WorkerConfig
+from dataservice.errors import (
+    CancelledError,
+    DataServiceError,
+    InvalidArgumentError,
+    UnavailableError,
+    UserFunctionError,
+)
+from dataservice.vocabulary import ShardingPolicy
+from dataservice.wire.elements import END, KEEPALIVE
+from dataservice.worker.control import DispatcherLink
+from dataservice.worker.leases import LeaseFeed
+from dataservice.worker.producer import FrameBuffer, TaskProducer, WindowProducer
+from dataservice.worker.task import Pipeline
+
+logger = logging.getLogger(__name__)
+
+KEEPALIVE_S = 1.0
+MAX_PIPELINES = 64
+
+
+class Channel(Protocol):
+    """The way to one reader."""
+
+    def send(self, header: bytes, body: pa.Buffer | None = None) -> None: ...
+
+    def cancelled(self) -> bool: ...
+
+
+class WorkerService:
+    """Serves streams of elements. Thread safe; `worker_id` changes when the worker rejoins."""
+
+    def __init__(self, config: WorkerConfig, link: DispatcherLink, address: str) -> None:
+        self.worker_id = ""
+        self.address = address
+        self._config = config
+        self._link = link
+        self._lock = threading.Lock()
+        self._pipelines: OrderedDict[str, Pipeline] = OrderedDict()
+        self._windows: dict[tuple[str, str], WindowProducer] = {}
+        self._tasks: dict[str, TaskProducer] = {}
+        self._rows_of_ended = 0
+        self._stopped = False
+
+    # Membership
+
+    def rejoin(self, worker_id: str) -> None:
+        """Takes a new identity; what was leased or begun under the old one is given up."""
+        with self._lock:
+            self.worker_id = worker_id
+            producers = self._forget(set(self._iterations()))
+        for producer in producers:
+            producer.close()
+
+    def end_iterations(self, iteration_ids: set[str]) -> None:
+        """Gives up iterations that are over."""
+        with self._lock:
+            producers = self._forget(iteration_ids)
+        for producer in producers:
+            producer.close()
+
+    def iterations(self) -> list[str]:
+        """Those that there are producers for."""
+        with self._lock:
+            return self._iterations()
+
+    def load(self) -> tuple[int, int]:
+        """Rows produced so far, and bytes that wait for readers."""
+        with self._lock:
+            buffers = [p.frames for p in (*self._windows.values(), *self._tasks.values())]
+            return (
+                self._rows_of_ended + sum(buffer.rows for buffer in buffers),
+                sum(buffer.size_bytes for buffer in buffers),
+            )
+
+    def stop(self) -> None:
+        """Gives everything up and refuses new streams. Idempotent."""
+        with self._lock:
+            self._stopped = True
+            producers = self._forget(set(self._iterations()))
+        for producer in producers:
+            producer.close()
+
+    def is_stopped(self) -> bool:
+        return self._stopped
+
+    def _iterations(self) -> list[str]:
+        return list({iteration for iteration, _ in self._windows} | set(self._tasks))
+
+    def _forget(self, iteration_ids: set[str]) -> list[WindowProducer | TaskProducer]:
+        gone: list[WindowProducer | TaskProducer] = []
+        for key in [key for key in self._windows if key[0] in iteration_ids]:
+            gone.append(self._windows.pop(key))
+        gone.extend(self._tasks.pop(i) for i in iteration_ids if i in self._tasks)
+        self._rows_of_ended += sum(producer.frames.rows for producer in gone)
+        return gone
+
+    # Streams
+
+    def stream(self, command: dict[str, Any], channel: Channel) -> None:
+        """Sends a reader its elements until the end; runs on the stream's own thread."""
+        try:
+            if ShardingPolicy(command["policy"]) is ShardingPolicy.OFF:
+                self._stream_task(command, channel)
+            else:
+                self._stream_windows(command, channel)
+        except UserFunctionError as error:
+            error.worker = error.worker or self.address
+            raise
+        except KeyError as error:
+            raise InvalidArgumentError(f"the command lacks {error}") from error
+
+    def _stream_windows(self, command: dict[str, Any], channel: Channel) -> None:
+        key = (command["iteration"], command["reader"])
+        producer = self._new_windows(key, command)
+        try:
+            producer.start()
+            _pump(producer.frames, channel)
+        finally:
+            self._drop_windows(key, producer)
+
+    def _new_windows(self, key: tuple[str, str], command: dict[str, Any]) -> WindowProducer:
+        pipeline = self._pipeline(command["dataset"])
+        threads = self._config.pipeline_threads
+        name = f"producer {'/'.join(key)}"
+        with self._lock:
+            worker_id = self._check_identity(command)
+            feed = LeaseFeed(
+                lambda count, wait_s: self._link.lease(
+                    worker_id, *key, count, wait_s, producer.is_closed
+                ),
+                lambda leases: self._link.give_back(worker_id, *key, leases),
+                ahead=threads + 1,
+                name=name,
+            )
+            producer = WindowProducer(
+                feed,
+                pipeline,
+                threads=threads,
+                buffer_bytes=self._config.buffer_bytes,
+                name=name,
+            )
+            older = self._windows.get(key)
+            self._windows[key] = producer
+        if older is not None:
+            older.close()
+        return producer
+
+    def _drop_windows(self, key: tuple[str, str], producer: WindowProducer) -> None:
+        producer.close()
+        with self._lock:
+            if self._windows.get(key) is producer:
+                del self._windows[key]
+                self._rows_of_ended += producer.frames.rows
+
+    def _stream_task(self, command: dict[str, Any], channel: Channel) -> None:
+        producer = self._shared_task(command)
+        _pump(producer.frames, channel)
+        producer.note_drained()
+
+    def _shared_task(self, command: dict[str, Any]) -> TaskProducer:
+        pipeline = self._pipeline(command["dataset"])
+        iteration = command["iteration"]
+        with self._lock:
+            worker_id = self._check_identity(command)
+            producer = self._tasks.get(iteration)
+            if producer is None:
+                producer = TaskProducer(
+                    pipeline,
+                    epoch=int(command["epoch"]),
+                    buffer_bytes=self._config.buffer_bytes,
+                    name=f"task {iteration}",
+                    on_drained=lambda: self._finish_task(worker_id, iteration),
+                )
+                self._tasks[iteration] = producer
+                producer.start()
+            return producer
+
+    def _finish_task(self, worker_id: str, iteration: str) -> None:
+        try:
+            self._link.finish_task(worker_id, iteration, self.is_stopped)
+        except DataServiceError as error:
+            logger.warning("could not report the end of %s: %s", iteration, error)
+
+    def _check_identity(self, command: dict[str, Any]) -> str:
+        """A stream for an earlier identity would get leases that nobody waits for."""
+        if self._stopped:
+            raise UnavailableError(f"worker {self.address} is stopping")
+        if command["worker"] != self.worker_id:
+            raise UnavailableError(
+                f"the worker at {self.address} is {self.worker_id} now, not {command['worker']}"
+            )
+        return self.worker_id
+
+    def _pipeline(self, dataset_id: str) -> Pipeline:
+        with self._lock:
+            known = self._pipelines.get(dataset_id)
+            if known is not None:
+                self._pipelines.move_to_end(dataset_id)
+                return known
+        reply = self._link.get_dataset(dataset_id)
+        pipeline = Pipeline(
+            reply.plan, reply.compression, allow_functions=self._config.allow_functions
+        )
+        with self._lock:
+            self._pipelines[dataset_id] = pipeline
+            while len(self._pipelines) > MAX_PIPELINES:
+                self._pipelines.popitem(last=False)
+        return pipeline
+
+
+def _pump(frames: FrameBuffer, channel: Channel) -> None:
+    """Sends frames as they come, a sign of life when none does, and the end."""
+    while True:
+        try:
+            frame = frames.get(KEEPALIVE_S)
+        except CancelledError:
+            channel.send(END)
+            return
+        if frame is not None:
+            channel.send(frame.header, frame.body)
+        elif channel.cancelled():
+            raise CancelledError("the reader has gone")
+        else:
+            channel.send(KEEPALIVE)
