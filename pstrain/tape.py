@@ -227,7 +227,7 @@ class GradientTape:
     def _backpropagate(self, loss: Tensor) -> dict[int, NDArray[Any]]:
         found: dict[int, NDArray[Any]] = {id(loss): np.ones_like(loss.value)}
         for outputs, inputs, backward in reversed(self.operations):
-            given = [found.get(id(output)) for output in outputs]
+            given = [found.pop(id(output), None) for output in outputs]
             if all(gradient is None for gradient in given):
                 continue
             results = backward(*given)

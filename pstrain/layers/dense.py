@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pstrain import initializers
+from pstrain import buffers, initializers
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.kernels import network
 from pstrain.layers.base import Layer, as_tensor, whole
@@ -87,7 +87,8 @@ class Dense(Layer):
                 f"layer {self.name!r} takes [n, {self.input_size}], got {tensor.shape}"
             )
         leaves = [whole(v, value) for v, value in zip(self.variables, values, strict=True)]
-        output = Tensor(tensor.value @ leaves[0].value)
+        output = Tensor(buffers.empty((len(tensor), self.units)))
+        np.matmul(tensor.value, leaves[0].value, out=output.value)
         bias = leaves[1].value if self.use_bias else np.zeros(self.units, dtype=np.float32)
         if self.activation == "relu":
             network.add_bias_relu(output.value, bias)
@@ -105,11 +106,14 @@ class _Backward:
     def __call__(self, gradient: NDArray[np.float32]) -> list[NDArray[np.float32] | None]:
         bias_gradient = np.zeros(self.layer.units, dtype=np.float32)
         if self.layer.activation == "relu":
-            upstream, gradient = gradient, np.empty_like(gradient)
+            upstream, gradient = gradient, buffers.empty(gradient.shape)
             network.relu_gradient(upstream, self.output.value, gradient, bias_gradient)
         elif self.layer.use_bias:
             network.column_sums(gradient, bias_gradient)
-        to_inputs = gradient @ self.kernel.value.T if self.inputs.tracked else None
+        to_inputs = None
+        if self.inputs.tracked:
+            to_inputs = buffers.empty(self.inputs.shape)
+            np.matmul(gradient, self.kernel.value.T, out=to_inputs)
         to_kernel = self.inputs.value.T @ gradient
         found: list[NDArray[np.float32] | None] = [to_inputs, to_kernel]
         return [*found, bias_gradient] if self.layer.use_bias else found

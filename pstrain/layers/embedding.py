@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pstrain import initializers
+from pstrain import buffers, initializers
 from pstrain.errors import InvalidArgumentError
 from pstrain.features import Features
 from pstrain.kernels import embedding as kernels
@@ -80,11 +80,11 @@ class Embedding(Layer):
         fields = len(self.vocabulary_sizes)
         rows = looked_up(self.variables[0], lookup)
         shape = (len(lookup.inverse) // fields, fields * self.dim)
-        output = Tensor(np.empty(shape, dtype=np.float32))
+        output = Tensor(buffers.empty(shape))
         kernels.gather_fields(rows.value, lookup.inverse, fields, output.value)
 
         def backward(gradient: NDArray[np.float32]) -> NDArray[np.float32]:
-            total = np.zeros_like(rows.value)
+            total = buffers.zeros(rows.shape)
             kernels.scatter_fields(gradient, lookup.inverse, fields, total)
             return total
 
@@ -133,7 +133,7 @@ class WideDeepTable(Layer):
         ) -> list[NDArray[np.float32]]:
             deep = np.zeros_like(matrix) if to_matrix is None else to_matrix
             plain = np.zeros(size, np.float32) if to_wide is None else to_wide.reshape(-1)
-            to_rows = np.zeros(rows.shape, dtype=np.float32)
+            to_rows = buffers.zeros(rows.shape)
             kernels.scatter_wide_deep(deep, plain, lookup.inverse, fields, to_rows)
             return [to_rows, plain.sum(keepdims=True)]
 
@@ -144,4 +144,4 @@ class WideDeepTable(Layer):
 def _padded_matrix(rows: int, width: int) -> NDArray[np.float32]:
     """An empty matrix whose rows start on multiples of a cache line from each other."""
     stride = -(-width // _FLOATS_PER_LINE) * _FLOATS_PER_LINE
-    return np.empty((rows, stride), dtype=np.float32)[:, :width]
+    return buffers.empty((rows, stride))[:, :width]

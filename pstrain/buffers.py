@@ -1,0 +1,72 @@
+"""Large arrays of a step, reused by the thread that made them.
+
+Fresh memory costs a page fault per 4 KB: 8 of 18 ms of a step at batch 4,096. Invariant: memory
+is handed out again only when no array refers to it any more, so reuse cannot be seen; each thread
+has its own, at most ``LIMIT_BYTES`` of it.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+LIMIT_BYTES = 128 << 20
+SMALLEST_BYTES = 64 << 10
+
+_owned = threading.local()
+def empty(shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """An uninitialised float32 array of ``shape``, which the caller may keep as long as it likes.
+
+    Arrays below ``SMALLEST_BYTES`` come from the allocator, which keeps those at hand itself.
+    """
+    size = math.prod(shape)
+    if size * 4 < SMALLEST_BYTES:
+        return np.empty(shape, dtype=np.float32)
+    blocks = _blocks()
+    for index in range(len(blocks)):
+        fits = size <= len(blocks[index]) <= 2 * size
+        if fits and _references(blocks, index) == _UNREFERENCED:
+            return blocks[index][:size].reshape(shape)
+    block = np.empty(size + size // 16, dtype=np.float32)
+    _make_room(blocks, block.nbytes)
+    if block.nbytes <= LIMIT_BYTES:
+        blocks.append(block)
+    return block[:size].reshape(shape)
+
+
+def zeros(shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Like :func:`empty`, filled with 0."""
+    array = empty(shape)
+    array.fill(0)
+    return array
+
+
+def held_bytes() -> int:
+    """Bytes that this thread keeps, in use or not."""
+    return sum(block.nbytes for block in _blocks())
+
+
+def _blocks() -> list[NDArray[np.float32]]:
+    blocks: list[NDArray[np.float32]] | None = getattr(_owned, "blocks", None)
+    if blocks is None:
+        blocks = _owned.blocks = []
+    return blocks
+
+
+def _references(blocks: list[NDArray[np.float32]], index: int) -> int:
+    return sys.getrefcount(blocks[index])
+
+
+# What a block that only its list refers to counts, which depends on the interpreter.
+_UNREFERENCED = _references([np.empty(1, dtype=np.float32)], 0)
+
+
+def _make_room(blocks: list[NDArray[np.float32]], wanted_bytes: int) -> None:
+    """Lets go of the oldest blocks; those in use live on until their arrays die."""
+    kept = sum(block.nbytes for block in blocks)
+    while blocks and kept + wanted_bytes > LIMIT_BYTES:
+        kept -= blocks.pop(0).nbytes

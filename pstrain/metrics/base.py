@@ -1,0 +1,125 @@
+"""What a metric is: an int64 array of counts, and pure functions over it.
+
+Knows nothing of models or of who evaluates. Invariant: merging two states is integer addition,
+so the result is the same for any split of the examples over batches and trainers.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pstrain import initializers
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.parameters import current_step
+from pstrain.variable import LocalPlacement, create_variable, current_placement
+
+State = NDArray[np.int64]
+
+_creation = threading.Lock()
+
+
+class Metric(ABC):
+    """A metric over (labels, probabilities), as pure functions and as an object with a state.
+
+    The object's state is a variable: made under a strategy scope it is on parameter servers,
+    where concurrent ``update_state`` calls of all trainers add up; elsewhere it is made by the
+    first ``update_state``, in this process.
+    """
+
+    def __init__(self, name: str, shape: tuple[int, ...]) -> None:
+        self.name = name
+        self._shape = shape
+        self._variable: Any = None
+        if not isinstance(current_placement(), LocalPlacement):
+            self._variable = self._create()
+
+    @property
+    def variables(self) -> list[Any]:
+        return [] if self._variable is None else [self._variable]
+
+    def initial_state(self) -> State:
+        """A state that has seen nothing."""
+        return np.zeros(self._shape, dtype=np.int64)
+
+    @abstractmethod
+    def update(self, state: State, labels: ArrayLike, probabilities: ArrayLike) -> State:
+        """Adds examples to ``state``, in place, and returns it.
+
+        Labels 0 or 1 [n], probabilities [n]. InvalidArgumentError for different lengths or a
+        probability outside [0, 1].
+        """
+
+    @abstractmethod
+    def compute(self, state: State) -> float:
+        """The metric's value for ``state``; NaN where undefined, as without any example."""
+
+    @staticmethod
+    def merge(first: State, second: State) -> State:
+        """The state of both sets of examples together."""
+        return first + second
+
+    def update_state(self, labels: ArrayLike, probabilities: ArrayLike) -> None:
+        """Adds examples to this object's own state. Blocks until the servers have them."""
+        self.add_state(self.update(self.initial_state(), labels, probabilities))
+
+    def add_state(self, state: State) -> None:
+        """Merges ``state`` into this object's own."""
+        self._own().assign_add(state)
+
+    def result(self) -> float:
+        """The metric's value for this object's own state."""
+        state = self.initial_state() if self._variable is None else self._variable.numpy()
+        return self.compute(state)
+
+    def reset_state(self) -> None:
+        """Forgets all examples."""
+        if self._variable is not None:
+            self._variable.assign(0)
+
+    def _own(self) -> Any:
+        with _creation:
+            if self._variable is None:
+                if current_step() is not None:
+                    raise FailedPreconditionError(
+                        f"metric {self.name!r} was made outside strategy.scope(), so trainers "
+                        "cannot add to it: make it inside"
+                    )
+                self._variable = self._create()
+        return self._variable
+
+    def _create(self) -> Any:
+        return create_variable(
+            initializers.zeros(),
+            shape=self._shape,
+            dtype="int64",
+            name=f"metrics/{self.name}",
+            trainable=False,
+        )
+
+
+def pairs(
+    name: str, labels: ArrayLike, predictions: ArrayLike
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Labels and predictions as float32 vectors of the same length."""
+    first = np.ascontiguousarray(labels, dtype=np.float32).reshape(-1)
+    second = np.ascontiguousarray(predictions, dtype=np.float32).reshape(-1)
+    if len(first) != len(second):
+        raise InvalidArgumentError(
+            f"metric {name!r} got {len(first)} labels and {len(second)} probabilities"
+        )
+    return first, second
+
+
+def refuse_probabilities(name: str, skipped: int, values: NDArray[np.float32]) -> None:
+    """Raises where a kernel has skipped probabilities."""
+    if skipped:
+        wrong = values[~((values >= 0) & (values <= 1))]
+        raise InvalidArgumentError(
+            f"metric {name!r} needs probabilities in [0, 1], got {wrong[0]}: apply a sigmoid to "
+            "logits; NaN means that training has diverged"
+        )

@@ -1,0 +1,83 @@
+"""Means whose sums are exact: the mean of values, and the mean log loss."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pstrain.errors import InvalidArgumentError
+from pstrain.kernels import losses
+from pstrain.kernels import metrics as kernels
+from pstrain.metrics.base import Metric, State, pairs, refuse_probabilities
+
+_SHAPE = (2, kernels.LIMBS + 1)
+
+
+class Mean(Metric):
+    """Weighted mean of values. The sum is exact, so no order of additions changes the result.
+
+    State int64 [2, limbs + 1]: sums of weight * value and of weights as fixed-point numbers; the
+    last column counts values that are not finite, and any such value makes the result NaN.
+    """
+
+    def __init__(self, name: str = "mean") -> None:
+        super().__init__(name, _SHAPE)
+
+    def update(self, state: State, values: ArrayLike, weights: ArrayLike | None = None) -> State:
+        """Adds values (any shape) with weights of the same shape, by default 1 each."""
+        numbers = np.ascontiguousarray(values, dtype=np.float64).reshape(-1)
+        if weights is None:
+            _add(state[1], np.array([len(numbers)], dtype=np.float64))
+        else:
+            by = np.ascontiguousarray(weights, dtype=np.float64).reshape(-1)
+            if by.shape != numbers.shape:
+                raise InvalidArgumentError(
+                    f"metric {self.name!r} got {len(numbers)} values and {len(by)} weights"
+                )
+            numbers = numbers * by
+            _add(state[1], by)
+        _add(state[0], numbers)
+        return state
+
+    def update_state(self, values: ArrayLike, weights: ArrayLike | None = None) -> None:
+        """Adds values to this object's own state."""
+        self.add_state(self.update(self.initial_state(), values, weights))
+
+    def compute(self, state: State) -> float:
+        weight = _exact(state[1])
+        if weight == 0 or state[:, -1].any():
+            return float("nan")
+        return float(_exact(state[0]) / weight)
+
+
+class LogLoss(Metric):
+    """Mean log loss of probabilities, clipped at ``epsilon``; the sum is exact as in ``Mean``."""
+
+    def __init__(self, name: str = "log_loss", epsilon: float = 1e-7) -> None:
+        super().__init__(name, _SHAPE)
+        self.epsilon = epsilon
+
+    def update(self, state: State, labels: ArrayLike, probabilities: ArrayLike) -> State:
+        truth, given = pairs(self.name, labels, probabilities)
+        refuse_probabilities(self.name, int(np.sum(~((given >= 0) & (given <= 1)))), given)
+        each = np.empty(len(truth), dtype=np.float64)
+        losses.log_losses(truth, given, self.epsilon, each)
+        _add(state[0], each)
+        _add(state[1], np.array([len(truth)], dtype=np.float64))
+        return state
+
+    def compute(self, state: State) -> float:
+        count = _exact(state[1])
+        return float(_exact(state[0]) / count) if count else float("nan")
+
+
+def _add(row: State, values: NDArray[np.float64]) -> None:
+    row[-1] += kernels.add_exactly(values, row[:-1])
+
+
+def _exact(row: NDArray[Any]) -> Fraction:
+    total = sum(int(limb) << (kernels.LIMB_BITS * k) for k, limb in enumerate(row[:-1]))
+    return Fraction(total) * Fraction(2) ** kernels.LOWEST_BIT
