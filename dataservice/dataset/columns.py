@@ -1,0 +1,175 @@
+"""Between Arrow record batches and NumPy arrays, without copies where the types allow it.
+
+Knows nothing of plans or streams. Invariant: a record batch made here has one column per name,
+all of one length, and no dictionary-encoded column, since rows travel without their dictionaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dataservice.errors import SchemaError
+
+Columns: TypeAlias = dict[str, np.ndarray]
+
+
+def to_numpy(batch: pa.RecordBatch) -> Columns:
+    """One array per column; numbers without nulls are read-only views of Arrow's memory.
+
+    Strings, binary and nested values become object arrays (a null is None); fixed-size lists
+    become 2-D; nulls in float columns become NaN. SchemaError for nulls in any other column.
+    """
+    pairs = zip(batch.schema.names, batch.columns, strict=True)
+    return {name: array_to_numpy(column, name) for name, column in pairs}
+
+
+def array_to_numpy(array: pa.Array, name: str) -> np.ndarray:
+    """NumPy form of one column; see `to_numpy`. `name` appears in errors."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return array_to_numpy(array.dictionary_decode(), name)
+    if array.null_count and not _holds_nulls(kind):
+        raise SchemaError(
+            f"column {name!r} of type {kind} has {array.null_count} nulls, which a NumPy array of "
+            f"that type cannot hold; replace them first, for example with "
+            f'with_column({name!r}, col({name!r}).fill_null(0)), or use format="arrow"'
+        )
+    if pa.types.is_fixed_size_list(kind):
+        inner = array_to_numpy(array.flatten(), name)
+        return inner.reshape((len(array), kind.list_size, *inner.shape[1:]))
+    plain = pa.types.is_primitive(kind) and not pa.types.is_boolean(kind)
+    return array.to_numpy(zero_copy_only=plain and not array.null_count)
+
+
+def _holds_nulls(kind: pa.DataType) -> bool:
+    return not (
+        pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_fixed_size_list(kind)
+    )
+
+
+def from_numpy(
+    columns: Mapping[str, Any], schema: pa.Schema | None = None, *, what: str = "the columns"
+) -> pa.RecordBatch:
+    """A record batch of 1-D and n-D arrays of equal length; numbers are not copied.
+
+    Further dimensions become fixed-size lists. With a schema, columns are put in its order and
+    cast to its types. SchemaError, naming `what`, for a missing, extra or unequal column.
+    """
+    arrays = {name: to_arrow(values, name) for name, values in columns.items()}
+    lengths = {name: len(array) for name, array in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        raise SchemaError(f"{what} have unequal lengths: {_listed(lengths)}")
+    batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+    return batch if schema is None else conform(batch, schema, what=what)
+
+
+def _listed(lengths: Mapping[str, int]) -> str:
+    return ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
+
+
+def to_arrow(values: Any, name: str) -> pa.Array:
+    """An Arrow array of a NumPy array, a sequence or an Arrow array; SchemaError if impossible."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if isinstance(values, pa.Array):
+        return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    try:
+        return _ndarray_to_arrow(np.asarray(values), name)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        if isinstance(error, SchemaError):
+            raise
+        raise SchemaError(f"column {name!r} cannot become an Arrow array: {error}") from error
+
+
+def _ndarray_to_arrow(values: np.ndarray, name: str) -> pa.Array:
+    if values.ndim == 0:
+        raise SchemaError(
+            f"column {name!r} is the single value {values[()]!r}; "
+            "a column is an array with one value per row"
+        )
+    if values.ndim == 1:
+        return pa.array(values)
+    if 0 in values.shape[1:]:
+        raise SchemaError(f"column {name!r} has shape {values.shape}; each row must hold values")
+    flat = _ndarray_to_arrow(np.ascontiguousarray(values).reshape(-1), name)
+    for width in reversed(values.shape[1:]):
+        flat = pa.FixedSizeListArray.from_arrays(flat, width)
+    return flat
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema, *, what: str) -> pa.RecordBatch:
+    """`batch` with the columns of `schema`, in its order, each safely cast to its type.
+
+    SchemaError, naming `what` and the column, where a column is missing or too many, or where a
+    cast would lose information.
+    """
+    if batch.schema.equals(schema):
+        return batch
+    check_names(batch.schema.names, schema.names, what=what)
+    arrays = [_cast(batch.column(field.name), field, what) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def check_names(got: Sequence[str], expected: Sequence[str], *, what: str) -> None:
+    """SchemaError unless both hold the same names, in whatever order."""
+    missing = [name for name in expected if name not in got]
+    extra = [name for name in got if name not in expected]
+    if missing or extra:
+        raise SchemaError(
+            f"{what} have the columns {list(got)}, expected {list(expected)}"
+            + (f"; missing: {missing}" if missing else "")
+            + (f"; not expected: {extra}" if extra else "")
+        )
+
+
+def _cast(array: pa.Array, field: pa.Field, what: str) -> pa.Array:
+    if array.type.equals(field.type):
+        return array
+    try:
+        return array.cast(field.type, safe=True)
+    except pa.ArrowException as error:
+        raise SchemaError(
+            f"{what}: column {field.name!r} is of type {array.type}, expected {field.type}, "
+            f"and its values do not convert ({error}); convert it in the function, "
+            "or state the types with schema="
+        ) from error
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """`schema` without metadata, all columns nullable, dictionary columns as their values' type."""
+    fields = []
+    for field in schema:
+        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        fields.append(pa.field(field.name, kind))
+    return pa.schema(fields)
+
+
+def plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """`batch` under `schema`, which is `plain_schema` of its own: dictionaries are decoded."""
+    arrays = [
+        column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def concat_batches(pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch of the rows of at least one piece; a single piece is not copied."""
+    if len(pieces) == 1:
+        return pieces[0]
+    columns = zip(*(piece.columns for piece in pieces), strict=True)
+    arrays = [pa.concat_arrays(column) for column in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=pieces[0].schema)
+
+
+def require_columns(wanted: Sequence[str], available: Sequence[str], *, what: str) -> None:
+    """SchemaError naming the first wanted column that is not available, and those that are."""
+    for name in wanted:
+        if name not in available:
+            raise SchemaError(
+                f"{what}: there is no column {name!r}; the columns are {list(available)}"
+            )

@@ -1,0 +1,182 @@
+"""What each operation of an expression computes, on Arrow arrays and scalars.
+
+The table OPERATIONS is the allow-list: an expression can do nothing else. Operations take arrays or
+scalars; two scalars give a scalar. It knows nothing of how expressions are written or encoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dataservice.dataset.hashing import hash_buckets
+from dataservice.errors import InvalidArgumentError, SchemaError
+
+Datum: TypeAlias = Any  # pa.Array or pa.Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """`compute` on values; `push_down` on Arrow expressions where Arrow means exactly the same."""
+
+    arity: int
+    compute: Callable[..., Datum]
+    push_down: Callable[..., pc.Expression] | None = None
+    symbol: str = ""
+
+
+def column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """The column of that name; SchemaError naming the existing ones."""
+    index = batch.schema.get_field_index(name)
+    if index < 0:
+        raise SchemaError(f"there is no column {name!r}; the columns are {batch.schema.names}")
+    return batch.column(index)
+
+
+def arrow_type(name: str) -> pa.DataType:
+    """The Arrow type of that name; InvalidArgumentError when there is none."""
+    try:
+        return pa.type_for_alias(name)
+    except (ValueError, TypeError) as error:
+        raise InvalidArgumentError(
+            f"{name!r} is not a type name; use one such as 'float32', 'int64', 'string' or 'bool'"
+        ) from error
+
+
+def _arithmetic(function: Callable[[Datum, Datum], Datum]) -> Callable[[Datum, Datum], Datum]:
+    def compute(left: Datum, right: Datum) -> Datum:
+        return function(*_weak_constants(left, right))
+
+    return compute
+
+
+def _weak_constants(left: Datum, right: Datum) -> tuple[Datum, Datum]:
+    """Lets a constant take the column's type, so that float32 * 2.0 stays float32."""
+    if isinstance(right, pa.Scalar) and isinstance(left, pa.Array):
+        return left, _as_type_of(right, left)
+    if isinstance(left, pa.Scalar) and isinstance(right, pa.Array):
+        return _as_type_of(left, right), right
+    return left, right
+
+
+def _as_type_of(constant: pa.Scalar, array: pa.Array) -> pa.Scalar:
+    kind = array.type
+    number = pa.types.is_integer(constant.type) or pa.types.is_floating(constant.type)
+    if not number or constant.type.equals(kind):
+        return constant
+    same_family = pa.types.is_integer(kind) and pa.types.is_integer(constant.type)
+    if not (pa.types.is_floating(kind) or same_family):
+        return constant
+    try:
+        return pa.scalar(constant.as_py(), type=kind)
+    except (pa.ArrowException, OverflowError):
+        return constant
+
+
+def _true_divide(left: Datum, right: Datum) -> Datum:
+    left, right = (
+        value.cast(pa.float64()) if pa.types.is_integer(value.type) else value
+        for value in (left, right)
+    )
+    return pc.divide(*_weak_constants(left, right))
+
+
+def _by_numpy(function: Callable[..., np.ndarray]) -> Callable[[Datum, Datum], Datum]:
+    """For operations that Arrow lacks; Python's rules for signs, null where either is null."""
+
+    def compute(left: Datum, right: Datum) -> Datum:
+        left, right = _weak_constants(left, right)
+        for value in (left, right):
+            if not (pa.types.is_integer(value.type) or pa.types.is_floating(value.type)):
+                raise SchemaError(f"division takes numbers, not {value.type}")
+        if isinstance(left, pa.Scalar) and isinstance(right, pa.Scalar):
+            return compute(pa.repeat(left, 1), right)[0]
+        divisor = _filled(right, 1)
+        if np.issubdtype(divisor.dtype, np.integer) and not np.all(divisor):
+            raise InvalidArgumentError("integer division by zero in an expression")
+        with np.errstate(divide="ignore", invalid="ignore"):
+            result = function(_filled(left, 0), divisor)
+        nulls = _null_mask(left) | _null_mask(right)
+        return pa.array(result, mask=nulls if np.any(nulls) else None)
+
+    return compute
+
+
+def _filled(value: Datum, replacement: int) -> np.ndarray:
+    if isinstance(value, pa.Scalar):
+        kind = value.type.to_pandas_dtype()
+        return np.array(replacement if value.as_py() is None else value.as_py(), dtype=kind)
+    if value.null_count:
+        value = value.fill_null(pa.scalar(replacement, type=value.type))
+    return value.to_numpy(zero_copy_only=True)
+
+
+def _null_mask(value: Datum) -> Any:
+    if isinstance(value, pa.Scalar):
+        return not value.is_valid
+    return value.is_null().to_numpy(zero_copy_only=False) if value.null_count else False
+
+
+def _is_in(value: Datum, listed: tuple[Any, ...]) -> Datum:
+    if not listed:
+        values = pa.array([], type=value.type)
+    else:
+        try:
+            values = pa.array(listed, type=value.type)
+        except (pa.ArrowException, OverflowError):
+            values = pa.array(listed)
+    return pc.is_in(value, value_set=values, skip_nulls=True)
+
+
+def _fill_null(value: Datum, replacement: Any) -> Datum:
+    if replacement is None or (isinstance(value, pa.Array) and not value.null_count):
+        return value
+    return pc.fill_null(value, pa.scalar(replacement, type=value.type))
+
+
+def _clip(value: Datum, lo: float | None, hi: float | None) -> Datum:
+    for bound, function in ((lo, pc.max_element_wise), (hi, pc.min_element_wise)):
+        if bound is not None:
+            limit = _as_type_of(pa.scalar(bound), value) if isinstance(value, pa.Array) else bound
+            value = function(value, limit, skip_nulls=False)
+    return value
+
+
+def _hash(value: Datum, buckets: int) -> Datum:
+    if isinstance(value, pa.Scalar):
+        return hash_buckets(pa.repeat(value, 1), buckets)[0]
+    return hash_buckets(value, buckets)
+
+
+OPERATIONS: Final[dict[str, Operation]] = {
+    "add": Operation(2, _arithmetic(pc.add), lambda a, b: a + b, "+"),
+    "sub": Operation(2, _arithmetic(pc.subtract), lambda a, b: a - b, "-"),
+    "mul": Operation(2, _arithmetic(pc.multiply), lambda a, b: a * b, "*"),
+    "truediv": Operation(2, _true_divide, None, "/"),
+    "floordiv": Operation(2, _by_numpy(np.floor_divide), None, "//"),
+    "mod": Operation(2, _by_numpy(np.remainder), None, "%"),
+    "neg": Operation(1, pc.negate, None, "-"),
+    "eq": Operation(2, pc.equal, lambda a, b: a == b, "=="),
+    "ne": Operation(2, pc.not_equal, lambda a, b: a != b, "!="),
+    "lt": Operation(2, pc.less, lambda a, b: a < b, "<"),
+    "le": Operation(2, pc.less_equal, lambda a, b: a <= b, "<="),
+    "gt": Operation(2, pc.greater, lambda a, b: a > b, ">"),
+    "ge": Operation(2, pc.greater_equal, lambda a, b: a >= b, ">="),
+    "and": Operation(2, pc.and_kleene, lambda a, b: a & b, "&"),
+    "or": Operation(2, pc.or_kleene, lambda a, b: a | b, "|"),
+    "not": Operation(1, pc.invert, lambda a: ~a, "~"),
+    "is_in": Operation(1, _is_in, lambda a, listed: a.isin(list(listed)) if listed else None),
+    "is_null": Operation(1, pc.is_null, lambda a: a.is_null()),
+    "is_valid": Operation(1, pc.is_valid, lambda a: a.is_valid()),
+    "cast": Operation(1, lambda a, name: a.cast(arrow_type(name))),
+    "log1p": Operation(1, pc.log1p),
+    "abs": Operation(1, pc.abs),
+    "fill_null": Operation(1, _fill_null),
+    "clip": Operation(1, _clip),
+    "hash": Operation(1, _hash),
+}

@@ -1,0 +1,329 @@
+"""Expressions over columns: `col("price") / 100 > lit(3)`, written in Python, run by Arrow.
+
+Responsible for building them, their JSON form and their columns; what each operation computes is
+in expression_kernels. An expression is a value, not code: decoding one runs nothing, and only the
+operations listed there exist. Null follows SQL: an operation on null is null, `&` and `|` know
+three values, and a filter drops the rows for which its condition is null.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dataservice.dataset import expression_kernels as kernels
+from dataservice.errors import InvalidArgumentError, SchemaError
+
+_MAX_DEPTH: Final = 200
+_PLAIN: Final = (bool, int, float, str)
+
+
+class Expression:
+    """A lazy, immutable column expression; see `col` and `lit`.
+
+    Comparison operators build expressions, so an Expression has no truth value and is not equal
+    to anything; use `&`, `|` and `~` in place of `and`, `or` and `not`.
+    """
+
+    __slots__ = ("arguments", "name", "parameters")
+
+    def __init__(
+        self, name: str, arguments: Sequence[Expression] = (), parameters: Sequence[Any] = ()
+    ) -> None:
+        self.name = name
+        self.arguments = tuple(arguments)
+        self.parameters = tuple(parameters)
+
+    def evaluate(self, batch: pa.RecordBatch) -> pa.Array:
+        """One value per row of `batch`. SchemaError for a missing column or unfit types."""
+        value = self._value(batch)
+        if isinstance(value, pa.Scalar):
+            return pa.repeat(value, batch.num_rows)
+        return value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value
+
+    def _value(self, batch: pa.RecordBatch) -> pa.Array | pa.Scalar:
+        if self.name == "col":
+            return kernels.column(batch, self.parameters[0])
+        if self.name == "lit":
+            return pa.scalar(self.parameters[0])
+        values = [argument._value(batch) for argument in self.arguments]
+        try:
+            return kernels.OPERATIONS[self.name].compute(*values, *self.parameters)
+        except pa.ArrowException as error:
+            raise SchemaError(f"cannot compute {self!r}: {error}") from error
+
+    def columns(self) -> frozenset[str]:
+        """Names of the columns it reads."""
+        if self.name == "col":
+            return frozenset((self.parameters[0],))
+        return frozenset().union(*(argument.columns() for argument in self.arguments))
+
+    def to_arrow(self) -> pc.Expression | None:
+        """The same condition for Parquet statistics; None where Arrow has no equal."""
+        if self.name == "col":
+            return pc.field(self.parameters[0])
+        if self.name == "lit":
+            return pc.scalar(self.parameters[0])
+        build = kernels.OPERATIONS[self.name].push_down
+        arguments = [argument.to_arrow() for argument in self.arguments]
+        if build is None or any(argument is None for argument in arguments):
+            return None
+        return build(*arguments, *self.parameters)
+
+    def conjuncts(self) -> list[Expression]:
+        """The conditions that `&` joins at the top; just itself when there is no `&`."""
+        if self.name != "and":
+            return [self]
+        return [part for argument in self.arguments for part in argument.conjuncts()]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-able form."""
+        encoded: dict[str, Any] = {"op": self.name}
+        if self.arguments:
+            encoded["args"] = [argument.to_json() for argument in self.arguments]
+        if self.parameters:
+            encoded["with"] = [_encode_value(value) for value in self.parameters]
+        return encoded
+
+    @classmethod
+    def from_json(cls, encoded: object) -> Expression:
+        """The expression that `to_json` was given; InvalidArgumentError where it is malformed."""
+        return _decode(encoded, 0)
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(
+            f"{self!r} has no truth value; write & for and, | for or, ~ for not, "
+            "and put each condition in parentheses"
+        )
+
+    def __repr__(self) -> str:
+        if self.name in ("col", "lit"):
+            return f"{self.name}({self.parameters[0]!r})"
+        symbol = kernels.OPERATIONS[self.name].symbol
+        if symbol and len(self.arguments) == 2:
+            return f"({self.arguments[0]!r} {symbol} {self.arguments[1]!r})"
+        if symbol:
+            return f"{symbol}{self.arguments[0]!r}"
+        parameters = ", ".join(repr(value) for value in self.parameters)
+        return f"{self.arguments[0]!r}.{self.name}({parameters})"
+
+    __hash__ = object.__hash__
+
+    def __add__(self, other: Any) -> Expression:
+        return _binary("add", self, other)
+
+    def __radd__(self, other: Any) -> Expression:
+        return _binary("add", other, self)
+
+    def __sub__(self, other: Any) -> Expression:
+        return _binary("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Expression:
+        return _binary("sub", other, self)
+
+    def __mul__(self, other: Any) -> Expression:
+        return _binary("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Expression:
+        return _binary("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Expression:
+        return _binary("truediv", self, other)
+
+    def __rtruediv__(self, other: Any) -> Expression:
+        return _binary("truediv", other, self)
+
+    def __floordiv__(self, other: Any) -> Expression:
+        return _binary("floordiv", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Expression:
+        return _binary("floordiv", other, self)
+
+    def __mod__(self, other: Any) -> Expression:
+        return _binary("mod", self, other)
+
+    def __rmod__(self, other: Any) -> Expression:
+        return _binary("mod", other, self)
+
+    def __neg__(self) -> Expression:
+        return Expression("neg", (self,))
+
+    def __eq__(self, other: object) -> Expression:  # type: ignore[override]
+        return _binary("eq", self, other)
+
+    def __ne__(self, other: object) -> Expression:  # type: ignore[override]
+        return _binary("ne", self, other)
+
+    def __lt__(self, other: Any) -> Expression:
+        return _binary("lt", self, other)
+
+    def __le__(self, other: Any) -> Expression:
+        return _binary("le", self, other)
+
+    def __gt__(self, other: Any) -> Expression:
+        return _binary("gt", self, other)
+
+    def __ge__(self, other: Any) -> Expression:
+        return _binary("ge", self, other)
+
+    def __and__(self, other: Any) -> Expression:
+        return _binary("and", self, other)
+
+    def __rand__(self, other: Any) -> Expression:
+        return _binary("and", other, self)
+
+    def __or__(self, other: Any) -> Expression:
+        return _binary("or", self, other)
+
+    def __ror__(self, other: Any) -> Expression:
+        return _binary("or", other, self)
+
+    def __invert__(self) -> Expression:
+        return Expression("not", (self,))
+
+    def is_in(self, values: Iterable[Any]) -> Expression:
+        """Whether the value is one of `values`, of one type and without None; null gives false."""
+        listed = tuple(values)
+        for value in listed:
+            _check_value(value)
+            if value is None:
+                raise InvalidArgumentError("is_in() takes no None; add `| col(...).is_null()`")
+        return Expression("is_in", (self,), (listed,))
+
+    isin = is_in
+
+    def is_null(self) -> Expression:
+        """Whether the value is null; NaN is not."""
+        return Expression("is_null", (self,))
+
+    def is_valid(self) -> Expression:
+        """Whether the value is not null."""
+        return Expression("is_valid", (self,))
+
+    def cast(self, type_name: str) -> Expression:
+        """The value as an Arrow type such as "float32" or "int64"; a lossy cast is an error."""
+        kernels.arrow_type(type_name)
+        return Expression("cast", (self,), (type_name,))
+
+    def log1p(self) -> Expression:
+        """Natural logarithm of one plus the value; NaN below -1."""
+        return Expression("log1p", (self,))
+
+    def abs(self) -> Expression:
+        """Absolute value."""
+        return Expression("abs", (self,))
+
+    def fill_null(self, value: Any) -> Expression:
+        """The value, or `value` where it is null."""
+        _check_value(value)
+        return Expression("fill_null", (self,), (value,))
+
+    def clip(self, lo: float | None = None, hi: float | None = None) -> Expression:
+        """The value, but at least `lo` and at most `hi`; None leaves that side open."""
+        for bound in (lo, hi):
+            if bound is not None and (
+                isinstance(bound, bool) or not isinstance(bound, int | float)
+            ):
+                raise InvalidArgumentError(f"clip() takes numbers or None, got {bound!r}")
+        return Expression("clip", (self,), (lo, hi))
+
+    def hash(self, buckets: int) -> Expression:
+        """Bucket of the value, int64 in [0, buckets); the algorithm is that of `hashing`."""
+        if isinstance(buckets, bool) or not isinstance(buckets, int) or not 0 < buckets < 2**63:
+            raise InvalidArgumentError(
+                f"hash() takes a positive number of buckets, got {buckets!r}"
+            )
+        return Expression("hash", (self,), (buckets,))
+
+
+def col(name: str) -> Expression:
+    """The column of that name."""
+    if not isinstance(name, str):
+        raise InvalidArgumentError(f"col() takes the name of a column, got {name!r}")
+    return Expression("col", (), (name,))
+
+
+def lit(value: Any) -> Expression:
+    """A constant: None, a boolean, number, string, bytes, date or datetime."""
+    _check_value(value)
+    return Expression("lit", (), (value,))
+
+
+def _binary(name: str, left: Any, right: Any) -> Expression:
+    return Expression(name, (_operand(left), _operand(right)))
+
+
+def _operand(value: Any) -> Expression:
+    return value if isinstance(value, Expression) else lit(value)
+
+
+def _check_value(value: Any) -> None:
+    plain = (*_PLAIN, bytes, datetime.date)
+    if hasattr(value, "item") and not isinstance(value, plain):
+        raise InvalidArgumentError(
+            f"{value!r} is a {type(value).__name__}; use the Python value, such as value.item()"
+        )
+    if value is not None and not isinstance(value, plain):
+        raise InvalidArgumentError(
+            f"an expression holds numbers, strings, bytes, dates and booleans; got {value!r}"
+        )
+
+
+def _encode_value(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return {"list": [_encode_value(item) for item in value]}
+    if isinstance(value, datetime.datetime):
+        return {"datetime": value.isoformat()}
+    if isinstance(value, datetime.date):
+        return {"date": value.isoformat()}
+    if isinstance(value, bytes):
+        return {"bytes": base64.b64encode(value).decode("ascii")}
+    return value
+
+
+def _decode_value(encoded: Any) -> Any:
+    if not isinstance(encoded, Mapping):
+        return encoded
+    ((tag, content),) = encoded.items()
+    if tag == "list":
+        return tuple(_decode_value(item) for item in content)
+    if tag == "datetime":
+        return datetime.datetime.fromisoformat(content)
+    if tag == "date":
+        return datetime.date.fromisoformat(content)
+    if tag == "bytes":
+        return base64.b64decode(content, validate=True)
+    raise ValueError(f"unknown value tag {tag!r}")
+
+
+def _decode(encoded: object, depth: int) -> Expression:
+    if depth > _MAX_DEPTH or not isinstance(encoded, Mapping):
+        raise InvalidArgumentError(f"malformed or too deeply nested expression: {encoded!r:.200}")
+    name = encoded.get("op")
+    try:
+        arguments = [_decode(argument, depth + 1) for argument in encoded.get("args", ())]
+        parameters = [_decode_value(value) for value in encoded.get("with", ())]
+        return _rebuild(name, arguments, parameters)
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        raise InvalidArgumentError(f"malformed expression {encoded!r:.200}: {error}") from error
+
+
+def _rebuild(name: Any, arguments: list[Expression], parameters: list[Any]) -> Expression:
+    """Builds through the public methods, so that their argument checks apply to decoded ones."""
+    if name in ("col", "lit") and not arguments:
+        return (col if name == "col" else lit)(*parameters)
+    operation = kernels.OPERATIONS[name]
+    if len(arguments) != operation.arity:
+        raise ValueError(f"{name} takes {operation.arity} arguments, got {len(arguments)}")
+    if operation.symbol:
+        if parameters:
+            raise ValueError(f"{name} takes no parameters, got {parameters}")
+        return Expression(name, arguments)
+    built = getattr(arguments[0], name)(*parameters)
+    assert isinstance(built, Expression)
+    return built

@@ -1,0 +1,236 @@
+"""What an operator applies to rows: an expression, a named function, or a pickled one.
+
+The only module of the data service that unpickles, and only in the process that runs the function,
+on first use, when functions are allowed there. Decoding a plan never comes here. Invariant: a
+Function is a value; it is loaded at most once per object.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import pickle
+import site
+import sys
+import sysconfig
+import threading
+import traceback
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any, Final
+
+import cloudpickle
+
+from dataservice.dataset.expressions import Expression
+from dataservice.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    SchemaError,
+    UserFunctionError,
+)
+
+_PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
+# Registering a module for pickling by value is a setting of the whole process.
+_pickling = threading.Lock()
+
+
+class Function:
+    """An expression, a "module:qualname" reference, or a callable pickled when a plan is encoded.
+
+    `expression` is set for expressions only; others are called through `load`.
+    """
+
+    __slots__ = ("_blob", "_callable", "_python", "expression", "name", "reference")
+
+    def __init__(
+        self,
+        *,
+        expression: Expression | None = None,
+        reference: str | None = None,
+        blob: bytes | None = None,
+        python: str = _PYTHON,
+        name: str = "",
+        callable_: Callable[..., Any] | None = None,
+    ) -> None:
+        self.expression = expression
+        self.reference = reference
+        self.name = name
+        self._blob = blob
+        self._python = python
+        self._callable = callable_
+
+    @classmethod
+    def of(cls, value: Any, operator: str = "the operator") -> Function:
+        """Of an expression, a callable or a "module:qualname" string; else InvalidArgumentError."""
+        if isinstance(value, Function):
+            return value
+        if isinstance(value, Expression):
+            return cls(expression=value, name=repr(value))
+        if isinstance(value, str):
+            _split_reference(value)
+            return cls(reference=value, name=value)
+        if callable(value):
+            return cls(callable_=value, name=_name_of(value))
+        raise InvalidArgumentError(
+            f"{operator} takes a function, an expression or a 'module:function' name, got {value!r}"
+        )
+
+    def pickled(self) -> tuple[bytes, str]:
+        """The pickle of a callable, and the Python version it needs."""
+        if self._blob is None:
+            self._blob = _pickle(self._callable, self.name)
+        return self._blob, self._python
+
+    def load(self, allow_functions: bool) -> Callable[..., Any]:
+        """The callable. FailedPreconditionError when it may not or cannot be loaded here."""
+        if self._callable is None:
+            if self.reference is not None:
+                self._callable = _import(self.reference)
+            else:
+                self._callable = self._unpickle(allow_functions)
+        return self._callable
+
+    def _unpickle(self, allow_functions: bool) -> Callable[..., Any]:
+        if not allow_functions:
+            raise FailedPreconditionError(
+                f"function {self.name!r} may not run here, since this process was started without "
+                "pickled functions; use an expression or a 'module:function' name"
+            )
+        if self._python != _PYTHON:
+            raise FailedPreconditionError(
+                f"function {self.name!r} was pickled by Python {self._python}, this is Python "
+                f"{_PYTHON}; run both sides on the same version, or use a 'module:function' name"
+            )
+        try:
+            loaded = pickle.loads(self._blob or b"")
+        except Exception as error:
+            raise FailedPreconditionError(
+                f"function {self.name!r} cannot be loaded here: {type(error).__name__}: {error}; "
+                "the modules that it uses must be installed on data workers too"
+            ) from error
+        if not callable(loaded):
+            raise InvalidArgumentError(f"function {self.name!r} holds a {type(loaded).__name__}")
+        return loaded  # type: ignore[no-any-return]
+
+
+def call_user(
+    function: Callable[..., Any], argument: Any, operator: str, location: Callable[[], str]
+) -> Any:
+    """Calls a user's function; what it raises becomes a UserFunctionError with its frames only.
+
+    A numba-compiled function cannot take a dict: it gets the columns its parameters name.
+    """
+    try:
+        if isinstance(argument, dict) and hasattr(function, "py_func"):
+            return _call_compiled(function, argument)
+        return function(argument)
+    except UserFunctionError:
+        raise
+    except Exception as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
+        error = error.with_traceback(trace)
+        text = "".join(traceback.format_exception(error))
+        where = location()
+        raise UserFunctionError(
+            f"the function given to {operator} raised {type(error).__name__}: {error}"
+            + (f"\nwhile processing {where}" if where else "")
+            + f"\nits traceback:\n{text}",
+            user_traceback=text,
+            source=where,
+        ) from error
+
+
+def call_user_per_row(
+    function: Callable[..., Any], rows: Iterable[Any], operator: str, location: Callable[[], str]
+) -> list[Any]:
+    """As `call_user`, for each of `rows` in turn."""
+    return call_user(functools.partial(_each, function), rows, operator, location)  # type: ignore
+
+
+def _each(function: Callable[..., Any], rows: Iterable[Any]) -> list[Any]:
+    return [function(row) for row in rows]
+
+
+def _call_compiled(function: Any, columns: dict[str, Any]) -> Any:
+    code = function.py_func.__code__
+    names = code.co_varnames[: code.co_argcount]
+    for name in names:
+        if name not in columns:
+            raise SchemaError(
+                f"the compiled function's parameter {name!r} names no column; "
+                f"the columns are {list(columns)}"
+            )
+    result = function(*(columns[name] for name in names))
+    return result._asdict() if hasattr(result, "_asdict") else result
+
+
+def _name_of(value: Callable[..., Any]) -> str:
+    if isinstance(value, functools.partial):
+        return f"partial({_name_of(value.func)})"
+    module = getattr(value, "__module__", None) or type(value).__module__
+    return f"{module}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+
+
+def _split_reference(reference: str) -> tuple[str, str]:
+    module, separator, qualname = reference.partition(":")
+    parts = [*module.split("."), *qualname.split(".")]
+    if not separator or not all(part.isidentifier() for part in parts):
+        raise InvalidArgumentError(
+            f"function name {reference!r} is not of the form 'module:function'"
+        )
+    return module, qualname
+
+
+def _import(reference: str) -> Callable[..., Any]:
+    module_name, qualname = _split_reference(reference)
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in qualname.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise FailedPreconditionError(
+            f"function {reference!r} cannot be imported here: {error}"
+        ) from error
+    if not callable(found):
+        raise InvalidArgumentError(f"{reference!r} names a {type(found).__name__}, not a function")
+    return found  # type: ignore[no-any-return]
+
+
+def _pickle(function: Any, name: str) -> bytes:
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    try:
+        if module is None or not _is_users_own(module):
+            return cloudpickle.dumps(function)  # type: ignore[no-any-return]
+        # A data worker cannot import the user's own script or package: its code must travel.
+        with _pickling:
+            cloudpickle.register_pickle_by_value(module)
+            try:
+                return cloudpickle.dumps(function)  # type: ignore[no-any-return]
+            finally:
+                cloudpickle.unregister_pickle_by_value(module)
+    except Exception as error:
+        raise InvalidArgumentError(
+            f"function {name!r} cannot be sent to data workers: {type(error).__name__}: {error}; "
+            "it must not hold locks, open files or connections"
+        ) from error
+
+
+@functools.lru_cache(maxsize=1)
+def _installed_roots() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    roots = [paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"]]
+    roots.append(site.getusersitepackages())
+    return tuple(os.path.realpath(root) + os.sep for root in roots)
+
+
+def _is_users_own(module: ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    if module.__name__ == "__main__" or file is None:
+        return False
+    top = sys.modules.get(module.__name__.split(".")[0])
+    if top is not None and top.__name__ in ("dataservice", "pstrain"):
+        return False
+    return not os.path.realpath(file).startswith(_installed_roots())

@@ -1,0 +1,135 @@
+"""What a plan is made of: nodes, their registry, and walks over them.
+
+A node is a frozen dataclass: its inputs and its parameters. Nodes are lazy: making one reads
+nothing. Their form on the wire is in plan. Invariant: a plan is a graph without cycles, and a node
+never changes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Final, TypeVar
+
+import pyarrow as pa
+
+from dataservice.dataset.stream import BatchStream, RunContext
+from dataservice.errors import InvalidArgumentError
+
+INFINITE_CARDINALITY: Final = -1
+UNKNOWN_CARDINALITY: Final = -2
+
+NodeClass = TypeVar("NodeClass", bound="type[Node]")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Node(ABC):
+    """A source or an operator. Fields that are nodes are its inputs, all others its parameters.
+
+    A parameter is None, a boolean, a number, a string, or a Function, Expression, Arrow schema or
+    table, or a tuple or string-keyed mapping of these; `__post_init__` checks them, for users and
+    for decoded plans alike.
+    """
+
+    kind: ClassVar[str]
+    # Parameters that leave the position of a saved iterator meaningful when they change.
+    loose: ClassVar[frozenset[str]] = frozenset()
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The nodes it reads."""
+        return tuple(value for _, value in node_fields(self) if isinstance(value, Node))
+
+    @property
+    def batched(self) -> bool:
+        """Whether an element is a record batch rather than a row."""
+        return any(node.batched for node in self.inputs)
+
+    @abstractmethod
+    def open(self, context: RunContext) -> BatchStream:
+        """A stream of its record batches, at the beginning."""
+
+    @abstractmethod
+    def sample(self, context: RunContext) -> pa.RecordBatch:
+        """At most a few rows, of exactly the schema that the stream has."""
+
+    def cardinality(self) -> int:
+        """Number of elements, INFINITE_CARDINALITY or UNKNOWN_CARDINALITY."""
+        return UNKNOWN_CARDINALITY
+
+    def with_inputs(self, *inputs: Node) -> Node:
+        """The same node over other inputs."""
+        names = [name for name, value in node_fields(self) if isinstance(value, Node)]
+        return dataclasses.replace(self, **dict(zip(names, inputs, strict=True)))  # type: ignore
+
+
+_kinds: dict[str, type[Node]] = {}
+
+
+def node_class(kind: object) -> type[Node]:
+    """The registered class; InvalidArgumentError when there is none."""
+    cls = _kinds.get(kind) if isinstance(kind, str) else None
+    if cls is None:
+        raise InvalidArgumentError(
+            f"unknown operator {kind!r} in a plan; "
+            "run the same version of dataservice on both sides"
+        )
+    return cls
+
+
+def register_node(cls: NodeClass) -> NodeClass:
+    """Class decorator: lets plans with nodes of `cls.kind` be decoded."""
+    holder = _kinds.setdefault(cls.kind, cls)
+    if holder is not cls:
+        raise InvalidArgumentError(f"node kind {cls.kind!r} is taken by {holder.__name__}")
+    return cls
+
+
+def node_fields(node: Node) -> Iterator[tuple[str, Any]]:
+    """Names and values of its fields, in order: inputs and parameters."""
+    for field in dataclasses.fields(node):
+        yield field.name, getattr(node, field.name)
+
+
+def walk(root: Node) -> list[Node]:
+    """Every node once, inputs before the nodes that read them."""
+    order: list[Node] = []
+    seen: set[int] = set()
+    stack: list[tuple[Node, bool]] = [(root, False)]
+    while stack:
+        node, expanded = stack.pop()
+        if expanded:
+            order.append(node)
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            stack.extend((child, False) for child in reversed(node.inputs))
+    return order
+
+
+def rewrite(root: Node, change: Callable[[Node], Node]) -> Node:
+    """The plan with `change(node)` in place of every node, inputs first."""
+    changed: dict[int, Node] = {}
+    for node in walk(root):
+        inputs = tuple(changed[id(child)] for child in node.inputs)
+        same = all(new is old for new, old in zip(inputs, node.inputs, strict=True))
+        changed[id(node)] = change(node if same else node.with_inputs(*inputs))
+    return changed[id(root)]
+
+
+def freeze_schemas(root: Node, context: RunContext | None = None) -> Node:
+    """The plan with every schema that its nodes would infer filled in.
+
+    Without it, each process that runs a part of the plan infers from the rows that it sees. Reads
+    the beginning of the sources and runs functions on a few rows.
+    """
+    context = context or RunContext()
+
+    def freeze(node: Node) -> Node:
+        if getattr(node, "schema", ()) is None:
+            schema = node.sample(context).schema
+            return dataclasses.replace(node, schema=schema)  # type: ignore[call-arg]
+        return node
+
+    return rewrite(root, freeze)

@@ -1,0 +1,34 @@
+"""What can be done with rows: one module per operator. Importing it registers every operator."""
+
+from dataservice.dataset.operators.base import Operator, RowOperator
+from dataservice.dataset.operators.batch import Batch
+from dataservice.dataset.operators.concatenate import Concatenate, Conform
+from dataservice.dataset.operators.enumerate import Enumerate
+from dataservice.dataset.operators.filter import Filter
+from dataservice.dataset.operators.map import FlatMap, Map
+from dataservice.dataset.operators.prefetch import Prefetch
+from dataservice.dataset.operators.repeat import Repeat
+from dataservice.dataset.operators.select import Rename, Select
+from dataservice.dataset.operators.shuffle import Shuffle
+from dataservice.dataset.operators.take import Skip, Take
+from dataservice.dataset.operators.with_column import WithColumn
+
+__all__ = [
+    "Batch",
+    "Concatenate",
+    "Conform",
+    "Enumerate",
+    "Filter",
+    "FlatMap",
+    "Map",
+    "Operator",
+    "Prefetch",
+    "Rename",
+    "Repeat",
+    "RowOperator",
+    "Select",
+    "Shuffle",
+    "Skip",
+    "Take",
+    "WithColumn",
+]

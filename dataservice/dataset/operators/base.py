@@ -1,0 +1,92 @@
+"""What all operators share: running over a stream, and checks of their arguments.
+
+Invariant: `open` is `attach` over the stream of the input, so that an operator runs the same over
+a whole dataset, over one window of it, and over one batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from dataservice.dataset.node import UNKNOWN_CARDINALITY, Node
+from dataservice.dataset.stream import BatchStream, RunContext, Transform, TransformStream
+from dataservice.errors import InvalidArgumentError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Operator(Node):
+    """A node with one input, which it reads once from beginning to end."""
+
+    input: Node
+
+    @abstractmethod
+    def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:
+        """The operator over `stream`, which it owns from now on."""
+
+    def input_context(self, context: RunContext) -> RunContext:
+        """The context of its input; the order of rows below it is its own unless it says so."""
+        return dataclasses.replace(context, split_order=None)
+
+    def open(self, context: RunContext) -> BatchStream:
+        return self.attach(self.input.open(self.input_context(context)), context)
+
+    def sample(self, context: RunContext) -> pa.RecordBatch:
+        return self.input.sample(context)
+
+    def cardinality(self) -> int:
+        return self.input.cardinality()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RowOperator(Operator):
+    """An operator that maps each record batch to one, whatever came before it."""
+
+    # Whether row i of its output is made of row i of its input.
+    one_to_one: ClassVar[bool] = True
+
+    @abstractmethod
+    def transform(self, context: RunContext) -> Transform:
+        """What it does to a batch; functions are loaded here, once per stream."""
+
+    def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:
+        return TransformStream(stream, self.transform(context))
+
+    def input_context(self, context: RunContext) -> RunContext:
+        return context
+
+    def sample(self, context: RunContext) -> pa.RecordBatch:
+        return self.transform(context)(self.input.sample(context), _in_sample)
+
+    def cardinality(self) -> int:
+        if self.one_to_one or self.batched:
+            return self.input.cardinality()
+        return UNKNOWN_CARDINALITY
+
+
+def _in_sample() -> str:
+    return "a sample of the first rows, read to find the schema"
+
+
+def integer_at_least(value: Any, minimum: int, what: str) -> int:
+    """`value` as an int; InvalidArgumentError, naming `what`, for anything else or less."""
+    wanted = {0: "a non-negative integer", 1: "a positive integer"}[minimum]
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+        raise InvalidArgumentError(f"{what} must be {wanted}, got {value!r}")
+    if value < minimum:
+        raise InvalidArgumentError(f"{what} must be {wanted}, got {value}")
+    return int(value)
+
+
+def column_names(value: Any, what: str) -> tuple[str, ...]:
+    """One or several names as a tuple; InvalidArgumentError for none, or for a repeated name."""
+    names = (value,) if isinstance(value, str) else tuple(value)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise InvalidArgumentError(f"{what} takes column names, got {value!r}")
+    if len(set(names)) < len(names):
+        raise InvalidArgumentError(f"{what} got a column twice: {list(names)}")
+    return names

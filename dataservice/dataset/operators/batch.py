@@ -1,0 +1,76 @@
+"""The operator that makes record batches of n rows the elements."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import pyarrow as pa
+
+from dataservice.dataset.columns import concat_batches
+from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, register_node
+from dataservice.dataset.operators.base import Operator, integer_at_least
+from dataservice.dataset.stream import BatchStream, RowCutter, RunContext, State
+from dataservice.errors import InvalidArgumentError
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class Batch(Operator):
+    """Cuts the rows into batches of `rows`; the last may be smaller, or is left out."""
+
+    kind: ClassVar[str] = "batch"
+    rows: int
+    drop_remainder: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", integer_at_least(self.rows, 1, "batch size"))
+        if not isinstance(self.drop_remainder, bool):
+            raise InvalidArgumentError(
+                f"drop_remainder must be True or False, got {self.drop_remainder!r}"
+            )
+
+    @property
+    def batched(self) -> bool:
+        return True
+
+    def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:  # noqa: ARG002
+        return BatchCutStream(stream, self.rows, self.drop_remainder)
+
+    def cardinality(self) -> int:
+        rows = self.input.cardinality()
+        if rows in (INFINITE_CARDINALITY, UNKNOWN_CARDINALITY) or not self.input.batched:
+            return rows if rows < 0 else self._batches(rows)
+        return UNKNOWN_CARDINALITY
+
+    def _batches(self, rows: int) -> int:
+        return rows // self.rows if self.drop_remainder else -(-rows // self.rows)
+
+
+class BatchCutStream(BatchStream):
+    """Batches of exact size; a batch that lies within one chunk is a slice of it, not a copy."""
+
+    def __init__(self, stream: BatchStream, rows: int, drop_remainder: bool) -> None:
+        self._cutter = RowCutter(stream)
+        self._rows = rows
+        self._drop_remainder = drop_remainder
+
+    def __next__(self) -> pa.RecordBatch:
+        pieces = self._cutter.cut(self._rows)
+        if not pieces:
+            raise StopIteration
+        if self._drop_remainder and sum(piece.num_rows for piece in pieces) < self._rows:
+            raise StopIteration
+        return concat_batches(pieces)
+
+    def state(self) -> State:
+        return self._cutter.state()
+
+    def restore(self, state: State) -> None:
+        self._cutter.restore(state)
+
+    def close(self) -> None:
+        self._cutter.close()
+
+    def location(self) -> str:
+        return self._cutter.location()

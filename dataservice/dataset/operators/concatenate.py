@@ -1,0 +1,115 @@
+"""The operator that appends one dataset to another."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import pyarrow as pa
+
+from dataservice.dataset.columns import conform
+from dataservice.dataset.node import (
+    INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
+    Node,
+    register_node,
+)
+from dataservice.dataset.operators.base import RowOperator
+from dataservice.dataset.stream import BatchStream, RunContext, State, Transform, TransformStream
+from dataservice.errors import InvalidArgumentError
+
+_WHAT = "the rows of the dataset given to concatenate"
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class Concatenate(Node):
+    """All elements of `first`, then those of `second`, which gets the schema of `first`."""
+
+    kind: ClassVar[str] = "concatenate"
+    first: Node
+    second: Node
+    schema: pa.Schema | None = None
+
+    def __post_init__(self) -> None:
+        if self.first.batched != self.second.batched:
+            raise InvalidArgumentError(
+                "concatenate takes two datasets of rows or two of batches; "
+                f"the {'first' if self.first.batched else 'second'} one alone is batched"
+            )
+
+    def open(self, context: RunContext) -> BatchStream:
+        return _ConcatenateStream(self, dataclasses.replace(context, split_order=None))
+
+    def common_schema(self, context: RunContext) -> pa.Schema:
+        """The schema of `first`, read from a sample unless the plan has it."""
+        return self.schema or self.first.sample(context).schema
+
+    def sample(self, context: RunContext) -> pa.RecordBatch:
+        first = self.first.sample(context)
+        conform(self.second.sample(context), first.schema, what=_WHAT)
+        return first
+
+    def cardinality(self) -> int:
+        parts = (self.first.cardinality(), self.second.cardinality())
+        for special in (INFINITE_CARDINALITY, UNKNOWN_CARDINALITY):
+            if special in parts:
+                return special
+        return sum(parts)
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class Conform(RowOperator):
+    """Puts the columns in the order of `schema` and casts them to its types."""
+
+    kind: ClassVar[str] = "conform"
+    schema: pa.Schema
+
+    def transform(self, context: RunContext) -> Transform:  # noqa: ARG002
+        return lambda batch, _location: conform(batch, self.schema, what=_WHAT)
+
+
+class _ConcatenateStream(BatchStream):
+    def __init__(self, node: Concatenate, context: RunContext) -> None:
+        self._node = node
+        self._context = context
+        self._part = 0
+        self._stream: BatchStream | None = None
+
+    def __next__(self) -> pa.RecordBatch:
+        while True:
+            batch = next(self._opened(), None)
+            if batch is not None:
+                return batch
+            if self._part == 1:
+                raise StopIteration
+            self.close()
+            self._part = 1
+
+    def _opened(self) -> BatchStream:
+        if self._stream is None:
+            if self._part == 0:
+                self._stream = self._node.first.open(self._context)
+            else:
+                schema = self._node.common_schema(self._context)
+                self._stream = TransformStream(
+                    self._node.second.open(self._context),
+                    lambda batch, _location: conform(batch, schema, what=_WHAT),
+                )
+        return self._stream
+
+    def state(self) -> State:
+        return {"part": self._part, "input": self._opened().state()}
+
+    def restore(self, state: State) -> None:
+        self._part = int(state["part"])
+        self._opened().restore(state["input"])
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def location(self) -> str:
+        return "" if self._stream is None else self._stream.location()

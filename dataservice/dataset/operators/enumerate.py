@@ -1,0 +1,75 @@
+"""The operator that numbers the elements."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from dataservice.dataset.node import register_node
+from dataservice.dataset.operators.base import Operator
+from dataservice.dataset.stream import BatchStream, RunContext, State
+from dataservice.errors import InvalidArgumentError, SchemaError
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class Enumerate(Operator):
+    """Adds an int64 column with the number of the element, from 0.
+
+    After `batch` all rows of a batch have the batch's number.
+    """
+
+    kind: ClassVar[str] = "enumerate"
+    name: str = "index"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise InvalidArgumentError(f"enumerate takes a column name, got {self.name!r}")
+
+    def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:  # noqa: ARG002
+        return _EnumerateStream(stream, self.name, whole_batches=self.batched)
+
+    def sample(self, context: RunContext) -> pa.RecordBatch:
+        batch = self.input.sample(context)
+        return _with_numbers(batch, self.name, np.arange(batch.num_rows, dtype=np.int64))
+
+
+def _with_numbers(batch: pa.RecordBatch, name: str, numbers: np.ndarray) -> pa.RecordBatch:
+    if name in batch.schema.names:
+        raise SchemaError(f"enumerate: there is a column {name!r} already; give another name")
+    return batch.append_column(name, pa.array(numbers))
+
+
+class _EnumerateStream(BatchStream):
+    def __init__(self, stream: BatchStream, name: str, *, whole_batches: bool) -> None:
+        self._stream = stream
+        self._name = name
+        self._whole_batches = whole_batches
+        self._next = 0
+
+    def __next__(self) -> pa.RecordBatch:
+        batch = next(self._stream)
+        rows, first = batch.num_rows, self._next
+        if self._whole_batches:
+            self._next += 1
+            numbers = np.full(rows, first, dtype=np.int64)
+        else:
+            self._next += rows
+            numbers = np.arange(first, first + rows, dtype=np.int64)
+        return _with_numbers(batch, self._name, numbers)
+
+    def state(self) -> State:
+        return {"input": self._stream.state(), "next": self._next}
+
+    def restore(self, state: State) -> None:
+        self._stream.restore(state["input"])
+        self._next = int(state["next"])
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def location(self) -> str:
+        return self._stream.location()

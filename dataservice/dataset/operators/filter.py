@@ -1,0 +1,71 @@
+"""The operator that keeps the rows for which a condition is true."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from dataservice.dataset.columns import to_numpy
+from dataservice.dataset.function import Function, call_user
+from dataservice.dataset.node import register_node
+from dataservice.dataset.operators.base import RowOperator
+from dataservice.dataset.stream import RunContext, Transform
+from dataservice.errors import SchemaError
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class Filter(RowOperator):
+    """Keeps rows by an expression or a function of the columns to a boolean mask.
+
+    After `batch` it drops rows of the batches. A null condition drops its row.
+    """
+
+    kind: ClassVar[str] = "filter"
+    one_to_one: ClassVar[bool] = False
+    function: Function
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "function", Function.of(self.function, "filter"))
+
+    def transform(self, context: RunContext) -> Transform:
+        mask_of = self._mask(context)
+
+        def apply(batch: pa.RecordBatch, location: Callable[[], str]) -> pa.RecordBatch:
+            mask = mask_of(batch, location)
+            return batch if mask.true_count == batch.num_rows else batch.filter(mask)
+
+        return apply
+
+    def sample(self, context: RunContext) -> pa.RecordBatch:
+        # The rows are kept: a sample that is filtered to nothing would say little to a map above.
+        sample = self.input.sample(context)
+        self._mask(context)(sample, lambda: "a sample of the first rows")
+        return sample
+
+    def _mask(self, context: RunContext) -> Callable[..., pa.BooleanArray]:
+        expression = self.function.expression
+        if expression is not None:
+            return lambda batch, _location: _checked(expression.evaluate(batch), repr(expression))
+        function = self.function.load(context.allow_functions)
+
+        def mask_of(batch: pa.RecordBatch, location: Callable[[], str]) -> pa.BooleanArray:
+            mask = np.asarray(call_user(function, to_numpy(batch), "filter", location))
+            if mask.dtype != np.bool_ or mask.shape != (batch.num_rows,):
+                raise SchemaError(
+                    "the function given to filter must return a boolean array of "
+                    f"{batch.num_rows} rows; it returned {mask.dtype} of shape {mask.shape}"
+                )
+            return pa.array(mask)
+
+        return mask_of
+
+
+def _checked(mask: pa.Array, what: str) -> pa.BooleanArray:
+    if not pa.types.is_boolean(mask.type):
+        raise SchemaError(f"filter takes a condition, but {what} is of type {mask.type}")
+    return mask

@@ -1,0 +1,154 @@
+"""Operators that run a user's function on whole record batches: map and flat_map.
+
+Invariant: all batches of one stream have one schema, the declared one or that of the first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeAlias
+
+import pyarrow as pa
+
+from dataservice.dataset.columns import conform, from_numpy, plain_batch, plain_schema, to_numpy
+from dataservice.dataset.function import Function, call_user, call_user_per_row
+from dataservice.dataset.node import register_node
+from dataservice.dataset.operators.base import RowOperator
+from dataservice.dataset.stream import RunContext, Transform
+from dataservice.errors import InvalidArgumentError, SchemaError
+
+_Call: TypeAlias = Callable[
+    [Callable[..., Any], pa.RecordBatch, Callable[[], str], "pa.Schema | None", str],
+    pa.RecordBatch,
+]
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class Map(RowOperator):
+    """Replaces the columns by what a function makes of them, row for row.
+
+    Over batches (after `batch`) the function may also change the number of rows.
+    """
+
+    kind: ClassVar[str] = "map"
+    function: Function
+    format: str = "numpy"
+    schema: pa.Schema | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "function", Function.of(self.function, self.kind))
+        if self.function.expression is not None:
+            raise InvalidArgumentError(
+                f"{self.kind} takes a function, not the expression {self.function.expression!r}; "
+                "use with_column(name, expression)"
+            )
+        if self.format not in _CALLS:
+            raise InvalidArgumentError(
+                f"format must be one of {sorted(_CALLS)}, got {self.format!r}"
+            )
+        if self.schema is not None:
+            if not isinstance(self.schema, pa.Schema):
+                raise InvalidArgumentError(f"schema must be a pyarrow.Schema, got {self.schema!r}")
+            object.__setattr__(self, "schema", plain_schema(self.schema))
+
+    def transform(self, context: RunContext) -> Transform:
+        function = self.function.load(context.allow_functions)
+        call = _CALLS[self.format]
+        what = f"the columns that the function given to {self.kind} returned"
+        keeps_rows = self.one_to_one and not self.batched
+        expected = self.schema
+
+        def apply(batch: pa.RecordBatch, location: Callable[[], str]) -> pa.RecordBatch:
+            nonlocal expected
+            result = call(function, batch, location, expected, what)
+            if keeps_rows and result.num_rows != batch.num_rows:
+                raise SchemaError(
+                    f"the function given to map returned {result.num_rows} rows for "
+                    f"{batch.num_rows}; map keeps the number of rows: use filter to drop some, "
+                    "or flat_map"
+                )
+            expected = expected or result.schema
+            return result
+
+        return apply
+
+    def sample(self, context: RunContext) -> pa.RecordBatch:
+        if self.schema is not None:
+            return pa.RecordBatch.from_pylist([], schema=self.schema)
+        return super().sample(context)
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class FlatMap(Map):
+    """As Map, but the function may return any number of rows."""
+
+    kind: ClassVar[str] = "flat_map"
+    one_to_one: ClassVar[bool] = False
+
+
+def _call_numpy(
+    function: Callable[..., Any],
+    batch: pa.RecordBatch,
+    location: Callable[[], str],
+    expected: pa.Schema | None,
+    what: str,
+) -> pa.RecordBatch:
+    result = call_user(function, to_numpy(batch), "map", location)
+    if not isinstance(result, Mapping) or not result:
+        raise SchemaError(
+            "the function given to map must return a dict of arrays, one per column; "
+            f"it returned {type(result).__name__}"
+            + (" without entries" if isinstance(result, Mapping) else "")
+        )
+    return from_numpy(result, expected, what=what)
+
+
+def _call_arrow(
+    function: Callable[..., Any],
+    batch: pa.RecordBatch,
+    location: Callable[[], str],
+    expected: pa.Schema | None,
+    what: str,
+) -> pa.RecordBatch:
+    result = call_user(function, batch, "map", location)
+    if isinstance(result, pa.Table):
+        combined = result.combine_chunks().to_batches()
+        result = combined[0] if combined else pa.RecordBatch.from_pylist([], schema=result.schema)
+    if not isinstance(result, pa.RecordBatch):
+        raise SchemaError(
+            'the function given to map with format="arrow" must return a pyarrow.RecordBatch; '
+            f"it returned {type(result).__name__}"
+        )
+    plain = plain_batch(result, plain_schema(result.schema))
+    return plain if expected is None else conform(plain, expected, what=what)
+
+
+def _call_rows(
+    function: Callable[..., Any],
+    batch: pa.RecordBatch,
+    location: Callable[[], str],
+    expected: pa.Schema | None,
+    what: str,
+) -> pa.RecordBatch:
+    rows = call_user_per_row(function, batch.to_pylist(), "map", location)
+    if not rows:
+        empty = pa.RecordBatch.from_pylist([], schema=batch.schema)
+        return from_numpy({}, expected) if expected is None else empty
+    first = rows[0]
+    for row in rows:
+        if not isinstance(row, Mapping) or not row or row.keys() != first.keys():
+            raise SchemaError(
+                'the function given to map with format="rows" must return a dict with the same '
+                f"keys for every row; it returned {first!r:.200} and {row!r:.200}"
+            )
+    try:
+        built = pa.RecordBatch.from_pylist(rows)
+    except pa.ArrowException as error:
+        raise SchemaError(f"{what} hold values of different types: {error}") from error
+    return built if expected is None else conform(built, expected, what=what)
+
+
+_CALLS: dict[str, _Call] = {"numpy": _call_numpy, "arrow": _call_arrow, "rows": _call_rows}

@@ -1,0 +1,147 @@
+"""The operator that reads ahead on a thread of its own.
+
+The thread owns the stream below from the first `next` on; each element travels with the position
+after it, so that read-ahead never shows in a saved position.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import weakref
+from typing import ClassVar, Final, NamedTuple
+
+import pyarrow as pa
+
+from dataservice.dataset.node import register_node
+from dataservice.dataset.operators.base import Operator, integer_at_least
+from dataservice.dataset.stream import BatchStream, RunContext, State
+from dataservice.errors import CancelledError, DeadlineExceededError, InternalError
+from dataservice.runtime.threads import BoundedQueue, StoppableThread
+
+_POLL_S: Final = 0.5
+_STOP_TIMEOUT_S: Final = 10.0
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class Prefetch(Operator):
+    """Keeps up to `buffer_size` record batches ready."""
+
+    kind: ClassVar[str] = "prefetch"
+    buffer_size: int
+
+    def __post_init__(self) -> None:
+        size = integer_at_least(self.buffer_size, 1, "prefetch buffer_size")
+        object.__setattr__(self, "buffer_size", size)
+
+    def input_context(self, context: RunContext) -> RunContext:
+        return context
+
+    def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:
+        return _PrefetchStream(stream, self.buffer_size, context)
+
+
+class _Element(NamedTuple):
+    """One step of the stream: a batch, its end, or what it raised."""
+
+    batch: pa.RecordBatch | None
+    state: State  # after the batch
+    location: str
+    error: BaseException | None
+
+
+class _PrefetchStream(BatchStream):
+    def __init__(self, stream: BatchStream, buffer_size: int, context: RunContext) -> None:
+        self._stream = stream
+        self._context = context
+        self._queue: BoundedQueue[_Element] = BoundedQueue(buffer_size)
+        self._thread: StoppableThread | None = None
+        self._state = stream.state()
+        self._location = ""
+        self._ended = False
+        # A stream that is dropped without close() must not leave a thread behind.
+        weakref.finalize(self, self._queue.close, discard=True)
+
+    def __next__(self) -> pa.RecordBatch:
+        if self._ended:
+            raise StopIteration
+        if self._thread is None:
+            self._start()
+        element = self._take()
+        if element.error is not None:
+            self._ended = True
+            raise element.error
+        if element.batch is None:
+            self._ended = True
+            raise StopIteration
+        self._state, self._location = element.state, element.location
+        return element.batch
+
+    def _start(self) -> None:
+        stream, queue = self._stream, self._queue
+
+        def run(stop: threading.Event) -> None:
+            _read_ahead(stream, queue, stop)
+
+        self._thread = StoppableThread(run, owner="dataset", name="prefetch")
+        self._thread.start()
+
+    def _take(self) -> _Element:
+        assert self._thread is not None
+        while True:
+            try:
+                return self._queue.get(timeout_s=_POLL_S)
+            except DeadlineExceededError:
+                self._context.check()
+                if not self._thread.is_alive() and not len(self._queue):
+                    raise InternalError("the prefetching thread ended without a word") from None
+
+    def state(self) -> State:
+        return self._state
+
+    def restore(self, state: State) -> None:
+        self._stream.restore(state)
+        self._state = state
+
+    def close(self) -> None:
+        self._ended = True
+        self._queue.close(discard=True)
+        if self._thread is None:
+            self._stream.close()
+        else:
+            self._thread.stop(_STOP_TIMEOUT_S)
+
+    def location(self) -> str:
+        return self._location
+
+
+def _read_ahead(stream: BatchStream, queue: BoundedQueue[_Element], stop: threading.Event) -> None:
+    try:
+        more = True
+        while more and not stop.is_set():
+            element = _step(stream)
+            more = element.batch is not None
+            _put(queue, element, stop)
+    except CancelledError:
+        return
+    finally:
+        stream.close()
+
+
+def _step(stream: BatchStream) -> _Element:
+    try:
+        batch = next(stream, None)
+        return _Element(batch, stream.state(), stream.location(), None)
+    except BaseException as error:
+        return _Element(None, {}, "", error)
+
+
+def _put(queue: BoundedQueue[_Element], element: _Element, stop: threading.Event) -> None:
+    """Waits for room as long as the reader lives: closing the queue raises CancelledError."""
+    while not stop.is_set():
+        try:
+            queue.put(element, timeout_s=_POLL_S)
+            return
+        except DeadlineExceededError:
+            continue

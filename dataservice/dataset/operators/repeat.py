@@ -1,0 +1,101 @@
+"""The operator that reads its input several times, each time as a new epoch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import ClassVar
+
+import pyarrow as pa
+
+from dataservice.dataset.node import INFINITE_CARDINALITY, Node, register_node
+from dataservice.dataset.operators.base import integer_at_least
+from dataservice.dataset.stream import BatchStream, RunContext, State
+from dataservice.sharding import epoch_of
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class Repeat(Node):
+    """The input `count` times over, endlessly when None; shuffles below reshuffle each time."""
+
+    kind: ClassVar[str] = "repeat"
+    input: Node
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.count is not None and self.count != -1:
+            object.__setattr__(self, "count", integer_at_least(self.count, 0, "repeat count"))
+        else:
+            object.__setattr__(self, "count", None)
+
+    def open(self, context: RunContext) -> BatchStream:
+        base = dataclasses.replace(context, split_order=None)
+
+        def open_pass(number: int) -> BatchStream:
+            epoch = epoch_of(context.epoch, number, self.count)
+            return self.input.open(dataclasses.replace(base, epoch=epoch))
+
+        return _RepeatStream(open_pass, self.count)
+
+    def sample(self, context: RunContext) -> pa.RecordBatch:
+        return self.input.sample(context)
+
+    def cardinality(self) -> int:
+        elements = self.input.cardinality()
+        if self.count == 0 or elements == 0:
+            return 0
+        if self.count is None:
+            return INFINITE_CARDINALITY
+        return elements if elements < 0 else elements * self.count
+
+
+class _RepeatStream(BatchStream):
+    def __init__(self, open_pass: Callable[[int], BatchStream], count: int | None) -> None:
+        self._open_pass = open_pass
+        self._count = count
+        self._pass = 0
+        self._stream: BatchStream | None = None
+        self._saved: State | None = None  # of the input, to be restored when it is opened
+        self._empty = True
+
+    def __next__(self) -> pa.RecordBatch:
+        while self._count is None or self._pass < self._count:
+            batch = next(self._opened(), None)
+            if batch is not None:
+                self._empty = False
+                return batch
+            self._end_pass()
+            if self._empty and self._count is None:
+                # Repeating nothing for ever would never return.
+                self._count = 0
+            self._empty = True
+        raise StopIteration
+
+    def _opened(self) -> BatchStream:
+        if self._stream is None:
+            self._stream = self._open_pass(self._pass)
+            if self._saved is not None:
+                self._stream.restore(self._saved)
+                self._saved = None
+                self._empty = False
+        return self._stream
+
+    def _end_pass(self) -> None:
+        self.close()
+        self._pass += 1
+
+    def state(self) -> State:
+        saved = self._saved if self._stream is None else self._stream.state()
+        return {"pass": self._pass, "input": saved}
+
+    def restore(self, state: State) -> None:
+        self._pass, self._saved = int(state["pass"]), state["input"]
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def location(self) -> str:
+        return "" if self._stream is None else self._stream.location()

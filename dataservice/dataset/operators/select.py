@@ -1,0 +1,63 @@
+"""Operators that choose and name columns: select and rename. They copy nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import pyarrow as pa
+
+from dataservice.dataset.columns import require_columns
+from dataservice.dataset.node import register_node
+from dataservice.dataset.operators.base import RowOperator, column_names
+from dataservice.dataset.stream import RunContext, Transform
+from dataservice.errors import InvalidArgumentError, SchemaError
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class Select(RowOperator):
+    """Keeps the named columns, in the given order."""
+
+    kind: ClassVar[str] = "select"
+    columns: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", column_names(self.columns, "select"))
+
+    def transform(self, context: RunContext) -> Transform:  # noqa: ARG002
+        names = list(self.columns)
+
+        def apply(batch: pa.RecordBatch, _location: Callable[[], str]) -> pa.RecordBatch:
+            require_columns(names, batch.schema.names, what="select")
+            return batch.select(names)
+
+        return apply
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rename(RowOperator):
+    """Gives columns other names; those not mentioned keep theirs."""
+
+    kind: ClassVar[str] = "rename"
+    names: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        pairs = self.names.items() if isinstance(self.names, Mapping) else [(None, None)]
+        if not all(isinstance(name, str) for pair in pairs for name in pair):
+            raise InvalidArgumentError(
+                f"rename takes a dict of old to new column names, got {self.names!r}"
+            )
+        object.__setattr__(self, "names", dict(self.names))
+
+    def transform(self, context: RunContext) -> Transform:  # noqa: ARG002
+        def apply(batch: pa.RecordBatch, _location: Callable[[], str]) -> pa.RecordBatch:
+            require_columns(list(self.names), batch.schema.names, what="rename")
+            renamed = [self.names.get(name, name) for name in batch.schema.names]
+            if len(set(renamed)) < len(renamed):
+                raise SchemaError(f"rename gives two columns one name: {renamed}")
+            return batch.rename_columns(renamed)
+
+        return apply

@@ -1,0 +1,192 @@
+"""The operator that permutes elements within consecutive buffers.
+
+The rows are grouped into buffers of `buffer_size`, and each buffer is permuted by a generator keyed
+by (seed, epoch, buffer). Run over one window of a distributed dataset, the window is the buffer.
+The files and row groups below it are read in a permuted order too. Invariant: the order is a pure
+function of (seed, epoch, position), so a saved position needs no random state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+
+from dataservice.dataset.columns import concat_batches
+from dataservice.dataset.node import register_node
+from dataservice.dataset.operators.base import Operator, integer_at_least
+from dataservice.dataset.stream import CHUNK_ROWS, BatchStream, RowCutter, RunContext, State
+from dataservice.errors import InvalidArgumentError
+from dataservice.sharding import order_key
+
+_ALL_ROWS: Final = 1 << 62
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class Shuffle(Operator):
+    """A permutation of the elements; where no `seed` was given, `drawn_seed` is a random one."""
+
+    kind: ClassVar[str] = "shuffle"
+    # A seed that was drawn differs each time the program runs; saved positions carry it.
+    loose: ClassVar[frozenset[str]] = frozenset({"drawn_seed"})
+    buffer_size: int
+    seed: int | None = None
+    drawn_seed: int | None = None
+    reshuffle_each_iteration: bool = True
+
+    def __post_init__(self) -> None:
+        size = integer_at_least(self.buffer_size, 1, "shuffle buffer_size")
+        object.__setattr__(self, "buffer_size", size)
+        for name in ("seed", "drawn_seed"):
+            value = getattr(self, name)
+            if isinstance(value, np.integer):
+                object.__setattr__(self, name, int(value))
+            elif value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise InvalidArgumentError(f"shuffle seed must be an integer, got {value!r}")
+        if self.seed is None and self.drawn_seed is None:
+            raise InvalidArgumentError("shuffle needs a seed or one that was drawn")
+        if not isinstance(self.reshuffle_each_iteration, bool):
+            raise InvalidArgumentError(
+                f"reshuffle_each_iteration must be a bool, got {self.reshuffle_each_iteration!r}"
+            )
+
+    @property
+    def effective_seed(self) -> int:
+        """The given seed, or the one that was drawn."""
+        seed = self.seed if self.seed is not None else self.drawn_seed
+        assert seed is not None
+        return seed
+
+    def epoch_key(self, epoch: int) -> int:
+        """The epoch that keys its order."""
+        return epoch if self.reshuffle_each_iteration else 0
+
+    def input_context(self, context: RunContext) -> RunContext:
+        order = (self.effective_seed, self.epoch_key(context.epoch))
+        return dataclasses.replace(context, split_order=None if self.batched else order)
+
+    def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:
+        seed, epoch = self.effective_seed, self.epoch_key(context.epoch)
+        if self.batched:
+            return _BatchShuffleStream(
+                stream, self.buffer_size, lambda buffer: order_key(seed, epoch, buffer)
+            )
+        if context.window is not None:
+            window = context.window
+            return _RowShuffleStream(
+                stream, _ALL_ROWS, lambda buffer: order_key(seed, epoch, window, buffer)
+            )
+        return _RowShuffleStream(
+            stream, self.buffer_size, lambda buffer: order_key(seed, epoch, buffer)
+        )
+
+
+def permutation(count: int, key: int) -> np.ndarray:
+    """A permutation of range(count) as int64 that depends on `key` alone.
+
+    NumPy keeps the raw bits of Philox stable over versions, unlike its own permutations.
+    """
+    bits = np.random.Philox(key=key).random_raw(count)
+    return np.argsort(bits)
+
+
+class _RowShuffleStream(BatchStream):
+    def __init__(self, stream: BatchStream, buffer_rows: int, key_of: Callable[[int], int]) -> None:
+        self._cutter = RowCutter(stream)
+        self._buffer_rows = buffer_rows
+        self._key_of = key_of
+        self._number = 0  # of the buffer
+        self._row = 0  # of the permuted buffer
+        self._rows: pa.RecordBatch | None = None
+        self._order = np.empty(0, dtype=np.int64)
+        self._state: State | None = None  # of the input at the beginning of the buffer
+
+    def __next__(self) -> pa.RecordBatch:
+        if self._rows is None:
+            self._fill()
+        assert self._rows is not None
+        chosen = self._order[self._row : self._row + CHUNK_ROWS]
+        batch = self._rows.take(pa.array(chosen))
+        self._row += len(chosen)
+        if self._row >= len(self._order):
+            self._rows, self._row = None, 0
+            self._number += 1
+        return batch
+
+    def _fill(self) -> None:
+        self._state = self._cutter.state()
+        pieces = self._cutter.cut(self._buffer_rows)
+        if not pieces:
+            raise StopIteration
+        self._rows = concat_batches(pieces)
+        self._order = permutation(self._rows.num_rows, self._key_of(self._number))
+
+    def state(self) -> State:
+        begin = self._cutter.state() if self._rows is None else self._state
+        return {"input": begin, "buffer": self._number, "row": self._row}
+
+    def restore(self, state: State) -> None:
+        self._cutter.restore(state["input"])
+        self._number, self._row = int(state["buffer"]), int(state["row"])
+
+    def close(self) -> None:
+        self._cutter.close()
+        self._rows = None
+
+    def location(self) -> str:
+        return f"a shuffled buffer that ends in {self._cutter.location()}"
+
+
+class _BatchShuffleStream(BatchStream):
+    def __init__(
+        self, stream: BatchStream, buffer_batches: int, key_of: Callable[[int], int]
+    ) -> None:
+        self._stream = stream
+        self._buffer_batches = buffer_batches
+        self._key_of = key_of
+        self._number = 0
+        self._position = 0
+        self._batches: list[pa.RecordBatch] = []
+        self._state: State | None = None
+
+    def __next__(self) -> pa.RecordBatch:
+        if not self._batches:
+            self._fill()
+        batch = self._batches[self._position]
+        self._position += 1
+        if self._position >= len(self._batches):
+            self._batches, self._position = [], 0
+            self._number += 1
+        return batch
+
+    def _fill(self) -> None:
+        self._state = self._stream.state()
+        batches = []
+        while len(batches) < self._buffer_batches:
+            batch = next(self._stream, None)
+            if batch is None:
+                break
+            batches.append(batch)
+        if not batches:
+            raise StopIteration
+        order = permutation(len(batches), self._key_of(self._number))
+        self._batches = [batches[index] for index in order]
+
+    def state(self) -> State:
+        begin = self._state if self._batches else self._stream.state()
+        return {"input": begin, "buffer": self._number, "row": self._position}
+
+    def restore(self, state: State) -> None:
+        self._stream.restore(state["input"])
+        self._number, self._position = int(state["buffer"]), int(state["row"])
+
+    def close(self) -> None:
+        self._stream.close()
+        self._batches = []
+
+    def location(self) -> str:
+        return self._stream.location()

@@ -1,0 +1,36 @@
+"""Rewrites of a plan that read less and mean the same.
+
+A select directly above Parquet files chooses the columns to read; a filter expression there skips
+row groups by their statistics. Invariant: the rewritten plan yields the same rows in the same
+order; positions saved in one are those of the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from dataservice.dataset.node import Node, rewrite
+from dataservice.dataset.operators.filter import Filter
+from dataservice.dataset.operators.select import Select
+from dataservice.dataset.sources.parquet import ParquetSource
+
+
+def optimise(root: Node) -> Node:
+    """The plan to run in place of `root`."""
+    return rewrite(root, _push_down)
+
+
+def _push_down(node: Node) -> Node:
+    if not isinstance(node, Filter | Select) or not isinstance(node.input, ParquetSource):
+        return node
+    source = node.input
+    if isinstance(node, Select):
+        readable = source.columns is None or set(node.columns) <= set(source.columns)
+        return dataclasses.replace(source, columns=node.columns) if readable else node
+    condition = node.function.expression
+    if condition is None:
+        return node
+    if source.columns is not None and not condition.columns() <= set(source.columns):
+        return node
+    both = condition if source.filter is None else source.filter & condition
+    return dataclasses.replace(source, filter=both)

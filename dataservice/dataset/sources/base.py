@@ -1,0 +1,147 @@
+"""What all sources share: planning splits, and the stream that reads splits one after the other.
+
+A source says which splits it has and how one is read from a given row; everything about positions
+is here. Invariant: reading a split from row r yields the rows that follow the first r, in the same
+order, whatever r is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from abc import abstractmethod
+from collections.abc import Generator, Iterable, Iterator
+
+import pyarrow as pa
+
+from dataservice.dataset.node import UNKNOWN_CARDINALITY, Node
+from dataservice.dataset.stream import BatchStream, RunContext, State
+from dataservice.sharding import Split, order_key, permuted, total_rows
+
+_SAMPLE_ROWS = 16
+_MAX_SPLITS = 65_536
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Source(Node):
+    """A node without inputs that can be cut into splits."""
+
+    @property
+    def counts_rows(self) -> bool:
+        """Whether `rows` of its splits is the number of rows that they yield."""
+        return True
+
+    @abstractmethod
+    def splits(self) -> Iterator[Split]:
+        """Its splits in order; files are looked at only as the iterator gets to them."""
+
+    @abstractmethod
+    def read(
+        self, split: Split, first_row: int, context: RunContext
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """Chunks of the rows of `split` from `first_row` on, before `refine`."""
+
+    @abstractmethod
+    def empty(self) -> pa.RecordBatch:
+        """A batch of no rows with the schema of the source."""
+
+    @abstractmethod
+    def describe(self, split: Split, first_row: int, end_row: int) -> str:
+        """Names rows [first_row, end_row) of `split` for messages."""
+
+    def plan(self) -> list[Split]:
+        """All splits at once, of a size that suits a service."""
+        return list(self.splits())
+
+    def sequence(self) -> Iterator[Split]:
+        """What a local run reads when nothing above permutes the splits."""
+        return self.splits()
+
+    def refine(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Drops what was read but is not wanted; rows are counted before it."""
+        return batch
+
+    def open(self, context: RunContext) -> BatchStream:
+        if context.split_order is None:
+            return SplitStream(self, self.sequence(), context)
+        ordered = permuted(self.plan(), order_key(*context.split_order))
+        return SplitStream(self, ordered, context)
+
+    def sample(self, context: RunContext) -> pa.RecordBatch:
+        stream = SplitStream(self, self.sequence(), context)
+        try:
+            batch = next(stream, None)
+        finally:
+            stream.close()
+        return self.empty() if batch is None else batch.slice(0, _SAMPLE_ROWS)
+
+    def cardinality(self) -> int:
+        if not self.counts_rows:
+            return UNKNOWN_CARDINALITY
+        rows = total_rows(self.plan())
+        return UNKNOWN_CARDINALITY if rows is None else rows
+
+
+class SplitStream(BatchStream):
+    """The rows of splits, one after the other; the position is the split and the row in it."""
+
+    def __init__(self, source: Source, splits: Iterable[Split], context: RunContext) -> None:
+        self._source = source
+        self._splits = iter(splits)
+        self._context = context
+        self._index = 0  # of the split that is read, or is next
+        self._row = 0  # in that split, before `refine`
+        self._split: Split | None = None
+        self._reader: Generator[pa.RecordBatch, None, None] | None = None
+        self._last: tuple[Split, int, int] | None = None
+
+    def __next__(self) -> pa.RecordBatch:
+        while True:
+            self._context.check()
+            reader, split = self._current()
+            batch = next(reader, None)
+            if batch is None:
+                self._reader = None
+                self._index += 1
+                self._row = 0
+                continue
+            first, self._row = self._row, self._row + batch.num_rows
+            self._last = (split, first, self._row)
+            batch = self._source.refine(batch)
+            if batch.num_rows:
+                return batch
+
+    def _current(self) -> tuple[Generator[pa.RecordBatch, None, None], Split]:
+        if self._reader is None:
+            self._split = next(self._splits)
+            self._reader = self._source.read(self._split, self._row, self._context)
+        assert self._split is not None
+        return self._reader, self._split
+
+    def state(self) -> State:
+        return {"split": self._index, "row": self._row}
+
+    def restore(self, state: State) -> None:
+        self._index, self._row = int(state["split"]), int(state["row"])
+        for _ in itertools.islice(self._splits, self._index):
+            pass
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        self._splits = iter(())
+
+    def location(self) -> str:
+        return "" if self._last is None else self._source.describe(*self._last)
+
+
+def index_splits(rows: int) -> Iterator[Split]:
+    """Ranges that cover [0, rows): about 64, of at most 65,536 rows unless there would be too many.
+
+    The number of splits is bounded too, since a dispatcher keeps them all.
+    """
+    step = max(1, min(-(-rows // 64), 65_536), -(-rows // _MAX_SPLITS))
+    for start in range(0, rows, step):
+        stop = min(start + step, rows)
+        yield Split(start=start, stop=stop, rows=stop - start)

@@ -1,0 +1,188 @@
+"""Finding and opening input files, local or at any fsspec URL.
+
+Responsible for turning what users write (paths, directories, globs, URLs) into a list of files
+with size and version, and for errors that name the file and the remedy. It knows no file format.
+Invariant: the list is in the order given, each glob and directory sorted by path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import glob
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+
+from dataservice.errors import InvalidArgumentError, SourceError
+from dataservice.sharding import Split
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InputFile:
+    """A file as it was found: `version` changes when the file does."""
+
+    path: str
+    size_bytes: int
+    version: str
+
+
+def check_paths(paths: Any, source: str) -> tuple[str, ...]:
+    """One or several paths as a tuple; InvalidArgumentError for none, or for what is no path."""
+    if isinstance(paths, str | os.PathLike):
+        paths = (paths,)
+    try:
+        listed = tuple(os.fspath(path) for path in paths)
+    except TypeError as error:
+        raise InvalidArgumentError(
+            f"{source} takes a path, a glob or a list of them, got {paths!r}"
+        ) from error
+    if not listed:
+        raise InvalidArgumentError(f"{source} got an empty list of paths")
+    for path in listed:
+        if not isinstance(path, str) or not path:
+            raise InvalidArgumentError(f"{source} got {path!r}, which is not a path")
+    return listed
+
+
+def check_storage_options(options: Any) -> None:
+    """InvalidArgumentError unless they are None or a mapping with string keys."""
+    if options is None:
+        return
+    if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
+        raise InvalidArgumentError(f"storage_options must be a dict of strings, got {options!r}")
+
+
+def is_local(path: str) -> bool:
+    """Whether the path is one of this machine's file system, not a URL."""
+    return "://" not in path and "::" not in path
+
+
+def find_files(
+    paths: tuple[str, ...], suffixes: tuple[str, ...], options: Mapping[str, Any] | None
+) -> Iterator[InputFile]:
+    """The files that `paths` name, looked up as the iterator gets to them.
+
+    A directory stands for the files below it that end in one of `suffixes`. SourceError for a
+    path that does not exist and for a glob or a directory without a match.
+    """
+    for path in paths:
+        if is_local(path):
+            yield from _find_local(path, suffixes)
+        else:
+            yield from _find_remote(path, suffixes, options or {})
+
+
+def _find_local(path: str, suffixes: tuple[str, ...]) -> Iterator[InputFile]:
+    if glob.has_magic(path) and not os.path.exists(path):
+        matches = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
+        _require_matches(matches, path)
+        yield from map(_local_file, matches)
+    elif os.path.isdir(path):
+        matches = sorted(
+            os.path.join(folder, name)
+            for folder, _, names in os.walk(path)
+            for name in names
+            if name.endswith(suffixes) and not name.startswith((".", "_"))
+        )
+        _require_matches(matches, path, suffixes)
+        yield from map(_local_file, matches)
+    else:
+        yield _local_file(path)
+
+
+def _local_file(path: str) -> InputFile:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return InputFile(path, status.st_size, f"{status.st_mtime_ns}")
+
+
+def _find_remote(
+    path: str, suffixes: tuple[str, ...], options: Mapping[str, Any]
+) -> Iterator[InputFile]:
+    with _named_errors(path):
+        files, root = fsspec.core.url_to_fs(path, **options)
+        if glob.has_magic(root):
+            names = sorted(name for name in files.glob(root) if files.isfile(name))
+            _require_matches(names, path)
+        elif files.isdir(root):
+            names = sorted(name for name in files.find(root) if name.endswith(suffixes))
+            _require_matches(names, path, suffixes)
+        else:
+            names = [root]
+        for name in names:
+            yield _remote_file(files.unstrip_protocol(name), files.info(name))
+
+
+def _remote_file(path: str, info: Mapping[str, Any]) -> InputFile:
+    marks = ("ETag", "etag", "mtime", "LastModified", "last_modified", "created")
+    version = next((str(info[mark]) for mark in marks if info.get(mark) is not None), "")
+    return InputFile(path, int(info.get("size") or 0), version)
+
+
+def _require_matches(matches: list[str], path: str, suffixes: tuple[str, ...] = ()) -> None:
+    if not matches:
+        wanted = f" that ends in {' or '.join(suffixes)}" if suffixes else ""
+        raise SourceError(f"no file{wanted} matches {path!r}; check the path and the pattern")
+
+
+@contextlib.contextmanager
+def _named_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except SourceError:
+        raise
+    except (OSError, ImportError, ValueError) as error:
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: str, error: BaseException) -> SourceError:
+    """The error for a file that cannot be found or opened, with what to do about it."""
+    if isinstance(error, FileNotFoundError):
+        return SourceError(
+            f"there is no file {path!r}; check the path, and that it exists on every machine "
+            "that reads it"
+        )
+    if isinstance(error, PermissionError):
+        return SourceError(f"no permission to read {path!r}; check its owner and mode")
+    if isinstance(error, ImportError):
+        return SourceError(f"cannot read {path!r}: {error}; install the package for that protocol")
+    return SourceError(f"cannot read {path!r}: {error}")
+
+
+@contextlib.contextmanager
+def opened(path: str, options: Mapping[str, Any] | None) -> Iterator[Any]:
+    """The file, open for reading; SourceError when it cannot be opened."""
+    if not is_local(path):
+        with _named_errors(path):
+            handle = fsspec.open(path, "rb", **(options or {})).open()
+    else:
+        try:
+            # Not mapped into memory: a file cut short while mapped would kill the process.
+            handle = pa.OSFile(path)
+        except OSError as error:
+            raise unreadable(path, error) from error
+    with handle:
+        yield handle
+
+
+def check_unchanged(split: Split, options: Mapping[str, Any] | None) -> None:
+    """SourceError when the file of `split` is no longer the one that was planned."""
+    assert split.path is not None
+    if is_local(split.path):
+        now = _local_file(split.path)
+    else:
+        with _named_errors(split.path):
+            files, root = fsspec.core.url_to_fs(split.path, **(options or {}))
+            now = _remote_file(split.path, files.info(root))
+    if (now.size_bytes, now.version) != (split.size_bytes, split.version):
+        raise SourceError(
+            f"{split.path!r} has changed since it was planned: it had {split.size_bytes} bytes, "
+            f"version {split.version}, and now has {now.size_bytes}, version {now.version}; "
+            "start a new iteration, and do not write to files that are being read"
+        )

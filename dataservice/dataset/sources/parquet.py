@@ -1,0 +1,259 @@
+"""The source of Parquet files.
+
+Plans from footers, one split per row group with small neighbours merged, and skips row groups that
+the filter's statistics rule out; reads with `ParquetFile.iter_batches`. Invariant: every file has
+the columns and types of the first one, and rows come in file order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import operator
+from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+
+from dataservice.dataset.columns import plain_batch, plain_schema, require_columns
+from dataservice.dataset.expressions import Expression
+from dataservice.dataset.node import register_node
+from dataservice.dataset.sources.base import Source
+from dataservice.dataset.sources.files import (
+    InputFile,
+    check_paths,
+    check_storage_options,
+    check_unchanged,
+    find_files,
+    opened,
+)
+from dataservice.dataset.stream import CHUNK_ROWS, RunContext
+from dataservice.errors import InvalidArgumentError, SchemaError, SourceError
+from dataservice.sharding import Split
+
+_SUFFIXES: Final = (".parquet", ".parq", ".pq")
+_FOOTER_THREADS: Final = 16
+# Opening a row group costs about as much as decoding this many rows.
+_MERGED_ROWS: Final = 16_384
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class ParquetSource(Source):
+    """Rows of Parquet files: the chosen `columns` of those for which `filter` is true."""
+
+    kind: ClassVar[str] = "parquet"
+    paths: tuple[str, ...]
+    columns: tuple[str, ...] | None = None
+    filter: Expression | None = None
+    storage_options: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "paths", check_paths(self.paths, "from_parquet"))
+        check_storage_options(self.storage_options)
+        if self.columns is not None:
+            if isinstance(self.columns, str) or not all(isinstance(c, str) for c in self.columns):
+                raise InvalidArgumentError(
+                    f"columns must be a list of column names, got {self.columns!r}"
+                )
+            object.__setattr__(self, "columns", tuple(self.columns))
+            if not self.columns:
+                raise InvalidArgumentError("columns must name at least one column")
+        if self.filter is not None and not isinstance(self.filter, Expression):
+            raise InvalidArgumentError(
+                f"filter must be an expression such as col('x') > 0, got {self.filter!r}; "
+                "use .filter(function) for a function"
+            )
+
+    @property
+    def counts_rows(self) -> bool:
+        return self.filter is None
+
+    def files(self) -> Iterator[InputFile]:
+        """The files now, in order."""
+        return find_files(self.paths, _SUFFIXES, self.storage_options)
+
+    def splits(self) -> Iterator[Split]:
+        for file in self.files():
+            yield from self._plan_file(file)
+
+    def plan(self) -> list[Split]:
+        files = list(self.files())
+        with ThreadPoolExecutor(min(_FOOTER_THREADS, len(files))) as pool:
+            return [split for part in pool.map(self._plan_file, files) for split in part]
+
+    def _plan_file(self, file: InputFile) -> list[Split]:
+        with self._opened(file.path) as parquet:
+            self._check_schema(file.path, parquet.schema_arrow)
+            metadata = parquet.metadata
+            groups = [
+                (index, metadata.row_group(index).num_rows)
+                for index in self._matching_groups(file.path, metadata.num_row_groups)
+            ]
+        merged = _merge_small(groups)
+        return [
+            Split(
+                path=file.path,
+                row_groups=tuple(index for index, _ in part),
+                stop=sum(rows for _, rows in part),
+                rows=sum(rows for _, rows in part),
+                size_bytes=file.size_bytes,
+                version=file.version,
+            )
+            for part in merged
+        ]
+
+    def _matching_groups(self, path: str, group_count: int) -> list[int]:
+        """Row groups in which the filter may hold, by the statistics of the footer."""
+        conditions = [] if self.filter is None else self.filter.conjuncts()
+        known = [built for part in conditions if (built := part.to_arrow()) is not None]
+        if not known:
+            return list(range(group_count))
+        with opened(path, self.storage_options) as handle:
+            fragment = pads.ParquetFileFormat().make_fragment(handle)
+            try:
+                condition = functools.reduce(operator.and_, known)
+                matching = fragment.subset(filter=condition, schema=self._read_schema)
+            except pa.ArrowException as error:
+                raise SchemaError(f"cannot apply {self.filter!r} to {path!r}: {error}") from error
+            return [group.id for group in matching.row_groups]
+
+    def read(
+        self, split: Split, first_row: int, context: RunContext
+    ) -> Generator[pa.RecordBatch, None, None]:
+        assert split.path is not None
+        assert split.row_groups is not None
+        check_unchanged(split, self.storage_options)
+        left = split.stop - split.start - first_row
+        with self._opened(split.path) as parquet:
+            self._check_schema(split.path, parquet.schema_arrow)
+            skip = split.start + first_row
+            groups, skip = _skip_groups(parquet.metadata, split.row_groups, skip)
+            if left <= 0 or not groups:
+                return
+            for batch in self._decode(parquet, split.path, groups, context):
+                if skip >= batch.num_rows:
+                    skip -= batch.num_rows
+                    continue
+                part = batch.slice(skip, left) if skip or left < batch.num_rows else batch
+                skip = 0
+                left -= part.num_rows
+                yield part
+                if left <= 0:
+                    return
+
+    def _decode(
+        self, parquet: pq.ParquetFile, path: str, groups: list[int], context: RunContext
+    ) -> Iterator[pa.RecordBatch]:
+        schema = self._read_schema
+        names = schema.names
+        try:
+            chunks = parquet.iter_batches(
+                batch_size=CHUNK_ROWS,
+                row_groups=groups,
+                columns=names,
+                use_threads=context.threads > 1,
+            )
+            for chunk in chunks:
+                ordered = chunk if chunk.schema.names == names else chunk.select(names)
+                yield plain_batch(ordered, schema)
+        except (pa.ArrowException, OSError) as error:
+            listed = ", ".join(str(group) for group in groups)
+            raise SourceError(
+                f"{path!r}, row group {listed}, cannot be decoded: {error}; "
+                "the file is damaged or cut short: write or copy it again"
+            ) from error
+
+    def refine(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.filter is not None:
+            mask = self.filter.evaluate(batch)
+            if mask.true_count < batch.num_rows:
+                batch = batch.filter(mask)
+        wanted = self._wanted_names
+        return batch if len(wanted) == batch.num_columns else batch.select(wanted)
+
+    def empty(self) -> pa.RecordBatch:
+        empty = pa.RecordBatch.from_pylist([], schema=self._read_schema)
+        return self.refine(empty)
+
+    def describe(self, split: Split, first_row: int, end_row: int) -> str:
+        groups = ", ".join(str(group) for group in split.row_groups or ())
+        first = split.start + first_row
+        return f"{split.path} row group {groups} rows {first}..{split.start + end_row - 1}"
+
+    @functools.cached_property
+    def _reference(self) -> tuple[str, pa.Schema]:
+        """The file that all others must match, and its whole schema."""
+        file = next(self.files())
+        with self._opened(file.path) as parquet:
+            return file.path, plain_schema(parquet.schema_arrow)
+
+    @functools.cached_property
+    def _read_schema(self) -> pa.Schema:
+        path, whole = self._reference
+        names = list(whole.names if self.columns is None else self.columns)
+        require_columns(names, whole.names, what=f"{path!r}")
+        if self.filter is not None:
+            extra = sorted(self.filter.columns() - set(names))
+            require_columns(extra, whole.names, what=f"the filter {self.filter!r} over {path!r}")
+            names += extra
+        return pa.schema([whole.field(name) for name in names])
+
+    @functools.cached_property
+    def _wanted_names(self) -> list[str]:
+        return list(self._reference[1].names if self.columns is None else self.columns)
+
+    def _check_schema(self, path: str, found: pa.Schema) -> None:
+        for field in self._read_schema:
+            index = found.get_field_index(field.name)
+            actual = None if index < 0 else plain_schema(pa.schema([found.field(index)])).field(0)
+            if actual is not None and actual.type.equals(field.type):
+                continue
+            has = "has no such column" if actual is None else f"has it as {actual.type}"
+            raise SchemaError(
+                f"the files differ: column {field.name!r} is of type {field.type} in "
+                f"{self._reference[0]!r}, and {path!r} {has}; "
+                "rewrite that file, or read such files apart and concatenate them"
+            )
+
+    @contextlib.contextmanager
+    def _opened(self, path: str) -> Iterator[pq.ParquetFile]:
+        with opened(path, self.storage_options) as handle:
+            try:
+                parquet = pq.ParquetFile(handle)
+            except (pa.ArrowException, OSError) as error:
+                raise SourceError(
+                    f"{path!r} is not a readable Parquet file: {error}; "
+                    "it is damaged, cut short or of another format: write or copy it again"
+                ) from error
+            yield parquet
+
+
+def _merge_small(groups: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """Runs of consecutive row groups (index, rows): each one large group, or small ones."""
+    runs: list[list[tuple[int, int]]] = []
+    run_rows = _MERGED_ROWS
+    for index, rows in groups:
+        consecutive = bool(runs) and runs[-1][-1][0] == index - 1
+        if not consecutive or run_rows + rows > _MERGED_ROWS:
+            runs.append([])
+            run_rows = 0
+        runs[-1].append((index, rows))
+        run_rows += rows
+    return runs
+
+
+def _skip_groups(
+    metadata: pq.FileMetaData, groups: tuple[int, ...], skip: int
+) -> tuple[list[int], int]:
+    """The groups from the one that holds row `skip`, and the rows to skip in it."""
+    for position, group in enumerate(groups):
+        rows = metadata.row_group(group).num_rows
+        if skip < rows:
+            return list(groups[position:]), skip
+        skip -= rows
+    return [], 0

@@ -1,0 +1,74 @@
+"""The source of consecutive integers. Invariant: row i holds start + i * step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator, Iterator
+from typing import ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+
+from dataservice.dataset.node import register_node
+from dataservice.dataset.sources.base import Source, index_splits
+from dataservice.dataset.stream import CHUNK_ROWS, RunContext
+from dataservice.errors import InvalidArgumentError
+from dataservice.sharding import Split
+
+_SCHEMA: Final = pa.schema([pa.field("id", pa.int64())])
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class RangeSource(Source):
+    """One int64 column `id`, as Python's range(start, stop, step)."""
+
+    kind: ClassVar[str] = "range"
+    start: int
+    stop: int
+    step: int
+
+    def __post_init__(self) -> None:
+        for name in ("start", "stop", "step"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer):
+                raise InvalidArgumentError(f"range {name} must be an integer, got {value!r}")
+            if not -(2**63) <= value < 2**63:
+                raise InvalidArgumentError(f"range {name} must fit into 64 bits, got {value!r}")
+            object.__setattr__(self, name, int(value))
+        if self.step == 0:
+            raise InvalidArgumentError("range step must not be zero")
+
+    @property
+    def rows(self) -> int:
+        """Number of integers."""
+        return len(range(self.start, self.stop, self.step))
+
+    def splits(self) -> Iterator[Split]:
+        return index_splits(self.rows)
+
+    def sequence(self) -> Iterator[Split]:
+        yield Split(stop=self.rows, rows=self.rows)
+
+    def read(
+        self,
+        split: Split,
+        first_row: int,
+        context: RunContext,  # noqa: ARG002
+    ) -> Generator[pa.RecordBatch, None, None]:
+        for first in range(split.start + first_row, split.stop, CHUNK_ROWS):
+            end = min(first + CHUNK_ROWS, split.stop)
+            values = np.arange(first, end, dtype=np.int64)
+            if self.step != 1:
+                values *= self.step
+            values += self.start
+            yield pa.RecordBatch.from_arrays([pa.array(values)], schema=_SCHEMA)
+
+    def empty(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([], schema=_SCHEMA)
+
+    def describe(self, split: Split, first_row: int, end_row: int) -> str:
+        return f"range rows {split.start + first_row}..{split.start + end_row - 1}"
+
+    def cardinality(self) -> int:
+        return self.rows

@@ -1,0 +1,185 @@
+"""What running a plan is made of: streams of record batches that know their position.
+
+A stream is pulled by one thread at a time. It knows nothing of plans. Invariant: `state()` taken
+before a `next()` and restored into a fresh stream of the same plan, epoch and seeds yields the
+same rows, cut into the same batches, from that `next()` on.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from dataservice.errors import CancelledError, FailedPreconditionError
+
+State: TypeAlias = dict[str, Any]
+# Maps one record batch to another; the second argument tells where its rows come from.
+Transform: TypeAlias = Callable[[pa.RecordBatch, Callable[[], str]], pa.RecordBatch]
+
+# 40 columns of 8 bytes make 5 MB: large enough to hide the cost of a Python call per column,
+# small enough that a column stays in the L2 cache between two operators.
+CHUNK_ROWS: Final = 16_384
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """What a run of a plan depends on besides the plan.
+
+    `epoch` and `window` key the shuffles; `split_order` (seed, epoch) permutes the splits of the
+    sources below a shuffle. `cancelled` is polled between batches. `threads` above 1 lets Arrow
+    decode columns in parallel.
+    """
+
+    epoch: int = 0
+    cancelled: Callable[[], bool] = _never
+    allow_functions: bool = True
+    threads: int = 1
+    window: int | None = None
+    split_order: tuple[int, int] | None = None
+
+    def check(self) -> None:
+        """Raises CancelledError once the run was given up."""
+        if self.cancelled():
+            raise CancelledError("the run of the pipeline was cancelled")
+
+
+class BatchStream(ABC):
+    """An iterator of record batches, never of 0 rows; also a context manager that closes."""
+
+    @abstractmethod
+    def __next__(self) -> pa.RecordBatch:
+        """The next batch; StopIteration at the end, and again after it."""
+
+    @abstractmethod
+    def state(self) -> State:
+        """JSON-able position before the next batch."""
+
+    @abstractmethod
+    def restore(self, state: State) -> None:
+        """Moves a fresh stream, of which nothing was read, to `state`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives up files and threads; idempotent. The stream must not be read afterwards."""
+
+    def location(self) -> str:
+        """Where the rows of the last batch come from, such as a file and its rows; may be ""."""
+        return ""
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __enter__(self) -> BatchStream:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+
+class TransformStream(BatchStream):
+    """Applies a transform to each batch of a stream and leaves out the batches that get empty."""
+
+    def __init__(self, stream: BatchStream, transform: Transform) -> None:
+        self._stream = stream
+        self._transform = transform
+
+    def __next__(self) -> pa.RecordBatch:
+        while True:
+            batch = self._transform(next(self._stream), self._stream.location)
+            if batch.num_rows:
+                return batch
+
+    def state(self) -> State:
+        return self._stream.state()
+
+    def restore(self, state: State) -> None:
+        self._stream.restore(state)
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def location(self) -> str:
+        return self._stream.location()
+
+
+class RowCutter:
+    """Cuts a stream into pieces of wanted sizes, copying nothing. Its position is exact to a row.
+
+    A piece keeps the whole chunk it was cut from alive.
+    """
+
+    def __init__(self, stream: BatchStream) -> None:
+        self._stream = stream
+        self._chunk: pa.RecordBatch | None = None
+        self._chunk_state: State | None = None
+        self._row = 0
+
+    def cut(self, rows: int) -> list[pa.RecordBatch]:
+        """The next `rows` rows, in one piece or several; fewer only at the end of the stream."""
+        pieces: list[pa.RecordBatch] = []
+        missing = rows
+        while missing > 0:
+            piece = self.piece(missing)
+            if piece is None:
+                break
+            pieces.append(piece)
+            missing -= piece.num_rows
+        return pieces
+
+    def piece(self, rows: int) -> pa.RecordBatch | None:
+        """The next rows that lie in one chunk, at most `rows`; None at the end of the stream."""
+        chunk = self._chunk
+        if chunk is None or self._row >= chunk.num_rows:
+            chunk = self._pull()
+            if chunk is None:
+                return None
+        first = self._row
+        count = min(rows, chunk.num_rows - first)
+        self._row = first + count
+        return chunk if count == chunk.num_rows else chunk.slice(first, count)
+
+    def _pull(self) -> pa.RecordBatch | None:
+        if self._chunk is not None:
+            self._row = 0
+        state = self._stream.state()
+        chunk = next(self._stream, None)
+        if chunk is None:
+            self._chunk, self._chunk_state = None, None
+            self._row = 0
+            return None
+        if self._row >= chunk.num_rows:
+            raise FailedPreconditionError(
+                f"the saved position is row {self._row} of a chunk that now has "
+                f"{chunk.num_rows} rows; the input or a function has changed since it was saved"
+            )
+        self._chunk, self._chunk_state = chunk, state
+        return chunk
+
+    def state(self) -> State:
+        """Position of the next row: the stream's at its chunk, and the row in that chunk."""
+        if self._chunk is None or self._row >= self._chunk.num_rows:
+            row = self._row if self._chunk is None else 0
+            return {"input": self._stream.state(), "row": row}
+        return {"input": self._chunk_state, "row": self._row}
+
+    def restore(self, state: State) -> None:
+        """Moves the fresh stream and its cutter to `state`."""
+        self._stream.restore(state["input"])
+        self._chunk, self._chunk_state = None, None
+        self._row = int(state["row"])
+
+    def close(self) -> None:
+        """Closes the stream."""
+        self._stream.close()
+
+    def location(self) -> str:
+        """Where the last chunk comes from."""
+        return self._stream.location()
