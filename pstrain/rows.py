@@ -86,12 +86,16 @@ def overlaps(spec: VariableSpec, start: int, stop: int) -> Iterator[tuple[int, i
     for index, shard in enumerate(spec.shards):
         a, b = max(start, shard.row_start), min(stop, shard.row_stop)
         if a < b:
-            yield index, a, b
+            yield index, int(a), int(b)
 
 
 def update_parts(update: Update) -> Iterator[tuple[int, NDArray[np.int64] | None, Array]]:
     """(shard index, ids or None, gradient [n, width]) of each shard that an update touches."""
     spec, gradient, lookup = update
+    if spec.dtype != "float32":
+        raise InvalidArgumentError(
+            f"variable {spec.name!r} has dtype {spec.dtype}; only float32 variables can be trained"
+        )
     if lookup is None:
         rows = as_rows(spec, gradient, spec.rows)
         for index, shard in enumerate(spec.shards):

@@ -149,23 +149,30 @@ class Shard:
                 rule.rows(self._slab, self.width, self.row_start, ids, gradient, hyper)
             self.version += 1
 
+    def check_assign(self, op: str, start: int, rows: int) -> None:
+        """Raises InvalidArgumentError unless :meth:`assign` can be done."""
+        if op not in _WHOLE:
+            raise InvalidArgumentError(f"assign op must be one of {sorted(_WHOLE)}, got {op!r}")
+        self._check_range(start, start + rows)
+
     def assign(self, op: str, start: int, value: Array) -> None:
         """``set``, ``add`` or ``sub`` of ``value`` [k, width] to rows from ``start`` on."""
-        change = _WHOLE.get(op)
-        if change is None:
-            raise InvalidArgumentError(f"assign op must be one of {sorted(_WHOLE)}, got {op!r}")
-        self._check_range(start, start + len(value))
+        self.check_assign(op, start, len(value))
         with self._lock:
-            change(self._rows(start, start + len(value))[:, : self.width], value)
+            _WHOLE[op](self._rows(start, start + len(value))[:, : self.width], value)
             self.version += 1
 
-    def scatter(self, op: str, ids: NDArray[np.int64], rows: Array) -> None:
-        """``op`` of ``rows`` [n, width] to rows ``ids``; repeated ids act in turn."""
+    def check_scatter(self, op: str, ids: NDArray[np.int64]) -> None:
+        """Raises InvalidArgumentError unless :meth:`scatter` can be done."""
         if op != "set" and op not in _SCATTER:
             raise InvalidArgumentError(
                 f"scatter op must be one of {['set', *sorted(_SCATTER)]}, got {op!r}"
             )
         self.check_ids(ids)
+
+    def scatter(self, op: str, ids: NDArray[np.int64], rows: Array) -> None:
+        """``op`` of ``rows`` [n, width] to rows ``ids``; repeated ids act in turn."""
+        self.check_scatter(op, ids)
         with self._lock:
             values = self._slab[:, : self.width]
             if op == "set":

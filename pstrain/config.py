@@ -1,0 +1,32 @@
+"""Defaults of training's connections, and why they are what they are.
+
+Standard library only. Invariant: a configuration is checked when it is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from dataservice.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterConfig:
+    """How long to wait for parameter servers, and how much to send at a time.
+
+    ``request_timeout_s``: pulls and pushes take milliseconds, so this long means a frozen host.
+    ``start_timeout_s``: clusters start their tasks in any order and pull images first.
+    ``transfer_timeout_s``: a server writing or reading its part of a checkpoint.
+    ``chunk_bytes``: large variables travel in pieces, so that neither side holds two copies.
+    """
+
+    request_timeout_s: float = 30.0
+    start_timeout_s: float = 180.0
+    transfer_timeout_s: float = 600.0
+    chunk_bytes: int = 32 << 20
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if value <= 0:
+                raise InvalidArgumentError(f"{item.name} must be positive, got {value}")

@@ -1,0 +1,29 @@
+"""``python -m pstrain.paramserver``: one parameter server, in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import threading
+
+from dataservice.runtime.process import announce_ready, exit_with_parent
+from pstrain.paramserver.server import ParameterServer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m pstrain.paramserver", description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="0: a free one")
+    args = parser.parse_args()
+    exit_with_parent()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with ParameterServer(args.host, args.port) as server:
+        announce_ready(address=server.address, pid=os.getpid())
+        stop.wait()
+
+
+if __name__ == "__main__":
+    main()

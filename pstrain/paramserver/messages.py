@@ -1,0 +1,120 @@
+"""Messages between trainers and parameter servers: a JSON header and a body of arrays.
+
+The header says which arrays follow, in order; each starts at a multiple of 64 bytes in the body.
+Knows the form of messages, not what servers do with them. Invariant: arrays that come out of a
+body are aligned and writable, so that kernels see one type of array wherever it came from.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dataservice.errors import error_from_dict, error_to_dict
+from pstrain.errors import DataLossError
+
+EXCHANGE = "parameters"
+
+_ALIGNMENT = 64
+
+Array = NDArray[Any]
+Part = tuple[str, tuple[int, ...]]
+
+
+def encode_header(header: dict[str, Any]) -> bytes:
+    """A header as bytes."""
+    return json.dumps(header, separators=(",", ":")).encode()
+
+
+def decode_header(data: bytes) -> dict[str, Any]:
+    """The header in ``data``; DataLossError if there is none."""
+    try:
+        header = json.loads(data)
+    except ValueError as error:
+        raise DataLossError(f"not a message header: {data[:80]!r}") from error
+    if not isinstance(header, dict):
+        raise DataLossError(f"not a message header: {data[:80]!r}")
+    return header
+
+
+def encode_error(error: Exception) -> bytes:
+    """The reply that makes the peer raise ``error``."""
+    return encode_header({"error": error_to_dict(error)})
+
+
+def decode_reply(data: bytes) -> dict[str, Any]:
+    """The header of a reply; raises what the server replied with."""
+    header = decode_header(data)
+    if "error" in header:
+        raise error_from_dict(header["error"])
+    return header
+
+
+def new_body(parts: Sequence[Part]) -> tuple[pa.Buffer | None, list[Array]]:
+    """A body for arrays of these (dtype, shape), and the arrays in it, to be filled in."""
+    if not parts:
+        return None, []
+    offsets, size = _layout(parts)
+    buffer = pa.allocate_buffer(size)
+    return buffer, _views(buffer, parts, offsets)
+
+
+def body_arrays(body: pa.Buffer | None, parts: Sequence[Part]) -> list[Array]:
+    """The arrays in a received body, without copying where it is aligned; keep it alive.
+
+    Raises DataLossError when the body has another size than the parts need.
+    """
+    if not parts:
+        return []
+    offsets, size = _layout(parts)
+    if body is None or body.size != size:
+        raise DataLossError(
+            f"a message's body has {0 if body is None else body.size} bytes, expected {size}"
+        )
+    if body.address % np.dtype(np.int64).itemsize:
+        aligned = pa.allocate_buffer(size)
+        _bytes(aligned)[...] = _bytes(body)
+        body = aligned
+    return _views(body, parts, offsets)
+
+
+def _layout(parts: Sequence[Part]) -> tuple[list[int], int]:
+    offsets, end = [], 0
+    for dtype, shape in parts:
+        start = -(-end // _ALIGNMENT) * _ALIGNMENT
+        offsets.append(start)
+        end = start + np.dtype(dtype).itemsize * math.prod(shape)
+    return offsets, end
+
+
+def _views(buffer: pa.Buffer, parts: Sequence[Part], offsets: Sequence[int]) -> list[Array]:
+    data = _bytes(buffer)
+    return [
+        np.ndarray(shape, dtype, data, offset)
+        for (dtype, shape), offset in zip(parts, offsets, strict=True)
+    ]
+
+
+def _bytes(buffer: pa.Buffer) -> NDArray[np.uint8]:
+    return np.asarray(_Memory(buffer))
+
+
+class _Memory:
+    """Arrow's memory as NumPy sees it; writable, since a message has one receiver."""
+
+    __slots__ = ("__array_interface__", "_owner")
+
+    def __init__(self, buffer: pa.Buffer) -> None:
+        self._owner = buffer
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (buffer.address, False),
+            "shape": (buffer.size,),
+            "typestr": "|u1",
+        }

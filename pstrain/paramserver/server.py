@@ -1,0 +1,173 @@
+"""A parameter server: sessions and a store behind a Flight server.
+
+It does what its one coordinator's trainers ask and decides nothing. Invariant: one session at a
+time; a request of any other session is refused, so a coordinator or trainer that was replaced
+cannot touch the values of its successor.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import threading
+from collections import deque
+from typing import Any
+
+from dataservice.errors import DataServiceError
+from dataservice.runtime.auth import TlsConfig, resolve_token
+from dataservice.runtime.flight import FlightServer, Message, ServerChannel
+from dataservice.runtime.identity import new_id
+from pstrain.errors import AbortedError, FailedPreconditionError
+from pstrain.paramserver import messages
+from pstrain.paramserver.requests import answer
+from pstrain.paramserver.store import Store
+
+logger = logging.getLogger(__name__)
+
+_SESSIONS_REMEMBERED = 256
+
+
+class ParameterServer:
+    """Serves one parameter server at ``host:port`` (0: a free port). Empty until a session begins.
+
+    ``token`` None: the user's own. Checkpoints are written to and read from this machine's view
+    of the file system.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        token: str | None = None,
+        tls: TlsConfig | None = None,
+    ) -> None:
+        self._sessions = Sessions()
+        self._server = FlightServer(
+            host,
+            port,
+            token=resolve_token(token),
+            tls=tls,
+            exchanges={messages.EXCHANGE: self._serve},
+            actions={
+                "reset": self._reset,
+                "advance": self._advance,
+                "status": self._status,
+                "ping": lambda body: body,
+            },
+        )
+        self._stopped = threading.Event()
+
+    @property
+    def address(self) -> str:
+        """``host:port`` it listens on, once started."""
+        return self._server.address
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    def start(self) -> None:
+        """Binds and serves; AddressInUseError when the port is taken."""
+        self._server.start()
+
+    def join(self) -> None:
+        """Blocks until :meth:`stop`."""
+        self._stopped.wait()
+
+    def stop(self) -> None:
+        """Frees the port; values are lost. Idempotent."""
+        self._server.stop()
+        self._stopped.set()
+
+    def __enter__(self) -> ParameterServer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _serve(self, command: dict[str, Any], channel: ServerChannel) -> None:  # noqa: ARG002
+        while (message := channel.recv()) is not None:
+            try:
+                header, body = self._answer(message)
+            except DataServiceError as error:
+                channel.send(messages.encode_error(error))
+            else:
+                channel.send(messages.encode_header(header), body)
+
+    def _answer(self, message: Message) -> tuple[dict[str, Any], Any]:
+        header = messages.decode_header(message.header)
+        return answer(self._sessions.store(header.get("session")), header, message.body)
+
+    def _reset(self, body: bytes) -> bytes:
+        self._sessions.begin(json.loads(body)["session"])
+        return b""
+
+    def _advance(self, body: bytes) -> bytes:
+        request = json.loads(body)
+        self._sessions.store(request["session"]).advance(request["low_water"])
+        return b""
+
+    def _status(self, _body: bytes) -> bytes:
+        return json.dumps({**self._sessions.status(), "pid": os.getpid()}).encode()
+
+
+class Sessions:
+    """The current session's store, and the sessions that were replaced. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._incarnation = new_id("ps")
+        self._lock = threading.Lock()
+        self._session: str | None = None
+        self._store = Store()
+        self._replaced: deque[str] = deque(maxlen=_SESSIONS_REMEMBERED)
+
+    def begin(self, session: str) -> None:
+        """Drops all variables and starts ``session``; the current one again changes nothing.
+
+        Raises AbortedError for a session that was replaced.
+        """
+        with self._lock:
+            if session == self._session:
+                return
+            if session in self._replaced:
+                raise AbortedError(_replaced(session))
+            if self._session is not None:
+                logger.info("session %s replaces %s", session, self._session)
+                self._replaced.append(self._session)
+            self._session = session
+            self._store = Store(first_version=secrets.randbits(52))
+
+    def store(self, session: str | None) -> Store:
+        """The store of ``session``.
+
+        Raises FailedPreconditionError on a server without any session (it was restarted), and
+        AbortedError when another session is the current one.
+        """
+        with self._lock:
+            if session == self._session and session is not None:
+                return self._store
+            if self._session is None:
+                raise FailedPreconditionError(
+                    "this parameter server holds no variables: it was started after the "
+                    "session began; restore a checkpoint or create the model anew"
+                )
+        raise AbortedError(_replaced(session))
+
+    def status(self) -> dict[str, Any]:
+        """JSON form of what the server holds."""
+        with self._lock:
+            session, store = self._session, self._store
+        return {
+            "incarnation": self._incarnation,
+            "session": session,
+            "shards": len(store.shards()),
+            "size_bytes": store.size_bytes(),
+        }
+
+
+def _replaced(session: str | None) -> str:
+    return f"session {session} is over: another coordinator took this parameter server over"

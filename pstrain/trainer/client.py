@@ -1,0 +1,328 @@
+"""Parameters that live on parameter servers: pulls, pushes and everything else, over the network.
+
+Turns requests about variables into one message per server and puts the answers together. Must not
+know of closures beyond their tokens. Invariant: a message that may have been lost is sent again
+with the same change key, so that what it changes changes once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataservice.runtime.auth import TlsConfig, resolve_token
+from dataservice.runtime.flight import Message
+from pstrain.config import ParameterConfig
+from pstrain.parameters import next_change
+from pstrain.paramserver import messages
+from pstrain.paramserver.checkpoint import Saved
+from pstrain.paramserver.messages import Array, Part
+from pstrain.paramserver.requests import WHOLE
+from pstrain.rows import (
+    as_rows,
+    look_up,
+    overlaps,
+    rows_of_value,
+    scatter_parts,
+    shape_of_rows,
+    update_parts,
+)
+from pstrain.trainer.connections import Connections, Request
+from pstrain.trainer.pull import Pull
+from pstrain.vocabulary import (
+    Fetch,
+    Lookup,
+    OptimizerSpec,
+    Update,
+    VariableSpec,
+    spec_to_json,
+)
+
+Header = dict[str, Any]
+
+
+class RemoteParameters:
+    """Variables on the parameter servers at ``addresses``, in a session. Thread-safe.
+
+    Connects on first use. Threads that call at the same time use streams of their own, so their
+    requests run side by side. Outside closures, changes are sent at least once: a push whose reply
+    was lost with its connection raises instead of being repeated.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        token: str | None = None,
+        session: str,
+        tls: TlsConfig | None = None,
+        config: ParameterConfig | None = None,
+    ) -> None:
+        self.session = session
+        self._config = config or ParameterConfig()
+        self._connections = Connections(addresses, token=resolve_token(token), tls=tls)
+        self._wholes: dict[tuple[int, int], tuple[int, Array]] = {}
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Of the parameter servers, by index."""
+        return self._connections.addresses
+
+    def device(self, ps: int) -> str:
+        return f"/job:ps/task:{ps}"
+
+    def create(self, spec: VariableSpec, value: Array | None = None) -> None:
+        shards: dict[int, list[int]] = {}
+        for index, shard in enumerate(spec.shards):
+            shards.setdefault(shard.ps, []).append(index)
+        described = spec_to_json(spec)
+        self._ask(
+            {
+                ps: self._request({"kind": "create", "spec": described, "shards": indices})
+                for ps, indices in shards.items()
+            }
+        )
+        if value is not None:
+            self.assign(spec, "set", value)
+
+    def fetch(self, requests: Sequence[Fetch]) -> list[Array | Lookup]:
+        pull = Pull(requests, self._wholes, self._config.chunk_bytes)
+        replies = self._ask(
+            {
+                ps: self._request({"kind": "pull", "items": items}, body)
+                for ps, items, body in pull.messages()
+            }
+        )
+        for ps, reply in replies.items():
+            pull.receive(ps, messages.decode_header(reply.header)["versions"], reply.body)
+        return [
+            self.read(request.variable) if value is None else value
+            for request, value in zip(requests, pull.values(), strict=True)
+        ]
+
+    def apply(
+        self,
+        updates: Sequence[Update],
+        optimizer: OptimizerSpec,
+        *,
+        iterations: VariableSpec | None = None,
+    ) -> None:
+        pushes: dict[int, _Push] = {}
+        for update in updates:
+            for index, ids, gradient in update_parts(update):
+                ps = update.variable.shards[index].ps
+                pushes.setdefault(ps, _Push()).add(update.variable.id, index, ids, gradient)
+        counter = None
+        if iterations is not None:
+            counter = [iterations.id, 0]
+            pushes.setdefault(iterations.shards[0].ps, _Push())
+        change = self._change()
+        rule = asdict(optimizer)
+        self._ask(
+            {
+                ps: self._request(
+                    {
+                        "kind": "push",
+                        "items": push.items,
+                        "optimizer": rule,
+                        "iterations": counter if _holds(iterations, ps) else None,
+                        "change": change,
+                    },
+                    push.body(),
+                )
+                for ps, push in pushes.items()
+            },
+            repeat=change is not None,
+        )
+
+    def read(self, spec: VariableSpec, start: int = 0, stop: int | None = None) -> Array:
+        stop = spec.rows if stop is None else stop
+        out = np.empty((stop - start, spec.width), spec.dtype)
+        for batch in self._rounds(spec, start, stop):
+            replies = self._ask(
+                {
+                    ps: self._request({"kind": "read", "shard": [spec.id, index], "rows": [a, b]})
+                    for ps, (index, a, b) in batch.items()
+                }
+            )
+            for ps, (_, a, b) in batch.items():
+                parts: list[Part] = [(spec.dtype, (b - a, spec.width))]
+                (rows,) = messages.body_arrays(replies[ps].body, parts)
+                out[a - start : b - start] = rows
+        return out.reshape(shape_of_rows(spec, stop - start))
+
+    def read_rows(self, spec: VariableSpec, ids: Array) -> Array:
+        lookup = look_up(spec, ids)
+        rows_at_once = max(1, self._config.chunk_bytes // _row_bytes(spec))
+        rows = np.empty((len(lookup.unique), spec.width), spec.dtype)
+        for start in range(0, len(rows), rows_at_once):
+            part = look_up(spec, lookup.unique[start : start + rows_at_once])
+            pull = Pull.of_rows(spec, part, rows.dtype)
+            replies = self._ask(
+                {
+                    ps: self._request({"kind": "pull", "items": items}, body)
+                    for ps, items, body in pull.messages()
+                }
+            )
+            for ps, reply in replies.items():
+                pull.receive(ps, messages.decode_header(reply.header)["versions"], reply.body)
+            (found,) = pull.values()
+            rows[start : start + rows_at_once] = found.rows[part.inverse]
+        return rows[lookup.inverse].reshape(shape_of_rows(spec, lookup.inverse.size))
+
+    def assign(self, spec: VariableSpec, op: str, value: Any, start: int = 0) -> None:
+        count = rows_of_value(spec, value, start)
+        rows = as_rows(spec, value, count)
+        for batch in self._rounds(spec, start, start + count):
+            change = self._change()
+            requests = {}
+            for ps, (index, a, b) in batch.items():
+                header = {"kind": "assign", "op": op, "shard": [spec.id, index], "change": change}
+                body = _filled([rows[a - start : b - start]])
+                requests[ps] = self._request({**header, "start": a, "count": b - a}, body)
+            self._ask(requests, repeat=change is not None)
+
+    def scatter(self, spec: VariableSpec, op: str, ids: Array, rows: Any) -> None:
+        for index, shard, part_ids, part in scatter_parts(spec, ids, rows):
+            change = self._change()
+            header = {"kind": "scatter", "op": op, "shard": [spec.id, index], "change": change}
+            body = _filled([part_ids, part])
+            request = self._request({**header, "count": len(part_ids)}, body)
+            self._ask({shard.ps: request}, repeat=change is not None)
+
+    def save(self, directory: str, specs: Mapping[str, VariableSpec]) -> Saved:
+        header = {
+            "kind": "save",
+            "directory": os.path.abspath(directory),
+            "variables": [[name, spec.id] for name, spec in specs.items()],
+        }
+        replies = self._ask(
+            {ps: self._request(header) for ps in range(len(self.addresses))},
+            timeout_s=self._config.transfer_timeout_s,
+        )
+        answers = {ps: messages.decode_header(reply.header) for ps, reply in replies.items()}
+        parts = [Saved.from_json(answer["saved"]) for answer in answers.values()]
+        return Saved(
+            shards=tuple(shard for part in parts for shard in part.shards),
+            session=self.session,
+            ledgers={str(ps): answer["ledger"] for ps, answer in answers.items()},
+        )
+
+    def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
+        header = {
+            "kind": "load",
+            "directory": os.path.abspath(directory),
+            "variables": [[name, spec.id] for name, spec in specs.items()],
+            "saved": saved._replace(ledgers={}).to_json(),
+        }
+        mine = saved.session == self.session
+        self._ask(
+            {
+                ps: self._request(
+                    {**header, "ledger": saved.ledgers.get(str(ps)) if mine else None}
+                )
+                for ps in range(len(self.addresses))
+            },
+            timeout_s=self._config.transfer_timeout_s,
+        )
+
+    def begin_session(self, ps: int) -> None:
+        """Makes this session the current one of a server, which drops all variables of others."""
+        self._action(ps, "reset", {"session": self.session})
+
+    def advance(self, low_water: int) -> None:
+        """Tells all servers that closures below ``low_water`` have ended for good."""
+        for ps in range(len(self.addresses)):
+            self._action(ps, "advance", {"session": self.session, "low_water": low_water})
+
+    def status(self, ps: int, *, timeout_s: float | None = None) -> dict[str, Any]:
+        """What a server says of itself: session, incarnation, shards, size_bytes, pid."""
+        status: dict[str, Any] = json.loads(self._action(ps, "status", {}, timeout_s))
+        return status
+
+    def close(self) -> None:
+        """Closes all connections. Idempotent."""
+        self._connections.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "parameters of a cluster can only be sent to its trainers, by scheduling a function"
+        )
+
+    def _request(self, header: Header, body: Any = None) -> Request:
+        return Request(messages.encode_header({**header, "session": self.session}), body)
+
+    def _ask(
+        self,
+        requests: Mapping[int, Request],
+        *,
+        repeat: bool = True,
+        timeout_s: float | None = None,
+    ) -> dict[int, Message]:
+        """Replies by server; raises the first error among them once all have been read."""
+        replies = self._connections.ask(
+            requests, timeout_s or self._config.request_timeout_s, repeat=repeat
+        )
+        for reply in replies.values():
+            messages.decode_reply(reply.header)
+        return replies
+
+    def _change(self) -> list[int] | None:
+        """The key of the next change of the closure that this thread runs."""
+        change = next_change()
+        return None if change is None else [change[0].closure, change[1]]
+
+    def _action(self, ps: int, name: str, request: Header, timeout_s: float | None = None) -> bytes:
+        timeout_s = timeout_s or self._config.request_timeout_s
+        return self._connections.action(ps, name, json.dumps(request).encode(), timeout_s)
+
+    def _rounds(
+        self, spec: VariableSpec, start: int, stop: int
+    ) -> Iterator[dict[int, tuple[int, int, int]]]:
+        """Row ranges to move, as {server: (shard, first, last + 1)}, one chunk per server each."""
+        rows = max(1, self._config.chunk_bytes // _row_bytes(spec))
+        queues: dict[int, list[tuple[int, int, int]]] = {}
+        for index, a, b in overlaps(spec, start, stop):
+            chunks = [(index, c, min(c + rows, b)) for c in range(a, b, rows)]
+            queues.setdefault(spec.shards[index].ps, []).extend(chunks)
+        while queues:
+            yield {ps: chunks.pop(0) for ps, chunks in queues.items()}
+            queues = {ps: chunks for ps, chunks in queues.items() if chunks}
+
+
+class _Push:
+    """Updates for one server, gathered into one body."""
+
+    def __init__(self) -> None:
+        self.items: list[list[int]] = []
+        self._arrays: list[Array] = []
+
+    def add(
+        self, variable: int, index: int, ids: NDArray[np.int64] | None, gradient: Array
+    ) -> None:
+        self.items.append([variable, index, WHOLE if ids is None else len(ids)])
+        self._arrays += [gradient] if ids is None else [ids, gradient]
+
+    def body(self) -> Any:
+        return _filled(self._arrays)
+
+
+def _filled(arrays: Sequence[Array]) -> Any:
+    body, targets = messages.new_body([(array.dtype.str, array.shape) for array in arrays])
+    for target, array in zip(targets, arrays, strict=True):
+        target[...] = array
+    return body
+
+
+def _holds(iterations: VariableSpec | None, ps: int) -> bool:
+    return iterations is not None and iterations.shards[0].ps == ps
+
+
+def _row_bytes(spec: VariableSpec) -> int:
+    return max(1, spec.width * np.dtype(spec.dtype).itemsize)

@@ -1,0 +1,160 @@
+"""Open message streams to every parameter server, lent to one thread at a time.
+
+Sends to all servers first and then receives from all, so they work side by side without a thread
+for each. Knows nothing of what messages mean. Invariant: a stream is lent again only when every
+reply it owed has been read; after any failure it is closed instead.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from dataservice.runtime.auth import TlsConfig
+from dataservice.runtime.flight import Exchange, FlightClient, Message
+from pstrain.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    UnavailableError,
+)
+from pstrain.paramserver.messages import EXCHANGE
+
+Streams = dict[int, Exchange]
+
+
+class Request(NamedTuple):
+    """One message to one server."""
+
+    header: bytes
+    body: pa.Buffer | None = None
+
+
+class Connections:
+    """Streams to the servers at ``addresses``; opened on first use. Thread-safe."""
+
+    def __init__(self, addresses: Sequence[str], *, token: str, tls: TlsConfig | None) -> None:
+        self.addresses = tuple(addresses)
+        self._clients = [FlightClient(a, token=token, tls=tls) for a in addresses]
+        self._lock = threading.Lock()
+        self._free: list[Streams] = []
+        self._closed = False
+
+    def ask(
+        self, requests: Mapping[int, Request], timeout_s: float, *, repeat: bool
+    ) -> dict[int, Message]:
+        """Replies by server index.
+
+        Where a stream breaks it is opened anew, and with ``repeat`` the request is sent again: it
+        may then arrive twice. Raises UnavailableError naming the server when the reply cannot be
+        had, and DeadlineExceededError after ``timeout_s``.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        streams = self._take()
+        asked: dict[int, bool] = {}
+        replies: dict[int, Message] = {}
+        try:
+            for server, request in requests.items():
+                asked[server] = self._send(streams, server, request, deadline_s)
+            for server, request in requests.items():
+                reply = None
+                if asked[server]:
+                    reply = self._reply(streams, server, deadline_s, may_fail=repeat)
+                replies[server] = reply or self._again(streams, server, request, deadline_s)
+        except BaseException:
+            _close(streams)
+            raise
+        self._give(streams)
+        return replies
+
+    def action(self, server: int, name: str, body: bytes, timeout_s: float) -> bytes:
+        """Calls an action of one server."""
+        try:
+            return self._clients[server].action(name, body, timeout_s=timeout_s)
+        except (UnavailableError, DeadlineExceededError) as error:
+            raise type(error)(f"parameter server {server}: {error}") from error
+
+    def close(self) -> None:
+        """Closes all streams; calls under way raise UnavailableError. Idempotent."""
+        with self._lock:
+            self._closed = True
+            free, self._free = self._free, []
+        for streams in free:
+            _close(streams)
+        for client in self._clients:
+            client.close()
+
+    def _take(self) -> Streams:
+        with self._lock:
+            if self._closed:
+                raise CancelledError("the connections to the parameter servers are closed")
+            return self._free.pop() if self._free else {}
+
+    def _give(self, streams: Streams) -> None:
+        with self._lock:
+            if not self._closed:
+                self._free.append(streams)
+                return
+        _close(streams)
+
+    def _send(self, streams: Streams, server: int, request: Request, deadline_s: float) -> bool:
+        """False if the stream at hand turned out to be broken."""
+        fresh = server not in streams
+        try:
+            if fresh:
+                self._open(streams, server, deadline_s)
+            streams[server].send(
+                request.header, request.body, timeout_s=_left(deadline_s, self.addresses[server])
+            )
+        except UnavailableError as error:
+            if fresh:
+                raise self._unavailable(server, error) from error
+            return False
+        return True
+
+    def _again(self, streams: Streams, server: int, request: Request, deadline_s: float) -> Message:
+        """The reply over a new stream."""
+        stale = streams.pop(server, None)
+        if stale is not None:
+            stale.close()
+        self._send(streams, server, request, deadline_s)
+        reply = self._reply(streams, server, deadline_s, may_fail=False)
+        assert reply is not None
+        return reply
+
+    def _reply(
+        self, streams: Streams, server: int, deadline_s: float, *, may_fail: bool
+    ) -> Message | None:
+        """The next message; None if ``may_fail`` and the stream is broken."""
+        error: Exception | None = None
+        try:
+            message = streams[server].recv(_left(deadline_s, self.addresses[server]))
+        except UnavailableError as broken:
+            message, error = None, broken
+        if message is None and not may_fail:
+            raise self._unavailable(server, error or "it ended the stream") from error
+        return message
+
+    def _open(self, streams: Streams, server: int, deadline_s: float) -> None:
+        left_s = _left(deadline_s, self.addresses[server])
+        streams[server] = self._clients[server].exchange({"exchange": EXCHANGE}, timeout_s=left_s)
+
+    def _unavailable(self, server: int, error: Exception | str) -> UnavailableError:
+        return UnavailableError(
+            f"parameter server {server} at {self.addresses[server]} is gone: {error}"
+        )
+
+
+def _left(deadline_s: float, address: str) -> float:
+    left_s = deadline_s - time.monotonic()
+    if left_s <= 0:
+        raise DeadlineExceededError(f"parameter server {address} did not answer in time")
+    return left_s
+
+
+def _close(streams: Streams) -> None:
+    for stream in streams.values():
+        stream.close()

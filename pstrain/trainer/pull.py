@@ -1,0 +1,140 @@
+"""One pull: the messages of a list of fetches, and the values put together from the replies.
+
+No network. Invariant: a whole variable is taken from what was received before when its server
+says that its version is still the same; rows are never remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pstrain.paramserver.messages import Array, Part, body_arrays, new_body
+from pstrain.paramserver.requests import WHOLE
+from pstrain.rows import look_up
+from pstrain.vocabulary import Fetch, Lookup, VariableSpec
+
+_NONE = -1
+
+Known = dict[tuple[int, int], tuple[int, Array]]
+
+
+class Pull:
+    """Fetches of one step, by server.
+
+    ``known``: version and rows of whole shards, by (variable id, shard index); read and updated.
+    Whole variables above ``whole_bytes`` are left out: their value is None.
+    """
+
+    def __init__(self, requests: Sequence[Fetch], known: Known, whole_bytes: int) -> None:
+        self._known = known
+        self._specs = [request.variable for request in requests]
+        self._lookups: list[Lookup | None] = [
+            None if request.ids is None else look_up(request.variable, request.ids)
+            for request in requests
+        ]
+        self._wholes: list[dict[int, Array] | None] = [None] * len(requests)
+        self._asked: dict[int, list[tuple[int, int]]] = {}
+        self._offered: dict[tuple[int, int], tuple[int, Array]] = {}
+        for position, (spec, lookup) in enumerate(zip(self._specs, self._lookups, strict=True)):
+            if lookup is None and _size_bytes(spec) > whole_bytes:
+                continue
+            if lookup is None:
+                self._wholes[position] = {}
+            self._ask_for(position, spec, lookup)
+
+    @classmethod
+    def of_rows(cls, spec: VariableSpec, lookup: Lookup, dtype: Any) -> Pull:
+        """A pull of the rows of a lookup that was made already, of any dtype."""
+        pull = cls([], {}, 0)
+        rows = np.empty((len(lookup.unique), spec.width), dtype)
+        pull._specs, pull._lookups, pull._wholes = [spec], [lookup._replace(rows=rows)], [None]
+        pull._ask_for(0, spec, lookup)
+        return pull
+
+    def messages(self) -> Iterator[tuple[int, list[list[int]], pa.Buffer | None]]:
+        """(server, items, body of ids) of each server that holds something asked for."""
+        for ps, asked in self._asked.items():
+            items, ids = [], []
+            for position, index in asked:
+                spec, lookup = self._specs[position], self._lookups[position]
+                if lookup is None:
+                    items.append([spec.id, index, WHOLE, self._offer(spec.id, index)])
+                else:
+                    ids.append(lookup.unique[_part(lookup, index)])
+                    items.append([spec.id, index, len(ids[-1]), _NONE])
+            body, targets = new_body([("int64", part.shape) for part in ids])
+            for target, part in zip(targets, ids, strict=True):
+                target[...] = part
+            yield ps, items, body
+
+    def receive(self, ps: int, versions: Sequence[int], body: pa.Buffer | None) -> None:
+        """Takes one server's reply."""
+        asked = self._asked[ps]
+        parts: list[Part] = []
+        fresh = []
+        for (position, index), version in zip(asked, versions, strict=True):
+            spec, lookup = self._specs[position], self._lookups[position]
+            known = self._offered.get((spec.id, index))
+            if lookup is None and known is not None and version == known[0]:
+                self._keep(position, index, known[1])
+                continue
+            fresh.append((position, index, version))
+            parts.append((spec.dtype, (_row_count(spec, lookup, index), spec.width)))
+        for (position, index, version), rows in zip(fresh, body_arrays(body, parts), strict=True):
+            if self._lookups[position] is None:
+                # A copy: the body holds the rows of all other variables in memory too.
+                rows = rows.copy()
+                self._known[self._specs[position].id, index] = (version, rows)
+            self._keep(position, index, rows)
+
+    def values(self) -> list[Any]:
+        """An array, a Lookup, or None (too large to be pulled whole) for each request."""
+        return [self._value(position) for position in range(len(self._specs))]
+
+    def _value(self, position: int) -> Any:
+        lookup, parts = self._lookups[position], self._wholes[position]
+        if lookup is not None or parts is None:
+            return lookup
+        spec = self._specs[position]
+        rows = [parts[index] for index in range(len(spec.shards))]
+        return (rows[0] if len(rows) == 1 else np.concatenate(rows)).reshape(spec.shape)
+
+    def _offer(self, variable: int, index: int) -> int:
+        """Version of a whole shard that need not be sent; it must not change until the reply."""
+        known = self._known.get((variable, index))
+        if known is None:
+            return _NONE
+        self._offered[variable, index] = known
+        return known[0]
+
+    def _ask_for(self, position: int, spec: VariableSpec, lookup: Lookup | None) -> None:
+        for index, shard in enumerate(spec.shards):
+            if _row_count(spec, lookup, index):
+                self._asked.setdefault(shard.ps, []).append((position, index))
+
+    def _keep(self, position: int, index: int, rows: Array) -> None:
+        lookup, parts = self._lookups[position], self._wholes[position]
+        if parts is not None:
+            parts[index] = rows
+        elif lookup is not None and len(rows) == len(lookup.unique):
+            self._lookups[position] = lookup._replace(rows=rows)
+        elif lookup is not None:
+            lookup.rows[_part(lookup, index)] = rows
+
+
+def _part(lookup: Lookup, index: int) -> slice:
+    return slice(int(lookup.offsets[index]), int(lookup.offsets[index + 1]))
+
+
+def _row_count(spec: VariableSpec, lookup: Lookup | None, index: int) -> int:
+    if lookup is None:
+        return spec.shards[index].row_stop - spec.shards[index].row_start
+    return int(lookup.offsets[index + 1] - lookup.offsets[index])
+
+
+def _size_bytes(spec: VariableSpec) -> int:
+    return spec.rows * spec.width * np.dtype(spec.dtype).itemsize
