@@ -1,0 +1,335 @@
+"""Durable sequence of frames: what a server must remember when it is killed.
+
+One connection to one SQLite file, used by one thread at a time: SQLite before 3.51.3 can damage a
+write-ahead log that several connections share. Every frame carries a CRC over its position and
+contents, and positions have no gaps.
+
+Knows nothing of what frames mean. Invariant: what `append` returned for is replayed after any
+crash; damage is an error, except that a transaction torn by the crash itself is forgotten.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import sqlite3
+import struct
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Protocol
+
+from dataservice.errors import (
+    DataLossError,
+    DataServiceError,
+    FailedPreconditionError,
+    ResourceExhaustedError,
+)
+
+__all__ = ["Journal", "MemoryJournal", "SqliteJournal"]
+
+logger = logging.getLogger(__name__)
+
+_FORMAT = 1
+_PAGE_FRAMES = 1000
+_POSITION = struct.Struct("<q")
+_REMEDY = "restore it from a backup, or move it away to start anew without what it remembers"
+
+# https://www.sqlite.org/fileformat2.html, section 4: all numbers are big-endian.
+_WAL_HEADER = struct.Struct(">8I")
+_WAL_FRAME = struct.Struct(">6I")
+_WAL_MAGIC = 0x377F0682
+
+
+class Journal(Protocol):
+    """Where a server records its facts. Thread safe."""
+
+    def append(self, frames: Sequence[bytes]) -> None:
+        """Add frames, all or none; durable on return."""
+
+    def replay(self) -> Iterator[bytes]:
+        """All frames from the oldest on, as of this call."""
+
+    def replace(self, frames: Sequence[bytes]) -> None:
+        """Put `frames` in place of everything, all or nothing; durable on return."""
+
+    def close(self) -> None:
+        """Release the journal. Idempotent; nothing can be appended afterwards."""
+
+
+class MemoryJournal:
+    """A journal that lives as long as the object."""
+
+    def __init__(self) -> None:
+        self._frames: list[bytes] = []
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def append(self, frames: Sequence[bytes]) -> None:
+        """Add frames."""
+        with self._lock:
+            self._check_open()
+            self._frames = [*self._frames, *frames]
+
+    def replay(self) -> Iterator[bytes]:
+        """All frames from the oldest on."""
+        return iter(self._frames)
+
+    def replace(self, frames: Sequence[bytes]) -> None:
+        """Put `frames` in place of everything."""
+        with self._lock:
+            self._check_open()
+            self._frames = list(frames)
+
+    def close(self) -> None:
+        """Refuse further frames; `replay` still works."""
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise FailedPreconditionError("the journal is closed")
+
+
+class SqliteJournal:
+    """A journal in the file `path`, which is made when missing, readable by its user only.
+
+    FailedPreconditionError when another journal holds the file, DataLossError when it is damaged;
+    the latter may be found as late as in `replay`, which checks every frame. Appending costs one
+    fsync, so callers put many frames into one call.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._guard = _lock_file(self._path)
+        try:
+            is_new = _create(self._path)
+            # Before SQLite sees the log: it would drop what is damaged and then the log itself.
+            _check_log(self._path)
+            with self._translated():
+                self._connection = sqlite3.connect(
+                    self._path, timeout=0.0, isolation_level=None, check_same_thread=False
+                )
+                self._configure()
+                self._first, self._next = self._prepare(is_new)
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, frames: Sequence[bytes]) -> None:
+        """Add frames, all or none; durable on return. ResourceExhaustedError: the disk is full."""
+        if not frames:
+            return
+        with self._lock, self._transaction() as connection:
+            self._insert(connection, frames)
+        self._next += len(frames)
+
+    def replay(self) -> Iterator[bytes]:
+        """All frames from the oldest on, as of this call. DataLossError at the first bad one."""
+        position, end = self._first, self._next
+        while position < end:
+            with self._lock, self._translated():
+                rows = (
+                    self._opened()
+                    .execute(
+                        "SELECT position, crc, payload FROM frames WHERE position >= ? AND position < ?"
+                        " ORDER BY position LIMIT ?",
+                        (position, end, _PAGE_FRAMES),
+                    )
+                    .fetchall()
+                )
+            if not rows:
+                raise self._loss(f"frame {position} of {end} is missing")
+            for found, crc, payload in rows:
+                if found != position or _crc(position, payload) != crc:
+                    raise self._loss(f"frame {position} does not match its CRC")
+                yield payload
+                position += 1
+
+    def replace(self, frames: Sequence[bytes]) -> None:
+        """Put `frames` in place of everything, all or nothing; durable on return."""
+        with self._lock:
+            with self._transaction() as connection:
+                connection.execute("DELETE FROM frames")
+                connection.execute("UPDATE header SET first_position = ?", (self._next,))
+                self._insert(connection, frames)
+            self._first = self._next
+            self._next += len(frames)
+
+    def close(self) -> None:
+        """Release the file. Idempotent."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            except sqlite3.Error as error:
+                logger.warning("closing the journal %s: %s", self._path, error)
+        self._guard.close()
+
+    def _configure(self) -> None:
+        connection = self._opened()
+        # Before the mode is set: the log's index then lives in memory, not in a shared file.
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            logger.info("%s cannot have a write-ahead log, its mode is %s", self._path, mode)
+        connection.execute("PRAGMA synchronous = FULL")
+
+    def _prepare(self, is_new: bool) -> tuple[int, int]:
+        """Make or check the tables; the positions of the first and of the next frame."""
+        connection = self._opened()
+        if is_new or not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+            with self._transaction():
+                connection.execute("CREATE TABLE header (format INTEGER, first_position INTEGER)")
+                connection.execute(
+                    "CREATE TABLE frames (position INTEGER PRIMARY KEY, crc INTEGER, payload BLOB)"
+                )
+                connection.execute("INSERT INTO header VALUES (?, 0)", (_FORMAT,))
+            return 0, 0
+        verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if verdict != "ok":
+            raise self._loss(verdict)
+        header = connection.execute("SELECT format, first_position FROM header").fetchall()
+        if len(header) != 1:
+            raise self._loss(f"it has {len(header)} headers")
+        written_format, first = header[0]
+        if written_format != _FORMAT:
+            raise FailedPreconditionError(
+                f"the journal {self._path} has format {written_format}, this version reads "
+                f"{_FORMAT}: use the version that wrote it, or move it away to start anew"
+            )
+        last = connection.execute("SELECT max(position) FROM frames").fetchone()[0]
+        return first, first if last is None else last + 1
+
+    def _insert(self, connection: sqlite3.Connection, frames: Sequence[bytes]) -> None:
+        connection.executemany(
+            "INSERT INTO frames VALUES (?, ?, ?)",
+            (
+                (position, _crc(position, frame), frame)
+                for position, frame in enumerate(frames, self._next)
+            ),
+        )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._translated():
+            connection = self._opened()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._service_error(error) from error
+
+    def _service_error(self, error: sqlite3.Error) -> DataServiceError:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return _in_use(self._path)
+        if code == sqlite3.SQLITE_FULL:
+            return ResourceExhaustedError(f"no room on the disk of the journal {self._path}")
+        if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+            return FailedPreconditionError(f"the journal {self._path} is not writable: {error}")
+        return self._loss(str(error))
+
+    def _loss(self, reason: str) -> DataLossError:
+        return DataLossError(f"the journal {self._path} is damaged: {reason}; {_REMEDY}")
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise FailedPreconditionError(f"the journal {self._path} is closed")
+        return self._connection
+
+
+def _crc(position: int, payload: bytes) -> int:
+    return zlib.crc32(payload, zlib.crc32(_POSITION.pack(position)))
+
+
+def _in_use(path: Path) -> FailedPreconditionError:
+    return FailedPreconditionError(
+        f"the journal {path} is in use: stop the server that has it, or choose another work "
+        "directory"
+    )
+
+
+def _lock_file(path: Path) -> IO[bytes]:
+    """A lock of its own, since SQLite's is taken only after it has read and changed the file."""
+    try:
+        guard = path.with_name(path.name + "-lock").open("ab")
+    except OSError as error:
+        raise FailedPreconditionError(
+            f"cannot make files next to the journal {path}: {error.strerror}"
+        ) from error
+    try:
+        fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        guard.close()
+        raise _in_use(path) from error
+    return guard
+
+
+def _create(path: Path) -> bool:
+    """Make an empty file when there is none; whether it did."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        return False
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return True
+
+
+def _check_log(path: Path) -> None:
+    """Tell damage in the write-ahead log from a tail torn by a crash.
+
+    SQLite drops everything behind the first bad frame of the log, silently. Each transaction is
+    synced before the next one begins, so only the last may be torn: frames of a later one behind
+    the bad frame prove that a transaction which had been synced would be lost.
+    """
+    file = path.with_name(path.name + "-wal")
+    log = file.read_bytes() if file.exists() else b""
+    if len(log) < _WAL_HEADER.size or not any(log[: _WAL_HEADER.size]):
+        return
+    magic, _, page_size, _, *salt, sum0, sum1 = _WAL_HEADER.unpack_from(log)
+    order = "<" if magic == _WAL_MAGIC else ">"
+    sums = _wal_checksum(log[:24], order, (0, 0))
+    if sums != (sum0, sum1):
+        raise DataLossError(f"the log {file} has a damaged header; {_REMEDY}")
+    valid, committed = True, False
+    step = _WAL_FRAME.size + page_size
+    for start in range(_WAL_HEADER.size, len(log) - step + 1, step):
+        _, commit_size, salt0, salt1, *stored = _WAL_FRAME.unpack_from(log, start)
+        if valid:
+            sums = _wal_checksum(log[start : start + 8], order, sums)
+            sums = _wal_checksum(log[start + _WAL_FRAME.size : start + step], order, sums)
+            valid = [salt0, salt1] == salt and list(sums) == stored
+        if not valid and [salt0, salt1] == salt:
+            if committed:
+                raise DataLossError(f"the log {file} of the journal is damaged; {_REMEDY}")
+            committed = commit_size != 0
+
+
+def _wal_checksum(data: bytes, order: str, sums: tuple[int, int]) -> tuple[int, int]:
+    """https://www.sqlite.org/fileformat2.html, section 4.2."""
+    sum0, sum1 = sums
+    words = struct.unpack(f"{order}{len(data) // 4}I", data)
+    for first, second in zip(words[::2], words[1::2], strict=True):
+        sum0 = (sum0 + first + sum1) & 0xFFFFFFFF
+        sum1 = (sum1 + second + sum0) & 0xFFFFFFFF
+    return sum0, sum1
