@@ -10,6 +10,7 @@ It knows nothing of the systems that read the files.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ CHUNK_ROWS = 65_536
 BLOCK_ROWS = 4_096
 HASH_BUCKETS = 1 << 20
 
+# Leaves about 22 % of the ids in a batch of 4,096 rows distinct.
 _ZIPF_EXPONENT = 1.1
 _LOG_MEAN = np.linspace(0.3, 4.5, len(DENSE), dtype=np.float32)
 _LOG_SIGMA = np.linspace(0.8, 1.6, len(DENSE), dtype=np.float32)
@@ -143,7 +145,7 @@ def file_ranges(rows: int, files: int) -> list[tuple[int, int]]:
     unit = CHUNK_ROWS if rows >= files * CHUNK_ROWS else BLOCK_ROWS
     units = -(-rows // unit)
     bounds = [min(units * k // files * unit, rows) for k in range(files + 1)]
-    return [(a, b) for a, b in zip(bounds, bounds[1:], strict=False) if b > a]
+    return [(a, b) for a, b in itertools.pairwise(bounds) if b > a]
 
 
 def _batches(start: int, stop: int, seed: int, label_dtype: str) -> Iterator[Any]:
@@ -154,7 +156,7 @@ def _batches(start: int, stop: int, seed: int, label_dtype: str) -> Iterator[Any
 
 
 def write_parquet(path: Path, start: int, stop: int, seed: int, label_dtype: str) -> None:
-    """One Parquet file, a row group per 65,536 rows, pyarrow's default encoding (dictionary, snappy)."""
+    """One Parquet file in pyarrow's default encoding, a row group per 65,536 rows."""
     import pyarrow.parquet as pq
 
     batches = _batches(start, stop, seed, label_dtype)
@@ -215,7 +217,7 @@ def write_files(
     seed: int = 0,
     label_dtype: str = "float32",
 ) -> list[Path]:
-    """Write rows [0, rows) as `files` files (fewer if there are fewer blocks) and return their paths.
+    """Write rows [0, rows) as `files` files and return their paths; fewer if blocks are fewer.
 
     Formats: parquet, arrow, tfrecord (an Example per row), packed (a record per 4,096 rows).
     """

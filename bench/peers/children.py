@@ -22,7 +22,13 @@ from pathlib import Path
 from typing import IO, Any
 
 _ROOT = Path(__file__).resolve().parents[2]
-_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", "PYTHONUNBUFFERED": "1"}
+_CHILD_MARK = "BENCH_PEER_CHILD"
+_ENVIRONMENT = {
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "PYTHONPATH": str(_ROOT),
+    _CHILD_MARK: "1",
+}
 
 
 class PeerError(RuntimeError):
@@ -48,7 +54,7 @@ def find_interpreter(peer_python: str | None, module: str = "tensorflow") -> str
 def run_peer(
     module: str, arguments: list[str], *, peer_python: str | None = None, deadline_s: float = 180
 ) -> dict[str, Any]:
-    """Run `python -m module arguments` and return its one JSON line. Blocks at most `deadline_s`."""
+    """The one JSON line that `python -m module arguments` prints. Blocks at most `deadline_s`."""
     with Children(deadline_s, find_interpreter(peer_python)) as children:
         return children.start(module, arguments).line()
 
@@ -59,13 +65,12 @@ class Child:
     def __init__(self, command: list[str], log: IO[bytes], deadline: float) -> None:
         self._deadline = deadline
         self._log = log
-        environment = {**os.environ, **_QUIET, "PYTHONPATH": str(_ROOT)}
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env=environment,
+            env={**os.environ, **_ENVIRONMENT},
             cwd=_ROOT,
         )
         self._lines: queue.Queue[bytes] = queue.Queue(maxsize=64)
@@ -99,7 +104,7 @@ class Child:
         return self._log.read().decode(errors="replace")
 
     def stop(self) -> None:
-        """End the process: by end of input, then by force after two seconds. Blocks at most 12 s."""
+        """End the process: by end of input, after two seconds by force. Blocks at most 22 s."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -108,6 +113,14 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(timeout=10)
+        for _ in range(100):
+            self._pump.join(timeout=0.1)
+            if not self._pump.is_alive():
+                break
+            with contextlib.suppress(queue.Empty):
+                self._lines.get_nowait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
 
 class Children:
@@ -129,7 +142,7 @@ class Children:
 
     def start(self, module: str, arguments: list[str]) -> Child:
         """Start `python -m module arguments` from the repository's root."""
-        log = self._exits.enter_context(tempfile.TemporaryFile())
+        log = self._exits.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         child = Child([self._python, "-m", module, *arguments], log, self._deadline)
         self._children.append(child)
         return child
@@ -142,7 +155,9 @@ def say(**fields: Any) -> None:
 
 
 def end_with_parent() -> None:
-    """Make this process end, without clean-up, as soon as its standard input ends."""
+    """Make this process, if `Child` started it, end without clean-up when its input ends."""
+    if _CHILD_MARK not in os.environ:
+        return
 
     def watch() -> None:
         while os.read(0, 4_096):

@@ -173,8 +173,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--role", choices=sorted(_ROLES), help=argparse.SUPPRESS)
     parser.add_argument("--service", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
+    children.end_with_parent()
     if options.role:
-        children.end_with_parent()
         _ROLES[options.role](options)
         return
     if options.smoke:

@@ -123,7 +123,7 @@ _TABLE = _crc_table()
 
 @njit(nogil=True, cache=True)
 def _crc32c_rows(rows: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """CRC-32C of each row of uint8 (n, size): uint32 (n,). Slicing by eight (Kounavis, Berry 2005)."""
+    """CRC-32C of each row, uint8 (n, size) to uint32 (n,): slicing by eight (Kounavis, Berry)."""
     count, size = rows.shape
     out = np.empty(count, np.uint32)
     for r in range(count):
