@@ -16,11 +16,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dataservice.config import check_exposure, is_loopback
 from dataservice.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     UnauthenticatedError,
 )
+
+# The rule on exposure belongs to settings; servers outside of the data service find it here.
+__all__ = [
+    "TOKEN_ENV",
+    "TOKEN_FILE_ENV",
+    "TOKEN_METADATA_KEY",
+    "TlsConfig",
+    "check_exposure",
+    "default_token_path",
+    "is_loopback",
+    "resolve_token",
+    "tokens_equal",
+]
 
 TOKEN_METADATA_KEY: Final = "x-dataservice-token"
 TOKEN_ENV: Final = "DATASERVICE_TOKEN"

@@ -51,9 +51,10 @@ class RpcServer:
     """Serves protobuf services on one port.
 
     A method ``LeaseWindows`` calls ``implementation.lease_windows(request)`` on a thread of its
-    own; a streaming request arrives as an iterator, which raises CancelledError when the client
-    goes away, and a streaming reply is returned as one. At most ``max_threads`` calls run at
-    once, more are refused with ResourceExhaustedError. Thread-safe after ``start``.
+    own; a streaming reply is returned as an iterator, a streaming request arrives as one. When
+    the client goes away that iterator raises CancelledError or, as gRPC cannot always tell the
+    two apart, ends: the end of requests must not be read as a commit. At most ``max_threads``
+    calls run at once, more are refused with ResourceExhaustedError. Thread-safe after ``start``.
     """
 
     def __init__(
