@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import TYPE_CHECKING
 
 from dataservice.errors import DataServiceError, UnavailableError
-from dataservice.runtime.journal import Journal
+
+if TYPE_CHECKING:
+    from dataservice.runtime.journal import Journal
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import base64
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Final
 
 from dataservice.dispatcher.plans import RowMark, WindowPlan, plan_from_json, plan_to_json
 from dataservice.errors import DataLossError
@@ -168,7 +168,12 @@ class TaskFinished(Event):
     worker_id: WorkerId
 
 
-_FACTS: dict[str, type[Event]] = {cls.__name__: cls for cls in Event.__subclasses__()}
+# Not Event.__subclasses__(): slots make dataclasses classes anew, and both would be listed.
+FACTS: Final[dict[str, type[Event]]] = {
+    name: value
+    for name, value in list(globals().items())
+    if isinstance(value, type) and issubclass(value, Event) and value is not Event
+}
 
 
 def _encode_bytes(value: bytes) -> str:
@@ -217,7 +222,7 @@ def _encode_event(event: Event) -> list[Any]:
 
 def _decode_event(item: list[Any]) -> Event:
     name, values = item
-    cls = _FACTS[name]
+    cls = FACTS[name]
     arguments: dict[str, Any] = {}
     for entry in fields(cls):
         value = values[entry.name]

@@ -39,7 +39,8 @@ def _check_registries(state: DispatcherState) -> None:
 
 def _check_iteration(state: DispatcherState, iteration: Iteration) -> None:
     job = state.jobs[iteration.job_id]
-    assert (iteration.windows is None) == (job.policy is ShardingPolicy.OFF)
+    assert iteration.windows is None or job.policy is ShardingPolicy.DYNAMIC
+    assert not iteration.tasks or job.policy is ShardingPolicy.OFF
     for reader_id in iteration.readers:
         assert state.iteration_of_reader[reader_id] == iteration.iteration_id, reader_id
     if iteration.windows is None:

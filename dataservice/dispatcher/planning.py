@@ -7,9 +7,8 @@ user's function stays bytes here.
 from __future__ import annotations
 
 from dataservice.dataset.plan import decode_plan
-from dataservice.dataset.splits import linearise, plan_splits
+from dataservice.dataset.splits import linearise, plan_splits, target_rows
 from dataservice.dispatcher.plans import WindowPlan
-from dataservice.sharding import total_rows, window_target_rows
 
 
 def plan_windows(plan: bytes, repetition: int) -> WindowPlan:
@@ -22,9 +21,9 @@ def plan_windows(plan: bytes, repetition: int) -> WindowPlan:
     splits = tuple(plan_splits(linear))
     return WindowPlan(
         splits=splits,
-        target_rows=window_target_rows(total_rows(splits), linear.buffer_size),
+        target_rows=target_rows(linear, splits),
         rounds=linear.repeat,
-        shuffle_seed=linear.seed if linear.shuffles else None,
+        shuffle_seed=linear.shuffle_seed,
         reshuffles=linear.reshuffles,
         repetition=repetition,
     )

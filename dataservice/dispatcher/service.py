@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dataservice.dispatcher import decide, delivery, status
 from dataservice.dispatcher import events as ev
@@ -33,13 +33,15 @@ from dataservice.dispatcher.requests import (
 from dataservice.dispatcher.state import Dataset, DispatcherState, Worker
 from dataservice.errors import UnavailableError
 from dataservice.runtime.clock import Clock
-from dataservice.runtime.journal import Journal
 from dataservice.vocabulary import (
     DatasetId,
     IterationId,
     ReaderId,
     WorkerId,
 )
+
+if TYPE_CHECKING:
+    from dataservice.runtime.journal import Journal
 
 logger = logging.getLogger(__name__)
 

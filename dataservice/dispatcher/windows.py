@@ -137,14 +137,15 @@ class WindowTable:
 
     def open_round(self) -> None:
         """Plans the windows of the next reading of the splits."""
-        windows = self.plan.windows_of(self.rounds_opened)
+        rounds = self.plan.rounds
+        windows = self.plan.windows_of(self.rounds_opened) if rounds != 0 else ()
         if windows:
             opened = _Round(self.rounds_opened, self.planned, windows, len(windows))
             self._rounds.append(opened)
         self.planned += len(windows)
         self.rounds_opened += 1
         # An empty source read for ever would otherwise never end.
-        self.is_exhausted = self.rounds_opened == self.plan.rounds or not windows
+        self.is_exhausted = self.rounds_opened == rounds or not windows
 
     def add_reader(self, reader: ReaderId) -> None:
         self.readers.setdefault(reader, ReaderWindows())
