@@ -1,1 +1,17 @@
+"""Datasets: lazy plans of rows, how they run, and how they are divided."""
 
+from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.expressions import Expression, col, lit
+from dataservice.dataset.iterator import DatasetIterator, DatasetStats
+from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+
+__all__ = [
+    "INFINITE_CARDINALITY",
+    "UNKNOWN_CARDINALITY",
+    "Dataset",
+    "DatasetIterator",
+    "DatasetStats",
+    "Expression",
+    "col",
+    "lit",
+]

@@ -2,7 +2,7 @@
 
 A select directly above Parquet files chooses the columns to read; a filter expression there skips
 row groups by their statistics. Invariant: the rewritten plan yields the same rows in the same
-order; positions saved in one are those of the other.
+order. Positions saved in one mean nothing in the other, so a plan is always run rewritten.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Where rows come from: one module per source. Importing it registers every source."""
 
 from dataservice.dataset.sources.base import Source
+from dataservice.dataset.sources.csv import CsvSource
 from dataservice.dataset.sources.parquet import ParquetSource
 from dataservice.dataset.sources.range import RangeSource
 from dataservice.dataset.sources.table import TableSource
 
-__all__ = ["ParquetSource", "RangeSource", "Source", "TableSource"]
+__all__ = ["CsvSource", "ParquetSource", "RangeSource", "Source", "TableSource"]

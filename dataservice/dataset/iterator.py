@@ -1,0 +1,189 @@
+"""Iterators over a dataset that runs in this process, with positions that can be saved.
+
+A saved position is a JSON-able dict: the plan's fingerprint, the epoch, the seeds that were drawn,
+and the state of the stream. Invariant: an iterator that failed or was closed yields nothing more,
+so no row is ever left out silently.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from dataservice.dataset.node import Node, rewrite, walk
+from dataservice.dataset.operators.shuffle import Shuffle
+from dataservice.dataset.optimise import optimise
+from dataservice.dataset.plan import fingerprint
+from dataservice.dataset.stream import BatchStream, RunContext
+from dataservice.errors import FailedPreconditionError, InvalidArgumentError
+
+_VERSION: Final = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetStats:
+    """What the iterators of a dataset have yielded, and the time that callers waited for it."""
+
+    iterators: int = 0
+    batches: int = 0
+    rows: int = 0
+    wait_s: float = 0.0
+
+
+class StatsCounter:
+    """Adds up what several iterators report. Thread safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._total = DatasetStats()
+
+    def add(
+        self, *, iterators: int = 0, batches: int = 0, rows: int = 0, wait_s: float = 0
+    ) -> None:
+        """Adds to the totals."""
+        with self._lock:
+            total = self._total
+            self._total = DatasetStats(
+                iterators=total.iterators + iterators,
+                batches=total.batches + batches,
+                rows=total.rows + rows,
+                wait_s=total.wait_s + wait_s,
+            )
+
+    def total(self) -> DatasetStats:
+        """The totals so far."""
+        return self._total
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class DatasetIterator:
+    """Record batches of one pass over a dataset. For one thread at a time."""
+
+    def __init__(self, node: Node, epoch: int, stats: StatsCounter) -> None:
+        self._node = node
+        self._epoch = epoch
+        self._stats = stats
+        self._stream: BatchStream | None = self._opened(node, epoch)
+        stats.add(iterators=1)
+
+    def _opened(self, node: Node, epoch: int) -> BatchStream:
+        # The stream must not refer to the iterator, or an abandoned one would live on.
+        closed = threading.Event()
+        self._closed = closed
+        context = RunContext(epoch=epoch, cancelled=closed.is_set, threads=usable_cores())
+        return optimise(node).open(context)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        stream = self._live()
+        began_s = time.perf_counter()
+        try:
+            batch = next(stream)
+        except StopIteration:
+            raise
+        except BaseException:
+            self.close()
+            raise
+        waited_s = time.perf_counter() - began_s
+        self._stats.add(batches=1, rows=batch.num_rows, wait_s=waited_s)
+        return batch
+
+    def _live(self) -> BatchStream:
+        if self._stream is None:
+            raise FailedPreconditionError(
+                "the iterator is closed, or an error ended it; make a new one with iter(dataset)"
+            )
+        return self._stream
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position before the next batch, for `load_state_dict` in this or another process."""
+        return {
+            "version": _VERSION,
+            "plan": fingerprint(self._node),
+            "epoch": self._epoch,
+            "seeds": drawn_seeds(self._node),
+            "stream": self._live().state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Moves to a position that an iterator of the same plan saved.
+
+        InvalidArgumentError for a position of another plan or version, or a malformed one.
+        """
+        self._live()
+        node = self._node_of(state)
+        self.close()
+        try:
+            stream = self._opened(node, int(state["epoch"]))
+            stream.restore(state["stream"])
+        except (KeyError, TypeError, IndexError) as error:
+            raise InvalidArgumentError(f"malformed iterator state: {error!r}") from error
+        self._node, self._epoch, self._stream = node, int(state["epoch"]), stream
+
+    def _node_of(self, state: Mapping[str, Any]) -> Node:
+        if not isinstance(state, Mapping) or state.get("version") != _VERSION:
+            raise InvalidArgumentError(
+                f"not an iterator state of version {_VERSION}: {state!r:.200}"
+            )
+        mine = fingerprint(self._node)
+        if state.get("plan") != mine:
+            raise InvalidArgumentError(
+                f"the state was saved by another dataset (plan {state.get('plan')}, this is "
+                f"{mine}); build the dataset with the same sources, operators and arguments"
+            )
+        return with_drawn_seeds(self._node, state.get("seeds"))
+
+    def close(self) -> None:
+        """Gives up files and threads; idempotent."""
+        self._closed.set()
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def __enter__(self) -> DatasetIterator:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+
+def drawn_seeds(node: Node) -> list[int]:
+    """The seeds that no user gave, in the order of the plan."""
+    return [n.drawn_seed for n in walk(node) if isinstance(n, Shuffle) and n.drawn_seed is not None]
+
+
+def with_drawn_seeds(node: Node, seeds: Any) -> Node:
+    """The plan with `seeds` in place of those that were drawn."""
+    count = len(drawn_seeds(node))
+    integers = isinstance(seeds, list) and all(isinstance(seed, int) for seed in seeds)
+    if not integers or len(seeds) != count:
+        raise InvalidArgumentError(
+            f"malformed iterator state: it needs {count} drawn seeds, got {seeds!r}"
+        )
+    left = iter(seeds)
+
+    def change(inner: Node) -> Node:
+        if isinstance(inner, Shuffle) and inner.drawn_seed is not None:
+            return dataclasses.replace(inner, drawn_seed=next(left))
+        return inner
+
+    return rewrite(node, change)
+
+
+def generate(open_iterator: Callable[[], DatasetIterator], form: Callable[..., Any]) -> Any:
+    """Yields `form(batch)` of each batch and closes the iterator at the end."""
+    with open_iterator() as iterator:
+        for batch in iterator:
+            yield form(batch)

@@ -1,0 +1,191 @@
+"""The source of CSV files, plain or compressed, read as a stream.
+
+Types that the schema does not give are inferred from the first block of the first file and then
+demanded of everything after it, so that every row of every file has one type. One split per file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import re
+from collections.abc import Generator, Iterator, Mapping
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from dataservice.dataset.columns import plain_schema
+from dataservice.dataset.node import register_node
+from dataservice.dataset.sources.base import Source
+from dataservice.dataset.sources.files import (
+    InputFile,
+    check_paths,
+    check_storage_options,
+    check_unchanged,
+    find_files,
+    opened,
+)
+from dataservice.dataset.stream import RunContext
+from dataservice.errors import DataServiceError, InvalidArgumentError, SchemaError, SourceError
+from dataservice.sharding import Split
+
+_COMPRESSIONS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+_SUFFIXES: Final = (".csv", *(f".csv{suffix}" for suffix in _COMPRESSIONS))
+_BLOCK_BYTES: Final = 1 << 20
+_BAD_VALUE: Final = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to")
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class CsvSource(Source):
+    """Rows of CSV files. With `schema`, exactly its columns, with its types."""
+
+    kind: ClassVar[str] = "csv"
+    paths: tuple[str, ...]
+    schema: pa.Schema | None = None
+    delimiter: str = ","
+    header: bool = True
+    null_values: tuple[str, ...] | None = None
+    storage_options: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "paths", check_paths(self.paths, "from_csv"))
+        check_storage_options(self.storage_options)
+        if self.schema is not None:
+            if not isinstance(self.schema, pa.Schema) or not len(self.schema):
+                raise InvalidArgumentError(
+                    f"schema must be a pyarrow.Schema with columns, got {self.schema!r}"
+                )
+            object.__setattr__(self, "schema", plain_schema(self.schema))
+        if not isinstance(self.delimiter, str) or len(self.delimiter) != 1:
+            raise InvalidArgumentError(f"delimiter must be one character, got {self.delimiter!r}")
+        if not isinstance(self.header, bool):
+            raise InvalidArgumentError(f"header must be True or False, got {self.header!r}")
+        nulls = self.null_values
+        if nulls is not None and not all(isinstance(value, str) for value in nulls):
+            raise InvalidArgumentError(f"null_values must be strings, got {nulls!r}")
+
+    def files(self) -> Iterator[InputFile]:
+        """The files now, in order."""
+        return find_files(self.paths, _SUFFIXES, self.storage_options)
+
+    def splits(self) -> Iterator[Split]:
+        for file in self.files():
+            yield Split(path=file.path, size_bytes=file.size_bytes, version=file.version)
+
+    def read(
+        self, split: Split, first_row: int, context: RunContext
+    ) -> Generator[pa.RecordBatch, None, None]:
+        assert split.path is not None
+        check_unchanged(split, self.storage_options)
+        schema = self._row_schema
+        position = 0
+        with (
+            self._named_errors(split.path, schema, lambda: position),
+            self._reader(split.path, schema, context) as reader,
+        ):
+            if reader is None:
+                return
+            self._check_names(split.path, reader.schema.names)
+            for batch in reader:
+                position += batch.num_rows
+                new_rows = min(position - first_row, batch.num_rows)
+                if new_rows > 0:
+                    yield batch.select(schema.names).slice(batch.num_rows - new_rows)
+
+    def empty(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([], schema=self._row_schema)
+
+    def describe(self, split: Split, first_row: int, end_row: int) -> str:
+        return f"{split.path} rows {first_row}..{end_row - 1}"
+
+    @functools.cached_property
+    def _inferred(self) -> tuple[str, pa.Schema]:
+        """The first file and the types found in its first block."""
+        path = next(self.files()).path
+        with (
+            self._named_errors(path, None, lambda: 0),
+            self._reader(path, None, RunContext()) as reader,
+        ):
+            assert reader is not None
+            return path, plain_schema(reader.schema)
+
+    @property
+    def _row_schema(self) -> pa.Schema:
+        return self._inferred[1] if self.schema is None else self.schema
+
+    @contextlib.contextmanager
+    def _reader(
+        self, path: str, schema: pa.Schema | None, context: RunContext
+    ) -> Iterator[pacsv.CSVStreamingReader | None]:
+        """A reader of the file; None for a file without a byte, which needs a header to differ."""
+        compression = _COMPRESSIONS.get(os.path.splitext(path)[1])
+        with opened(path, self.storage_options) as handle:
+            if handle.size() == 0 if isinstance(handle, pa.NativeFile) else False:
+                if self.header or schema is None:
+                    raise SourceError(f"{path!r} is empty: it has not even a header line")
+                yield None
+                return
+            stream = pa.CompressedInputStream(handle, compression) if compression else handle
+            with pacsv.open_csv(stream, *self._options(schema, context)) as reader:
+                yield reader
+
+    def _options(self, schema: pa.Schema | None, context: RunContext) -> tuple[Any, Any, Any]:
+        names = None if self.header or self.schema is None else self.schema.names
+        read = pacsv.ReadOptions(
+            block_size=_BLOCK_BYTES,
+            use_threads=context.threads > 1,
+            column_names=names,
+            autogenerate_column_names=not self.header and names is None,
+        )
+        convert = pacsv.ConvertOptions(
+            column_types=schema,
+            include_columns=None if self.schema is None else self.schema.names,
+            null_values=None if self.null_values is None else list(self.null_values),
+            strings_can_be_null=self.null_values is not None,
+        )
+        return read, pacsv.ParseOptions(delimiter=self.delimiter), convert
+
+    def _check_names(self, path: str, names: list[str]) -> None:
+        expected = self._row_schema.names
+        if sorted(names) != sorted(expected):
+            first = "the schema" if self.schema is not None else repr(self._inferred[0])
+            raise SchemaError(
+                f"the files differ: {first} has the columns {expected}, {path!r} has {names}; "
+                "rewrite that file, or read such files apart and concatenate them"
+            )
+
+    @contextlib.contextmanager
+    def _named_errors(self, path: str, schema: pa.Schema | None, rows_read: Any) -> Iterator[None]:
+        try:
+            yield
+        except DataServiceError:
+            raise
+        except KeyError as error:
+            raise SchemaError(f"{path!r} lacks a column of the schema: {error.args[0]}") from error
+        except (pa.ArrowException, OSError, EOFError) as error:
+            raise _explained(path, schema, rows_read(), error) from error
+
+
+def _explained(
+    path: str, schema: pa.Schema | None, rows_read: int, error: BaseException
+) -> DataServiceError:
+    """The error for a value of another type, or for a file that cannot be parsed."""
+    bad_value = _BAD_VALUE.search(str(error))
+    if bad_value is None:
+        return SourceError(
+            f"{path!r} cannot be read as CSV after row {rows_read}: {error}; "
+            "the file is damaged or cut short, or has another delimiter or number of columns"
+        )
+    index, line = int(bad_value[1]), bad_value[2]
+    where = f"line {line}" if line else f"after row {rows_read}"
+    column = f"number {index}"
+    if schema is not None and index < len(schema):
+        column = f"{schema.field(index).name!r} of type {schema.field(index).type}"
+    return SchemaError(
+        f"{path!r}, {where}: column {column} has a value of another type ({error}); "
+        "correct the file, or state the types with schema="
+    )
