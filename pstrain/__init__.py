@@ -1,1 +1,66 @@
-"""Public names of parameter-server training."""
+"""Public names of parameter-server training. Each is imported when it is first used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    # cluster
+    "ClusterSpec": "pstrain.cluster",
+    "SimpleClusterResolver": "pstrain.cluster",
+    "TFConfigClusterResolver": "pstrain.cluster",
+    "Server": "pstrain.server",
+    "LocalCluster": "pstrain.launch.local",
+    # strategy and variables
+    "ParameterServerStrategy": "pstrain.strategy",
+    "get_strategy": "pstrain.strategy",
+    "has_strategy": "pstrain.strategy",
+    "Variable": "pstrain.variable",
+    "ShardedVariable": "pstrain.variable",
+    # coordinator
+    "ClusterCoordinator": "pstrain.coordinator.client",
+    "RemoteValue": "pstrain.coordinator.remote_value",
+    "InputContext": "pstrain.trainer.context",
+    "get_current_worker_index": "pstrain.trainer.context",
+    # models
+    "FeatureSchema": "pstrain.features",
+    "Category": "pstrain.features",
+    "GradientTape": "pstrain.tape",
+    "Tensor": "pstrain.tape",
+    # training
+    "Checkpoint": "pstrain.checkpoint",
+    "latest_checkpoint": "pstrain.checkpoint",
+    "fit": "pstrain.training",
+    "evaluate": "pstrain.evaluation",
+    "predict": "pstrain.evaluation",
+}
+
+_MODULES = {
+    "callbacks": "pstrain.callbacks",
+    "errors": "pstrain.errors",
+    "initializers": "pstrain.initializers",
+    "layers": "pstrain.layers",
+    "losses": "pstrain.losses",
+    "metrics": "pstrain.metrics",
+    "models": "pstrain.models",
+    "optimizers": "pstrain.optimizers",
+    "partitioners": "pstrain.partition",
+}
+
+__all__ = sorted([*_HOMES, *_MODULES])
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        value: Any = importlib.import_module(_MODULES[name])
+    elif name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module 'pstrain' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from dataservice.errors import DataServiceError
 
-COMMANDS = ("demo", "train", "evaluate", "predict", "server")
+COMMANDS = ("server",)
 
 
 def _parser() -> argparse.ArgumentParser:

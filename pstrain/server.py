@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from dataservice.config import is_loopback
+from dataservice.runtime.auth import is_loopback
 from pstrain.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
 from pstrain.errors import InvalidArgumentError
 from pstrain.paramserver.server import ParameterServer

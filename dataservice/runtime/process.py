@@ -89,11 +89,15 @@ class ChildProcess:
             )
         return status
 
-    def terminate(self, timeout_s: float = 5.0) -> int:
-        """Ask the child to end, kill it when it has not after `timeout_s`; its exit status."""
+    def request_stop(self) -> None:
+        """Ask the child to end, without waiting for it."""
         self._signal_group(signal.SIGCONT)
         if self.returncode is None:
             self._process.terminate()
+
+    def terminate(self, timeout_s: float = 5.0) -> int:
+        """Ask the child to end, kill it when it has not after `timeout_s`; its exit status."""
+        self.request_stop()
         if self._wait(timeout_s) is None:
             logger.warning("%s ignored SIGTERM for %.1f s: killed", self.name, timeout_s)
         return self.kill()

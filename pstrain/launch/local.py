@@ -128,7 +128,7 @@ class LocalCluster:
                 "index": task.index,
                 "address": task.address,
                 "pid": task.child.pid,
-                "alive": task.child.is_alive(),
+                "alive": task.child.returncode is None,
             }
             for task in self._tasks.values()
         ]

@@ -19,6 +19,7 @@ from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.features import Features, FeatureSchema
 from pstrain.layers.base import Layer
 from pstrain.losses import BinaryCrossentropy, sigmoid
+from pstrain.strategy import get_strategy, has_strategy
 from pstrain.tape import Tensor
 from pstrain.vocabulary import Fetch
 
@@ -36,6 +37,7 @@ class Model(ABC):
 
     def __init__(self, schema: Any) -> None:
         self.schema = FeatureSchema.of(schema)
+        self.strategy = get_strategy() if has_strategy() else None
         self.layers: list[Layer] = []
         self.optimizer: Any = None
         self.metrics: list[Any] = []

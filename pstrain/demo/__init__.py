@@ -1,0 +1,1 @@
+"""The demonstration: real flight records, from files to a trained model."""
