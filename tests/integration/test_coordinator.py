@@ -1,0 +1,230 @@
+"""Closures on real trainers and parameter servers: values, errors, lost trainers."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pstrain as ps
+from dataservice import Dataset
+from pstrain.errors import (
+    CancelledError,
+    ClosureInputError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    OutOfRangeError,
+    UnavailableError,
+)
+
+DEADLINE_S = 60.0
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"waited {DEADLINE_S} s for {what}"
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ps.LocalCluster]:
+    with ps.LocalCluster(workers=2, ps=2, data_workers=0) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def coordinator(cluster: ps.LocalCluster) -> Iterator[ps.ClusterCoordinator]:
+    coordinator = ps.ClusterCoordinator(ps.ParameterServerStrategy(cluster.resolver))
+    yield coordinator
+    coordinator.close()
+
+
+def test_a_scheduled_function_gives_its_value(coordinator: ps.ClusterCoordinator) -> None:
+    value = coordinator.schedule(lambda a, b: {"sum": a + b}, args=(1,), kwargs={"b": 2})
+    assert value.fetch(timeout=DEADLINE_S) == {"sum": 3}
+    assert coordinator.fetch({"x": [value, 7]}) == {"x": [{"sum": 3}, 7]}
+
+
+def test_all_trainers_take_part(coordinator: ps.ClusterCoordinator) -> None:
+    def where() -> tuple[int, int]:
+        time.sleep(0.01)
+        return ps.get_current_worker_index(), os.getpid()
+
+    places = {v.fetch(DEADLINE_S) for v in [coordinator.schedule(where) for _ in range(40)]}
+    assert {index for index, _ in places} == {0, 1}
+    assert os.getpid() not in {pid for _, pid in places}
+
+
+def test_join_waits_for_all_and_done_says_so(coordinator: ps.ClusterCoordinator) -> None:
+    values = [coordinator.schedule(time.sleep, args=(0.05,)) for _ in range(8)]
+    coordinator.join(timeout=DEADLINE_S)
+    assert coordinator.done()
+    assert all(value.is_ready() for value in values)
+
+
+def test_join_gives_up_at_its_timeout_and_loses_nothing(
+    coordinator: ps.ClusterCoordinator,
+) -> None:
+    value = coordinator.schedule(lambda: time.sleep(1.0) or "late")
+    with pytest.raises(DeadlineExceededError, match="1 run"):
+        coordinator.join(timeout=0.05)
+    with pytest.raises(TimeoutError):
+        value.fetch(timeout=0.01)
+    assert value.fetch(DEADLINE_S) == "late"
+
+
+def test_an_error_is_raised_once_with_the_trainers_traceback(
+    coordinator: ps.ClusterCoordinator,
+) -> None:
+    def fail_here() -> None:
+        raise ZeroDivisionError("by my own fault")
+
+    value = coordinator.schedule(fail_here)
+    with pytest.raises(ZeroDivisionError, match="by my own fault") as caught:
+        coordinator.join(timeout=DEADLINE_S)
+    assert "fail_here" in "".join(caught.value.__notes__)
+    with pytest.raises(ZeroDivisionError):
+        value.fetch(DEADLINE_S)
+    coordinator.join(timeout=DEADLINE_S)
+    assert coordinator.schedule(lambda: 5).fetch(DEADLINE_S) == 5
+
+
+def test_an_error_cancels_what_waits(coordinator: ps.ClusterCoordinator) -> None:
+    def fail() -> None:
+        time.sleep(0.2)
+        raise ValueError("first")
+
+    coordinator.schedule(fail)
+    waiting = [coordinator.schedule(time.sleep, args=(0.02,)) for _ in range(30)]
+    with pytest.raises(ValueError, match="first"):
+        coordinator.join(timeout=DEADLINE_S)
+    with pytest.raises(CancelledError, match="schedule it again"):
+        waiting[-1].fetch(DEADLINE_S)
+
+
+def test_what_cannot_be_scheduled_is_refused(coordinator: ps.ClusterCoordinator) -> None:
+    with pytest.raises(TypeError, match="function"):
+        coordinator.schedule(3)  # type: ignore[arg-type]
+    value = coordinator.schedule(lambda: 1)
+    with pytest.raises(ValueError, match="RemoteValue"):
+        coordinator.schedule(lambda x: x, args=([value],))
+    with pytest.raises(InvalidArgumentError, match="can't return a set"):
+        coordinator.schedule(lambda: {1}).fetch(DEADLINE_S)
+    with pytest.raises(InvalidArgumentError):
+        coordinator.join(timeout=DEADLINE_S)
+
+
+def test_one_coordinator_per_strategy(coordinator: ps.ClusterCoordinator) -> None:
+    assert ps.ClusterCoordinator(coordinator.strategy) is coordinator
+    with pytest.raises(ValueError, match="ParameterServerStrategy"):
+        ps.ClusterCoordinator("strategy")  # type: ignore[arg-type]
+
+
+def test_each_trainer_has_an_iterator_of_its_own(coordinator: ps.ClusterCoordinator) -> None:
+    def dataset_fn(context: ps.InputContext) -> Dataset:
+        start = 100 * context.input_pipeline_id
+        return Dataset.range(start, start + 20).batch(10)
+
+    iterator = iter(coordinator.create_per_worker_dataset(dataset_fn))
+    with pytest.raises(RuntimeError, match="scheduled function"):
+        next(iterator)
+
+    def step(it: Any) -> int:
+        return int(next(it).column(0)[0].as_py())
+
+    first = {coordinator.schedule(step, args=(iterator,)).fetch(DEADLINE_S) for _ in range(2)}
+    assert first <= {0, 10, 100, 110}
+    values = [coordinator.schedule(step, args=(iterator,)) for _ in range(12)]
+    with pytest.raises(OutOfRangeError, match="exhausted"):
+        coordinator.join(timeout=DEADLINE_S)
+    assert all(value.is_ready() for value in values)
+
+
+def test_a_dataset_function_that_fails_is_told_by_the_closure_that_uses_it(
+    coordinator: ps.ClusterCoordinator,
+) -> None:
+    def dataset_fn() -> Dataset:
+        raise KeyError("no such table")
+
+    iterator = iter(coordinator.create_per_worker_dataset(dataset_fn))
+    assert coordinator.schedule(lambda: 1).fetch(DEADLINE_S) == 1
+    coordinator.schedule(next, args=(iterator,))
+    with pytest.raises(ClosureInputError, match="no such table"):
+        coordinator.join(timeout=DEADLINE_S)
+    with pytest.raises(ValueError, match="create_per_worker_dataset needs"):
+        coordinator.create_per_worker_dataset(5)
+
+
+def test_functions_reach_variables_on_the_servers(coordinator: ps.ClusterCoordinator) -> None:
+    with coordinator.strategy.scope():
+        counter = ps.Variable(np.zeros(4, dtype=np.int64), name="counter")
+
+    def count() -> None:
+        counter.assign_add(np.ones(4, dtype=np.int64))
+
+    for _ in range(25):
+        coordinator.schedule(count)
+    coordinator.join(timeout=DEADLINE_S)
+    np.testing.assert_array_equal(counter.numpy(), [25] * 4)
+
+
+@pytest.fixture
+def breakable() -> Iterator[ps.LocalCluster]:
+    with ps.LocalCluster(workers=2, ps=1, data_workers=0) as cluster:
+        yield cluster
+
+
+def test_a_killed_trainers_closures_run_elsewhere(breakable: ps.LocalCluster) -> None:
+    coordinator = ps.ClusterCoordinator(ps.ParameterServerStrategy(breakable.resolver))
+    with coordinator.strategy.scope():
+        counter = ps.Variable(np.zeros(1, dtype=np.int64), name="counter")
+
+    def count() -> int:
+        time.sleep(0.02)
+        counter.assign_add(np.ones(1, dtype=np.int64))
+        return ps.get_current_worker_index()
+
+    values = [coordinator.schedule(count) for _ in range(100)]
+    wait_until(lambda: coordinator.stats()["finished"] > 20, "some closures")
+    breakable.kill("worker", 0)
+    coordinator.join(timeout=DEADLINE_S)
+    assert {value.fetch(DEADLINE_S) for value in values[-20:]} == {1}
+    assert coordinator.stats()["retries"] > 0
+    np.testing.assert_array_equal(counter.numpy(), [100])
+
+    breakable.restart("worker", 0)
+    wait_until(lambda: coordinator.live_trainers() == {0, 1}, "the trainer to come back")
+    back = {v.fetch(DEADLINE_S) for v in [coordinator.schedule(count) for _ in range(20)]}
+    assert back == {0, 1}
+    coordinator.close()
+
+
+def test_a_frozen_trainer_is_taken_for_lost(breakable: ps.LocalCluster) -> None:
+    coordinator = ps.ClusterCoordinator(ps.ParameterServerStrategy(breakable.resolver))
+    coordinator.schedule(lambda: 1).fetch(DEADLINE_S)
+    wait_until(lambda: coordinator.live_trainers() == {0, 1}, "both trainers")
+    breakable.suspend("worker", 1)
+    values = [coordinator.schedule(lambda: ps.get_current_worker_index()) for _ in range(20)]
+    assert {value.fetch(DEADLINE_S) for value in values} == {0}
+    breakable.resume("worker", 1)
+    wait_until(lambda: coordinator.live_trainers() == {0, 1}, "the trainer to come back")
+    coordinator.close()
+
+
+def test_no_trainer_at_all_is_an_error_in_the_end(breakable: ps.LocalCluster) -> None:
+    strategy = ps.ParameterServerStrategy(breakable.resolver)
+    coordinator = ps.ClusterCoordinator(strategy, trainer_timeout_s=1.0)
+    assert coordinator.schedule(lambda: 1).fetch(DEADLINE_S) == 1
+    for index in (0, 1):
+        breakable.kill("worker", index)
+    value = coordinator.schedule(time.sleep, args=(0.1,))
+    with pytest.raises(UnavailableError, match="no trainer"):
+        coordinator.join(timeout=DEADLINE_S)
+    with pytest.raises(UnavailableError, match="'worker' tasks"):
+        value.fetch(DEADLINE_S)
+    coordinator.close()
