@@ -16,8 +16,9 @@ from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
 from dataservice.client.reader import DEFAULT_BUFFERED_ELEMENTS
 from dataservice.client.source import ServiceSource
 from dataservice.dataset.dataset import Dataset
-from dataservice.dataset.linear import linearise
+from dataservice.dataset.node import walk
 from dataservice.dataset.plan import decode_plan, encode_plan, freeze_schemas
+from dataservice.dataset.splits import linearise
 from dataservice.errors import InvalidArgumentError, SchemaError, UnimplementedError
 from dataservice.runtime.frames import decode_schema, encode_schema
 from dataservice.vocabulary import ShardingPolicy, parse_target
@@ -53,6 +54,11 @@ def register_dataset(
     target = parse_target(service)
     if not isinstance(dataset, Dataset):
         raise InvalidArgumentError(f"dataset must be a Dataset, got {type(dataset).__name__}")
+    if any(isinstance(node, ServiceSource) for node in walk(dataset.node)):
+        raise InvalidArgumentError(
+            "the dataset reads the data service already; distribute it once, before or after which "
+            "operators run where they are written"
+        )
     node = freeze_schemas(dataset.node)
     request = pb.RegisterDatasetRequest(
         plan=encode_plan(node),
@@ -230,8 +236,7 @@ def _check_choices(protocol: object, target_workers: object, delivery: object) -
 def _compression(compression: str | None) -> str:
     if compression not in _COMPRESSIONS:
         raise InvalidArgumentError(
-            f"Invalid `compression` argument: {compression!r}; "
-            "use 'AUTO', 'LZ4', 'ZSTD' or None"
+            f"Invalid `compression` argument: {compression!r}; use 'AUTO', 'LZ4', 'ZSTD' or None"
         )
     return _COMPRESSIONS[compression]
 

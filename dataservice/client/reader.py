@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,9 +20,11 @@ from dataservice.client.buffer import ElementBuffer
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
 from dataservice.client.pacing import Pacing
 from dataservice.client.statistics import ReadStatistics
+from dataservice.client.streams import Slot, StreamTable
 from dataservice.client.tracker import RowMark, Tracker
 from dataservice.client.worker_stream import StreamEvents, WorkerStream
 from dataservice.config import DEFAULT_BUFFER_BYTES, DEFAULT_DISPATCHER_TIMEOUT_MS
+from dataservice.dataset.columns import concat_batches
 from dataservice.errors import CancelledError, DataLossError, DataServiceError
 from dataservice.runtime.frames import decode_schema
 from dataservice.runtime.identity import new_id
@@ -38,7 +41,6 @@ RELEASE_TIMEOUT_S = 2.0
 SILENCE_S = 10.0
 MAX_DAMAGED_STREAMS = 3
 _TAKE_POLL_S = 1.0
-_RECONNECT_S = (0.2, 2.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +76,7 @@ class ServiceReader:
         self._wakeup = threading.Condition(self._lock)
         self._tracker = Tracker()
         self._buffer: ElementBuffer[Delivery] = ElementBuffer(spec.max_elements, spec.buffer_bytes)
-        self._streams: dict[str, _Slot] = {}
+        self._streams = StreamTable(self._open_stream)
         self._outstanding = 0
         self._takers = 0
         self._ended = False
@@ -180,20 +182,11 @@ class ServiceReader:
 
     # Streams
 
-    def _update_streams(self, workers: object) -> None:
-        """Follows the membership: new workers get a stream, lost ones lose theirs."""
-        now_s = time.monotonic()
+    def _update_streams(self, workers: Iterable[pb.WorkerInfo]) -> None:
+        members = {worker.worker_id: worker.address for worker in workers}
         with self._lock:
-            if self._closed or self._finished:
-                return
-            members = {worker.worker_id: worker.address for worker in workers}
-            for worker_id in [known for known in self._streams if known not in members]:
-                self._streams.pop(worker_id).stream.drop()
-            for worker_id, address in members.items():
-                slot = self._streams.get(worker_id)
-                if slot is None or slot.may_reopen(now_s):
-                    attempts = 0 if slot is None else slot.attempts
-                    self._streams[worker_id] = _Slot(self._open_stream(worker_id, address), attempts)
+            if not self._closed and not self._finished:
+                self._streams.follow(members, time.monotonic())
 
     def _open_stream(self, worker_id: str, address: str) -> WorkerStream:
         stream = WorkerStream(
@@ -215,9 +208,7 @@ class ServiceReader:
         stream.start()
         return stream
 
-    def _on_frame(
-        self, stream: WorkerStream, header: Header, batch: pa.RecordBatch | None
-    ) -> None:
+    def _on_frame(self, stream: WorkerStream, header: Header, batch: pa.RecordBatch | None) -> None:
         with self._lock:
             if stream.is_dropped():
                 return
@@ -225,9 +216,7 @@ class ServiceReader:
                 stream.worker_id, header.spans, divisible=header.divisible
             )
             self._ended = False
-            slot = self._streams.get(stream.worker_id)
-            if slot is not None:
-                slot.attempts = 0
+            self._streams.note_frame(stream)
             if not accepted.slices or batch is None:
                 self._tracker.consume(accepted.spans)
                 self._wakeup.notify_all()
@@ -239,9 +228,7 @@ class ServiceReader:
 
     def _on_end(self, stream: WorkerStream) -> None:
         with self._lock:
-            slot = self._streams.get(stream.worker_id)
-            if slot is not None and slot.stream is stream:
-                slot.has_ended = True
+            self._streams.note_end(stream)
             self._wakeup.notify_all()
 
     def _on_broken(self, stream: WorkerStream, error: DataServiceError) -> None:
@@ -251,9 +238,7 @@ class ServiceReader:
                 self._damaged += 1
             if self._damaged <= MAX_DAMAGED_STREAMS:
                 self._tracker.fence_source(stream.worker_id)
-                slot = self._streams.get(stream.worker_id)
-                if slot is not None and slot.stream is stream:
-                    slot.note_broken(time.monotonic())
+                self._streams.note_broken(stream, time.monotonic())
                 self._urgent = True
                 self._wakeup.notify_all()
                 return
@@ -303,7 +288,7 @@ class ServiceReader:
         if not self._takers or self._outstanding or self._finished:
             return False
         if self._spec.policy is ShardingPolicy.OFF:
-            return all(slot.is_silent() for slot in self._streams.values())
+            return self._streams.are_silent()
         return self._tracker.is_quiet()
 
     def _prepare_call(self) -> _Call:
@@ -311,21 +296,19 @@ class ServiceReader:
         if idle:
             self._tracker.settle()
         marks, releases = self._tracker.marks(), self._tracker.releases()
-        broken = tuple(
-            (worker_id, slot) for worker_id, slot in self._streams.items() if slot.is_unreported()
-        )
+        broken = self._streams.unreported()
         self._urgent = False
         request = pb.SyncRequest(
             reader_id=self.reader_id,
             iteration_id=self.iteration_id,
             consumed=[_to_wire(mark) for mark in marks],
             released=[_to_wire(mark) for mark in releases],
-            broken_worker_ids=[worker_id for worker_id, _ in broken],
+            broken_worker_ids=[slot.stream.worker_id for slot in broken],
             idle=idle,
             rows_consumed=self.statistics.rows,
             wait_share=self.statistics.take_wait_share(),
         )
-        return _Call(request, marks, releases, tuple(slot for _, slot in broken), idle)
+        return _Call(request, marks, releases, broken, idle)
 
     def _digest(self, call: _Call, reply: pb.SyncReply) -> None:
         with self._lock:
@@ -347,7 +330,7 @@ class ServiceReader:
     def _is_idle_or_unwatched(self) -> bool:
         """The end is only the end once streams that may still deliver have ended."""
         if self._spec.policy is ShardingPolicy.OFF:
-            return all(slot.is_silent() for slot in self._streams.values())
+            return self._streams.are_silent()
         return True
 
     # The end
@@ -359,7 +342,7 @@ class ServiceReader:
                 return
             self._closed = True
             self._thread.request_stop()
-            streams = [slot.stream for slot in self._streams.values()]
+            streams = self._streams.all()
             self._wakeup.notify_all()
         for stream in streams:
             stream.drop()
@@ -387,49 +370,13 @@ class _Call(NamedTuple):
     request: pb.SyncRequest
     marks: tuple[RowMark, ...]
     releases: tuple[RowMark, ...]
-    broken: tuple[_Slot, ...]
+    broken: tuple[Slot, ...]
     idle: bool
 
 
-class _Slot:
-    """A worker's place among the streams. Guarded by the reader's lock."""
-
-    def __init__(self, stream: WorkerStream, attempts: int) -> None:
-        self.stream = stream
-        self.attempts = attempts
-        self.has_ended = False
-        self.is_reported = False
-        self._broken_s: float | None = None
-
-    def note_broken(self, now_s: float) -> None:
-        self._broken_s = now_s
-
-    def is_unreported(self) -> bool:
-        return self._broken_s is not None and not self.is_reported
-
-    def is_silent(self) -> bool:
-        """Nothing more will come from this stream."""
-        return self.has_ended or self._broken_s is not None
-
-    def may_reopen(self, now_s: float) -> bool:
-        """The stream broke, the dispatcher knows it, and some time has passed."""
-        if self._broken_s is None or not self.is_reported:
-            return False
-        first_s, most_s = _RECONNECT_S
-        if now_s < self._broken_s + min(first_s * 2**self.attempts, most_s):
-            return False
-        self.attempts += 1
-        return True
-
-
 def _cut(batch: pa.RecordBatch, slices: tuple[tuple[int, int], ...]) -> pa.RecordBatch:
-    pieces = [batch.slice(offset, length) for offset, length in slices]
-    if len(pieces) == 1:
-        return pieces[0]
-    return pa.Table.from_batches(pieces).combine_chunks().to_batches()[0]
+    return concat_batches([batch.slice(offset, length) for offset, length in slices])
 
 
 def _to_wire(mark: RowMark) -> pb.Mark:
-    return pb.Mark(
-        window=mark.window, generation=mark.generation, row=mark.row, final=mark.final
-    )
+    return pb.Mark(window=mark.window, generation=mark.generation, row=mark.row, final=mark.final)

@@ -62,9 +62,7 @@ class Tracker:
         self._finished: set[int] = set()
         self._releases: dict[tuple[int, int], RowMark] = {}
 
-    def receive(
-        self, source: str, spans: Sequence[RowSpan], *, divisible: bool = True
-    ) -> Accepted:
+    def receive(self, source: str, spans: Sequence[RowSpan], *, divisible: bool = True) -> Accepted:
         """Accepts what is new of a frame from worker `source`.
 
         A frame that is not divisible is taken whole or not at all. DataLossError when rows before

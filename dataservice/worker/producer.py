@@ -124,7 +124,7 @@ class WindowProducer:
     def __init__(
         self, feed: LeaseFeed, pipeline: Pipeline, *, threads: int, buffer_bytes: int, name: str
     ) -> None:
-        self.frames = FrameBuffer(buffer_bytes // 2, pipeline.compression)
+        self.frames = FrameBuffer(max(1, buffer_bytes // 2), pipeline.compression)
         self._feed = feed
         self._changed = feed.changed
         self._pipeline = pipeline
@@ -204,9 +204,10 @@ class WindowProducer:
     def _assemble(self, _stop: threading.Event) -> None:
         failure: Exception | None = None
         try:
+            finish = self._pipeline.open_tail(self.is_closed)
+            divisible = self._pipeline.is_divisible
             for element in self._elements():
-                done = self._pipeline.run_tail(element)
-                self.frames.put(done, divisible=self._pipeline.is_divisible)
+                self.frames.put(finish(element), divisible=divisible)
         except Exception as error:
             failure = error
         self.frames.end(failure)
@@ -224,9 +225,7 @@ class WindowProducer:
                 yield from rebatcher.end_window(lease.window, lease.generation, step.end_row)
             elif isinstance(step, _Rows):
                 lease = step.lease
-                yield from rebatcher.add(
-                    step.batch, lease.window, lease.generation, step.first_row
-                )
+                yield from rebatcher.add(step.batch, lease.window, lease.generation, step.first_row)
 
     def _next_step(self, rebatcher: Rebatcher) -> object:
         """Rows to add, a window that is complete, or what to do because nothing comes."""

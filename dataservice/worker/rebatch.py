@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from dataservice.dataset.columns import concat_batches
 from dataservice.wire.elements import RowSpan
 
 # Large enough that the cost per frame vanishes, small enough to stay in a core's cache.
@@ -88,7 +89,8 @@ class Rebatcher:
             self._spans.append(RowSpan(window, generation, first_row, end_row))
 
     def _emit(self) -> Element:
-        element = Element(_concatenate(self._pieces), tuple(self._spans))
+        batch = concat_batches(self._pieces) if self._pieces else None
+        element = Element(batch, tuple(self._spans))
         self._pieces, self._spans, self._held_rows = [], [], 0
         return element
 
@@ -97,9 +99,3 @@ def _rows_per_element(batch: pa.RecordBatch) -> int:
     if not batch.num_rows:
         return 1
     return max(1, UNBATCHED_ELEMENT_BYTES * batch.num_rows // max(1, batch.nbytes))
-
-
-def _concatenate(pieces: list[pa.RecordBatch]) -> pa.RecordBatch | None:
-    if len(pieces) <= 1:
-        return pieces[0] if pieces else None
-    return pa.Table.from_batches(pieces).combine_chunks().to_batches()[0]

@@ -61,7 +61,9 @@ class WorkerServer:
     def start(self) -> None:
         """Binds the port and registers. Starting twice does nothing."""
         if self._stopped.is_set():
-            raise FailedPreconditionError("a stopped worker cannot be started again; make a new one")
+            raise FailedPreconditionError(
+                "a stopped worker cannot be started again; make a new one"
+            )
         if self._flight is not None:
             return
         try:

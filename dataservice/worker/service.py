@@ -104,9 +104,8 @@ class WorkerService:
         return list({iteration for iteration, _ in self._windows} | set(self._tasks))
 
     def _forget(self, iteration_ids: set[str]) -> list[WindowProducer | TaskProducer]:
-        gone: list[WindowProducer | TaskProducer] = []
-        for key in [key for key in self._windows if key[0] in iteration_ids]:
-            gone.append(self._windows.pop(key))
+        keys = [key for key in self._windows if key[0] in iteration_ids]
+        gone: list[WindowProducer | TaskProducer] = [self._windows.pop(key) for key in keys]
         gone.extend(self._tasks.pop(i) for i in iteration_ids if i in self._tasks)
         self._rows_of_ended += sum(producer.frames.rows for producer in gone)
         return gone

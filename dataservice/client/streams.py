@@ -1,0 +1,88 @@
+"""A reader's streams by worker: which are open, which broke, and when to try again.
+
+Knows the membership it is told, nothing of rows. Not thread safe: the reader's lock guards it.
+Invariant: a worker whose stream broke gets a new one only after the dispatcher was told, so that
+the leases of the old stream and those of the new one cannot be confused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from dataservice.client.worker_stream import WorkerStream
+
+_RECONNECT_FIRST_S = 0.2
+_RECONNECT_MAX_S = 2.0
+
+
+class Slot:
+    """A worker's place among the streams."""
+
+    def __init__(self, stream: WorkerStream, attempts: int) -> None:
+        self.stream = stream
+        self.attempts = attempts
+        self.has_ended = False
+        self.is_reported = False
+        self.broken_s: float | None = None
+
+    def is_silent(self) -> bool:
+        """Nothing more will come from this stream."""
+        return self.has_ended or self.broken_s is not None
+
+    def is_due(self, now_s: float) -> bool:
+        """The stream broke, the dispatcher knows it, and some time has passed."""
+        if self.broken_s is None or not self.is_reported:
+            return False
+        pause_s = min(_RECONNECT_FIRST_S * 2**self.attempts, _RECONNECT_MAX_S)
+        return now_s >= self.broken_s + pause_s
+
+
+class StreamTable:
+    """The streams of one reader. `open_stream(worker_id, address)` starts one."""
+
+    def __init__(self, open_stream: Callable[[str, str], WorkerStream]) -> None:
+        self._open_stream = open_stream
+        self._slots: dict[str, Slot] = {}
+
+    def follow(self, members: Mapping[str, str], now_s: float) -> None:
+        """Opens streams to new workers, reopens broken ones, drops those to lost workers."""
+        for worker_id in [known for known in self._slots if known not in members]:
+            self._slots.pop(worker_id).stream.drop()
+        for worker_id, address in members.items():
+            slot = self._slots.get(worker_id)
+            if slot is None:
+                self._slots[worker_id] = Slot(self._open_stream(worker_id, address), 0)
+            elif slot.is_due(now_s):
+                stream = self._open_stream(worker_id, address)
+                self._slots[worker_id] = Slot(stream, slot.attempts + 1)
+
+    def note_frame(self, stream: WorkerStream) -> None:
+        """Rows arrived, so the worker is well."""
+        slot = self._slots.get(stream.worker_id)
+        if slot is not None and slot.stream is stream:
+            slot.attempts = 0
+
+    def note_end(self, stream: WorkerStream) -> None:
+        """The worker has nothing more for this reader."""
+        slot = self._slots.get(stream.worker_id)
+        if slot is not None and slot.stream is stream:
+            slot.has_ended = True
+
+    def note_broken(self, stream: WorkerStream, now_s: float) -> None:
+        """The stream is gone; rows leased to it are in doubt."""
+        slot = self._slots.get(stream.worker_id)
+        if slot is not None and slot.stream is stream:
+            slot.broken_s = now_s
+
+    def unreported(self) -> tuple[Slot, ...]:
+        """Broken streams that the dispatcher has not been told of."""
+        slots = self._slots.values()
+        return tuple(slot for slot in slots if slot.broken_s is not None and not slot.is_reported)
+
+    def are_silent(self) -> bool:
+        """Nothing more will come from any stream."""
+        return all(slot.is_silent() for slot in self._slots.values())
+
+    def all(self) -> list[WorkerStream]:
+        """Every stream."""
+        return [slot.stream for slot in self._slots.values()]

@@ -1,0 +1,119 @@
+"""A data service for tests: dispatcher and workers as processes, or in this process.
+
+Everything it starts ends with its context, whatever the test did to it.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import dataservice as ds
+from dataservice.runtime.process import ChildProcess, spawn_module
+from dataservice.vocabulary import parse_target
+
+READY_TIMEOUT_S = 30.0
+
+
+class ProcessCluster:
+    """A dispatcher and workers, each its own process, started through the command line."""
+
+    def __init__(self, log_dir: pathlib.Path, *, dispatcher_args: tuple[str, ...] = ()) -> None:
+        self._log_dir = log_dir
+        self._children: list[ChildProcess] = []
+        self.dispatcher = self._spawn(
+            "dispatcher", "dispatcher", "--port", "0", "--ready-json", *dispatcher_args
+        )
+        self.target = self.dispatcher.wait_ready(READY_TIMEOUT_S)["address"]
+        self.workers: list[ChildProcess] = []
+
+    def add_worker(self, *args: str) -> ChildProcess:
+        """Starts a worker and waits until it is registered."""
+        address = parse_target(self.target)
+        worker = self._spawn(
+            f"worker-{len(self.workers)}", "worker", "--dispatcher", address, "--ready-json", *args
+        )
+        worker.wait_ready(READY_TIMEOUT_S)
+        self.workers.append(worker)
+        return worker
+
+    def _spawn(self, name: str, *args: str) -> ChildProcess:
+        child = spawn_module("dataservice", list(args), log_path=self._log_dir / f"{name}.log")
+        self._children.append(child)
+        return child
+
+    def stop(self) -> None:
+        for child in reversed(self._children):
+            child.kill()
+
+
+@contextmanager
+def process_cluster(
+    log_dir: pathlib.Path, *, workers: int, dispatcher_args: tuple[str, ...] = ()
+) -> Iterator[ProcessCluster]:
+    """A cluster of processes with this many workers."""
+    cluster = ProcessCluster(log_dir, dispatcher_args=dispatcher_args)
+    try:
+        for _ in range(workers):
+            cluster.add_worker()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+class LocalService:
+    """Servers in this process."""
+
+    def __init__(self, stack: ExitStack, config: ds.DispatcherConfig) -> None:
+        self._stack = stack
+        self.dispatcher = stack.enter_context(ds.DispatchServer(config))
+        self.target = self.dispatcher.target
+        self.workers: list[ds.WorkerServer] = []
+
+    def add_worker(self, **settings: object) -> ds.WorkerServer:
+        config = ds.WorkerConfig(self.target, heartbeat_interval_ms=100, **settings)
+        worker = self._stack.enter_context(ds.WorkerServer(config))
+        self.workers.append(worker)
+        return worker
+
+
+@contextmanager
+def local_service(
+    *, workers: int = 1, config: ds.DispatcherConfig | None = None
+) -> Iterator[LocalService]:
+    """A dispatcher and workers in this process."""
+    with ExitStack() as stack:
+        service = LocalService(stack, config or ds.DispatcherConfig())
+        for _ in range(workers):
+            service.add_worker()
+        yield service
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
+    """Waits for a condition; fails the test by name when it does not come."""
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"{what} did not happen within {timeout_s} s"
+        time.sleep(0.005)
+
+
+def write_numbers(
+    folder: pathlib.Path, *, files: int, rows_per_file: int, group_rows: int = 2_000
+) -> str:
+    """Parquet files whose column `id` counts through all of them; returns their glob."""
+    for index in range(files):
+        ids = np.arange(index * rows_per_file, (index + 1) * rows_per_file)
+        table = pa.table({"id": ids, "x": ids.astype(np.float32) / 2})
+        pq.write_table(table, folder / f"part-{index:03}.parquet", row_group_size=group_rows)
+    return str(folder / "part-*.parquet")
+
+
+def read_ids(dataset: ds.Dataset) -> list[int]:
+    """All values of column `id`, in the order of delivery."""
+    return [value for batch in dataset for value in batch.column("id").to_pylist()]

@@ -1,0 +1,74 @@
+"""The package's public names: all there, none at the price of a slow import."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pathlib
+import sys
+
+import pytest
+
+import dataservice
+
+
+@pytest.mark.parametrize("name", dataservice.__all__)
+def test_every_public_name_resolves(name: str) -> None:
+    assert getattr(dataservice, name) is getattr(dataservice, name)
+    assert name in dir(dataservice)
+
+
+def test_the_table_of_homes_and_the_public_names_agree() -> None:
+    assert set(dataservice._HOMES) | {"errors"} == set(dataservice.__all__)
+
+
+def test_type_checkers_see_the_same_homes() -> None:
+    tree = ast.parse(pathlib.Path(inspect.getfile(dataservice)).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    imported = {
+        alias.name: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert imported.pop("errors") == "dataservice"
+    assert imported == dataservice._HOMES
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Datset'"):
+        dataservice.Datset  # noqa: B018
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    tree = ast.parse(pathlib.Path(inspect.getfile(dataservice)).read_text())
+    modules = {
+        alias.name.split(".")[0]
+        for node in tree.body
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    } | {str(node.module).split(".")[0] for node in tree.body if isinstance(node, ast.ImportFrom)}
+    assert modules <= {"__future__", *sys.stdlib_module_names}
+
+
+@pytest.mark.parametrize(
+    ("function", "names"),
+    [
+        (
+            "distribute",
+            "processing_mode service job_name consumer_index num_consumers "
+            "max_outstanding_requests data_transfer_protocol compression cross_trainer_cache "
+            "target_workers delivery ordered timeout_s",
+        ),
+        (
+            "from_dataset_id",
+            "processing_mode service dataset_id element_spec job_name consumer_index "
+            "num_consumers max_outstanding_requests data_transfer_protocol cross_trainer_cache "
+            "target_workers delivery ordered timeout_s",
+        ),
+        ("register_dataset", "service dataset compression dataset_id timeout_s"),
+    ],
+)
+def test_arguments_are_named_as_in_tf_data(function: str, names: str) -> None:
+    signature = inspect.signature(getattr(dataservice, function))
+    assert list(signature.parameters) == names.split()

@@ -1,0 +1,40 @@
+"""When a reader speaks to the dispatcher."""
+
+from __future__ import annotations
+
+import pytest
+
+from dataservice.client.pacing import GROUP_S, IDLE_MAX_S, Pacing
+
+
+def test_without_news_only_the_heartbeat_is_due() -> None:
+    assert Pacing(1.0, 10.0).due_s(urgent=False, idle=False, has_news=False) == 11.0
+
+
+def test_consumed_rows_are_told_in_groups() -> None:
+    assert Pacing(1.0, 10.0).due_s(urgent=False, idle=False, has_news=True) == 10.0 + GROUP_S
+
+
+def test_a_broken_stream_is_told_at_once() -> None:
+    assert Pacing(1.0, 10.0).due_s(urgent=True, idle=False, has_news=False) == 10.0
+
+
+def test_a_reader_that_has_run_dry_asks_at_once_then_ever_more_slowly() -> None:
+    pacing, now_s, gaps = Pacing(1.0, 0.0), 0.0, []
+    assert pacing.due_s(urgent=False, idle=True, has_news=True) == 0.0
+    for _ in range(12):
+        pacing.note_call(now_s, idle=True)
+        due_s = pacing.due_s(urgent=False, idle=True, has_news=False)
+        gaps.append(due_s - now_s)
+        now_s = due_s
+    assert gaps[0] < 0.01
+    assert gaps == pytest.approx(sorted(gaps))
+    assert gaps[-1] == pytest.approx(IDLE_MAX_S)
+
+
+def test_data_make_the_next_idle_moment_fast_again() -> None:
+    pacing = Pacing(1.0, 0.0)
+    for _ in range(8):
+        pacing.note_call(0.0, idle=True)
+    pacing.note_call(5.0, idle=False)
+    assert pacing.due_s(urgent=False, idle=True, has_news=False) == 5.0

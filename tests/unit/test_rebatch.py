@@ -1,0 +1,85 @@
+"""Elements over window borders: no row lost, no provenance mixed up."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataservice.wire.elements import RowSpan
+from dataservice.worker.rebatch import Element, Rebatcher
+
+
+def rows(first: int, count: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"id": pa.array(range(first, first + count), pa.int64())})
+
+
+def ids(element: Element) -> list[int]:
+    return [] if element.batch is None else element.batch.column("id").to_pylist()
+
+
+def test_elements_have_the_wanted_size_and_span_windows() -> None:
+    rebatcher = Rebatcher(4)
+    first = list(rebatcher.add(rows(0, 6), 0, 2, 0))
+    assert [ids(e) for e in first] == [[0, 1, 2, 3]]
+    assert list(rebatcher.end_window(0, 2, 6)) == []
+    second = list(rebatcher.add(rows(100, 3), 1, 0, 0))
+    assert [ids(e) for e in second] == [[4, 5, 100, 101]]
+    assert second[0].spans == (RowSpan(0, 2, 4, 6, True), RowSpan(1, 0, 0, 2, False))
+    assert [ids(e) for e in rebatcher.flush()] == [[102]]
+
+
+def test_an_end_without_rows_before_it_goes_out_at_once() -> None:
+    rebatcher = Rebatcher(4)
+    assert list(rebatcher.end_window(3, 1, 0)) == [Element(None, (RowSpan(3, 1, 0, 0, True),))]
+
+
+def test_a_replay_starts_where_its_lease_says() -> None:
+    rebatcher = Rebatcher(2)
+    (element,) = rebatcher.add(rows(50, 2), 7, 1, 50)
+    assert element.spans == (RowSpan(7, 1, 50, 52, False),)
+
+
+def test_a_dropped_remainder_still_accounts_for_its_rows() -> None:
+    rebatcher = Rebatcher(4, drop_remainder=True)
+    list(rebatcher.add(rows(0, 3), 0, 0, 0))
+    list(rebatcher.end_window(0, 0, 3))
+    assert list(rebatcher.flush()) == [Element(None, (RowSpan(0, 0, 0, 3, True),))]
+    assert not rebatcher.holds_anything
+
+
+def test_without_a_batch_size_elements_are_cut_by_bytes() -> None:
+    rebatcher = Rebatcher(None)
+    big = rows(0, 400_000)
+    elements = [*rebatcher.add(big, 0, 0, 0), *rebatcher.flush()]
+    assert [i for e in elements for i in ids(e)] == list(range(400_000))
+    assert max(e.batch.nbytes for e in elements) <= 1 << 20
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=6),
+    st.integers(1, 7),
+    st.booleans(),
+)
+def test_spans_put_together_are_all_rows_of_all_windows(
+    windows: list[list[int]], size: int, flush_often: bool
+) -> None:
+    rebatcher = Rebatcher(size)
+    elements: list[Element] = []
+    for window, counts in enumerate(windows):
+        at = 0
+        for count in counts:
+            elements += rebatcher.add(rows(1000 * window + at, count), window, 0, at)
+            at += count
+        elements += rebatcher.end_window(window, 0, at)
+        if flush_often:
+            elements += rebatcher.flush()
+    elements += rebatcher.flush()
+    told = [1000 * s.window + r for e in elements for s in e.spans for r in range(s[2], s[3])]
+    expected = [1000 * w + r for w, counts in enumerate(windows) for r in range(sum(counts))]
+    assert told == expected
+    assert [i for e in elements for i in ids(e)] == expected
+    finals = [(s.window, s.end_row) for e in elements for s in e.spans if s.final]
+    assert finals == [(w, sum(counts)) for w, counts in enumerate(windows)]
+    if not flush_often:
+        assert all(len(ids(e)) == size for e in elements[:-1] if e.batch is not None)

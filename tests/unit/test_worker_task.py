@@ -1,0 +1,238 @@
+"""What a worker makes of leased windows: rows from the right one on, in order, none lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dataservice as ds
+from dataservice.dataset.plan import encode_plan, freeze_schemas
+from dataservice.dataset.splits import linearise, plan_splits, plan_windows
+from dataservice.errors import CancelledError, UnavailableError, UserFunctionError
+from dataservice.runtime.frames import decode_batch
+from dataservice.wire.elements import NO_WINDOW, RowSpan, unpack
+from dataservice.worker.leases import Grant, Lease, LeaseFeed
+from dataservice.worker.producer import FrameBuffer, TaskProducer, WindowProducer
+from dataservice.worker.task import Pipeline
+
+SCHEMA = pa.schema({"id": pa.int64()})
+TIMEOUT_S = 10.0
+
+
+def pipeline_of(dataset: ds.Dataset) -> Pipeline:
+    return Pipeline(encode_plan(freeze_schemas(dataset.node)), "AUTO", allow_functions=True)
+
+
+def leases_of(dataset: ds.Dataset, *, start_row: int = 0, epoch: int = 0) -> list[Lease]:
+    linear = linearise(dataset.node)
+    windows = plan_windows(linear, plan_splits(linear), epoch)
+    return [Lease(w.index, 0, start_row, epoch, w.index, w.splits) for w in windows]
+
+
+def rows_of(pipeline: Pipeline, lease: Lease) -> list[int]:
+    pieces = pipeline.run_window(lease, lambda: False)
+    return [value for batch, _ in pieces for value in batch.column("id").to_pylist()]
+
+
+def test_windows_together_are_the_dataset() -> None:
+    dataset = ds.Dataset.range(1_000)
+    pipeline = pipeline_of(dataset)
+    assert [i for lease in leases_of(dataset) for i in rows_of(pipeline, lease)] == list(
+        range(1_000)
+    )
+
+
+@pytest.mark.parametrize("start_row", [0, 1, 7, 15, 16])
+def test_a_replay_begins_at_its_row_also_under_a_shuffle(start_row: int) -> None:
+    dataset = ds.Dataset.range(1_000).shuffle(100, seed=3)
+    pipeline = pipeline_of(dataset)
+    lease = leases_of(dataset, epoch=2)[1]
+    whole = rows_of(pipeline, lease)
+    assert rows_of(pipeline, lease._replace(start_row=start_row)) == whole[start_row:]
+    first = next(pipeline.run_window(lease._replace(start_row=start_row), lambda: False))[1]
+    assert first == start_row
+
+
+def test_operators_after_batch_apply_to_whole_elements() -> None:
+    dataset = ds.Dataset.range(100).batch(10).map(lambda b: {"id": b["id"] - b["id"].min()})
+    pipeline = pipeline_of(dataset)
+    assert not pipeline.is_divisible
+    elements = run_producer(pipeline, leases_of(dataset))
+    assert [ids for ids, _ in elements if ids] == [list(range(10))] * 10
+
+
+def test_a_filter_after_batch_may_leave_spans_without_rows() -> None:
+    dataset = ds.Dataset.range(20).batch(10).filter(ds.col("id") >= 10)
+    elements = run_producer(pipeline_of(dataset), leases_of(dataset))
+    assert [ids for ids, _ in elements if ids] == [list(range(10, 20))]
+    assert sum(span.rows for _, spans in elements for span in spans) == 20
+
+
+class Dispatcher:
+    """Hands out the leases it was given, then says that there are no more."""
+
+    def __init__(self, leases: Sequence[Lease], *, ends: bool = True) -> None:
+        self.leases = list(leases)
+        self.returned: list[Lease] = []
+        self.given_back = threading.Event()
+        self._ends = ends
+        self._lock = threading.Lock()
+        self.closed = threading.Event()
+
+    def ask(self, count: int, wait_s: float) -> Grant:
+        with self._lock:
+            granted, self.leases = self.leases[:count], self.leases[count:]
+        if not granted and not self._ends and wait_s:
+            self.closed.wait(TIMEOUT_S)
+            return Grant((), True)
+        return Grant(tuple(granted), self._ends and not granted)
+
+    def give_back(self, leases: Sequence[Lease]) -> None:
+        self.returned.extend(leases)
+        self.given_back.set()
+
+
+def producer_of(
+    pipeline: Pipeline, dispatcher: Dispatcher, *, threads: int = 1, buffer_bytes: int = 1 << 20
+) -> WindowProducer:
+    feed = LeaseFeed(dispatcher.ask, dispatcher.give_back, ahead=threads + 1, name="test")
+    return WindowProducer(feed, pipeline, threads=threads, buffer_bytes=buffer_bytes, name="test")
+
+
+def frames_of(
+    buffer: FrameBuffer, schema: pa.Schema = SCHEMA
+) -> Iterator[tuple[list[int], tuple[RowSpan, ...]]]:
+    while True:
+        try:
+            frame = buffer.get(TIMEOUT_S)
+        except CancelledError:
+            return
+        assert frame is not None, "the producer gave nothing"
+        header = unpack(frame.header)
+        if frame.body is None:
+            yield [], header.spans
+            continue
+        batch = decode_batch(frame.body, schema, crc=header.crc)
+        yield batch.column("id").to_pylist(), header.spans
+
+
+def run_producer(
+    pipeline: Pipeline, leases: Sequence[Lease], **settings: int
+) -> list[tuple[list[int], tuple[RowSpan, ...]]]:
+    producer = producer_of(pipeline, Dispatcher(leases), **settings)
+    producer.start()
+    try:
+        return list(frames_of(producer.frames))
+    finally:
+        producer.close()
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("buffer_bytes", [1, 1 << 20])
+def test_rows_leave_in_the_order_of_the_leases(threads: int, buffer_bytes: int) -> None:
+    dataset = ds.Dataset.range(2_000).batch(64)
+    elements = run_producer(
+        pipeline_of(dataset), leases_of(dataset), threads=threads, buffer_bytes=buffer_bytes
+    )
+    assert [i for ids, _ in elements for i in ids] == list(range(2_000))
+    assert [len(ids) for ids, _ in elements if ids] == [64] * 31 + [16]
+    told = [(s.window, row) for _, spans in elements for s in spans for row in range(*s[2:4])]
+    assert len(told) == len(set(told)) == 2_000
+
+
+def test_a_short_rest_goes_out_when_no_window_is_to_be_had() -> None:
+    dataset = ds.Dataset.range(10).batch(4)
+    dispatcher = Dispatcher(leases_of(dataset), ends=False)
+    producer = producer_of(pipeline_of(dataset), dispatcher)
+    producer.start()
+    frames = frames_of(producer.frames)
+    got: list[int] = []
+    while len(got) < 10:
+        got += next(frames)[0]
+    producer.close()
+    dispatcher.closed.set()
+    assert got == list(range(10))
+
+
+def test_a_dropped_remainder_still_ends_its_windows() -> None:
+    dataset = ds.Dataset.range(10).batch(4, drop_remainder=True)
+    elements = run_producer(pipeline_of(dataset), leases_of(dataset))
+    assert [ids for ids, _ in elements if ids] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert sum(s.rows for _, spans in elements for s in spans) == 10
+
+
+def test_rows_before_an_error_leave_before_it() -> None:
+    def explode(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if (columns["id"] >= 500).any():
+            raise ValueError("no ids from 500 on")
+        return columns
+
+    dataset = ds.Dataset.range(1_000).map(explode, schema=SCHEMA)
+    producer = producer_of(pipeline_of(dataset), Dispatcher(leases_of(dataset)))
+    producer.start()
+    got: list[int] = []
+    with pytest.raises(UserFunctionError, match="no ids from 500 on"):
+        for ids, _ in frames_of(producer.frames):
+            got += ids
+    producer.close()
+    assert got == list(range(len(got)))
+    assert 400 < len(got) <= 500
+
+
+def test_leases_in_store_are_given_back_when_the_stream_ends() -> None:
+    dataset = ds.Dataset.range(100_000)
+    leases = leases_of(dataset)
+    dispatcher = Dispatcher(leases)
+    feed = LeaseFeed(dispatcher.ask, dispatcher.give_back, ahead=3, name="test")
+    feed.start()
+    with feed.changed:
+        assert feed.changed.wait_for(lambda: len(dispatcher.leases) == len(leases) - 3, TIMEOUT_S)
+        assert feed.take_held() == leases[0]
+    feed.stop()
+    assert dispatcher.given_back.wait(TIMEOUT_S)
+    assert leases[1:3] == dispatcher.returned[:2]
+    assert leases[0] not in dispatcher.returned
+
+
+def test_a_dispatcher_that_stays_away_ends_the_stream_with_its_error() -> None:
+    def ask(_count: int, _wait_s: float) -> Grant:
+        raise UnavailableError("the dispatcher is away")
+
+    feed = LeaseFeed(ask, lambda _leases: None, ahead=2, name="test")
+    pipeline = pipeline_of(ds.Dataset.range(4))
+    producer = WindowProducer(feed, pipeline, threads=1, buffer_bytes=1 << 20, name="test")
+    producer.start()
+    with pytest.raises(UnavailableError, match="away"):
+        producer.frames.get(TIMEOUT_S)
+
+
+def test_a_closed_producer_ends_its_frames() -> None:
+    dataset = ds.Dataset.range(100_000).batch(10)
+    producer = producer_of(pipeline_of(dataset), Dispatcher(leases_of(dataset)), buffer_bytes=1)
+    producer.start()
+    assert producer.frames.get(TIMEOUT_S) is not None
+    producer.close()
+    with pytest.raises(CancelledError):
+        producer.frames.get(TIMEOUT_S)
+
+
+def task_of(dataset: ds.Dataset, on_drained: Callable[[], None]) -> TaskProducer:
+    return TaskProducer(
+        pipeline_of(dataset), epoch=0, buffer_bytes=1 << 20, name="test", on_drained=on_drained
+    )
+
+
+def test_a_task_runs_the_whole_plan_once_and_reports_its_end_once() -> None:
+    ends: list[str] = []
+    task = task_of(ds.Dataset.range(10).batch(4).take(2), lambda: ends.append("drained"))
+    task.start()
+    elements = list(frames_of(task.frames))
+    assert [ids for ids, _ in elements] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert {span.window for _, spans in elements for span in spans} == {NO_WINDOW}
+    task.note_drained()
+    task.note_drained()
+    assert ends == ["drained"]
