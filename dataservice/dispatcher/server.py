@@ -99,7 +99,7 @@ class DispatchServer:
             job_gc_timeout_s=config.job_gc_timeout_s,
             job_gc_check_interval_s=config.job_gc_check_interval_s,
         )
-        tls = TlsConfig.of(config.tls_cert_path, config.tls_key_path, config.tls_ca_path)
+        tls = TlsConfig.of(config.tls_cert_path, config.tls_key_path, None)
         rpc = RpcServer(config.host, config.port, token=token, tls=tls)
         rpc.add_service(
             pb.DESCRIPTOR.services_by_name["Dispatcher"], DispatcherEndpoint(self._service)
