@@ -100,7 +100,7 @@ def test_an_error_cancels_what_waits(coordinator: ps.ClusterCoordinator) -> None
         raise ValueError("first")
 
     coordinator.schedule(fail)
-    waiting = [coordinator.schedule(time.sleep, args=(0.02,)) for _ in range(30)]
+    waiting = [coordinator.schedule(time.sleep, args=(0.3,)) for _ in range(30)]
     with pytest.raises(ValueError, match="first"):
         coordinator.join(timeout=DEADLINE_S)
     with pytest.raises(CancelledError, match="schedule it again"):
