@@ -34,7 +34,16 @@ __all__ = ["Journal", "MemoryJournal", "SqliteJournal"]
 logger = logging.getLogger(__name__)
 
 _FORMAT = 1
+_PAGE_BYTES = 4096
 _PAGE_FRAMES = 1000
+_TABLES = (
+    "CREATE TABLE header (format INTEGER, first_position INTEGER)",
+    "CREATE TABLE frames (position INTEGER PRIMARY KEY, crc INTEGER, payload BLOB)",
+)
+_SELECT = (
+    "SELECT position, crc, payload FROM frames WHERE position >= ? AND position < ? "
+    "ORDER BY position LIMIT ?"
+)
 _POSITION = struct.Struct("<q")
 _REMEDY = "restore it from a backup, or move it away to start anew without what it remembers"
 
@@ -133,19 +142,16 @@ class SqliteJournal:
         position, end = self._first, self._next
         while position < end:
             with self._lock, self._translated():
-                rows = (
-                    self._opened()
-                    .execute(
-                        "SELECT position, crc, payload FROM frames WHERE position >= ? AND position < ?"
-                        " ORDER BY position LIMIT ?",
-                        (position, end, _PAGE_FRAMES),
-                    )
-                    .fetchall()
-                )
+                query = self._opened().execute(_SELECT, (position, end, _PAGE_FRAMES))
+                rows = query.fetchall()
             if not rows:
                 raise self._loss(f"frame {position} of {end} is missing")
             for found, crc, payload in rows:
-                if found != position or _crc(position, payload) != crc:
+                if (
+                    found != position
+                    or not isinstance(payload, bytes)
+                    or _crc(position, payload) != crc
+                ):
                     raise self._loss(f"frame {position} does not match its CRC")
                 yield payload
                 position += 1
@@ -175,6 +181,7 @@ class SqliteJournal:
         connection = self._opened()
         # Before the mode is set: the log's index then lives in memory, not in a shared file.
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             logger.info("%s cannot have a write-ahead log, its mode is %s", self._path, mode)
@@ -183,28 +190,32 @@ class SqliteJournal:
     def _prepare(self, is_new: bool) -> tuple[int, int]:
         """Make or check the tables; the positions of the first and of the next frame."""
         connection = self._opened()
-        if is_new or not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+        tables = connection.execute("SELECT sql FROM sqlite_master ORDER BY rowid").fetchall()
+        # A crash may have left a file without tables, but never one longer than its first page.
+        if is_new or (not tables and self._path.stat().st_size <= _PAGE_BYTES):
             with self._transaction():
-                connection.execute("CREATE TABLE header (format INTEGER, first_position INTEGER)")
-                connection.execute(
-                    "CREATE TABLE frames (position INTEGER PRIMARY KEY, crc INTEGER, payload BLOB)"
-                )
+                for statement in _TABLES:
+                    connection.execute(statement)
                 connection.execute("INSERT INTO header VALUES (?, 0)", (_FORMAT,))
             return 0, 0
+        if tables != [(statement,) for statement in _TABLES]:
+            raise self._loss("it has other tables than a journal")
         verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if verdict != "ok":
             raise self._loss(verdict)
         header = connection.execute("SELECT format, first_position FROM header").fetchall()
-        if len(header) != 1:
-            raise self._loss(f"it has {len(header)} headers")
+        if len(header) != 1 or not all(isinstance(value, int) for value in header[0]):
+            raise self._loss(f"its header is {header!r:.200}")
         written_format, first = header[0]
         if written_format != _FORMAT:
             raise FailedPreconditionError(
                 f"the journal {self._path} has format {written_format}, this version reads "
                 f"{_FORMAT}: use the version that wrote it, or move it away to start anew"
             )
-        last = connection.execute("SELECT max(position) FROM frames").fetchone()[0]
-        return first, first if last is None else last + 1
+        count, last = connection.execute("SELECT count(*), max(position) FROM frames").fetchone()
+        if count and last != first + count - 1:
+            raise self._loss(f"it has {count} frames from {first} to {last}")
+        return first, first + count
 
     def _insert(self, connection: sqlite3.Connection, frames: Sequence[bytes]) -> None:
         connection.executemany(
@@ -234,6 +245,9 @@ class SqliteJournal:
             yield
         except sqlite3.Error as error:
             raise self._service_error(error) from error
+        except UnicodeDecodeError as error:
+            # SQLite quotes damaged names in its messages, which Python then cannot decode.
+            raise self._loss("its tables cannot be read") from error
 
     def _service_error(self, error: sqlite3.Error) -> DataServiceError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
