@@ -42,7 +42,8 @@ def array_to_numpy(array: pa.Array, name: str) -> np.ndarray:
         inner = array_to_numpy(array.flatten(), name)
         return inner.reshape((len(array), kind.list_size, *inner.shape[1:]))
     plain = pa.types.is_primitive(kind) and not pa.types.is_boolean(kind)
-    return array.to_numpy(zero_copy_only=plain and not array.null_count)
+    values: np.ndarray = array.to_numpy(zero_copy_only=plain and not array.null_count)
+    return values
 
 
 def _holds_nulls(kind: pa.DataType) -> bool:

@@ -9,7 +9,7 @@ Lea and Flood 2014). Invariant: changing any of this breaks models trained on ha
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -71,16 +71,17 @@ def _hash(array: pa.Array) -> np.ndarray:
 def _integers(array: pa.Array) -> np.ndarray:
     filled = array.fill_null(0) if array.null_count else array
     target = np.uint64 if pa.types.is_unsigned_integer(array.type) else np.int64
-    return filled.to_numpy(zero_copy_only=True).astype(target, copy=False)
+    values: np.ndarray = filled.to_numpy(zero_copy_only=True)
+    return values.astype(target, copy=False)
 
 
-def _hash_bytes(array: pa.Array, offset_type: type) -> np.ndarray:
+def _hash_bytes(array: pa.Array, offset_type: type[np.integer[Any]]) -> np.ndarray:
     count = len(array)
     _, offsets_buffer, data = array.buffers()
     if count == 0 or offsets_buffer is None:
         return np.zeros(count, dtype=np.uint64)
-    offsets = np.frombuffer(offsets_buffer, dtype=offset_type)
-    offsets = offsets[array.offset : array.offset + count + 1].astype(np.int64)
+    stored: np.ndarray = np.frombuffer(offsets_buffer, dtype=offset_type)
+    offsets = stored[array.offset : array.offset + count + 1].astype(np.int64)
     starts, lengths = offsets[:-1], np.diff(offsets)
     words = _unaligned_words(data, int(offsets[0]), int(offsets[-1]))
     starts = starts - offsets[0]

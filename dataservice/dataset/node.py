@@ -61,7 +61,7 @@ class Node(ABC):
     def with_inputs(self, *inputs: Node) -> Node:
         """The same node over other inputs."""
         names = [name for name, value in node_fields(self) if isinstance(value, Node)]
-        return dataclasses.replace(self, **dict(zip(names, inputs, strict=True)))  # type: ignore
+        return dataclasses.replace(self, **dict(zip(names, inputs, strict=True)))
 
 
 _kinds: dict[str, type[Node]] = {}

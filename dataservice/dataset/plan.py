@@ -69,7 +69,7 @@ def encode_plan(root: Node) -> bytes:
 
 def _encode_nodes(root: Node, blobs: list[bytes]) -> tuple[list[Any], dict[int, int]]:
     indices: dict[int, int] = {}
-    listed = []
+    listed: list[Any] = []
     for node in walk(root):
         parameters = {
             name: _encode_value(value, blobs)

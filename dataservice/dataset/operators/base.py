@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,9 @@ import pyarrow as pa
 from dataservice.dataset.node import UNKNOWN_CARDINALITY, Node
 from dataservice.dataset.stream import BatchStream, RunContext, Transform, TransformStream
 from dataservice.errors import InvalidArgumentError
+
+_IN_SAMPLE: Final = "a sample of the first rows, read to find the schema"
+_IN_EMPTY_SAMPLE: Final = "a sample of no rows, to find the schema; state it with schema="
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,16 +63,14 @@ class RowOperator(Operator):
         return context
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
-        return self.transform(context)(self.input.sample(context), _in_sample)
+        sample = self.input.sample(context)
+        where = _IN_SAMPLE if sample.num_rows else _IN_EMPTY_SAMPLE
+        return self.transform(context)(sample, lambda: where)
 
     def cardinality(self) -> int:
         if self.one_to_one or self.batched:
             return self.input.cardinality()
         return UNKNOWN_CARDINALITY
-
-
-def _in_sample() -> str:
-    return "a sample of the first rows, read to find the schema"
 
 
 def integer_at_least(value: Any, minimum: int, what: str) -> int:

@@ -165,7 +165,7 @@ class _BatchShuffleStream(BatchStream):
 
     def _fill(self) -> None:
         self._state = self._stream.state()
-        batches = []
+        batches: list[pa.RecordBatch] = []
         while len(batches) < self._buffer_batches:
             batch = next(self._stream, None)
             if batch is None:
