@@ -75,6 +75,9 @@ class DispatcherEndpoint:
         return pb.RegisterWorkerReply(worker_id=worker_id, lease_s=self._service.worker_lease_s)
 
     def worker_heartbeat(self, request: pb.WorkerHeartbeatRequest) -> pb.WorkerHeartbeatReply:
+        if request.leaving:
+            self._service.leave(WorkerId(request.worker_id))
+            return pb.WorkerHeartbeatReply(ended_iteration_ids=request.iteration_ids)
         ended = self._service.heartbeat(
             WorkerId(request.worker_id),
             [IterationId(iteration_id) for iteration_id in request.iteration_ids],

@@ -142,6 +142,11 @@ class DispatcherService:
             self._worker_reports[worker_id] = report
             return decide.ended_iterations(self._state, iteration_ids)
 
+    def leave(self, worker_id: WorkerId) -> None:
+        """A worker stops: as if its lease had run out. Repeats change nothing."""
+        with self._transaction():
+            self._commit(decide.lose_worker(self._state, worker_id))
+
     def lease_windows(self, request: LeaseWindows, wait_s: float = 0.0) -> LeaseAnswer:
         """Waits up to `wait_s` until there is a window for the reader, or never will be."""
         with self._transaction():
@@ -320,12 +325,12 @@ class DispatcherService:
             case ev.WorkerRegistered():
                 logger.info("worker %s registered at %s", event.worker_id, event.address)
             case ev.WorkerLost():
-                logger.warning("worker %s is lost", event.worker_id)
+                logger.warning("worker %s is gone", event.worker_id)
                 self._workers.drop(event.worker_id)
                 self._worker_reports.pop(event.worker_id, None)
             case ev.ReaderReleased() | ev.ReaderLost():
                 if isinstance(event, ev.ReaderLost):
-                    logger.warning("reader %s is lost", event.reader_id)
+                    logger.warning("reader %s was silent for too long", event.reader_id)
                 self._readers.drop(event.reader_id)
                 self._reader_reports.pop(event.reader_id, None)
             case ev.JobDeleted():

@@ -75,18 +75,20 @@ class RegisterWorkerReply(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., lease_s: _Optional[float] = ...) -> None: ...
 
 class WorkerHeartbeatRequest(_message.Message):
-    __slots__ = ("worker_id", "iteration_ids", "rows_sent", "rate_rows_per_s", "buffered_bytes")
+    __slots__ = ("worker_id", "iteration_ids", "rows_sent", "rate_rows_per_s", "buffered_bytes", "leaving")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     ITERATION_IDS_FIELD_NUMBER: _ClassVar[int]
     ROWS_SENT_FIELD_NUMBER: _ClassVar[int]
     RATE_ROWS_PER_S_FIELD_NUMBER: _ClassVar[int]
     BUFFERED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     iteration_ids: _containers.RepeatedScalarFieldContainer[str]
     rows_sent: int
     rate_rows_per_s: float
     buffered_bytes: int
-    def __init__(self, worker_id: _Optional[str] = ..., iteration_ids: _Optional[_Iterable[str]] = ..., rows_sent: _Optional[int] = ..., rate_rows_per_s: _Optional[float] = ..., buffered_bytes: _Optional[int] = ...) -> None: ...
+    leaving: bool
+    def __init__(self, worker_id: _Optional[str] = ..., iteration_ids: _Optional[_Iterable[str]] = ..., rows_sent: _Optional[int] = ..., rate_rows_per_s: _Optional[float] = ..., buffered_bytes: _Optional[int] = ..., leaving: bool = ...) -> None: ...
 
 class WorkerHeartbeatReply(_message.Message):
     __slots__ = ("ended_iteration_ids",)

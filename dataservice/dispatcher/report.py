@@ -1,0 +1,110 @@
+"""The status of a dispatcher as text for a terminal, from the JSON it answers with.
+
+Pure. Invariant: every column is as wide as its widest value, and numbers are aligned right.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+
+def status_text(encoded: str) -> str:
+    """Workers, then jobs."""
+    status = json.loads(encoded)
+    workers, jobs = status["workers"], status["jobs"]
+    parts = [f"{len(workers)} workers, {len(jobs)} jobs, {status['datasets']} datasets"]
+    if workers:
+        parts.append(
+            _table(("worker", "rows sent", "rows/s", "windows", "buffered"), _rows(workers))
+        )
+    if jobs:
+        parts.append(_jobs_table(jobs))
+    return "\n\n".join(parts)
+
+
+def jobs_text(encoded: str) -> str:
+    """One line per iteration of each job."""
+    jobs = json.loads(encoded)
+    return _jobs_table(jobs) if jobs else "no jobs"
+
+
+def datasets_text(encoded: str) -> str:
+    """One line per dataset."""
+    datasets = json.loads(encoded)
+    if not datasets:
+        return "no datasets"
+    columns = ("dataset_id", "cardinality", "compression", "plan_bytes")
+    titles = ("dataset", "elements", "compression", "plan bytes")
+    return _table(titles, [tuple(str(dataset[c]) for c in columns) for dataset in datasets])
+
+
+def _rows(workers: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    return [
+        (
+            worker["address"],
+            f"{worker['rows_sent']:,}",
+            f"{worker['rate_rows_per_s']:,.0f}",
+            str(worker["windows_leased"]),
+            f"{worker['buffered_bytes'] / 2**20:.1f} MiB",
+        )
+        for worker in workers
+    ]
+
+
+def _jobs_table(jobs: Sequence[dict[str, Any]]) -> str:
+    titles = ("job", "dataset", "policy", "epoch", "progress", "rows", "readers", "waiting")
+    rows = [
+        (
+            job["name"] or job["job_id"],
+            job["dataset_id"],
+            job["policy"],
+            str(iteration["repetition"]),
+            _progress(iteration),
+            f"{_rows_read(iteration):,}",
+            str(len(iteration["readers"])),
+            _waiting(iteration["readers"]),
+        )
+        for job in jobs
+        for iteration in job["iterations"]
+    ]
+    return _table(titles, rows)
+
+
+def _progress(iteration: dict[str, Any]) -> str:
+    if iteration["finished"]:
+        return "finished"
+    windows = iteration.get("windows")
+    if windows is None:
+        return f"{iteration['tasks']['finished']}/{iteration['tasks']['all']} tasks"
+    more = "+" if windows["more_rounds"] else ""
+    return f"{windows['done']}/{windows['planned']}{more} windows"
+
+
+def _rows_read(iteration: dict[str, Any]) -> int:
+    known = iteration.get("rows_consumed")
+    if known is None:
+        known = sum(reader["rows_consumed"] for reader in iteration["readers"])
+    return int(known)
+
+
+def _waiting(readers: Sequence[dict[str, Any]]) -> str:
+    """The part of its time that a reader waits for data: near 0 %, workers keep up."""
+    if not readers:
+        return "-"
+    return f"{max(reader['wait_share'] for reader in readers):.0%}"
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    columns = list(zip(titles, *rows, strict=True))
+    cells = zip(*map(_aligned, columns), strict=True)
+    return "\n".join("  ".join(row).rstrip() for row in cells)
+
+
+def _aligned(column: Sequence[str]) -> list[str]:
+    """A title and its values, equally wide."""
+    width = max(map(len, column))
+    if all(value[:1].isdigit() or value == "-" for value in column[1:]):
+        return [cell.rjust(width) for cell in column]
+    return [cell.ljust(width) for cell in column]
