@@ -1,0 +1,410 @@
+"""Reading through the data service while nothing fails: every policy, every way to share."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import pathlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dataservice as ds
+from dataservice.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    SchemaError,
+    UnauthenticatedError,
+    UnavailableError,
+    UnimplementedError,
+    UserFunctionError,
+)
+from tests.integration.service_cluster import (
+    LocalService,
+    local_service,
+    read_ids,
+    wait_until,
+    write_numbers,
+)
+
+DYNAMIC = ds.ShardingPolicy.DYNAMIC
+OFF = ds.ShardingPolicy.OFF
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[LocalService]:
+    with local_service(workers=2) as running:
+        yield running
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("batch", [None, 7, 512])
+def test_dynamic_delivers_every_row_once(
+    tmp_path: pathlib.Path, workers: int, batch: int | None
+) -> None:
+    dataset = ds.Dataset.from_parquet(write_numbers(tmp_path, files=4, rows_per_file=5_000))
+    dataset = dataset.filter(ds.col("id") % 3 == 0)
+    dataset = dataset if batch is None else dataset.batch(batch)
+    with local_service(workers=workers) as service:
+        ids = read_ids(dataset.distribute(DYNAMIC, service.target))
+    assert sorted(ids) == list(range(0, 20_000, 3))
+
+
+def test_off_delivers_every_row_once_per_worker(service: LocalService) -> None:
+    ids = read_ids(ds.Dataset.range(1_000).batch(30).take(10).distribute(OFF, service.target))
+    assert sorted(ids) == sorted(list(range(300)) * 2)
+
+
+def test_one_worker_keeps_the_order() -> None:
+    with local_service(workers=1) as service:
+        remote = ds.Dataset.range(10_000).batch(64).distribute(DYNAMIC, service.target)
+        assert read_ids(remote) == list(range(10_000))
+
+
+def test_batches_have_their_size_except_one_rest_per_worker(service: LocalService) -> None:
+    remote = ds.Dataset.range(10_000).batch(64).distribute(DYNAMIC, service.target)
+    sizes = [batch.num_rows for batch in remote]
+    assert sum(sizes) == 10_000
+    assert len([size for size in sizes if size != 64]) <= 2
+
+
+def test_drop_remainder_gives_full_batches_only_and_ends(service: LocalService) -> None:
+    dataset = ds.Dataset.range(10_000).batch(64, drop_remainder=True)
+    sizes = [batch.num_rows for batch in dataset.distribute(DYNAMIC, service.target)]
+    assert set(sizes) == {64}
+    assert 10_000 - 2 * 64 < sum(sizes) <= 10_000
+
+
+def test_an_empty_dataset_ends_at_once(service: LocalService) -> None:
+    assert read_ids(ds.Dataset.range(0).distribute(DYNAMIC, service.target)) == []
+    assert read_ids(ds.Dataset.range(0).distribute(OFF, service.target)) == []
+    nothing = ds.Dataset.range(5_000).filter(ds.col("id") < 0).batch(8)
+    assert read_ids(nothing.distribute(DYNAMIC, service.target)) == []
+
+
+@pytest.mark.parametrize("compression", ["LZ4", "ZSTD", None])
+def test_compression_changes_nothing_but_bytes(
+    service: LocalService, compression: str | None
+) -> None:
+    dataset = ds.Dataset.range(5_000).batch(500)
+    remote = dataset.distribute(DYNAMIC, service.target, compression=compression)
+    assert sorted(read_ids(remote)) == list(range(5_000))
+
+
+def test_every_iteration_is_an_epoch_of_its_own(service: LocalService) -> None:
+    remote = ds.Dataset.range(2_000).shuffle(200, seed=1).distribute(DYNAMIC, service.target)
+    first, second = read_ids(remote), read_ids(remote)
+    assert sorted(first) == sorted(second) == list(range(2_000))
+    assert first != second
+
+
+def test_repeat_before_and_after_distribute(service: LocalService) -> None:
+    before = ds.Dataset.range(700).repeat(3).batch(32).distribute(DYNAMIC, service.target)
+    after = ds.Dataset.range(700).batch(32).distribute(DYNAMIC, service.target).repeat(3)
+    for remote in (before, after):
+        assert sorted(read_ids(remote)) == sorted(list(range(700)) * 3)
+
+
+def test_an_endless_dataset_can_be_left(service: LocalService) -> None:
+    remote = ds.Dataset.range(100).repeat().batch(10).distribute(DYNAMIC, service.target)
+    with iter(remote) as iterator:
+        rows = [next(iterator).num_rows for _ in range(100)]
+    assert rows == [10] * 100
+
+
+def test_operators_after_distribute_run_here(service: LocalService) -> None:
+    remote = ds.Dataset.range(1_000).distribute(DYNAMIC, service.target)
+    local = remote.map(lambda batch: {"id": -batch["id"]}).batch(100).prefetch(2)
+    assert sorted(read_ids(local)) == list(range(-999, 1))
+
+
+def test_readers_of_one_job_share_its_rows(service: LocalService) -> None:
+    dataset = ds.Dataset.range(50_000).batch(100)
+    dataset_id = ds.register_dataset(service.target, dataset)
+    got: dict[int, list[int]] = {}
+
+    def read(index: int) -> None:
+        remote = ds.from_dataset_id(DYNAMIC, service.target, dataset_id, job_name="shared")
+        got[index] = read_ids(remote)
+
+    threads = [threading.Thread(target=read, args=(index,)) for index in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(i for ids in got.values() for i in ids) == list(range(50_000))
+
+
+def test_readers_of_one_job_share_the_pass_of_each_worker_under_off(service: LocalService) -> None:
+    dataset_id = ds.register_dataset(service.target, ds.Dataset.range(5_000).batch(10))
+    remotes = [
+        ds.from_dataset_id(OFF, service.target, dataset_id, job_name="shared-off") for _ in range(2)
+    ]
+    got: list[list[int]] = [[], []]
+
+    def read(index: int) -> None:
+        got[index] = read_ids(remotes[index])
+
+    threads = [threading.Thread(target=read, args=(index,)) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(got[0] + got[1]) == sorted(list(range(5_000)) * 2)
+
+
+def test_threads_may_share_one_iterator(service: LocalService) -> None:
+    remote = ds.Dataset.range(20_000).batch(50).distribute(DYNAMIC, service.target)
+    got: list[int] = []
+    with iter(remote) as iterator:
+
+        def read() -> None:
+            for batch in iterator:
+                got.extend(batch.column("id").to_pylist())
+
+        threads = [threading.Thread(target=read) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+    assert sorted(got) == list(range(20_000))
+
+
+def test_a_reader_that_closes_leaves_the_rest_to_the_others(service: LocalService) -> None:
+    dataset_id = ds.register_dataset(service.target, ds.Dataset.range(30_000).batch(100))
+    first, second = (
+        ds.from_dataset_id(DYNAMIC, service.target, dataset_id, job_name="left") for _ in range(2)
+    )
+    got: list[int] = []
+    with iter(first) as leaving:
+        other = iter(second)
+        for _ in range(20):
+            got += next(leaving).column("id").to_pylist()
+    for batch in other:
+        got += batch.column("id").to_pylist()
+    assert sorted(got) == list(range(30_000))
+
+
+def test_a_forgotten_iterator_leaves_the_rest_to_the_others(service: LocalService) -> None:
+    dataset_id = ds.register_dataset(service.target, ds.Dataset.range(30_000).batch(100))
+    remote = ds.from_dataset_id(DYNAMIC, service.target, dataset_id, job_name="forgotten")
+    iterator = iter(remote)
+    got = next(iterator).column("id").to_pylist()
+    del iterator
+    gc.collect()
+    again = ds.from_dataset_id(DYNAMIC, service.target, dataset_id, job_name="forgotten")
+    got += read_ids(again)
+    assert sorted(got) == list(range(30_000))
+
+
+def test_a_worker_that_joins_midway_takes_part() -> None:
+    def slow(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        time.sleep(0.02)
+        return columns
+
+    schema = pa.schema({"id": pa.int64()})
+    dataset = ds.Dataset.range(2_000).map(slow, schema=schema).batch(10)
+    with local_service(workers=1) as service:
+        iterator = iter(dataset.distribute(DYNAMIC, service.target))
+        got = next(iterator).column("id").to_pylist()
+        joined = service.add_worker(threads=1)
+        assert joined._service is not None
+        got += [i for batch in iterator for i in batch.column("id").to_pylist()]
+        rows, _ = joined._service.load()
+    assert sorted(got) == list(range(2_000))
+    assert rows > 0
+
+
+def test_readers_wait_for_the_first_worker() -> None:
+    with local_service(workers=0) as service:
+        remote = ds.Dataset.range(100).distribute(DYNAMIC, service.target)
+        got: list[int] = []
+        reading = threading.Thread(target=lambda: got.extend(read_ids(remote)))
+        reading.start()
+        service.add_worker()
+        reading.join(20)
+        assert sorted(got) == list(range(100))
+
+
+def test_the_end_follows_the_last_row_at_once(service: LocalService) -> None:
+    remote = ds.Dataset.range(1_000).batch(100).distribute(DYNAMIC, service.target)
+    gaps = []
+    for _ in range(5):
+        rows = 0
+        with iter(remote) as iterator:
+            while rows < 1_000:
+                rows += next(iterator).num_rows
+            last_s = time.monotonic()
+            with pytest.raises(StopIteration):
+                next(iterator)
+            gaps.append(time.monotonic() - last_s)
+    assert sorted(gaps)[2] < 0.1
+
+
+def test_the_end_stays_the_end(service: LocalService) -> None:
+    with iter(ds.Dataset.range(10).distribute(DYNAMIC, service.target)) as iterator:
+        assert sum(batch.num_rows for batch in iterator) == 10
+        for _ in range(3):
+            with pytest.raises(StopIteration):
+                next(iterator)
+
+
+def test_a_function_that_raises_is_reported_once_and_the_worker_lives(
+    service: LocalService,
+) -> None:
+    def explode(_columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        raise ZeroDivisionError("my own mistake")
+
+    schema = pa.schema({"id": pa.int64()})
+    remote = ds.Dataset.range(1_000).map(explode, schema=schema)
+    iterator = iter(remote.distribute(DYNAMIC, service.target))
+    with pytest.raises(UserFunctionError) as caught:
+        next(iterator)
+    error = caught.value
+    assert "my own mistake" in str(error)
+    assert "explode" in error.user_traceback
+    assert error.worker in {worker.address for worker in service.workers}
+    with pytest.raises((CancelledError, FailedPreconditionError)):
+        next(iterator)
+    again = ds.Dataset.range(10).distribute(DYNAMIC, service.target)
+    assert sorted(read_ids(again)) == list(range(10))
+
+
+@pytest.mark.parametrize("policy", [DYNAMIC, OFF])
+def test_an_error_names_file_rows_and_worker(
+    service: LocalService, tmp_path: pathlib.Path, policy: ds.ShardingPolicy
+) -> None:
+    def explode(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if (columns["id"] == 3_000).any():
+            raise ValueError("id 3000 is cursed")
+        return columns
+
+    paths = write_numbers(tmp_path, files=2, rows_per_file=2_000, group_rows=500)
+    schema = pa.schema({"id": pa.int64(), "x": pa.float32()})
+    dataset = ds.Dataset.from_parquet(paths).map(explode, schema=schema)
+    with pytest.raises(UserFunctionError, match="id 3000 is cursed") as caught:
+        read_ids(dataset.distribute(policy, service.target))
+    assert "part-001.parquet" in caught.value.source
+    assert caught.value.worker
+
+
+def test_a_file_that_is_gone_is_reported(service: LocalService, tmp_path: pathlib.Path) -> None:
+    write_numbers(tmp_path, files=2, rows_per_file=100)
+    paths = sorted(map(str, tmp_path.glob("*.parquet")))
+    remote = ds.Dataset.from_parquet(paths).distribute(DYNAMIC, service.target)
+    (tmp_path / "part-001.parquet").unlink()
+    with pytest.raises(OSError, match=r"part-001\.parquet"):
+        read_ids(remote)
+
+
+def test_an_unknown_dataset_id(service: LocalService) -> None:
+    with pytest.raises(NotFoundError, match="Dataset id 4711 not found"):
+        ds.from_dataset_id(DYNAMIC, service.target, 4711)
+
+
+def test_another_element_spec(service: LocalService) -> None:
+    dataset_id = ds.register_dataset(service.target, ds.Dataset.range(3))
+    with pytest.raises(SchemaError, match="element_spec differs"):
+        ds.from_dataset_id(
+            OFF, service.target, dataset_id, element_spec=pa.schema({"id": pa.int32()})
+        )
+
+
+def test_a_job_name_with_other_parameters(service: LocalService) -> None:
+    dataset = ds.Dataset.range(10)
+    held = iter(dataset.distribute(DYNAMIC, service.target, job_name="taken"))
+    with pytest.raises(InvalidArgumentError, match=r"taken.*policy"):
+        iter(dataset.distribute(OFF, service.target, job_name="taken"))
+    held.close()
+
+
+def test_a_plan_that_cannot_be_divided_is_refused_here(service: LocalService) -> None:
+    with pytest.raises(InvalidArgumentError, match="take"):
+        ds.Dataset.range(10).batch(2).take(2).distribute(DYNAMIC, service.target)
+
+
+def test_a_distributed_dataset_is_not_distributed_again(service: LocalService) -> None:
+    remote = ds.Dataset.range(10).distribute(DYNAMIC, service.target)
+    with pytest.raises(InvalidArgumentError, match="already"):
+        remote.distribute(OFF, service.target)
+
+
+def test_a_wrong_token_is_refused(service: LocalService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATASERVICE_TOKEN", "not-the-token")
+    with pytest.raises(UnauthenticatedError):
+        ds.register_dataset(service.target, ds.Dataset.range(3), timeout_s=5)
+
+
+def test_no_dispatcher_is_waited_for_and_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as placeholder:
+        placeholder.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{placeholder.getsockname()[1]}"
+    began_s = time.monotonic()
+    with (
+        caplog.at_level(logging.WARNING),
+        pytest.raises((UnavailableError, DeadlineExceededError), match=address),
+    ):
+        ds.register_dataset(address, ds.Dataset.range(3), timeout_s=3)
+    assert time.monotonic() - began_s < 8
+    assert f"waiting for the dispatcher at {address}" in caplog.text
+
+
+def test_a_dispatcher_that_comes_late_is_waited_for() -> None:
+    with socket.socket() as placeholder:
+        placeholder.bind(("127.0.0.1", 0))
+        port = placeholder.getsockname()[1]
+    ids: list[str] = []
+
+    def register() -> None:
+        ids.append(ds.register_dataset(f"127.0.0.1:{port}", ds.Dataset.range(3), timeout_s=30))
+
+    registering = threading.Thread(target=register)
+    registering.start()
+    with ds.DispatchServer(ds.DispatcherConfig(port=port)):
+        registering.join(20)
+    assert ids
+
+
+def test_positions_of_remote_iterators_are_refused(service: LocalService) -> None:
+    remote = ds.Dataset.range(100).batch(10).distribute(DYNAMIC, service.target)
+    with iter(remote) as iterator:
+        next(iterator)
+        state = iterator.state_dict()
+    with iter(remote) as iterator, pytest.raises(UnimplementedError):
+        iterator.load_state_dict(state)
+
+
+def test_few_outstanding_elements_still_give_all(service: LocalService) -> None:
+    remote = (
+        ds.Dataset.range(1_000)
+        .batch(10)
+        .distribute(DYNAMIC, service.target, max_outstanding_requests=1)
+    )
+    assert sorted(read_ids(remote)) == list(range(1_000))
+
+
+def test_stopping_a_worker_leaves_no_thread_and_no_port() -> None:
+    before = {thread.name for thread in threading.enumerate()}
+    with local_service(workers=1) as service:
+        iterator = iter(ds.Dataset.range(10**7).batch(10).distribute(DYNAMIC, service.target))
+        next(iterator)
+        iterator.close()
+        port = int(service.workers[0].address.rpartition(":")[2])
+    with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        free.bind(("127.0.0.1", port))
+
+    def ours() -> set[str]:
+        names = {thread.name for thread in threading.enumerate()} - before
+        return {n for n in names if n.startswith(("reader", "producer", "worker", "dispatcher"))}
+
+    wait_until(lambda: not ours(), "the end of all threads")
