@@ -1,0 +1,480 @@
+"""The service around the decisions: durability before answers, leases in time, waiting, planning.
+
+No clock, no sockets: time stands still unless told to move, journals are lists.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dataservice.dispatcher.endpoint import DispatcherEndpoint
+from dataservice.dispatcher.events import decode_frame
+from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.report import datasets_text, jobs_text, status_text
+from dataservice.dispatcher.requests import (
+    LeaseWindows,
+    OpenIteration,
+    RegisterDataset,
+    RegisterWorker,
+    Sync,
+)
+from dataservice.dispatcher.service import DispatcherService
+from dataservice.dispatcher.status import ReaderReport, WorkerReport
+from dataservice.errors import (
+    FailedPreconditionError,
+    NotFoundError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
+from dataservice.runtime.clock import ManualClock
+from dataservice.sharding import Split
+from dataservice.vocabulary import ShardingPolicy
+from dataservice.wire import dispatcher_pb2 as pb
+
+WAIT_S = 10.0
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    """Gives other threads time until the condition holds; fails when it never does."""
+    pause = threading.Event()
+    for _ in range(10_000):
+        if condition():
+            return
+        pause.wait(0.001)
+    pytest.fail("the condition never came true")
+
+
+class ListJournal:
+    """Keeps frames; can hold appends back, and can fail."""
+
+    def __init__(self, frames: Sequence[bytes] = ()) -> None:
+        self.frames = list(frames)
+        self.writes: list[int] = []
+        self.may_write = threading.Event()
+        self.may_write.set()
+        self.writing = threading.Event()
+        self.failure: Exception | None = None
+
+    def append(self, frames: Sequence[bytes]) -> None:
+        self.writing.set()
+        assert self.may_write.wait(WAIT_S)
+        if self.failure is not None:
+            raise self.failure
+        self.frames.extend(frames)
+        self.writes.append(len(frames))
+
+    def replay(self) -> Iterator[bytes]:
+        return iter(self.frames)
+
+    def replace(self, frames: Sequence[bytes]) -> None:
+        self.frames = list(frames)
+
+    def close(self) -> None:
+        pass
+
+
+def plan_windows(plan: bytes, repetition: int) -> WindowPlan:
+    """As many windows of one row as the plan has bytes."""
+    splits = tuple(Split(start=i, stop=i + 1, rows=1) for i in range(len(plan)))
+    return WindowPlan(splits=splits, target_rows=1, repetition=repetition)
+
+
+def service_of(
+    journal: ListJournal | None = None, clock: ManualClock | None = None, **more: object
+) -> DispatcherService:
+    return DispatcherService(
+        clock=clock or ManualClock(), planner=plan_windows, journal=journal, **more
+    )
+
+
+def register(service: DispatcherService, windows: int = 4) -> str:
+    request = RegisterDataset(plan=b"p" * windows, schema=b"s", cardinality=-2, compression="AUTO")
+    return service.register_dataset(request)
+
+
+def add_worker(service: DispatcherService, name: str = "w1") -> None:
+    service.register_worker(RegisterWorker(worker_id=name, address=f"{name}:1"))
+
+
+def open_reader(service: DispatcherService, name: str = "r1", **more: object) -> str:
+    fields: dict[str, object] = {
+        "dataset_id": "1000",
+        "policy": ShardingPolicy.DYNAMIC,
+        "job_name": "train",
+        "repetition": 0,
+        "delivery": "exactly_once",
+        "reader_id": name,
+        "job_id": f"job-{name}",
+        "iteration_id": "i1",
+    }
+    answer, _, _ = service.open_iteration(OpenIteration(**{**fields, **more}))
+    return answer.iteration_id
+
+
+def lease_request(reader: str = "r1", worker: str = "w1", count: int = 1) -> LeaseWindows:
+    return LeaseWindows(worker_id=worker, iteration_id="i1", reader_id=reader, count=count)
+
+
+def sync(service: DispatcherService, reader: str = "r1", **more: object) -> tuple[object, ...]:
+    request = Sync(reader_id=reader, iteration_id="i1", **more)
+    return tuple(service.sync(request, ReaderReport())[0])
+
+
+# Durability
+
+
+def test_an_answer_waits_until_its_facts_are_durable() -> None:
+    journal = ListJournal()
+    journal.may_write.clear()
+    service = service_of(journal)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(register, service)
+        assert journal.writing.wait(WAIT_S)
+        assert not answer.done()
+        assert journal.frames == []
+        journal.may_write.set()
+        assert answer.result(WAIT_S) == "1000"
+    assert len(journal.frames) == 1
+
+
+def test_a_read_waits_for_what_it_saw() -> None:
+    journal = ListJournal()
+    journal.may_write.clear()
+    service = service_of(journal)
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(register, service)
+        assert journal.writing.wait(WAIT_S)
+        seen = pool.submit(service.get_dataset, "1000")
+        with pytest.raises(TimeoutError):
+            seen.result(0.05)
+        journal.may_write.set()
+        assert seen.result(WAIT_S).dataset_id == "1000"
+
+
+def test_decisions_made_during_a_write_share_the_next_one() -> None:
+    journal = ListJournal()
+    journal.may_write.clear()
+    service = service_of(journal)
+    with ThreadPoolExecutor(6) as pool:
+        first = pool.submit(register, service)
+        assert journal.writing.wait(WAIT_S)
+        others = [pool.submit(register, service) for _ in range(5)]
+        eventually(lambda: service._commits.ticket() == 6)  # type: ignore[union-attr]
+        journal.may_write.set()
+        ids = {future.result(WAIT_S) for future in (first, *others)}
+    assert ids == {str(number) for number in range(1000, 1006)}
+    assert journal.writes == [1, 5]
+
+
+def test_one_decision_is_one_frame() -> None:
+    journal = ListJournal()
+    service = service_of(journal)
+    register(service)
+    open_reader(service)
+    names = [type(event).__name__ for event in decode_frame(journal.frames[-1])]
+    assert names == [
+        "JobCreated",
+        "IterationCreated",
+        "WindowsPlanned",
+        "RoundOpened",
+        "ReaderJoined",
+    ]
+
+
+def test_a_failed_journal_stops_all_answers() -> None:
+    journal = ListJournal()
+    service = service_of(journal)
+    register(service)
+    journal.failure = ResourceExhaustedError("no room on the disk")
+    with pytest.raises(UnavailableError, match="no room on the disk"):
+        register(service)
+    journal.failure = None
+    with pytest.raises(UnavailableError, match="cannot write its journal"):
+        service.get_dataset("1000")
+    assert len(journal.frames) == 1
+
+
+def test_a_restart_goes_on_where_the_journal_ends() -> None:
+    journal = ListJournal()
+    before = service_of(journal)
+    register(before)
+    add_worker(before)
+    open_reader(before)
+    before.lease_windows(lease_request(count=2))
+    sync(before, consumed=(RowMark(0, 0, 1, True),))
+    after = service_of(ListJournal(journal.frames))
+    assert after.status() == before.status()
+    assert after.lease_windows(lease_request()).leases[0].window_index == 2
+
+
+def test_nothing_is_written_without_a_journal() -> None:
+    service = service_of()
+    register(service)
+    assert service._commits is None
+
+
+# Time
+
+
+def test_everyone_counts_as_just_seen_after_a_restart() -> None:
+    journal = ListJournal()
+    before = service_of(journal)
+    register(before)
+    add_worker(before)
+    open_reader(before)
+    clock = ManualClock(1_000_000.0)
+    after = service_of(ListJournal(journal.frames), clock, worker_timeout_s=10.0)
+    after.tick()
+    assert len(after.status()["workers"]) == 1
+    sync(after)
+    for _ in range(10):
+        clock.advance(1.0)
+        after.tick()
+    assert after.status()["workers"] == []
+
+
+def test_a_silent_worker_is_lost_and_a_heard_one_is_not() -> None:
+    clock = ManualClock()
+    service = service_of(clock=clock, worker_timeout_s=10.0)
+    register(service)
+    add_worker(service, "w1")
+    add_worker(service, "w2")
+    open_reader(service)
+    service.lease_windows(lease_request())
+    for _ in range(11):
+        clock.advance(1.0)
+        service.heartbeat("w2", (), WorkerReport())
+        service.tick()
+    assert [worker["worker_id"] for worker in service.status()["workers"]] == ["w2"]
+    with pytest.raises(NotFoundError, match="not registered"):
+        service.heartbeat("w1", (), WorkerReport())
+    assert sync(service)[0] == (RowMark(0, 0, 0, False),), "its window is fenced"
+
+
+def test_a_silent_reader_is_fenced_and_its_rows_go_to_others() -> None:
+    clock = ManualClock()
+    service = service_of(clock=clock, client_timeout_s=10.0, worker_timeout_s=100.0)
+    register(service, windows=1)
+    add_worker(service)
+    open_reader(service, "r1")
+    open_reader(service, "r2")
+    service.lease_windows(lease_request("r1"))
+    sync(service, "r1", consumed=(RowMark(0, 0, 3, False),))
+    for _ in range(11):
+        clock.advance(1.0)
+        sync(service, "r2")
+        service.tick()
+    with pytest.raises(FailedPreconditionError, match="fenced"):
+        sync(service, "r1")
+    lease = service.lease_windows(lease_request("r2")).leases[0]
+    assert (lease.start_row, lease.generation) == (3, 1)
+
+
+def test_a_dispatcher_that_stood_still_blames_nobody() -> None:
+    clock = ManualClock()
+    service = service_of(clock=clock, worker_timeout_s=10.0)
+    add_worker(service)
+    clock.advance(3600.0)
+    service.tick()
+    assert len(service.status()["workers"]) == 1
+
+
+@pytest.mark.parametrize(("timeout_s", "left"), [(5.0, 0), (None, 1)])
+def test_iterations_that_nobody_reads_are_collected(timeout_s: float | None, left: int) -> None:
+    clock = ManualClock()
+    service = service_of(
+        clock=clock,
+        worker_timeout_s=100.0,
+        job_gc_timeout_s=timeout_s,
+        job_gc_check_interval_s=1.0,
+    )
+    register(service)
+    add_worker(service)
+    open_reader(service, policy=ShardingPolicy.OFF)
+    service.release_reader("r1", ())
+    for _ in range(7):
+        clock.advance(1.0)
+        service.tick()
+    assert len(service.jobs()[0]["iterations"]) == left
+
+
+def test_a_worker_that_leaves_is_gone_at_once() -> None:
+    service = service_of()
+    endpoint = DispatcherEndpoint(service)
+    worker_id = endpoint.register_worker(pb.RegisterWorkerRequest(address="a:1")).worker_id
+    for _ in range(2):
+        request = pb.WorkerHeartbeatRequest(worker_id=worker_id, leaving=True)
+        endpoint.worker_heartbeat(request)
+    assert service.status()["workers"] == []
+
+
+# Waiting
+
+
+def wait_for_windows(service: DispatcherService, pool: ThreadPoolExecutor, reader: str) -> object:
+    """A long poll that is known to be waiting."""
+    future = pool.submit(service.lease_windows, lease_request(reader), WAIT_S)
+    eventually(lambda: service._waiting)
+    return future
+
+
+@pytest.fixture
+def contended() -> DispatcherService:
+    """One window, leased for r1; r2 has nothing."""
+    service = service_of(clock=ManualClock())
+    register(service, windows=1)
+    add_worker(service)
+    open_reader(service, "r1")
+    open_reader(service, "r2")
+    service.lease_windows(lease_request("r1"))
+    return service
+
+
+def test_a_waiting_worker_gets_what_a_reader_leaves(contended: DispatcherService) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        future = wait_for_windows(contended, pool, "r2")
+        contended.release_reader("r1", ())
+        answer = future.result(WAIT_S)  # type: ignore[attr-defined]
+    assert [lease.window_index for lease in answer.leases] == [0]
+
+
+def test_a_waiting_worker_learns_of_the_end(contended: DispatcherService) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        future = wait_for_windows(contended, pool, "r2")
+        sync(contended, "r1", consumed=(RowMark(0, 0, 1, True),))
+        assert future.result(WAIT_S) == ((), True)  # type: ignore[attr-defined]
+    assert contended._waiting == {}
+
+
+def test_a_waiting_worker_learns_that_its_reader_is_gone(contended: DispatcherService) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        future = wait_for_windows(contended, pool, "r2")
+        contended.release_reader("r2", ())
+        assert future.result(WAIT_S) == ((), True)  # type: ignore[attr-defined]
+
+
+def test_closing_ends_all_waits(contended: DispatcherService) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        future = wait_for_windows(contended, pool, "r2")
+        contended.close()
+        with pytest.raises(UnavailableError, match="shutting down"):
+            future.result(WAIT_S)  # type: ignore[attr-defined]
+    with pytest.raises(UnavailableError, match="shutting down"):
+        contended.status()
+
+
+def test_without_time_to_wait_the_answer_comes_at_once(contended: DispatcherService) -> None:
+    assert contended.lease_windows(lease_request("r2"), 0.0) == ((), False)
+    assert contended.lease_windows(lease_request("r2", count=0), WAIT_S) == ((), False)
+
+
+# Planning
+
+
+def test_trainers_that_open_a_job_together_plan_once() -> None:
+    planned = []
+    may_plan = threading.Event()
+
+    def slow_planner(plan: bytes, repetition: int) -> WindowPlan:
+        planned.append(repetition)
+        assert may_plan.wait(WAIT_S)
+        return plan_windows(plan, repetition)
+
+    service = DispatcherService(clock=ManualClock(), planner=slow_planner)
+    register(service)
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(open_reader, service, f"r{i}") for i in range(4)]
+        eventually(lambda: planned)
+        assert service.datasets(), "planning does not hold the lock"
+        may_plan.set()
+        assert {future.result(WAIT_S) for future in futures} == {"i1"}
+    assert planned == [0]
+
+
+def test_a_plan_that_cannot_be_made_is_the_readers_error() -> None:
+    def failing(plan: bytes, repetition: int) -> WindowPlan:
+        raise FailedPreconditionError(f"no windows for {plan!r} {repetition}")
+
+    service = DispatcherService(clock=ManualClock(), planner=failing)
+    register(service)
+    with pytest.raises(FailedPreconditionError, match="no windows"):
+        open_reader(service)
+    assert service.jobs() == []
+    assert open_reader(service, policy=ShardingPolicy.OFF) == "i1"
+
+
+# The wire
+
+
+def test_the_endpoint_speaks_the_wire() -> None:
+    endpoint = DispatcherEndpoint(service_of())
+    dataset = pb.RegisterDatasetRequest(
+        plan=b"pp", schema=b"s", cardinality=2, compression="LZ4", dataset_id="mine"
+    )
+    assert endpoint.register_dataset(dataset).dataset_id == "mine"
+    found = endpoint.get_dataset(pb.GetDatasetRequest(dataset_id="mine"))
+    assert (found.plan, found.schema, found.cardinality, found.compression) == (
+        b"pp",
+        b"s",
+        2,
+        "LZ4",
+    )
+    worker = endpoint.register_worker(pb.RegisterWorkerRequest(address="a:1", host="a", pid=4))
+    opened = endpoint.open_iteration(
+        pb.OpenIterationRequest(dataset_id="mine", policy=1, reader_id="r1")
+    )
+    assert (opened.reader_id, opened.dataset_id, opened.schema) == ("r1", "mine", b"s")
+    assert [(w.worker_id, w.address) for w in opened.workers] == [(worker.worker_id, "a:1")]
+    leased = endpoint.lease_windows(
+        pb.LeaseWindowsRequest(
+            worker_id=worker.worker_id, iteration_id=opened.iteration_id, reader_id="r1", count=1
+        )
+    )
+    (window,) = leased.windows
+    assert (window.window, window.generation, window.start_row, window.epoch) == (0, 0, 0, 0)
+    assert (window.splits[0].start, window.splits[0].stop, window.splits[0].rows) == (0, 1, 1)
+    assert not window.splits[0].HasField("path")
+    synced = endpoint.sync(
+        pb.SyncRequest(
+            reader_id="r1",
+            iteration_id=opened.iteration_id,
+            consumed=[pb.Mark(window=0, row=1, final=True)],
+            broken_worker_ids=[worker.worker_id],
+            rows_consumed=1,
+        )
+    )
+    assert (synced.ended, synced.iteration_finished, list(synced.fences)) == (False, False, [])
+    assert "mine" in endpoint.list_jobs(pb.ListJobsRequest()).json
+    endpoint.release_reader(
+        pb.ReleaseReaderRequest(reader_id="r1", iteration_id=opened.iteration_id)
+    )
+    assert endpoint.list_jobs(pb.ListJobsRequest()).json == "[]"
+
+
+def test_the_status_reads_well() -> None:
+    endpoint = DispatcherEndpoint(service_of())
+    assert "0 workers" in status_text(endpoint.get_status(pb.GetStatusRequest()).json)
+    assert jobs_text(endpoint.list_jobs(pb.ListJobsRequest()).json) == "no jobs"
+    assert datasets_text(endpoint.list_datasets(pb.ListDatasetsRequest()).json) == "no datasets"
+    service = service_of()
+    register(service)
+    add_worker(service)
+    open_reader(service)
+    service.heartbeat("w1", (), WorkerReport(rows_sent=1_234, rate_rows_per_s=56.7))
+    service.lease_windows(lease_request())
+    request = Sync(reader_id="r1", iteration_id="i1", consumed=(RowMark(0, 0, 1, True),))
+    service.sync(request, ReaderReport(rows_consumed=1, wait_share=0.25))
+    endpoint = DispatcherEndpoint(service)
+    assert status_text(endpoint.get_status(pb.GetStatusRequest()).json).splitlines() == [
+        "1 workers, 1 jobs, 1 datasets",
+        "",
+        "worker  rows sent  rows/s  windows  buffered",
+        "w1:1        1,234      57        0   0.0 MiB",
+        "",
+        "job    dataset  policy   epoch     progress  rows  readers  waiting",
+        "train     1000  DYNAMIC      0  1/4 windows     1        1      25%",
+    ]
