@@ -18,6 +18,8 @@ LIMIT_BYTES = 128 << 20
 SMALLEST_BYTES = 64 << 10
 
 _owned = threading.local()
+
+
 def empty(shape: tuple[int, ...]) -> NDArray[np.float32]:
     """An uninitialised float32 array of ``shape``, which the caller may keep as long as it likes.
 

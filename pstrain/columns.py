@@ -122,9 +122,7 @@ def labels(name: str, column: pa.Array) -> NDArray[np.float32]:
         or pa.types.is_floating(column.type)
     ):
         found = ", ".join(map(repr, column.unique()[:6].to_pylist()))
-        raise DataError(
-            f"label column {name!r} holds {column.type} ({found}): map it to 0 and 1"
-        )
+        raise DataError(f"label column {name!r} holds {column.type} ({found}): map it to 0 and 1")
     values = _numbers(name, column, "label").values
     out = np.empty(len(values), dtype=np.float32)
     if hashing.place_labels(values, out) >= 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +42,8 @@ class Category:
         return self.buckets + 1
 
 
-class Features(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Features:
     """An encoded batch; every matrix is row-major.
 
     ``dense``: float32 [n, D]; ``ids``: int64 [n, F], with each field's offset in the fused table
@@ -53,7 +54,7 @@ class Features(NamedTuple):
     ids: NDArray[np.int64]
     labels: NDArray[np.float32] | None
 
-    def __len__(self) -> int:  # type: ignore[override]
+    def __len__(self) -> int:
         return len(self.dense)
 
 
@@ -163,7 +164,7 @@ class FeatureSchema:
             columns.ids_into(name, column, category.buckets, category.hashed, base, ids, k)
             base += category.rows
         labels = None
-        if self.label in position:
+        if self.label is not None and self.label in position:
             labels = columns.labels(self.label, batch.column(position[self.label]))
         return Features(dense, ids, labels)
 

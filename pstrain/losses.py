@@ -11,7 +11,7 @@ from pstrain.tape import Tensor, record
 
 
 class BinaryCrossentropy:
-    """Mean log loss of binary labels. ``from_logits``: the input is logits, which is the stable way.
+    """Mean log loss of binary labels. ``from_logits``: the stable way, from logits.
 
     Call with labels [n] and logits (or probabilities) [n]; gives a float32 scalar Tensor. An empty
     batch has loss 0.

@@ -230,9 +230,8 @@ class GradientTape:
             given = [found.pop(id(output), None) for output in outputs]
             if all(gradient is None for gradient in given):
                 continue
-            results = backward(*given)
-            if not isinstance(results, tuple | list):
-                results = (results,)
+            answer = backward(*given)
+            results = answer if isinstance(answer, tuple | list) else (answer,)
             for tensor, gradient in zip(inputs, results, strict=True):
                 if gradient is not None and tensor.tracked:
                     known = found.get(id(tensor))

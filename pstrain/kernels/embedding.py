@@ -69,3 +69,14 @@ def scatter_wide_deep(
             out[row, 0] += wide
             for k in range(dim):
                 out[row, 1 + k] += gradient[i, f * dim + k]
+
+
+def warm_up() -> None:
+    """Compiles for float32 rows as a lookup holds them."""
+    rows, bias = np.zeros((1, 3), dtype=np.float32), np.zeros(1, dtype=np.float32)
+    inverse = np.zeros(2, dtype=np.int32)
+    matrix, wide = np.zeros((1, 16), dtype=np.float32), np.zeros(1, dtype=np.float32)
+    gather_fields(rows, inverse, 2, matrix)
+    scatter_fields(matrix, inverse, 2, rows)
+    gather_wide_deep(rows, bias, inverse, 2, matrix, wide)
+    scatter_wide_deep(matrix, wide, inverse, 2, rows)

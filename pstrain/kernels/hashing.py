@@ -125,7 +125,7 @@ def hash_integers(
 def hash_strings(
     offsets: Array, data: Array, valid: Array, bit: int, buckets: int, base: int, out: Array, k: int
 ) -> None:
-    """``out[i, k]`` (int64) = base + bucket of XXH64(bytes [offsets[i], offsets[i + 1]) of data)."""
+    """``out[i, k]`` (int64) = base + bucket of XXH64(data[offsets[i] : offsets[i + 1]])."""
     size = np.uint64(buckets)
     for i in range(len(offsets) - 1):
         if len(valid) and _is_null(valid, bit + i):
@@ -138,7 +138,7 @@ def hash_strings(
 def place_ids(
     values: Array, valid: Array, bit: int, buckets: int, base: int, out: Array, k: int
 ) -> int:
-    """``out[i, k]`` (int64) = base + values[i]; returns the first row out of [0, buckets), or -1."""
+    """``out[i, k]`` (int64) = base + values[i]; returns the first row out of range, or -1."""
     wrong = 0
     for i in range(len(values)):
         value = np.int64(values[i])
@@ -205,3 +205,21 @@ def place_labels(values: Array, out: Array) -> int:
             if values[i] != 0 and values[i] != 1:
                 return i
     return -1
+
+
+def warm_up() -> None:
+    """Compiles for the column types that Arrow hands out: read-only, four number types."""
+    bitmap = np.full(1, 255, dtype=np.uint8)
+    bitmap.flags.writeable = False
+    ids, dense = np.zeros((2, 1), dtype=np.int64), np.zeros((2, 1), dtype=np.float32)
+    labels = np.zeros(2, dtype=np.float32)
+    for dtype in (np.int32, np.int64, np.float32, np.float64):
+        values = np.zeros(2, dtype=dtype)
+        values.flags.writeable = False
+        place_dense(values, bitmap, 0, 0.0, 1.0, dense, 0)
+        place_labels(values, labels)
+        if np.issubdtype(dtype, np.integer):
+            hash_integers(values, bitmap, 0, 4, 0, ids, 0)
+            hash_strings(values, bitmap, bitmap, 0, 4, 0, ids, 0)
+            place_ids(values, bitmap, 0, 4, 0, ids, 0)
+            place_dictionary(values, ids, bitmap, 0, 4, ids, 0)

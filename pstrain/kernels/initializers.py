@@ -111,3 +111,10 @@ def normal_rows(
         for column in range(width):
             p = tail + (1.0 - 2.0 * tail) * _unit(key, column)
             out[index, column] = mean + stddev * normal_quantile(p)
+
+
+def warm_up() -> None:
+    """Compiles for float32 slabs."""
+    out = np.zeros((1, 1), np.float32)
+    uniform_rows(out, 1, 0, 0, 0.0, 1.0)
+    normal_rows(out, 1, 0, 0, 0.0, 1.0, 0.0)

@@ -43,3 +43,11 @@ def log_losses(labels: Array, probabilities: Array, epsilon: float, out: Array) 
     for i in range(len(labels)):
         p = min(max(np.float64(probabilities[i]), epsilon), 1.0 - epsilon)
         out[i] = -(labels[i] * math.log(p) + (1.0 - labels[i]) * math.log1p(-p))
+
+
+def warm_up() -> None:
+    """Compiles for float32 logits, labels and probabilities."""
+    values, each = np.zeros(1, dtype=np.float32), np.zeros(1, dtype=np.float64)
+    sigmoid(values, values)
+    cross_entropy(values, values, values)
+    log_losses(values, values, 1e-7, each)

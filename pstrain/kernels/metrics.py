@@ -76,3 +76,11 @@ def count_right(labels: Array, probabilities: Array, threshold: float) -> int:
     for i in range(len(labels)):
         right += (probabilities[i] > threshold) == (labels[i] > 0.5)
     return right
+
+
+def warm_up() -> None:
+    """Compiles for float32 labels and probabilities and float64 values."""
+    values, labels = np.zeros(1, dtype=np.float64), np.zeros(1, dtype=np.float32)
+    add_exactly(values, np.zeros(LIMBS, dtype=np.int64))
+    count_by_probability(labels, labels, np.zeros((2, 2), dtype=np.int64))
+    count_right(labels, labels, 0.5)

@@ -47,3 +47,15 @@ def column_sums(values: Array, out: Array) -> None:
     for i in range(values.shape[0]):
         for j in range(values.shape[1]):
             out[j] += values[i, j]
+
+
+def warm_up() -> None:
+    """Compiles for float32 matrices and for biases that may be shared and so read-only."""
+    values, sums = np.zeros((1, 2), dtype=np.float32), np.zeros(2, dtype=np.float32)
+    shared = np.zeros(2, dtype=np.float32)
+    shared.flags.writeable = False
+    for bias in (sums, shared):
+        add_bias(values, bias)
+        add_bias_relu(values, bias)
+    relu_gradient(values, values, values, sums)
+    column_sums(values, sums)

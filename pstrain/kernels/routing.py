@@ -126,3 +126,8 @@ def route(
         return unique[:count], offsets, inverse, bad
     grouped, offsets = _group(unique[:count], inverse, starts)
     return grouped, offsets, inverse, bad
+
+
+def warm_up() -> None:
+    """Compiles for one shard and for several."""
+    route(np.zeros(1, np.int64), np.array([0, 1, 2], np.int64))

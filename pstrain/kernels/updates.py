@@ -88,3 +88,19 @@ def adagrad_all(slab: F32, width: int, gradients: F32, hyper: F32) -> None:
             a = slab[row, width + column] + g * g
             slab[row, width + column] = a
             slab[row, column] -= rate * g / np.sqrt(a + epsilon)
+
+
+def warm_up() -> None:
+    """Compiles for gradients made here and for those received, which are read-only."""
+    slab, ids = np.zeros((1, 2), np.float32), np.zeros(1, np.int64)
+    gradients, hyper = np.zeros((1, 1), np.float32), np.ones(2, np.float32)
+    received, received_ids = gradients.copy(), ids.copy()
+    received.flags.writeable = False
+    received_ids.flags.writeable = False
+    for rows, values in ((ids, gradients), (received_ids, received)):
+        first_outside(rows, 0, 1)
+        gather_rows(slab, 1, 0, rows, gradients)
+        for one in (sgd_rows, adagrad_rows):
+            one(slab, 1, 0, rows, values, hyper)
+        for every in (sgd_all, adagrad_all):
+            every(slab, 1, values, hyper)

@@ -120,12 +120,14 @@ class WideDeepTable(Layer):
         rows = looked_up(self.variables[0], lookup)
         bias = whole(self.variables[1], values[1])
         fields, size = self.fields, len(inputs)
-        matrix = _padded_matrix(size, fields * self.dim + inputs.dense.shape[1])
+        embedded = fields * self.dim
+        padded = _padded_matrix(size, embedded + inputs.dense.shape[1])
         wide = np.empty((size, 1), dtype=np.float32)
         kernels.gather_wide_deep(
-            lookup.rows, bias.value, lookup.inverse, fields, matrix, wide.reshape(-1)
+            lookup.rows, bias.value, lookup.inverse, fields, padded, wide.reshape(-1)
         )
-        matrix[:, fields * self.dim :] = inputs.dense
+        matrix = padded[:, : embedded + inputs.dense.shape[1]]
+        matrix[:, embedded:] = inputs.dense
         outputs = (Tensor(matrix), Tensor(wide))
 
         def backward(
@@ -142,6 +144,6 @@ class WideDeepTable(Layer):
 
 
 def _padded_matrix(rows: int, width: int) -> NDArray[np.float32]:
-    """An empty matrix whose rows start on multiples of a cache line from each other."""
+    """An empty matrix of at least ``width`` columns, whose rows are whole cache lines."""
     stride = -(-width // _FLOATS_PER_LINE) * _FLOATS_PER_LINE
-    return buffers.empty((rows, stride))[:, :width]
+    return buffers.empty((rows, stride))

@@ -1,4 +1,4 @@
-"""How well probabilities tell two classes apart: area under the ROC curve, share of right answers."""
+"""How well probabilities tell two classes apart: area under the ROC curve, right answers."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from pstrain.strategy import get_strategy, has_strategy
 from pstrain.tape import Tensor
 from pstrain.vocabulary import Fetch
 
-Batch = pa.RecordBatch | Features | Mapping[str, Any]
+Batch: TypeAlias = "pa.RecordBatch | Features | Mapping[str, Any]"
 
 
 class Model(ABC):

@@ -54,9 +54,7 @@ class Optimizer:
                 f"the optimizer and the variables it is to change ({names}, ...) live in "
                 "different places: create both inside the same strategy.scope(), or both outside"
             )
-        gradients.parameters.apply(
-            gradients.updates, self.spec, iterations=self.iterations.spec
-        )
+        gradients.parameters.apply(gradients.updates, self.spec, iterations=self.iterations.spec)
 
     def get_config(self) -> dict[str, Any]:
         """JSON form, from which :func:`pstrain.optimizers.from_config` makes the same rule."""

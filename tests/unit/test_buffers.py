@@ -1,0 +1,76 @@
+"""Reuse of large arrays must never be seen by whoever still holds one."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from pstrain import buffers
+
+SHAPE = (300, 100)
+
+
+@pytest.fixture(autouse=True)
+def _own_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffers, "_owned", threading.local())
+
+
+def _address(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def test_memory_comes_back_once_nobody_holds_it() -> None:
+    first = buffers.empty(SHAPE)
+    address = _address(first)
+    second = buffers.empty(SHAPE)
+    assert _address(second) != address
+    del first
+    assert _address(buffers.empty(SHAPE)) == address
+
+
+def test_a_view_keeps_the_memory() -> None:
+    array = buffers.empty(SHAPE)
+    address, view = _address(array), array[10:, 3:].T
+    del array
+    assert _address(buffers.empty(SHAPE)) != address
+    del view
+    assert _address(buffers.empty(SHAPE)) == address
+
+
+def test_zeros_are_zeros_in_used_memory() -> None:
+    buffers.empty(SHAPE).fill(7)
+    assert not buffers.zeros(SHAPE).any()
+
+
+def test_a_slightly_smaller_array_fits_and_a_much_smaller_one_does_not() -> None:
+    address = _address(buffers.empty(SHAPE))
+    assert _address(buffers.empty((290, 100))) == address
+    assert _address(buffers.empty((100, 200))) == address
+    assert _address(buffers.empty((120, 100))) != address
+
+
+def test_small_arrays_are_not_kept() -> None:
+    buffers.empty((4, 4))
+    assert buffers.held_bytes() == 0
+
+
+def test_what_a_thread_keeps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffers, "LIMIT_BYTES", 300_000)
+    held = [buffers.empty(SHAPE) for _ in range(5)]
+    assert buffers.held_bytes() <= 300_000
+    for index, array in enumerate(held):
+        array.fill(index)
+    assert [array[0, 0] for array in held] == [0, 1, 2, 3, 4]
+    assert buffers.empty((1000, 1000)).shape == (1000, 1000)
+
+
+def test_threads_share_nothing() -> None:
+    buffers.empty(SHAPE)
+    seen: list[int] = []
+    thread = threading.Thread(target=lambda: seen.append(buffers.held_bytes()))
+    thread.start()
+    thread.join(10)
+    assert seen == [0]
+    assert buffers.held_bytes() > 0

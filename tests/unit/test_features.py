@@ -1,0 +1,263 @@
+"""Feature encoding: types, nulls, slices, errors, and ids that are the same in every process."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pstrain.errors import DataError, InvalidArgumentError
+from pstrain.features import Category, Features, FeatureSchema
+
+ONE_HASHED = FeatureSchema(categorical={"c": Category(1000)}, label=None)
+ONE_PLAIN = FeatureSchema(categorical={"c": Category(1000, hashed=False)}, label=None)
+ONE_DENSE = FeatureSchema(dense=["x"], label=None)
+
+
+def _ids(schema: FeatureSchema, column: pa.Array) -> list[int]:
+    return schema.encode(pa.RecordBatch.from_arrays([column], ["c"])).ids[:, 0].tolist()
+
+
+def _dense(column: pa.Array, schema: FeatureSchema = ONE_DENSE) -> list[float]:
+    return schema.encode(pa.RecordBatch.from_arrays([column], ["x"])).dense[:, 0].tolist()
+
+
+def test_columns_become_matrices_in_the_order_of_the_schema() -> None:
+    schema = FeatureSchema(
+        dense=["b", "a"], categorical={"d": Category(10, False), "c": Category(5, False)}
+    )
+    batch = pa.RecordBatch.from_pydict(
+        {"a": [1.0, 2.0], "b": [3.0, 4.0], "c": [0, 4], "d": [9, 1], "label": [True, False]}
+    )
+    features = schema.encode(batch)
+    assert features.dense.dtype == np.float32
+    assert features.ids.dtype == np.int64
+    assert features.dense.tolist() == [[3, 1], [4, 2]]
+    assert features.ids.tolist() == [[9, 11], [1, 15]]
+    assert features.labels is not None
+    assert features.labels.tolist() == [1.0, 0.0]
+    assert (schema.vocabulary_sizes, schema.table_rows, len(features)) == ((11, 6), 17, 2)
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [
+        pa.int8(),
+        pa.int16(),
+        pa.int32(),
+        pa.int64(),
+        pa.uint8(),
+        pa.uint16(),
+        pa.uint32(),
+        pa.uint64(),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("schema", [ONE_HASHED, ONE_PLAIN], ids=["hashed", "plain"])
+def test_an_integer_gets_the_same_id_in_every_width(type_: pa.DataType, schema: Any) -> None:
+    values = [0, 1, None, 100, 7]
+    expected = _ids(schema, pa.array(values, pa.int64()))
+    assert _ids(schema, pa.array(values, type_)) == expected
+    assert _ids(schema, pa.array([5, *values, 5], type_).slice(1, 5)) == expected
+    assert expected[2] == 1000
+    if schema is ONE_PLAIN:
+        assert expected == [0, 1, 1000, 100, 7]
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [
+        pa.string(),
+        pa.large_string(),
+        pa.string_view(),
+        pa.binary(),
+        pa.large_binary(),
+        pa.dictionary(pa.int8(), pa.string()),
+        pa.dictionary(pa.int32(), pa.string()),
+    ],
+    ids=str,
+)
+def test_a_string_gets_the_same_id_in_every_layout(type_: pa.DataType) -> None:
+    values = ["", "a", None, "abc", "é" * 40]
+    expected = [
+        (0xEF46DB3751D8E999 >> 32) * 1000 >> 32,
+        (0xD24EC4F1A98C6E5B >> 32) * 1000 >> 32,
+        1000,
+        (0x44BC2CF5AD770999 >> 32) * 1000 >> 32,
+    ]
+    assert _ids(ONE_HASHED, pa.array(values).cast(type_))[:4] == expected
+    sliced = pa.array(["x", *values, "y"]).cast(type_).slice(1, 5)
+    assert _ids(ONE_HASHED, sliced)[:4] == expected
+    assert _ids(ONE_HASHED, sliced)[4] == _ids(ONE_HASHED, pa.array(values))[4]
+
+
+def test_null_values_inside_a_dictionary_are_nulls() -> None:
+    indices = pa.array([0, 1, None], pa.int8())
+    column = pa.DictionaryArray.from_arrays(indices, pa.array(["a", None]))
+    assert _ids(ONE_HASHED, column)[1:] == [1000, 1000]
+
+
+def test_booleans_are_categories() -> None:
+    assert _ids(ONE_PLAIN, pa.array([True, None, False])) == [1, 1000, 0]
+    assert _ids(ONE_PLAIN, pa.array([True, True, None, False]).slice(1)) == [1, 1000, 0]
+
+
+@pytest.mark.parametrize("type_", [pa.int32(), pa.string()], ids=str)
+def test_columns_may_be_empty_or_all_null(type_: pa.DataType) -> None:
+    assert _ids(ONE_HASHED, pa.array([], type_)) == []
+    assert _ids(ONE_HASHED, pa.nulls(2, type_)) == [1000, 1000]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pa.array([3, 1000]), r"'c', row 1: id 1000 is outside \[0, 1000\)"),
+        (pa.array([None, -1]), r"'c', row 1: id -1 is outside"),
+        (pa.array(["a"]), "not hashed"),
+        (pa.array([1.5]), "make it a dense column"),
+        (pa.array([[1]]), "cast it to numbers"),
+    ],
+)
+def test_a_wrong_category_is_named(column: pa.Array, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        _ids(ONE_PLAIN, column)
+
+
+@pytest.mark.parametrize(
+    "type_", [pa.float16(), pa.float32(), pa.float64(), pa.int8(), pa.uint32(), pa.bool_()], ids=str
+)
+def test_dense_columns_of_every_number_type(type_: pa.DataType) -> None:
+    column = pa.array([9, 1, 0, 1]).cast(type_)
+    assert _dense(column.slice(1)) == [1.0, 0.0, 1.0]
+
+
+def test_holes_in_a_dense_column_become_its_mean() -> None:
+    column = pa.array([1.0, None, float("nan"), 4.0])
+    assert _dense(column) == [1.0, 0.0, 0.0, 4.0]
+    schema = FeatureSchema(dense=["x"], label=None, normalization={"x": (2.0, 4.0)})
+    assert _dense(column, schema) == [-0.25, 0.0, 0.0, 0.5]
+
+
+@pytest.mark.parametrize("value", [float("inf"), 1e39])
+def test_an_infinite_dense_value_is_named(value: float) -> None:
+    with pytest.raises(DataError, match=r"dense column 'x', row 1: .* not a finite float32"):
+        _dense(pa.array([0.0, value]))
+
+
+def test_text_is_no_dense_column() -> None:
+    with pytest.raises(DataError, match="dense column 'x' holds string"):
+        _dense(pa.array(["a"]))
+
+
+def _labels(column: pa.Array) -> list[float]:
+    schema = FeatureSchema(dense=["x"], label="y")
+    batch = pa.RecordBatch.from_arrays([pa.array(np.zeros(len(column))), column], ["x", "y"])
+    found = schema.encode(batch).labels
+    assert found is not None
+    return found.tolist()
+
+
+@pytest.mark.parametrize("values", [[True, False], [1, 0], [1.0, 0.0]])
+def test_labels_are_zero_and_one(values: list[Any]) -> None:
+    assert _labels(pa.array(values)) == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pa.array([0, 1, 2]), "'y' must hold the two values 0 and 1, found 0, 1, 2"),
+        (pa.array([-1, 1]), "found -1, 1"),
+        (pa.array(range(10)), r"found 0, 1, 2, 3, 4, 5, \.\.\."),
+        (pa.array([0.5, 1.0]), r"found 0\.5, 1\.0"),
+        (pa.array([0, None]), "'y' holds 1 nulls"),
+        (pa.array(["yes", "no"]), r"'y' holds string \('yes', 'no'\)"),
+    ],
+)
+def test_other_labels_are_named_with_their_column(column: pa.Array, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        _labels(column)
+
+
+def test_missing_columns_are_named() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"lacks c; it has z"):
+        ONE_HASHED.encode(pa.RecordBatch.from_pydict({"z": [1]}))
+
+
+def test_a_mapping_and_a_table_are_taken_as_batches() -> None:
+    expected = ONE_PLAIN.encode(pa.RecordBatch.from_pydict({"c": [1, 2]})).ids.tolist()
+    assert ONE_PLAIN.encode({"c": np.array([1, 2])}).ids.tolist() == expected
+    table = pa.table({"c": pa.chunked_array([[1], [2]])})
+    assert ONE_PLAIN.encode(table).ids.tolist() == expected
+    with pytest.raises(InvalidArgumentError, match="got int"):
+        ONE_PLAIN.encode(3)  # type: ignore[arg-type]
+
+
+def test_an_arrow_schema_says_what_each_column_is() -> None:
+    arrow = pa.schema(
+        [
+            ("f", pa.float64()),
+            ("i", pa.int32()),
+            ("s", pa.string()),
+            ("b", pa.bool_()),
+            ("d", pa.dictionary(pa.int8(), pa.string())),
+            ("y", pa.int64()),
+        ]
+    )
+    schema = FeatureSchema.from_arrow(arrow, label="y", buckets=64)
+    assert schema.dense == ("f",)
+    assert schema.categorical == {name: Category(64) for name in "isbd"}
+    assert FeatureSchema.of(schema) is schema
+    assert FeatureSchema.of(pa.table({"f": [0.5], "label": [1]})).dense == ("f",)
+    with pytest.raises(InvalidArgumentError, match="label column 'label' is not among f, i"):
+        FeatureSchema.from_arrow(arrow)
+    with pytest.raises(InvalidArgumentError, match="'when' has type timestamp"):
+        FeatureSchema.from_arrow(pa.schema([("when", pa.timestamp("s"))]), label=None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "at least one feature"),
+        ({"dense": ["a", "a"]}, "named twice: a"),
+        ({"dense": ["a"], "label": "a"}, "both the label and a feature"),
+        ({"dense": ["a"], "normalization": {"b": (0, 1)}}, "normalization given for b"),
+    ],
+)
+def test_a_contradictory_schema_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        FeatureSchema(**arguments)
+
+
+@pytest.mark.parametrize("buckets", [0, 2**31])
+def test_buckets_are_bounded(buckets: int) -> None:
+    with pytest.raises(InvalidArgumentError, match="buckets must be"):
+        Category(buckets)
+
+
+def test_normalisation_is_learned_from_batches() -> None:
+    batches = [
+        pa.RecordBatch.from_pydict({"x": pa.array([1.0, 2.0, None])}),
+        pa.RecordBatch.from_pydict({"x": pa.array([6.0, float("nan")])}),
+    ]
+    mean, std = ONE_DENSE.normalized(batches).normalization["x"]
+    assert (mean, std) == pytest.approx((3.0, np.std([1, 2, 6])))
+    constant = [pa.RecordBatch.from_pydict({"x": [4.0, 4.0]})]
+    assert ONE_DENSE.normalized(constant).normalization["x"] == (4.0, 1.0)
+
+
+def test_a_schema_survives_json() -> None:
+    schema = FeatureSchema(
+        dense=["x"],
+        categorical={"c": Category(7), "d": Category(3, hashed=False)},
+        normalization={"x": (1.5, 2.0)},
+    )
+    assert FeatureSchema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
+    with pytest.raises(DataError, match="not a feature schema"):
+        FeatureSchema.from_json({"dense": ["x"]})
+
+
+def test_features_know_their_number_of_rows() -> None:
+    assert len(Features(np.zeros((3, 0), np.float32), np.zeros((3, 1), np.int64), None)) == 3

@@ -1,0 +1,67 @@
+"""Initializers: what variables start with, wherever their rows live."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from pstrain import initializers
+from pstrain.variable import create_variable, local_parameters
+from pstrain.vocabulary import InitializerSpec
+
+
+@pytest.fixture(autouse=True)
+def _own_parameters() -> Iterator[None]:
+    with local_parameters():
+        yield
+
+
+def _values(spec: InitializerSpec, *shape: int) -> np.ndarray:
+    return create_variable(spec, shape=shape, name="x").numpy()
+
+
+def test_constants() -> None:
+    assert (_values(initializers.zeros(), 3) == 0).all()
+    assert (_values(initializers.ones(), 3) == 1).all()
+    assert (_values(initializers.constant(0.5), 2, 2) == 0.5).all()
+
+
+def test_uniform_values_fill_their_interval() -> None:
+    values = _values(initializers.uniform(-1, 3), 2000, 2)
+    assert values.min() >= -1
+    assert values.max() < 3
+    assert values.mean() == pytest.approx(1.0, abs=0.1)
+    assert values.std() == pytest.approx(4 / math.sqrt(12), rel=0.05)
+
+
+def test_glorot_limits_follow_the_fans() -> None:
+    values = _values(initializers.glorot_uniform(40, 20), 40, 20)
+    limit = math.sqrt(6 / 60)
+    assert 0.9 * limit < np.abs(values).max() <= limit
+
+
+def test_normal_values_and_their_truncation() -> None:
+    values = _values(initializers.normal(1.0, 2.0), 4000)
+    assert (values.mean(), values.std()) == pytest.approx((1.0, 2.0), rel=0.1)
+    cut = _values(initializers.truncated_normal(1.0, 2.0), 4000)
+    assert np.abs(cut - 1.0).max() <= 4.0 + 1e-5
+    assert np.abs(values - 1.0).max() > 4.0
+
+
+@pytest.mark.parametrize("make", [initializers.uniform, initializers.normal])
+def test_leading_columns_can_start_at_zero(make: object) -> None:
+    values = _values(make(zero_columns=2), 10, 4)  # type: ignore[operator]
+    assert not values[:, :2].any()
+    assert values[:, 2:].all()
+
+
+def test_seeds_tell_variables_apart() -> None:
+    seeds = {initializers.seed_for(name, seed) for name in "abc" for seed in range(5)}
+    assert len(seeds) == 15
+    same = initializers.uniform(seed=initializers.seed_for("a"))
+    other = initializers.uniform(seed=initializers.seed_for("b"))
+    np.testing.assert_array_equal(_values(same, 5), _values(same, 5))
+    assert (_values(same, 5) != _values(other, 5)).any()

@@ -1,0 +1,60 @@
+"""Gather and scatter kernels against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pstrain.kernels import embedding
+
+FIELDS, DIM, UNIQUE, EXAMPLES = 3, 4, 6, 5
+
+
+@pytest.fixture
+def inverse() -> np.ndarray:
+    return np.random.default_rng(1).integers(0, UNIQUE, EXAMPLES * FIELDS).astype(np.int32)
+
+
+def _random(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
+
+
+def test_gather_puts_the_rows_of_an_example_side_by_side(inverse: np.ndarray) -> None:
+    rows = _random(UNIQUE, DIM)
+    out = np.full((EXAMPLES, FIELDS * DIM + 2), 7.0, dtype=np.float32)
+    embedding.gather_fields(rows, inverse, FIELDS, out)
+    np.testing.assert_array_equal(out[:, :-2], rows[inverse].reshape(EXAMPLES, -1))
+    assert (out[:, -2:] == 7.0).all()
+
+
+def test_scatter_sums_the_gradients_of_repeated_ids(inverse: np.ndarray) -> None:
+    gradient = _random(EXAMPLES, FIELDS * DIM + 2)
+    out = _random(UNIQUE, DIM)
+    expected = out.copy()
+    np.add.at(expected, inverse, gradient[:, : FIELDS * DIM].reshape(-1, DIM))
+    embedding.scatter_fields(gradient, inverse, FIELDS, out)
+    np.testing.assert_allclose(out, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dim", [0, 1, 4, 16, 17, 32])
+def test_wide_and_deep_parts_of_a_row_are_gathered_together(inverse: np.ndarray, dim: int) -> None:
+    rows, bias = _random(UNIQUE, 1 + dim), _random(1)
+    out = np.full((EXAMPLES, FIELDS * dim + 1), 7.0, dtype=np.float32)
+    wide = np.empty(EXAMPLES, dtype=np.float32)
+    embedding.gather_wide_deep(rows, bias, inverse, FIELDS, out, wide)
+    np.testing.assert_array_equal(out[:, :-1], rows[inverse, 1:].reshape(EXAMPLES, -1))
+    assert (out[:, -1] == 7.0).all()
+    sums = bias + rows[inverse, 0].reshape(EXAMPLES, FIELDS).sum(axis=1)
+    np.testing.assert_allclose(wide, sums, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dim", [0, 1, 4, 16, 17, 32])
+def test_wide_and_deep_gradients_are_scattered_together(inverse: np.ndarray, dim: int) -> None:
+    gradient, wide = _random(EXAMPLES, FIELDS * dim + 1), _random(EXAMPLES)
+    out = _random(UNIQUE, 1 + dim)
+    expected = out.copy()
+    np.add.at(expected[:, 0], inverse, np.repeat(wide, FIELDS))
+    deep = np.ascontiguousarray(gradient[:, : FIELDS * dim]).reshape(EXAMPLES * FIELDS, dim)
+    np.add.at(expected[:, 1:], inverse, deep)
+    embedding.scatter_wide_deep(gradient, wide, inverse, FIELDS, out)
+    np.testing.assert_allclose(out, expected, rtol=1e-5)

@@ -1,0 +1,56 @@
+"""After the warm-up a step compiles nothing."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numba.core.dispatcher import Dispatcher
+
+from pstrain import kernels
+from pstrain.features import Category, FeatureSchema
+from pstrain.metrics import AUC, Accuracy, LogLoss
+from pstrain.models import WideDeep
+from pstrain.optimizers import Adagrad
+from pstrain.tape import GradientTape
+from pstrain.variable import local_parameters
+
+
+def _compiled() -> dict[str, list[Any]]:
+    found = {}
+    for module in pkgutil.iter_modules(kernels.__path__):
+        for name, value in vars(importlib.import_module(f"pstrain.kernels.{module.name}")).items():
+            if isinstance(value, Dispatcher) and not name.startswith("_"):
+                found[f"{module.name}.{name}"] = list(value.signatures)
+    return found
+
+
+def test_a_step_after_the_warm_up_compiles_nothing() -> None:
+    reports: list[str] = []
+    kernels.warm_up(reports.append)
+    assert {"compiled hashing", "compiled embedding", "compiled network"} <= set(reports)
+    before = _compiled()
+    random = np.random.default_rng(0)
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "x": random.normal(size=50),
+            "c": random.integers(0, 9, 50),
+            "s": [str(k % 5) for k in range(50)],
+            "label": random.integers(0, 2, 50),
+        }
+    )
+    categories = {"c": Category(9, hashed=False), "s": Category(20)}
+    with local_parameters():
+        model = WideDeep(FeatureSchema(dense=["x"], categorical=categories), dim=4)
+        optimizer = Adagrad(0.1)
+        for rows in (50, 17):
+            with GradientTape() as tape:
+                loss = model.loss(batch.slice(0, rows))
+            optimizer.apply_gradients(tape.gradients(loss))
+        probabilities = model.predict_on_batch(batch)
+        for metric in (AUC(), Accuracy(), LogLoss()):
+            metric.update_state(batch.column("label").to_numpy(), probabilities)
+    assert _compiled() == before

@@ -1,0 +1,164 @@
+"""Layers: values against NumPy, gradients against finite differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.features import Features
+from pstrain.layers import Dense, Embedding, WideDeepTable
+from pstrain.tape import GradientTape, Tensor, record
+from pstrain.variable import local_parameters
+
+RANDOM = np.random.default_rng(5)
+
+
+@pytest.fixture(autouse=True)
+def _own_parameters() -> Iterator[None]:
+    with local_parameters():
+        yield
+
+
+def _weighted(tensor: Tensor) -> Tensor:
+    """A scalar in which every output counts differently."""
+    weights = np.sin(np.arange(tensor.value.size)).astype(np.float32).reshape(tensor.shape)
+    total = np.sum(tensor.value * weights, dtype=np.float64)
+    return record(Tensor(total), (tensor,), lambda grad: (weights * grad).astype(np.float32))
+
+
+def _numeric(variable: Any, loss: Callable[[], float], step: float = 1e-2) -> np.ndarray:
+    """Central differences; the layers are piecewise linear, so a large step costs no accuracy."""
+    start = variable.numpy()
+    found = np.zeros_like(start)
+    for index in np.ndindex(*start.shape):
+        values = []
+        for sign in (1, -1):
+            moved = start.copy()
+            moved[index] += sign * step
+            variable.assign(moved)
+            values.append(loss())
+        found[index] = (values[0] - values[1]) / (2 * step)
+    variable.assign(start)
+    return found
+
+
+def _check(variables: list[Any], forward: Callable[[], Tensor]) -> None:
+    for variable in variables:
+        with GradientTape() as tape:
+            loss = forward()
+        update = tape.gradients(loss).of(variable)
+        full = np.zeros(variable.shape, dtype=np.float32)
+        if update.lookup is None:
+            full[...] = update.gradient
+        else:
+            full[update.lookup.unique] = update.gradient
+        expected = _numeric(variable, lambda: float(forward()))
+        np.testing.assert_allclose(full, expected, rtol=2e-3, atol=2e-3, err_msg=variable.name)
+
+
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("use_bias", [True, False])
+def test_dense_gradients(activation: Any, use_bias: bool) -> None:
+    layer = Dense(3, activation, input_size=4, use_bias=use_bias)
+    inputs = RANDOM.normal(size=(6, 4)).astype(np.float32)
+    _check(layer.variables, lambda: _weighted(layer(inputs)))
+
+
+def test_dense_gradients_flow_to_its_inputs() -> None:
+    first, second = Dense(4, "relu", input_size=2, name="a"), Dense(3, input_size=4, name="b")
+    inputs = RANDOM.normal(size=(5, 2)).astype(np.float32)
+    _check(first.variables + second.variables, lambda: _weighted(second(first(inputs))))
+
+
+def test_dense_computes_what_its_name_says() -> None:
+    layer = Dense(3, "relu", input_size=4)
+    layer.variables[1].assign(np.float32([0.5, -0.5, 0.0]))
+    inputs = RANDOM.normal(size=(6, 4)).astype(np.float32)
+    kernel, bias = (variable.numpy() for variable in layer.variables)
+    output = layer(inputs)
+    assert output.dtype == np.float32
+    np.testing.assert_allclose(output, np.maximum(inputs @ kernel + bias, 0), rtol=1e-5)
+
+
+def test_dense_learns_its_input_size_from_the_first_call() -> None:
+    layer = Dense(3)
+    with pytest.raises(FailedPreconditionError, match="no variables yet"):
+        layer.requests(np.zeros((1, 2)))
+    assert layer(np.zeros((1, 2), dtype=np.float32)).shape == (1, 3)
+    with pytest.raises(InvalidArgumentError, match="built for 2 inputs, got 4"):
+        layer(np.zeros((1, 4), dtype=np.float32))
+
+
+@pytest.mark.parametrize("arguments", [{"units": 0}, {"units": 2, "activation": "tanh"}])
+def test_dense_names_a_wrong_argument(arguments: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match="layer 'dense'"):
+        Dense(**arguments, input_size=1)
+
+
+def test_embedding_gradients_count_repeated_ids() -> None:
+    layer = Embedding([3, 4], 2)
+    ids = np.array([[0, 3], [2, 3], [0, 0]])
+    _check(layer.variables, lambda: _weighted(layer(ids)))
+
+
+def test_embedding_fields_share_one_table() -> None:
+    layer = Embedding([3, 4], 2)
+    table = layer.variables[0].numpy()
+    assert table.shape == (7, 2)
+    np.testing.assert_array_equal(layer(np.array([[2, 0]])), [[*table[2], *table[3]]])
+
+
+def test_embedding_of_one_field_takes_a_vector() -> None:
+    layer = Embedding(5, 2)
+    np.testing.assert_array_equal(layer(np.array([4, 1])), layer.variables[0].numpy()[[4, 1]])
+
+
+@pytest.mark.parametrize("bad", [[0, 4], [-1, 0]])
+def test_embedding_names_an_id_out_of_range(bad: list[int]) -> None:
+    layer = Embedding([3, 4], 2)
+    with pytest.raises(InvalidArgumentError, match=r"row 1, field \d is outside"):
+        layer(np.array([[0, 0], bad]))
+
+
+def test_embedding_refuses_another_number_of_fields() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"ids \[n, 2\], got \(1, 3\)"):
+        Embedding([3, 4], 2)(np.array([[0, 0, 0]]))
+
+
+def _features() -> Features:
+    ids = np.array([[0, 3], [2, 3], [0, 6]], dtype=np.int64)
+    return Features(RANDOM.normal(size=(3, 2)).astype(np.float32), ids, None)
+
+
+def test_wide_deep_table_makes_the_matrix_and_the_wide_sum() -> None:
+    layer, features = WideDeepTable(7, 2, 3), _features()
+    table = layer.variables[0].numpy()
+    assert not table[:, 0].any()
+    assert table[:, 1:].all()
+    layer.variables[0].assign(table + 1)
+    layer.variables[1].assign(np.float32([0.25]))
+    table = layer.variables[0].numpy()
+    matrix, wide = layer(features)
+    deep = table[features.ids, 1:].reshape(3, 6)
+    np.testing.assert_array_equal(matrix, np.hstack([deep, features.dense]))
+    np.testing.assert_allclose(wide, table[features.ids, 0].sum(axis=1, keepdims=True) + 0.25)
+
+
+def test_wide_deep_table_gradients() -> None:
+    layer, features = WideDeepTable(7, 2, 3), _features()
+
+    def both() -> Tensor:
+        matrix, wide = layer(features)
+        return _weighted(matrix) + _weighted(wide)
+
+    _check(layer.variables, both)
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_wide_deep_table_gradients_where_one_part_is_not_used(part: int) -> None:
+    layer, features = WideDeepTable(7, 2, 3), _features()
+    _check(layer.variables[:1], lambda: _weighted(layer(features)[part]))

@@ -1,0 +1,49 @@
+"""Loss functions: values, gradients, refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import log_loss
+
+from pstrain.errors import InvalidArgumentError
+from pstrain.layers.base import whole
+from pstrain.losses import BinaryCrossentropy, sigmoid
+from pstrain.tape import GradientTape, Tensor
+from pstrain.variable import Variable, local_parameters
+
+LABELS = np.array([0, 1, 1, 0])
+LOGITS = np.array([-1.0, 2.0, -0.5, 3.0], dtype=np.float32)
+
+
+def test_loss_of_logits_and_of_probabilities_agree_with_sklearn() -> None:
+    expected = log_loss(LABELS, 1 / (1 + np.exp(-LOGITS)))
+    assert float(BinaryCrossentropy()(LABELS, LOGITS)) == pytest.approx(expected, rel=1e-6)
+    from_probabilities = BinaryCrossentropy(from_logits=False)(LABELS, sigmoid(LOGITS))
+    assert float(from_probabilities) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("from_logits", [True, False])
+def test_gradient_of_the_loss(from_logits: bool) -> None:
+    loss = BinaryCrossentropy(from_logits=from_logits)
+    start = LOGITS if from_logits else sigmoid(LOGITS)
+    with local_parameters():
+        variable = Variable(start[:, None], name="predictions")
+        with GradientTape() as tape:
+            mean = loss(LABELS, whole(variable, variable.numpy()))
+        gradient = tape.gradients(mean).of(variable).gradient
+    assert gradient.shape == (4, 1)
+    for k in range(4):
+        moved = np.eye(4, dtype=np.float32)[k] * 2e-3
+        slope = (float(loss(LABELS, start + moved)) - float(loss(LABELS, start - moved))) / 4e-3
+        assert gradient[k, 0] == pytest.approx(slope, rel=1e-2)
+
+
+def test_more_labels_than_predictions_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="4 labels for 3 predictions"):
+        BinaryCrossentropy()(LABELS, Tensor(LOGITS[:3]))
+
+
+def test_sigmoid_keeps_the_shape() -> None:
+    assert sigmoid(LOGITS.reshape(2, 2)).shape == (2, 2)
+    assert sigmoid(LOGITS).dtype == np.float32

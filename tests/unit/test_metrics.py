@@ -1,0 +1,152 @@
+"""Metrics: values against sklearn, and merging that no grouping of the examples can change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
+
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.metrics import AUC, Accuracy, LogLoss, Mean, Metric
+from pstrain.parameters import step_scope
+from pstrain.variable import LocalPlacement, local_parameters
+from pstrain.vocabulary import StepToken
+
+KINDS = [AUC, Accuracy, LogLoss]
+
+
+@pytest.fixture(autouse=True)
+def _own_parameters() -> Iterator[None]:
+    with local_parameters():
+        yield
+
+
+def _examples(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, 2, rows)
+    scores = np.clip(random.normal(0.4 + 0.2 * labels, 0.2), 0.001, 0.999)
+    return labels, scores.astype(np.float32)
+
+
+def _value(metric: Metric, labels: np.ndarray, probabilities: np.ndarray) -> float:
+    return metric.compute(metric.update(metric.initial_state(), labels, probabilities))
+
+
+def test_values_agree_with_sklearn() -> None:
+    labels, probabilities = _examples(5000)
+    assert _value(AUC(), labels, probabilities) == pytest.approx(
+        roc_auc_score(labels, probabilities), abs=1e-4
+    )
+    expected = accuracy_score(labels, probabilities > 0.5)
+    assert _value(Accuracy(), labels, probabilities) == pytest.approx(expected, abs=1e-12)
+    exact = log_loss(labels, probabilities.astype(np.float64))
+    assert _value(LogLoss(), labels, probabilities) == pytest.approx(exact, rel=1e-9)
+
+
+def test_auc_counts_ties_as_half() -> None:
+    random = np.random.default_rng(4)
+    labels = random.integers(0, 2, 300)
+    probabilities = (random.integers(0, 8, 300) / 8).astype(np.float32)
+    assert _value(AUC(), labels, probabilities) == pytest.approx(
+        roc_auc_score(labels, probabilities), abs=1e-12
+    )
+    assert _value(AUC(), [0, 1], [0.0, 1.0]) == 1.0
+    assert _value(AUC(), [1, 0], [0.0, 1.0]) == 0.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_merging_any_grouping_gives_the_same_number_to_the_last_bit(kind: type) -> None:
+    metric, (labels, probabilities) = kind(), _examples(1000, seed=1)
+    whole = _value(metric, labels, probabilities)
+    random = np.random.default_rng(2)
+    for _ in range(5):
+        order = random.permutation(1000)
+        state = metric.initial_state()
+        for part in np.array_split(order, random.integers(1, 20)):
+            other = metric.update(metric.initial_state(), labels[part], probabilities[part])
+            state = metric.merge(state, other)
+        assert metric.compute(state) == whole
+
+
+@given(st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=30), st.randoms())
+def test_a_mean_is_the_rounded_exact_mean_in_any_order(values: list[float], random: object) -> None:
+    from fractions import Fraction
+
+    metric = Mean()
+    expected = float(sum(map(Fraction, values), Fraction(0)) / len(values))
+    random.shuffle(values)  # type: ignore[attr-defined]
+    state = metric.initial_state()
+    for value in values:
+        state = metric.merge(state, metric.update(metric.initial_state(), value))
+    assert metric.compute(state) == expected
+
+
+def test_a_mean_can_be_weighted() -> None:
+    metric = Mean()
+    metric.update_state([1.0, 2.0], [3.0, 1.0])
+    metric.update_state(9.0, 4.0)
+    assert metric.result() == (3 + 2 + 36) / 8
+    with pytest.raises(InvalidArgumentError, match="2 values and 1 weights"):
+        metric.update_state([1.0, 2.0], [1.0])
+
+
+def test_a_mean_shows_values_that_are_not_numbers() -> None:
+    metric = Mean()
+    metric.update_state([1.0, math.nan])
+    assert math.isnan(metric.result())
+    metric.reset_state()
+    metric.update_state(2.0)
+    assert metric.result() == 2.0
+
+
+@pytest.mark.parametrize("kind", [*KINDS, Mean])
+def test_without_examples_a_metric_is_nan(kind: type) -> None:
+    assert math.isnan(kind().result())
+
+
+def test_auc_of_one_class_is_nan() -> None:
+    assert math.isnan(_value(AUC(), np.ones(3), np.full(3, 0.5)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_object_keeps_what_it_was_given_until_reset(kind: type) -> None:
+    metric = kind()
+    for seed in range(3):
+        metric.update_state(*_examples(100, seed))
+    parts = [_examples(100, seed) for seed in range(3)]
+    labels, probabilities = (np.concatenate(column) for column in zip(*parts, strict=True))
+    assert metric.result() == _value(metric, labels, probabilities)
+    metric.reset_state()
+    assert math.isnan(metric.result())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("wrong", [1.5, -0.1, math.nan])
+def test_logits_and_nan_are_refused(kind: type, wrong: float) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"probabilities in \[0, 1\]"):
+        kind().update_state([0, 1], [0.5, wrong])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_different_lengths_are_refused(kind: type) -> None:
+    with pytest.raises(InvalidArgumentError, match="2 labels and 1 probabilities"):
+        kind().update_state([0, 1], [0.5])
+
+
+def test_a_closure_cannot_add_to_a_metric_of_its_own_process() -> None:
+    metric = Accuracy()
+    token = StepToken("session", 0, 0)
+    with step_scope(token), pytest.raises(FailedPreconditionError, match=r"strategy\.scope"):
+        metric.update_state([1], [0.9])
+
+
+def test_under_a_strategy_the_state_is_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not Accuracy().variables
+    monkeypatch.setattr("pstrain.metrics.base.LocalPlacement", int)
+    assert LocalPlacement is not int
+    assert len(Accuracy().variables) == 1

@@ -1,0 +1,197 @@
+"""Models: gradients against finite differences, learning, configuration, reuse by threads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pstrain import models
+from pstrain.errors import DataError, InvalidArgumentError
+from pstrain.features import Category, FeatureSchema
+from pstrain.models import LogisticRegression, Model, WideDeep
+from pstrain.optimizers import SGD, Adagrad
+from pstrain.tape import GradientTape
+from pstrain.variable import local_parameters
+
+SCHEMA = FeatureSchema(
+    dense=["x", "y"],
+    categorical={"color": Category(5, hashed=False), "shape": Category(3, hashed=False)},
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_parameters() -> Iterator[None]:
+    with local_parameters():
+        yield
+
+
+def _batch(rows: int = 32, seed: int = 0) -> pa.RecordBatch:
+    random = np.random.default_rng(seed)
+    color, x = random.integers(0, 5, rows), random.normal(size=rows)
+    return pa.RecordBatch.from_pydict(
+        {
+            "x": x.astype(np.float32),
+            "y": random.normal(size=rows),
+            "color": color,
+            "shape": random.integers(0, 3, rows).astype(np.int32),
+            "label": (x + (color == 2) * 3 > 0.5).astype(np.int64),
+        }
+    )
+
+
+def _model(kind: str) -> Model:
+    if kind == "linear":
+        return LogisticRegression(SCHEMA)
+    model = WideDeep(SCHEMA, dim=3, hidden=(6, 4))
+    # Away from the start, where wide weights and biases are all 0.
+    random = np.random.default_rng(11)
+    for variable in model.variables:
+        variable.assign_add(random.normal(scale=0.3, size=variable.shape).astype(np.float32))
+    return model
+
+
+@pytest.mark.parametrize("kind", ["linear", "wide_deep"])
+def test_gradients_of_the_loss(kind: str) -> None:
+    model, batch = _model(kind), _batch(16)
+    with GradientTape() as tape:
+        loss = model.loss(batch)
+    gradients = tape.gradients(loss)
+    assert len(gradients) == len(model.trainable_variables)
+    random = np.random.default_rng(1)
+    for variable in model.trainable_variables:
+        update = gradients.of(variable)
+        full = np.zeros(variable.shape, dtype=np.float32)
+        full[... if update.lookup is None else update.lookup.unique] = update.gradient
+        for _ in range(3):
+            direction = random.normal(size=variable.shape).astype(np.float32)
+            slope = _slope(model, batch, variable, direction)
+            expected = float(np.sum(full * direction, dtype=np.float64))
+            assert slope == pytest.approx(expected, rel=0.02, abs=2e-4), variable.name
+
+
+def _slope(model: Model, batch: pa.RecordBatch, variable: Any, direction: np.ndarray) -> float:
+    step, start = 2e-3, variable.numpy()
+    values = []
+    for sign in (1, -1):
+        variable.assign(start + np.float32(sign * step) * direction)
+        values.append(float(model.loss(batch)))
+    variable.assign(start)
+    return (values[0] - values[1]) / (2 * step)
+
+
+@pytest.mark.parametrize("kind", ["linear", "wide_deep"])
+@pytest.mark.parametrize("optimizer", [SGD(0.5), Adagrad(0.2)], ids=["sgd", "adagrad"])
+def test_training_finds_the_pattern(kind: str, optimizer: Any) -> None:
+    optimizer = type(optimizer)(optimizer.learning_rate)
+    model = _model(kind)
+    for step in range(150):
+        with GradientTape() as tape:
+            loss = model.loss(_batch(256, seed=step))
+        optimizer.apply_gradients(tape.gradients(loss))
+    unseen = _batch(500, seed=1000)
+    probabilities = model.predict_on_batch(unseen)
+    right = (probabilities > 0.5) == unseen.column("label").to_numpy()
+    assert right.mean() > 0.9
+    assert int(optimizer.iterations) == 150
+
+
+def test_a_new_logistic_regression_knows_nothing() -> None:
+    probabilities = LogisticRegression(FeatureSchema(categorical={"c": Category(4, False)}))
+    batch = pa.RecordBatch.from_pydict({"c": [0, 3, None]})
+    assert probabilities.predict_on_batch(batch).tolist() == [0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        FeatureSchema(dense=["x", "y"]),
+        FeatureSchema(categorical={"color": Category(5, hashed=True)}),
+    ],
+    ids=["dense only", "categorical only"],
+)
+def test_models_do_with_one_kind_of_column(schema: FeatureSchema) -> None:
+    model = LogisticRegression(schema)
+    with GradientTape() as tape:
+        loss = model.loss(_batch())
+    assert len(tape.gradients(loss)) == len(model.variables)
+    if schema.categorical:
+        assert WideDeep(schema).predict_on_batch(_batch()).shape == (32,)
+    else:
+        with pytest.raises(InvalidArgumentError, match="use LogisticRegression"):
+            WideDeep(schema)
+
+
+def test_one_fetch_serves_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, calls = _model("wide_deep"), []
+    fetch = model.parameters.fetch
+    monkeypatch.setattr(
+        model.parameters, "fetch", lambda requests: calls.append(len(requests)) or fetch(requests)
+    )
+    model.loss(_batch())
+    assert calls == [len(model.variables)]
+
+
+def test_predictions_are_float32_probabilities_and_need_no_labels() -> None:
+    model, batch = _model("wide_deep"), _batch()
+    probabilities = model.predict_on_batch(batch.drop_columns(["label"]))
+    assert probabilities.dtype == np.float32
+    assert ((probabilities > 0) & (probabilities < 1)).all()
+    np.testing.assert_array_equal(probabilities, model.predict_on_batch(batch))
+    with pytest.raises(DataError, match="no label column 'label'"):
+        model.loss(batch.drop_columns(["label"]))
+
+
+def test_a_batch_without_rows_has_a_loss_and_gradients() -> None:
+    model = _model("wide_deep")
+    with GradientTape() as tape:
+        loss = model.loss(_batch().slice(0, 0))
+    assert float(loss) == 0.0
+    assert all(not update.gradient.any() for update in tape.gradients(loss))
+
+
+@pytest.mark.parametrize("kind", ["linear", "wide_deep"])
+def test_configuration_makes_the_same_model_again(kind: str) -> None:
+    model = _model(kind)
+    config = json.loads(json.dumps(model.get_config()))
+    again = models.from_config(config)
+    assert again.get_config() == config
+    assert [v.name for v in again.variables] == [v.name for v in model.variables]
+    for mine, theirs in zip(again.variables, model.variables, strict=True):
+        mine.assign(theirs.numpy())
+    batch = _batch()
+    np.testing.assert_array_equal(again.predict_on_batch(batch), model.predict_on_batch(batch))
+
+
+def test_an_unknown_kind_of_model_is_named() -> None:
+    with pytest.raises(InvalidArgumentError, match="unknown model 'Transformer'"):
+        models.from_config({"kind": "Transformer"})
+
+
+def test_a_model_starts_from_an_arrow_schema() -> None:
+    model = WideDeep(_batch().schema, dim=2, hidden=())
+    assert model.schema.dense == ("x", "y")
+    assert model.schema.vocabulary_sizes == (2**18 + 1, 2**18 + 1)
+    assert model.predict_on_batch(_batch()).shape == (32,)
+
+
+def test_threads_may_run_steps_of_one_model_at_once() -> None:
+    model = _model("wide_deep")
+    batches = [_batch(3000, seed=k) for k in range(4)]
+
+    def gradients(batch: pa.RecordBatch) -> list[np.ndarray]:
+        with GradientTape() as tape:
+            loss = model.loss(batch)
+        return [update.gradient.copy() for update in tape.gradients(loss)]
+
+    alone = [gradients(batch) for batch in batches]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            for expected, found in zip(alone, pool.map(gradients, batches), strict=True):
+                for first, second in zip(expected, found, strict=True):
+                    np.testing.assert_array_equal(first, second)

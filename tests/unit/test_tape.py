@@ -1,0 +1,149 @@
+"""What the tape records and how gradients of repeated uses add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from pstrain.errors import InvalidArgumentError
+from pstrain.layers import Embedding
+from pstrain.layers.base import whole
+from pstrain.tape import GradientTape, Tensor, leaf, record
+from pstrain.variable import Variable, local_parameters
+from pstrain.vocabulary import Fetch
+
+
+@pytest.fixture(autouse=True)
+def _own_parameters() -> Iterator[None]:
+    with local_parameters():
+        yield
+
+
+def _read(variable: Variable) -> Tensor:
+    return whole(variable, variable.numpy())
+
+
+def _total(tensor: Tensor) -> Tensor:
+    """Sum of all values, as an operation of its own."""
+    return record(Tensor(tensor.value.sum()), (tensor,), lambda grad: np.full(tensor.shape, grad))
+
+
+def test_arithmetic_has_the_derivatives_of_calculus() -> None:
+    x, y = Variable(np.float32([3.0, 2.0]), name="x"), Variable(np.float32([5.0, 7.0]), name="y")
+    with GradientTape() as tape:
+        a, b = _read(x), _read(y)
+        loss = _total(a * b - 2.0 * a + (1.0 - b) / 4.0 + a * a)
+    gradients = tape.gradients(loss)
+    assert float(loss) == pytest.approx(15 + 14 - 6 - 4 - 1 - 1.5 + 9 + 4)
+    np.testing.assert_allclose(gradients.of(x).gradient, [5 - 2 + 6, 7 - 2 + 4])
+    np.testing.assert_allclose(gradients.of(y).gradient, [3 - 0.25, 2 - 0.25])
+
+
+def test_two_reads_of_one_variable_give_one_update_with_the_sum() -> None:
+    x = Variable(np.float32([3.0, 2.0]), name="x")
+    with GradientTape() as tape:
+        loss = _total(_read(x) * _read(x))
+    gradients = tape.gradients(loss)
+    assert len(gradients) == 1
+    np.testing.assert_allclose(gradients.of(x).gradient, [6.0, 4.0])
+
+
+def test_two_lookups_in_one_table_give_one_update_with_the_sum() -> None:
+    layer = Embedding(10, 2)
+    first, second = np.array([3, 1, 3]), np.array([7, 1])
+    with GradientTape() as tape:
+        loss = _total(layer(first)) + _total(layer(second)) * 10.0
+    (update,) = tape.gradients(loss)
+    assert update.lookup is not None
+    found = dict(zip(update.lookup.unique.tolist(), update.gradient.tolist(), strict=True))
+    assert found == {1: [11.0, 11.0], 3: [2.0, 2.0], 7: [10.0, 10.0]}
+    assert update.lookup.offsets.tolist() == [0, 3]
+    ids = update.lookup.unique[update.lookup.inverse]
+    assert ids.tolist() == [3, 1, 3, 7, 1]
+    table = layer.variables[0].numpy()
+    np.testing.assert_array_equal(update.lookup.rows, table[update.lookup.unique])
+
+
+def test_a_variable_read_whole_and_by_rows_is_refused() -> None:
+    layer = Embedding(10, 2, name="table")
+    table = layer.variables[0]
+    with GradientTape() as tape:
+        loss = _total(layer(np.array([1]))) + _total(whole(table, table.numpy()))
+    with pytest.raises(InvalidArgumentError, match=r"'table' was read both"):
+        tape.gradients(loss)
+
+
+def test_frozen_variables_get_no_gradient() -> None:
+    x, frozen = Variable(np.float32([1.0]), name="x"), Variable(np.float32([2.0]), trainable=False)
+    with GradientTape() as tape:
+        loss = _total(_read(x) * _read(frozen))
+    (update,) = tape.gradients(loss)
+    assert update.variable.name == "x"
+    np.testing.assert_allclose(update.gradient, [2.0])
+
+
+def test_a_loss_from_outside_the_tape_is_refused() -> None:
+    x = Variable(np.float32([1.0]), name="x")
+    loss = _total(_read(x))
+    with GradientTape() as tape:
+        pass
+    with pytest.raises(InvalidArgumentError, match="inside the `with GradientTape"):
+        tape.gradients(loss)
+
+
+@pytest.mark.parametrize("loss", [Tensor(np.zeros(2)), 3.0])
+def test_a_loss_that_is_no_scalar_is_refused(loss: object) -> None:
+    with GradientTape() as tape:
+        pass
+    with pytest.raises(InvalidArgumentError, match="scalar Tensor"):
+        tape.gradients(loss)  # type: ignore[arg-type]
+
+
+def test_variables_of_two_places_cannot_be_mixed() -> None:
+    x = Variable(np.float32([1.0]), name="here")
+    with local_parameters():
+        y = Variable(np.float32([1.0]), name="there")
+    with GradientTape() as tape:
+        loss = _total(_read(x) * _read(y))
+    with pytest.raises(InvalidArgumentError, match="here, there"):
+        tape.gradients(loss)
+
+
+def test_nested_tapes_both_record() -> None:
+    x = Variable(np.float32([4.0]), name="x")
+    with GradientTape() as outer, GradientTape() as inner:
+        loss = _total(_read(x) * 3.0)
+    for tape in (outer, inner):
+        np.testing.assert_allclose(tape.gradients(loss).of(x).gradient, [3.0])
+
+
+def test_without_a_tape_nothing_is_kept() -> None:
+    x = Variable(np.float32([4.0]), name="x")
+    assert not _total(_read(x)).tracked
+
+
+def test_gradients_of_an_operation_that_does_not_depend_on_an_input() -> None:
+    x, y = Variable(np.float32([4.0]), name="x"), Variable(np.float32([4.0]), name="y")
+    with GradientTape() as tape:
+        a, b = _read(x), _read(y)
+        loss = record(Tensor(a.value), (a, b), lambda grad: (grad, None))
+    gradients = tape.gradients(loss)
+    assert [update.variable.name for update in gradients] == ["x"]
+    with pytest.raises(KeyError):
+        gradients.of(y)
+
+
+def test_different_shapes_cannot_be_combined() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"\(2,\) and \(3,\)"):
+        Tensor(np.zeros(2)) + Tensor(np.zeros(3))
+
+
+def test_a_leaf_is_known_by_its_lookup() -> None:
+    layer = Embedding(4, 1)
+    (lookup,) = layer.parameters.fetch([Fetch(layer.variables[0].spec, np.array([2, 2]))])
+    with GradientTape() as tape:
+        rows = leaf(Tensor(lookup.rows), layer.variables[0], lookup)
+        loss = _total(rows)
+    assert tape.gradients(loss).of(layer.variables[0]).lookup is lookup
