@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 import dataservice
+from dataservice.runtime.identity import new_id
 from pstrain.coordinator.client import ClusterCoordinator
 from pstrain.coordinator.per_worker import PerWorkerDataset
 from pstrain.coordinator.remote_value import RemoteValue
@@ -95,8 +96,9 @@ class ClusterExecutor:
     def dataset(self, data: Any) -> PerWorkerDataset:
         if isinstance(data, PerWorkerDataset):
             return data
-        if not callable(data) and not data.is_distributed:
-            data = _Dealt(data)
+        if not callable(data):
+            # Trainers share one job, so that an epoch is one pass over the data for all of them.
+            data = data.shared(new_id("fit")) if data.is_distributed else _Dealt(data)
         return self._coordinator.create_per_worker_dataset(data)
 
     def run(

@@ -6,6 +6,7 @@ is its count of passes, which keys the reshuffling, and its statistics.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import secrets
@@ -18,7 +19,7 @@ from dataservice.dataset import operators as ops
 from dataservice.dataset.columns import from_numpy, to_numpy
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.iterator import DatasetIterator, DatasetStats, StatsCounter, generate
-from dataservice.dataset.node import INFINITE_CARDINALITY, Node, walk
+from dataservice.dataset.node import INFINITE_CARDINALITY, Node, rewrite, walk
 from dataservice.dataset.sources import CsvSource, ParquetSource, RangeSource, TableSource
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import InvalidArgumentError, SchemaError
@@ -190,6 +191,20 @@ class Dataset:
 
         return self.apply(distribute(policy, service, **arguments))
 
+    @property
+    def is_distributed(self) -> bool:
+        """Whether some of it runs on the data service."""
+        return any(node.kind == "service" for node in walk(self._node))
+
+    def shared(self, job_name: str) -> Dataset:
+        """The same dataset, whose private jobs are jobs of that name, shared by all readers."""
+
+        def name(node: Node) -> Node:
+            private = node.kind == "service" and getattr(node, "job_name", None) is None
+            return dataclasses.replace(node, job_name=job_name) if private else node  # type: ignore
+
+        return Dataset(rewrite(self._node, name))
+
     @functools.cached_property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the rows, from footers, first rows, and functions run on these."""
@@ -205,6 +220,13 @@ class Dataset:
 
     def __iter__(self) -> DatasetIterator:
         return DatasetIterator(self._node, next(self._passes), self._stats)
+
+    def iterator(self, epoch: int) -> DatasetIterator:
+        """One pass as number `epoch`, which shuffles reshuffle by and jobs count as repetition.
+
+        `iter` counts the passes of this object; processes that read together say the number.
+        """
+        return DatasetIterator(self._node, epoch, self._stats)
 
     def numpy(self) -> Iterator[dict[str, Any]]:
         """One pass as dicts of arrays, without copies where the types allow it."""

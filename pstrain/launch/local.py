@@ -166,7 +166,8 @@ class LocalCluster:
 
     def _wait(self, role: str, index: int) -> None:
         task = self._tasks[role, index]
-        task.address = task.child.wait_ready(_READY_TIMEOUT_S)["address"]
+        address = task.child.wait_ready(_READY_TIMEOUT_S)["address"]
+        task.address = address.rpartition("://")[2]
         logger.info("%s:%d serves at %s, pid %d", role, index, task.address, task.child.pid)
 
     def _of(self, role: str) -> list[_Task]:
