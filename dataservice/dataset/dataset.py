@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import itertools
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from dataservice.dataset.columns import from_numpy, to_numpy
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.iterator import DatasetIterator, DatasetStats, StatsCounter, generate
 from dataservice.dataset.node import INFINITE_CARDINALITY, Node, rewrite, walk
+from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.sources import CsvSource, ParquetSource, RangeSource, TableSource
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import InvalidArgumentError, SchemaError
@@ -254,5 +256,16 @@ class Dataset:
         endless = any(isinstance(n, ops.Repeat) and n.count is None for n in walk(self._node))
         return endless and self._node.cardinality() == INFINITE_CARDINALITY
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        homes = {type(node).__module__ for node in walk(self._node)}
+        return _from_plan, (encode_plan(self._node), sorted(homes))
+
     def __repr__(self) -> str:
         return f"Dataset({' > '.join(node.kind for node in walk(self._node))})"
+
+
+def _from_plan(plan: bytes, homes: Sequence[str]) -> Dataset:
+    # Operators are known by name once the module of each has been imported.
+    for home in homes:
+        importlib.import_module(home)
+    return Dataset(decode_plan(plan))
