@@ -31,7 +31,7 @@ from dataservice.errors import (
     error_to_dict,
 )
 from dataservice.runtime.sockets import sever_connections
-from dataservice.runtime.threads import Deadline, Watchdog
+from dataservice.runtime.threads import Watchdog
 
 __all__ = ["MAX_BODY_BYTES", "TRANSPORT_ERRORS", "Exchange", "Message", "ServerChannel"]
 
@@ -137,7 +137,7 @@ class ServerChannel:
         """
         self.idle = True
         try:
-            message, is_control = _unpack(self._reader.read_chunk())
+            chunk = self._reader.read_chunk()
         except StopIteration:
             if self._context.is_cancelled():
                 raise CancelledError(f"the client at {self.peer} cancelled") from None
@@ -146,6 +146,7 @@ class ServerChannel:
             raise CancelledError(f"the client at {self.peer} is gone: {error}") from error
         finally:
             self.idle = False
+        message, is_control = _unpack(chunk)
         if is_control:
             raise InvalidArgumentError("a client sent a control message")
         return message
@@ -234,7 +235,7 @@ class Exchange:
                     self._writer.begin(_SCHEMA)
                 _write(self._writer, header, body)
             except TRANSPORT_ERRORS as error:
-                raise self._send_failed(error, timeout_s) from error
+                raise self._send_failed(error) from error
             finally:
                 self._send_deadline.disarm()
 
@@ -250,14 +251,15 @@ class Exchange:
                 return None
             self._recv_deadline.arm(timeout_s)
             try:
-                message, is_control = _unpack(self._reader.read_chunk())
+                chunk = self._reader.read_chunk()
             except StopIteration:
                 self._end_of_stream()
                 return None
             except TRANSPORT_ERRORS as error:
-                raise self._failed(error, self._recv_deadline, timeout_s) from error
+                raise self._failed(error) from error
             finally:
                 self._recv_deadline.disarm()
+            message, is_control = _unpack(chunk)
             if is_control and message.header:
                 raise self._keep(error_from_payload(message.header))
             return message
@@ -280,7 +282,7 @@ class Exchange:
             try:
                 self._writer.done_writing()
             except TRANSPORT_ERRORS as error:
-                raise self._send_failed(error, 0.0) from error
+                raise self._send_failed(error) from error
 
     def cancel(self) -> None:
         """End the exchange from any thread: calls under way raise CancelledError at once."""
@@ -318,10 +320,10 @@ class Exchange:
 
     def _end_of_stream(self) -> None:
         if self._cancelled or self._recv_deadline.expired:
-            raise self._failed(None, self._recv_deadline, 0.0)
+            raise self._failed(None)
         self._ended = True
 
-    def _send_failed(self, error: Exception, timeout_s: float) -> DataServiceError:
+    def _send_failed(self, error: Exception) -> DataServiceError:
         """A failed write only says that the stream is over; its reading side knows why."""
         if not (self._cancelled or self._send_deadline.expired) and self._error is None:
             try:
@@ -329,18 +331,22 @@ class Exchange:
                     pass
             except DataServiceError as reason:
                 return reason
-        return self._failed(error, self._send_deadline, timeout_s)
+        return self._failed(error)
 
-    def _failed(
-        self, error: Exception | None, deadline: Deadline, timeout_s: float
-    ) -> DataServiceError:
+    def _failed(self, error: Exception | None) -> DataServiceError:
         if self._error is not None:
             return self._error
         subject = f"the exchange {self._name!r} with {self._address}"
         if self._cancelled:
             return self._keep(CancelledError(f"{subject} was cancelled"))
-        if deadline.expired:
-            return self._keep(DeadlineExceededError(f"{subject} took more than {timeout_s} s"))
+        # Whichever side's deadline ended the stream, both sides fail for that reason.
+        for side, deadline in (("recv", self._recv_deadline), ("send", self._send_deadline)):
+            if deadline.expired:
+                return self._keep(
+                    DeadlineExceededError(
+                        f"{subject}: {side} took longer than {deadline.timeout_s} s"
+                    )
+                )
         if error is None:
             return self._keep(UnavailableError(f"{subject} ended"))
         return self._keep(self._translate(error, self._address))

@@ -223,6 +223,8 @@ def announce_ready(**fields: Any) -> None:
 
 
 def _watch_parent(watched: int) -> None:
+    # A signal that this thread took would not wake the main thread, which handles it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     while os.read(watched, 1):
         time.sleep(0.01)
     # Not sys.exit: other threads, and a main thread inside a C call, must not delay the end.

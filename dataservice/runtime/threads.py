@@ -203,10 +203,11 @@ class Deadline:
     time; use one Deadline for each thread that waits.
     """
 
-    __slots__ = ("__weakref__", "_on_expiry", "_watchdog", "at_s", "expired")
+    __slots__ = ("__weakref__", "_on_expiry", "_watchdog", "at_s", "expired", "timeout_s")
 
     def __init__(self, on_expiry: Callable[[], None], watchdog: Watchdog) -> None:
         self.at_s = _NEVER_S
+        self.timeout_s = _NEVER_S
         self.expired = False
         self._on_expiry = on_expiry
         self._watchdog = watchdog
@@ -214,6 +215,7 @@ class Deadline:
     def arm(self, timeout_s: float) -> None:
         """Start a wait of at most `timeout_s`."""
         at_s = time.monotonic() + timeout_s
+        self.timeout_s = timeout_s
         self.at_s = at_s
         if at_s < self._watchdog.next_wake_s:
             self._watchdog.wake_by(at_s)

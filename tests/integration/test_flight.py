@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 import signal
@@ -19,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import trustme
+from pyarrow import flight
 
 from dataservice.errors import (
     AddressInUseError,
@@ -32,7 +34,7 @@ from dataservice.errors import (
     UnavailableError,
     UserFunctionError,
 )
-from dataservice.runtime.auth import TlsConfig
+from dataservice.runtime.auth import TOKEN_METADATA_KEY, TlsConfig
 from dataservice.runtime.flight import Exchange, FlightClient, FlightServer, ServerChannel
 
 TOKEN = "secret-of-the-test"
@@ -285,6 +287,24 @@ def test_sending_to_a_failed_handler_raises_its_error(client: FlightClient) -> N
         send_many(exchange, 10_000, timeout_s=10.0)
 
 
+@pytest.mark.parametrize("column", [pa.array([7]), pa.array([[1, 2]])])
+def test_a_batch_that_is_no_message_is_data_loss(server: FlightServer, column: pa.Array) -> None:
+    batch = pa.record_batch([column], names=["body"])
+    options = flight.FlightCallOptions(headers=[(TOKEN_METADATA_KEY.encode(), TOKEN.encode())])
+    command = flight.FlightDescriptor.for_command(b'{"exchange": "echo"}')
+    with flight.connect(f"grpc://{server.address}") as foreign:
+        writer, reader = foreign.do_exchange(command, options)
+        writer.begin(batch.schema)
+        writer.write_with_metadata(batch, b"header")
+        assert reader.read_chunk().data.num_rows == 0
+        report = json.loads(reader.read_chunk().app_metadata.to_pybytes())
+        assert report["code"] == "DATA_LOSS"
+        with pytest.raises(flight.FlightServerError):
+            reader.read_chunk()
+        with pytest.raises(flight.FlightServerError):
+            writer.close()
+
+
 def test_actions(client: FlightClient) -> None:
     assert client.action("reverse", b"abc", timeout_s=10.0) == b"cba"
     assert client.action("reverse", timeout_s=10.0) == b""
@@ -306,10 +326,24 @@ def test_recv_ends_at_its_timeout_and_so_does_the_exchange(client: FlightClient)
 
 
 def test_send_ends_at_its_timeout_when_nobody_reads(client: FlightClient) -> None:
+    RELEASE_STUBBORN.clear()
     with client.exchange({"exchange": "stubborn"}) as exchange:
         try:
             with takes(0.2, 5.0), pytest.raises(DeadlineExceededError):
                 send_many(exchange, 1_000_000, timeout_s=0.25)
+        finally:
+            RELEASE_STUBBORN.set()
+
+
+def test_a_send_that_timed_out_ends_a_recv_for_the_same_reason(client: FlightClient) -> None:
+    RELEASE_STUBBORN.clear()
+    with client.exchange({"exchange": "stubborn"}) as exchange, ThreadPoolExecutor(1) as pool:
+        try:
+            receiving = pool.submit(exchange.recv, 20.0)
+            with pytest.raises(DeadlineExceededError, match=r"send took longer than 0\.25 s"):
+                send_many(exchange, 1_000_000, timeout_s=0.25)
+            with takes(0.0, 2.0), pytest.raises(DeadlineExceededError, match="send took"):
+                receiving.result(10.0)
         finally:
             RELEASE_STUBBORN.set()
 
