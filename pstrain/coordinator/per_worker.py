@@ -10,20 +10,29 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dataservice.runtime.identity import new_id
-from pstrain.errors import FailedPreconditionError
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 
 
 class PerWorkerIterator:
-    """One iterator per trainer; as an argument of ``schedule`` it becomes the trainer's own."""
+    """One iterator per trainer; as an argument of ``schedule`` it becomes the trainer's own.
 
-    def __init__(self, resource_id: str, drop: Callable[[str], None]) -> None:
-        self.resource_id = resource_id
-        self._finalizer = weakref.finalize(self, drop, resource_id)
+    Its saved position is its epoch: a job of the data service gives those who join an epoch again
+    what nobody has consumed of it.
+    """
+
+    def __init__(
+        self, epoch: int, define: Callable[[str, int], None], drop: Callable[[str], None]
+    ) -> None:
+        self.resource_id = new_id("iterator")
+        self.epoch = epoch
+        self._define = define
+        self._finalizer = weakref.finalize(self, drop, self.resource_id)
         self._finalizer.atexit = False
+        define(self.resource_id, epoch)
 
     def __iter__(self) -> PerWorkerIterator:
         return self
@@ -33,6 +42,18 @@ class PerWorkerIterator:
             "this iterator has its data on the trainers: pass it to a scheduled function and "
             "call next() there"
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able; what :meth:`load_state_dict` takes."""
+        return {"epoch": self.epoch}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Makes every trainer's iterator anew, in the saved epoch. No closure may be using it."""
+        epoch = state.get("epoch")
+        if not isinstance(epoch, int) or epoch < 0:
+            raise InvalidArgumentError(f"not a position of a per-worker iterator: {dict(state)!r}")
+        self.epoch = epoch
+        self._define(self.resource_id, epoch)
 
     def close(self) -> None:
         """Drops the trainers' iterators now rather than when this object is collected."""
@@ -57,6 +78,7 @@ class PerWorkerDataset:
     def __iter__(self) -> PerWorkerIterator:
         with self._lock:
             epoch = next(self._epochs)
-        resource_id = new_id("iterator")
+        return PerWorkerIterator(epoch, self._define_epoch, self._drop)
+
+    def _define_epoch(self, resource_id: str, epoch: int) -> None:
         self._define(resource_id, (self._source, epoch))
-        return PerWorkerIterator(resource_id, self._drop)

@@ -52,7 +52,10 @@ class TrainerSession:
             self._functions[function.id] = function.pickled
         for resource in request.resources:
             make = functools.partial(self._make_iterator, resource.pickled)
+            replaced = self._resources.get(resource.id)
             self._resources[resource.id] = TrainerIterator(make)
+            if replaced is not None:
+                replaced.close()
         for resource_id in request.dropped_resource_ids:
             dropped = self._resources.pop(resource_id, None)
             if dropped is not None:

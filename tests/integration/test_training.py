@@ -1,0 +1,173 @@
+"""fit, evaluate and predict over a real cluster, fed by a real data service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dataservice as ds
+import pstrain as ps
+from dataservice.errors import UserFunctionError
+from pstrain.errors import DataError, InvalidArgumentError
+
+ROWS = 20_000
+
+
+def clicks(rows: int = ROWS, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    page = rng.integers(0, 50, rows)
+    price = rng.normal(size=rows).astype(np.float32)
+    clicked = (page % 2 + 0.5 * price + 0.1 * rng.normal(size=rows) > 0.5).astype(np.int64)
+    return {"page": page, "price": price, "label": clicked}
+
+
+SCHEMA = ps.FeatureSchema(dense=["price"], categorical={"page": ps.Category(64)}, label="label")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ps.LocalCluster]:
+    with ps.LocalCluster(workers=2, ps=2, data_workers=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def strategy(cluster: ps.LocalCluster) -> Iterator[ps.ParameterServerStrategy]:
+    strategy = ps.ParameterServerStrategy(
+        cluster.resolver, variable_partitioner=ps.partitioners.FixedShardsPartitioner(2)
+    )
+    yield strategy
+    ps.ClusterCoordinator(strategy).close()
+
+
+def compiled(strategy: ps.ParameterServerStrategy | None) -> Any:
+    def make() -> Any:
+        model = ps.models.WideDeep(SCHEMA, dim=4, hidden=(8,))
+        model.compile(ps.optimizers.Adagrad(0.2), metrics=[ps.metrics.AUC()])
+        return model
+
+    if strategy is None:
+        return make()
+    with strategy.scope():
+        return make()
+
+
+def test_fit_reads_every_row_of_the_service_once_per_epoch_and_learns(
+    cluster: ps.LocalCluster, strategy: ps.ParameterServerStrategy
+) -> None:
+    model = compiled(strategy)
+    data = ds.Dataset.from_numpy(clicks()).shuffle(1000, seed=3).batch(256)
+    remote = data.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service)
+    history = model.fit(remote, epochs=3, validation_data=data, verbose=0)
+    assert history.history["examples"] == [ROWS] * 3
+    assert history.history["val_auc"][-1] > 0.95
+    assert history.history["loss"][-1] < history.history["loss"][0]
+    assert int(model.optimizer.iterations.numpy()) >= 3 * ROWS // 256
+
+
+def test_the_cluster_learns_what_one_process_learns(
+    strategy: ps.ParameterServerStrategy,
+) -> None:
+    data = ds.Dataset.from_numpy(clicks()).batch(256)
+    held_out = ds.Dataset.from_numpy(clicks(seed=1)).batch(512)
+    scores = []
+    for place in (strategy, None):
+        model = compiled(place)
+        model.fit(data, epochs=2, verbose=0)
+        scores.append(model.evaluate(held_out, verbose=0))
+    assert scores[0]["examples"] == scores[1]["examples"] == ROWS
+    assert abs(scores[0]["auc"] - scores[1]["auc"]) < 0.01
+
+
+def test_evaluation_is_the_same_wherever_it_runs(strategy: ps.ParameterServerStrategy) -> None:
+    from sklearn.metrics import log_loss, roc_auc_score
+
+    columns = clicks(5_000)
+    model = compiled(strategy)
+    model.fit(columns, epochs=1, batch_size=128, verbose=0)
+    logs = model.evaluate(columns, verbose=0, batch_size=64)
+    probabilities = model.predict(columns)
+    assert probabilities.shape == (5_000,)
+    assert logs["auc"] == pytest.approx(roc_auc_score(columns["label"], probabilities), abs=1e-3)
+    assert logs["loss"] == pytest.approx(log_loss(columns["label"], probabilities), abs=1e-4)
+
+
+def test_steps_per_epoch_bounds_an_endless_dataset(strategy: ps.ParameterServerStrategy) -> None:
+    model = compiled(strategy)
+    data = ds.Dataset.from_numpy(clicks(1_000)).repeat().batch(100)
+    history = model.fit(data, epochs=2, steps_per_epoch=25, verbose=0, steps_per_execution=4)
+    assert history.history["examples"] == [2_500.0, 2_500.0]
+
+
+def test_bad_data_is_told_and_training_can_go_on(
+    cluster: ps.LocalCluster, strategy: ps.ParameterServerStrategy
+) -> None:
+    model = compiled(strategy)
+    with pytest.raises(DataError, match="label"):
+        model.fit({**clicks(100), "label": np.arange(100)}, verbose=0)
+    with pytest.raises(DataError, match="empty"):
+        model.fit({name: column[:0] for name, column in clicks(10).items()}, verbose=0)
+
+    def broken(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if len(columns["page"]) > 10:
+            raise ValueError("cannot do this page")
+        return columns
+
+    data = ds.Dataset.from_numpy(clicks(2_000)).map(broken).batch(100)
+    with pytest.raises(UserFunctionError, match="cannot do this page"):
+        model.fit(data.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service), verbose=0)
+    assert model.fit(clicks(1_000), verbose=0).history["examples"] == [1_000.0]
+
+
+@pytest.mark.parametrize("bad", [{"epochs": 0}, {"steps_per_epoch": -1}, {"epochs": 1.5}])
+def test_bad_arguments_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match=next(iter(bad))):
+        compiled(None).fit(clicks(10), verbose=0, **bad)
+    with pytest.raises(InvalidArgumentError, match="compile"):
+        ps.models.WideDeep(SCHEMA).fit(clicks(10))
+
+
+def test_callbacks_see_every_epoch_and_can_end_training() -> None:
+    class Watch(ps.callbacks.Callback):
+        def __init__(self) -> None:
+            self.seen: list[str] = []
+
+        def on_epoch_begin(self, epoch: int) -> None:
+            self.seen.append(f"begin {epoch}")
+
+        def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+            self.seen.append(f"end {epoch} {logs['examples']:.0f}")
+
+    watch = Watch()
+    stop = ps.callbacks.EarlyStopping("loss", patience=0, min_delta=1e9)
+    history = compiled(None).fit(clicks(500), epochs=5, callbacks=[watch, stop], verbose=0)
+    assert watch.seen == ["begin 0", "end 0 500", "begin 1", "end 1 500"]
+    assert history.epoch == [0, 1]
+
+
+def test_a_trainer_lost_in_an_epoch_does_not_end_it(tmp_path: Any) -> None:
+    class Killer(ps.callbacks.Callback):
+        def __init__(self, cluster: ps.LocalCluster) -> None:
+            self.cluster, self.done = cluster, False
+
+        def on_train_batch_end(self, steps: int, logs: dict[str, float]) -> None:  # noqa: ARG002
+            if steps > 20 and not self.done:
+                self.done = True
+                self.cluster.kill("worker", 0)
+
+    with ps.LocalCluster(workers=2, ps=1, data_workers=0, log_dir=tmp_path) as cluster:
+        strategy = ps.ParameterServerStrategy(cluster.resolver)
+        model = compiled(strategy)
+        killer = Killer(cluster)
+        history = model.fit(
+            ds.Dataset.from_numpy(clicks(40_000)).batch(100),
+            epochs=2,
+            callbacks=[killer],
+            verbose=0,
+            steps_per_execution=2,
+        )
+        assert killer.done
+        assert history.history["examples"][0] >= 20_000
+        ps.ClusterCoordinator(strategy).close()
