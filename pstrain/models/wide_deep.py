@@ -10,6 +10,7 @@ from pstrain.errors import InvalidArgumentError
 from pstrain.features import Features
 from pstrain.layers.dense import Dense
 from pstrain.layers.embedding import WideDeepTable
+from pstrain.layers.projection import project
 from pstrain.models.base import Model
 from pstrain.tape import Tensor
 
@@ -52,8 +53,14 @@ class WideDeep(Model):
         self.layers = [self.table, *self.deep, *([self.linear] if self.linear else [])]
 
     def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:
-        hidden, logits = self.table.forward(values[0], features)
-        for layer, value in zip(self.deep, values[1 : 1 + len(self.deep)], strict=True):
+        first, *others = zip(self.deep, values[1 : 1 + len(self.deep)], strict=True)
+        both = project(self.table, values[0], *first, features)
+        if both is None:
+            matrix, logits = self.table.forward(values[0], features)
+            hidden = first[0].forward(first[1], matrix)
+        else:
+            hidden, logits = both
+        for layer, value in others:
             hidden = layer.forward(value, hidden)
         logits = logits + hidden
         if self.linear is not None:

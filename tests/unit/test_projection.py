@@ -1,0 +1,98 @@
+"""The projected form of table and first layer against the two layers one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from pstrain.features import Features
+from pstrain.layers import Dense, WideDeepTable
+from pstrain.layers.projection import project
+from pstrain.losses import BinaryCrossentropy
+from pstrain.tape import Gradients, GradientTape, Tensor
+from pstrain.variable import local_parameters
+
+FIELDS, VALUES, DIM, UNITS = 3, 6, 8, 5
+
+
+@pytest.fixture(autouse=True)
+def _own_parameters() -> Iterator[None]:
+    with local_parameters():
+        yield
+
+
+def _features(size: int = 40, dense: int = 2) -> Features:
+    random = np.random.default_rng(7)
+    ids = random.integers(0, VALUES, (size, FIELDS)) + np.arange(FIELDS) * VALUES
+    labels = random.integers(0, 2, size).astype(np.float32)
+    return Features(random.normal(size=(size, dense)).astype(np.float32), ids, labels)
+
+
+def _layers(dense: int = 2) -> tuple[WideDeepTable, Dense, Dense]:
+    table = WideDeepTable(FIELDS * VALUES, FIELDS, DIM)
+    first = Dense(UNITS, "relu", input_size=FIELDS * DIM + dense, name="first")
+    last = Dense(1, input_size=UNITS, use_bias=False, name="last")
+    random = np.random.default_rng(8)
+    for variable in [*table.variables, *first.variables, *last.variables]:
+        variable.assign_add(random.normal(scale=0.5, size=variable.shape).astype(np.float32))
+    return table, first, last
+
+
+def _step(
+    layers: tuple[WideDeepTable, Dense, Dense], features: Features, projected: bool, parts: str
+) -> tuple[float, Gradients]:
+    table, first, last = layers
+    groups = [layer.parameters.fetch(layer.requests(features)) for layer in layers]
+    with GradientTape() as tape:
+        both = project(table, groups[0], first, groups[1], features)
+        assert both is not None
+        hidden, wide = both
+        if not projected:
+            matrix, wide = table.forward(groups[0], features)
+            hidden = first.forward(groups[1], matrix)
+        deep = last.forward(groups[2], hidden)
+        logits: dict[str, Tensor] = {"both": deep + wide, "deep": deep, "wide": wide + 0.0}
+        loss = BinaryCrossentropy()(features.labels, logits[parts])
+    return float(loss), tape.gradients(loss)
+
+
+@pytest.mark.parametrize("parts", ["both", "deep", "wide"])
+@pytest.mark.parametrize("dense", [0, 2])
+def test_values_and_gradients_agree_with_the_two_layers(parts: str, dense: int) -> None:
+    layers, features = _layers(dense), _features(dense=dense)
+    expected_loss, expected = _step(layers, features, False, parts)
+    loss, found = _step(layers, features, True, parts)
+    assert loss == pytest.approx(expected_loss, rel=1e-6)
+    variables = [*layers[0].variables, *layers[1].variables]
+    for variable in variables if parts == "both" else variables[:1]:
+        ours, theirs = found.of(variable), expected.of(variable)
+        order = np.argsort([0] if ours.lookup is None else ours.lookup.unique)
+        other = np.argsort([0] if theirs.lookup is None else theirs.lookup.unique)
+        if ours.lookup is None:
+            order = other = slice(None)
+        np.testing.assert_allclose(
+            ours.gradient[order], theirs.gradient[other], rtol=1e-4, atol=1e-6
+        )
+
+
+def test_it_declines_where_it_would_not_pay() -> None:
+    table, first, last = _layers()
+    features = _features()
+    values = [layer.parameters.fetch(layer.requests(features)) for layer in (table, first, last)]
+    assert project(table, values[0], last, values[2], features) is None
+    distinct = _features(size=1)
+    fetched = table.parameters.fetch(table.requests(distinct))
+    assert project(table, fetched, first, values[1], distinct) is None
+    narrow = WideDeepTable(FIELDS * VALUES, FIELDS, 2, name="narrow")
+    fetched = narrow.parameters.fetch(narrow.requests(features))
+    assert project(narrow, fetched, first, values[1], features) is None
+
+
+def test_it_declines_ids_that_fields_share() -> None:
+    table, first, _ = _layers()
+    ids = np.zeros((4, FIELDS), dtype=np.int64)
+    features = Features(np.zeros((4, 2), np.float32), ids, None)
+    values = [layer.parameters.fetch(layer.requests(features)) for layer in (table, first)]
+    assert project(table, values[0], first, values[1], features) is None
