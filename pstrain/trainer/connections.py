@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -42,6 +43,8 @@ class Connections:
         self._lock = threading.Lock()
         self._free: list[Streams] = []
         self._closed = False
+        # Streams that are dropped open, after their server has ended, complain on stderr.
+        self._finalizer = weakref.finalize(self, _close_all, self._free, self._clients)
 
     def ask(
         self, requests: Mapping[int, Request], timeout_s: float, *, repeat: bool
@@ -81,11 +84,7 @@ class Connections:
         """Closes all streams; calls under way raise UnavailableError. Idempotent."""
         with self._lock:
             self._closed = True
-            free, self._free = self._free, []
-        for streams in free:
-            _close(streams)
-        for client in self._clients:
-            client.close()
+        self._finalizer()
 
     def _take(self) -> Streams:
         with self._lock:
@@ -158,3 +157,10 @@ def _left(deadline_s: float, address: str) -> float:
 def _close(streams: Streams) -> None:
     for stream in streams.values():
         stream.close()
+
+
+def _close_all(free: list[Streams], clients: Sequence[FlightClient]) -> None:
+    while free:
+        _close(free.pop())
+    for client in clients:
+        client.close()
