@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dataservice.errors import DataServiceError, UnavailableError
@@ -31,6 +32,7 @@ class GroupCommit:
         self._enqueued = 0
         self._durable = 0
         self._failure: Exception | None = None
+        self.frames_kept = 0
 
     def enqueue(self, frame: bytes) -> None:
         """Adds a frame; the caller's lock decides the order. Does not block."""
@@ -54,8 +56,23 @@ class GroupCommit:
             with self._queue_lock:
                 frames, self._frames = self._frames, []
                 upto = self._enqueued
-            self._write(frames)
+            self._write(self._journal.append, frames)
             self._durable = upto
+            self.frames_kept += len(frames)
+
+    def replace(self, frames: list[bytes]) -> None:
+        """Puts frames in place of all, also of those not yet written, which they contain.
+
+        The caller's lock keeps others from enqueuing meanwhile.
+        """
+        with self._write_lock:
+            self.check()
+            with self._queue_lock:
+                self._frames.clear()
+                upto = self._enqueued
+            self._write(self._journal.replace, frames)
+            self._durable = upto
+            self.frames_kept = len(frames)
 
     def check(self) -> None:
         """UnavailableError once the journal has failed."""
@@ -65,9 +82,9 @@ class GroupCommit:
                 "until it is restarted; see to the disk of its work_dir"
             )
 
-    def _write(self, frames: list[bytes]) -> None:
+    def _write(self, put: Callable[[list[bytes]], None], frames: list[bytes]) -> None:
         try:
-            self._journal.append(frames)
+            put(frames)
         except (DataServiceError, OSError, RuntimeError, ValueError) as error:
             self._failure = error
             logger.critical("the journal failed; the dispatcher stops answering: %s", error)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from dataservice.dispatcher.images import TableImage, image_from_json, image_to_json
 from dataservice.dispatcher.plans import RowMark, WindowPlan, plan_from_json, plan_to_json
 from dataservice.errors import DataLossError
 from dataservice.vocabulary import (
@@ -168,6 +169,25 @@ class TaskFinished(Event):
     worker_id: WorkerId
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationRestored(Event):
+    """An iteration as it was when the journal was shortened; its readers follow."""
+
+    iteration_id: IterationId
+    job_id: JobId
+    repetition: int
+    finished: bool
+    tasks: tuple[tuple[Any, ...], ...]
+    table: TableImage | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadersDeparted(Event):
+    """Readers that were gone, and why, when the journal was shortened."""
+
+    reasons: tuple[tuple[Any, ...], ...]
+
+
 # Not Event.__subclasses__(): slots make dataclasses classes anew, and both would be listed.
 FACTS: Final[dict[str, type[Event]]] = {
     name: value
@@ -185,11 +205,17 @@ def _decode_marks(rows: list[list[int]]) -> tuple[RowMark, ...]:
 
 
 # Fields whose type JSON does not have, by the name of the type.
-_ENCODERS: dict[str, Callable[[Any], Any]] = {"bytes": _encode_bytes, "WindowPlan": plan_to_json}
+_ENCODERS: dict[str, Callable[[Any], Any]] = {
+    "bytes": _encode_bytes,
+    "WindowPlan": plan_to_json,
+    "TableImage | None": image_to_json,
+}
 _DECODERS: dict[str, Callable[[Any], Any]] = {
     "bytes": base64.b64decode,
     "WindowPlan": plan_from_json,
+    "TableImage | None": image_from_json,
     "ShardingPolicy": ShardingPolicy,
+    "tuple[tuple[Any, ...], ...]": lambda rows: tuple(tuple(row) for row in rows),
     "tuple[int, ...]": tuple,
     "tuple[RowMark, ...]": _decode_marks,
 }

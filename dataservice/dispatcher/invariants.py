@@ -54,7 +54,8 @@ def _check_iteration(state: DispatcherState, iteration: Iteration) -> None:
 def _check_parties(state: DispatcherState, iteration: Iteration, table: WindowTable) -> None:
     assert set(table.readers) == set(iteration.readers)
     for worker_id, windows in table.leases.items():
-        assert not windows or worker_id in state.workers, worker_id
+        assert windows, worker_id
+        assert worker_id in state.workers, worker_id
 
 
 def check_windows(table: WindowTable) -> None:

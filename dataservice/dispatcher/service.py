@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dataservice.dispatcher import decide, delivery, status
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.commit import GroupCommit
+from dataservice.dispatcher.images import facts_of
 from dataservice.dispatcher.liveness import Deadlines
 from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.requests import (
@@ -49,6 +50,9 @@ logger = logging.getLogger(__name__)
 Planner = Callable[[bytes, int], WindowPlan]
 
 LONG_POLL_MAX_S: Final = 30.0
+# Replaying so many decisions takes about a second; rewriting the state should be rare beside it.
+SHORTEN_AFTER_FRAMES: Final = 20_000
+_SHORTEN_FACTOR: Final = 4
 # A dispatcher that stood still for longer than this heard of nobody, so it blames nobody.
 _STALL_S: Final = 2.0
 
@@ -87,6 +91,7 @@ class DispatcherService:
         self._waiting: dict[IterationId, threading.Condition] = {}
         self._planning: dict[DatasetId, threading.Lock] = {}
         self._closed = False
+        self._shorten_at = SHORTEN_AFTER_FRAMES
         if journal is not None:
             self._recover(journal)
 
@@ -255,6 +260,7 @@ class DispatcherService:
             if now_s - self._last_gc_s >= self._job_gc_check_interval_s:
                 self._last_gc_s = now_s
                 self._collect_unread(now_s)
+            self._shorten_journal()
 
     def _collect_unread(self, now_s: float) -> None:
         if self._job_gc_timeout_s is None:
@@ -265,6 +271,16 @@ class DispatcherService:
             if now_s - start_s >= self._job_gc_timeout_s:
                 self._commit(decide.collect_iteration(self._state, iteration_id))
         self._unread_since_s = since_s
+
+    def _shorten_journal(self) -> None:
+        """Replaces a long history by the state that it led to."""
+        if self._commits is None or self._commits.frames_kept < self._shorten_at:
+            return
+        before = self._commits.frames_kept
+        self._commits.replace([ev.encode_frame([event]) for event in facts_of(self._state)])
+        kept = self._commits.frames_kept
+        self._shorten_at = max(SHORTEN_AFTER_FRAMES, _SHORTEN_FACTOR * kept)
+        logger.info("the journal has %d instead of %d frames", kept, before)
 
     # Inside the lock
 
@@ -363,5 +379,7 @@ class DispatcherService:
             self._workers.renew(worker_id, now_s)
         for reader_id in self._state.iteration_of_reader:
             self._readers.renew(reader_id, now_s)
+        if self._commits is not None:
+            self._commits.frames_kept = frames
         if frames:
             logger.info("restored the state from %d journaled decisions", frames)

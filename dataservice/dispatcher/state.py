@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.images import table_of
 from dataservice.dispatcher.windows import WindowTable
 from dataservice.vocabulary import (
     DatasetId,
@@ -109,8 +110,6 @@ class DispatcherState:
     iterations: dict[IterationId, Iteration] = field(default_factory=dict)
     iteration_of_reader: dict[ReaderId, IterationId] = field(default_factory=dict)
     departed: OrderedDict[ReaderId, str] = field(default_factory=OrderedDict)
-    # Changes with every worker that comes or goes, so that answers can be cached.
-    membership_version: int = 0
 
     def apply(self, event: ev.Event) -> None:
         """Adds one fact."""
@@ -140,7 +139,6 @@ class DispatcherState:
             worker_id=event.worker_id, address=event.address, host=event.host, pid=event.pid
         )
         self.worker_by_address[event.address] = event.worker_id
-        self.membership_version += 1
         for iteration in self.iterations.values():
             if iteration.windows is None and not iteration.finished:
                 iteration.tasks[event.worker_id] = False
@@ -149,7 +147,6 @@ class DispatcherState:
         worker = self.workers.pop(event.worker_id, None)
         if worker is None:
             return
-        self.membership_version += 1
         if self.worker_by_address.get(worker.address) == event.worker_id:
             del self.worker_by_address[worker.address]
         for iteration in self.iterations.values():
@@ -258,6 +255,20 @@ class DispatcherState:
         iteration.tasks[event.worker_id] = True
         iteration.notice_end()
 
+    def _restore_iteration(self, event: ev.IterationRestored) -> None:
+        self.jobs[event.job_id].iterations[event.repetition] = event.iteration_id
+        self.iterations[event.iteration_id] = Iteration(
+            event.iteration_id,
+            event.job_id,
+            event.repetition,
+            windows=None if event.table is None else table_of(event.table),
+            tasks=dict(event.tasks),
+            finished=event.finished,
+        )
+
+    def _restore_departures(self, event: ev.ReadersDeparted) -> None:
+        self.departed.update(event.reasons)
+
     def _windows_of(self, iteration_id: IterationId) -> WindowTable:
         windows = self.iterations[iteration_id].windows
         assert windows is not None, f"{iteration_id} has no windows"
@@ -282,4 +293,6 @@ _APPLY: dict[type[ev.Event], Callable[[DispatcherState, Any], None]] = {
     ev.WindowsFenced: DispatcherState._fence_windows,
     ev.WindowsReleased: DispatcherState._release_windows,
     ev.TaskFinished: DispatcherState._finish_task,
+    ev.IterationRestored: DispatcherState._restore_iteration,
+    ev.ReadersDeparted: DispatcherState._restore_departures,
 }

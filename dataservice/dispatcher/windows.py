@@ -55,7 +55,7 @@ class ReaderWindows:
 
 
 @dataclass(slots=True)
-class _Round:
+class Round:
     """One reading of the splits: windows `first` .. `first + len(windows)` of the iteration."""
 
     number: int
@@ -90,7 +90,7 @@ class WindowTable:
     )
     orphans: OrderedDict[int, None] = field(default_factory=OrderedDict)
     is_exhausted: bool = False
-    _rounds: list[_Round] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
 
     # What is left
 
@@ -130,7 +130,7 @@ class WindowTable:
 
     def locate(self, index: int) -> tuple[int, Window]:
         """Round and window of an index that is not done."""
-        held = next(r for r in self._rounds if r.holds(index))
+        held = next(r for r in self.rounds if r.holds(index))
         return held.number, held.windows[index - held.first]
 
     # Changes
@@ -140,8 +140,8 @@ class WindowTable:
         rounds = self.plan.rounds
         windows = self.plan.windows_of(self.rounds_opened) if rounds != 0 else ()
         if windows:
-            opened = _Round(self.rounds_opened, self.planned, windows, len(windows))
-            self._rounds.append(opened)
+            opened = Round(self.rounds_opened, self.planned, windows, len(windows))
+            self.rounds.append(opened)
         self.planned += len(windows)
         self.rounds_opened += 1
         # An empty source read for ever would otherwise never end.
@@ -194,7 +194,6 @@ class WindowTable:
     def fence_worker(self, worker: WorkerId) -> None:
         """Ends all leases of a worker."""
         self.fence(sorted(self.leases.get(worker, ())))
-        self.leases.pop(worker, None)
         for key in [key for key in self.grants if key[0] == worker]:
             del self.grants[key]
 
@@ -256,6 +255,8 @@ class WindowTable:
     def _drop_lease(self, index: int, record: WindowRecord) -> None:
         if record.worker is not None:
             self.leases[record.worker].discard(index)
+            if not self.leases[record.worker]:
+                del self.leases[record.worker]
             record.worker = None
 
     def _finish(self, index: int, record: WindowRecord) -> None:
@@ -268,10 +269,10 @@ class WindowTable:
             mine.pending.pop(index, None)
         del self.records[index]
         self.done += 1
-        held = next(r for r in self._rounds if r.holds(index))
+        held = next(r for r in self.rounds if r.holds(index))
         held.unfinished -= 1
         if not held.unfinished:
-            self._rounds.remove(held)
+            self.rounds.remove(held)
 
     @staticmethod
     def _owner(record: WindowRecord) -> ReaderId:

@@ -211,6 +211,23 @@ def test_a_restart_goes_on_where_the_journal_ends() -> None:
     assert after.lease_windows(lease_request()).leases[0].window_index == 2
 
 
+def test_a_long_journal_is_replaced_by_the_state_it_led_to() -> None:
+    journal = ListJournal()
+    service = service_of(journal)
+    register(service)
+    add_worker(service)
+    open_reader(service)
+    service._shorten_at = 30
+    service.lease_windows(lease_request())
+    for row in range(60):
+        sync(service, consumed=(RowMark(0, 0, row, False),))
+        service.tick()
+    assert len(journal.frames) < 60
+    restored = service_of(ListJournal(journal.frames))
+    assert restored._state == service._state
+    assert service._shorten_at > 30, "the next time is far enough away to be worth it"
+
+
 def test_nothing_is_written_without_a_journal() -> None:
     service = service_of()
     register(service)

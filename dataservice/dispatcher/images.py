@@ -1,0 +1,164 @@
+"""The state as few facts instead of all that led to it, so that a journal can be kept short.
+
+Pure. Invariant: applying `facts_of(state)` to an empty state gives a state equal to `state`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dataservice.dispatcher.plans import WindowPlan, plan_from_json, plan_to_json
+from dataservice.dispatcher.windows import Phase, Round, WindowRecord, WindowTable
+
+if TYPE_CHECKING:
+    from dataservice.dispatcher.events import Event
+    from dataservice.dispatcher.state import DispatcherState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableImage:
+    """A window table as values: what cannot be derived, in the order of its queues.
+
+    `rounds`: (number, first window, unfinished windows) of each open one. `records`: (window,
+    phase, generation, start row, consumed row, owner, worker). `grants`: (worker, reader,
+    sequence, windows).
+    """
+
+    plan: WindowPlan
+    replays: bool
+    cursor: int
+    planned: int
+    rounds_opened: int
+    done: int
+    rows_consumed: int
+    is_exhausted: bool
+    rounds: tuple[tuple[Any, ...], ...]
+    records: tuple[tuple[Any, ...], ...]
+    grants: tuple[tuple[Any, ...], ...]
+
+
+_COUNTERS = ("cursor", "planned", "rounds_opened", "done", "rows_consumed", "is_exhausted")
+_ROWS = ("rounds", "records", "grants")
+
+
+def image_to_json(image: TableImage | None) -> dict[str, Any] | None:
+    """The image as JSON values."""
+    if image is None:
+        return None
+    values = {name: getattr(image, name) for name in (*_COUNTERS, *_ROWS, "replays")}
+    return {**values, "plan": plan_to_json(image.plan)}
+
+
+def image_from_json(values: dict[str, Any] | None) -> TableImage | None:
+    """The image that `image_to_json` wrote."""
+    if values is None:
+        return None
+    rows = {name: tuple(tuple(row) for row in values[name]) for name in _ROWS}
+    return TableImage(**{**values, **rows, "plan": plan_from_json(values["plan"])})
+
+
+def image_of(table: WindowTable) -> TableImage:
+    """What a table is made of."""
+    return TableImage(
+        plan=table.plan,
+        replays=table.replays,
+        rounds=tuple((r.number, r.first, r.unfinished) for r in table.rounds),
+        records=tuple(
+            (i, r.phase.value, r.generation, r.start_row, r.consumed_row, r.owner, r.worker)
+            for i, r in _in_queue_order(table)
+        ),
+        grants=tuple(
+            (worker, reader, sequence, list(windows))
+            for (worker, reader), (sequence, windows) in table.grants.items()
+        ),
+        **{name: getattr(table, name) for name in _COUNTERS},
+    )
+
+
+def _in_queue_order(table: WindowTable) -> Iterator[tuple[int, WindowRecord]]:
+    queued = [*table.orphans]
+    for mine in table.readers.values():
+        queued.extend(mine.pending)
+    for index in (*queued, *sorted(set(table.records) - set(queued))):
+        yield index, table.records[index]
+
+
+def table_of(image: TableImage) -> WindowTable:
+    """The table that the image was taken of, except for readers that own nothing."""
+    table = WindowTable(image.plan, image.replays)
+    for name in _COUNTERS:
+        setattr(table, name, getattr(image, name))
+    for number, first, unfinished in image.rounds:
+        windows = image.plan.windows_of(number)
+        table.rounds.append(Round(number, first, windows, unfinished))
+    for index, phase, generation, start_row, consumed_row, owner, worker in image.records:
+        table.records[index] = WindowRecord(
+            generation, Phase(phase), start_row, consumed_row, owner, worker
+        )
+        _add_to_indexes(table, index, table.records[index])
+    for worker, reader, sequence, windows in image.grants:
+        table.grants[(worker, reader)] = (sequence, tuple(windows))
+    return table
+
+
+def _add_to_indexes(table: WindowTable, index: int, record: WindowRecord) -> None:
+    if record.worker is not None:
+        table.leases.setdefault(record.worker, set()).add(index)
+    if record.owner is None:
+        table.orphans[index] = None
+        return
+    table.add_reader(record.owner)
+    mine = table.readers[record.owner]
+    mine.owned.add(index)
+    if record.phase is Phase.PENDING:
+        mine.pending[index] = None
+    elif record.phase is Phase.FENCING:
+        mine.fencing.add(index)
+    elif record.phase is Phase.RECEIVED:
+        mine.received.add(index)
+
+
+def facts_of(state: DispatcherState) -> Iterator[Event]:
+    """Facts that lead from nothing to `state`."""
+    # Here, because events hold images.
+    from dataservice.dispatcher import events as ev
+
+    for dataset in state.datasets.values():
+        yield ev.DatasetRegistered(
+            dataset_id=dataset.dataset_id,
+            plan=dataset.plan,
+            schema=dataset.schema,
+            cardinality=dataset.cardinality,
+            compression=dataset.compression,
+        )
+    for worker in state.workers.values():
+        yield ev.WorkerRegistered(
+            worker_id=worker.worker_id, address=worker.address, host=worker.host, pid=worker.pid
+        )
+    for job in state.jobs.values():
+        yield ev.JobCreated(
+            job_id=job.job_id,
+            name=job.name,
+            dataset_id=job.dataset_id,
+            policy=job.policy,
+            delivery=job.delivery,
+        )
+    for iteration in state.iterations.values():
+        yield ev.IterationRestored(
+            iteration_id=iteration.iteration_id,
+            job_id=iteration.job_id,
+            repetition=iteration.repetition,
+            finished=iteration.finished,
+            tasks=tuple(iteration.tasks.items()),
+            table=None if iteration.windows is None else image_of(iteration.windows),
+        )
+        for reader in iteration.readers.values():
+            yield ev.ReaderJoined(
+                reader_id=reader.reader_id,
+                iteration_id=iteration.iteration_id,
+                host=reader.host,
+                pid=reader.pid,
+            )
+    yield ev.ReadersDeparted(reasons=tuple(state.departed.items()))
