@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from pstrain.paramserver.checkpoint import Saved, read_into, write_shard
+from pstrain.paramserver.checkpoint import Saved, read_into, verify, write_shard
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.store import ShardUpdate, Store
 from pstrain.rows import (
@@ -73,7 +73,10 @@ class Parameters(Protocol):
         """Writes values and slots of ``specs`` (by name in the checkpoint) into ``directory``."""
 
     def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
-        """Overwrites ``specs`` with what :meth:`save` wrote, however it was sharded then."""
+        """Overwrites ``specs`` with what :meth:`save` wrote, however it was sharded then.
+
+        NotFoundError, InvalidArgumentError (shapes) or DataLossError before any value changes.
+        """
 
     def device(self, ps: int) -> str:
         """Name of the place that a shard with this ``ps`` is in."""
@@ -180,7 +183,10 @@ class LocalParameters:
             return Saved(shards=tuple(write_shard(directory, *pair) for pair in named))
 
     def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
-        read_into(directory, self._named(specs), saved.shards)
+        targets = self._named(specs)
+        verify(directory, targets, saved.shards)
+        with self._store.quiet():
+            read_into(directory, targets, saved.shards)
 
     def device(self, ps: int) -> str:  # noqa: ARG002
         return "/job:localhost"

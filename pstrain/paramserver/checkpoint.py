@@ -1,7 +1,8 @@
 """Shards as files: Arrow IPC with values and slots, and a CRC over each file's bytes.
 
 A file holds one shard; any shard layout restores onto any other by ranges of rows. Knows nothing
-of manifests, models or the network. Invariant: what is read was checked against the CRC first.
+of manifests, models or the network. Invariant: restoring gives
+each row the values and slots it was saved with, or raises before any row has changed.
 """
 
 from __future__ import annotations
@@ -95,23 +96,36 @@ def write_shard(directory: str, name: str, shard: Shard) -> SavedShard:
     )
 
 
-def read_into(
-    directory: str, targets: Sequence[tuple[str, Shard]], saved: Sequence[SavedShard]
-) -> None:
-    """Overwrites each target, named as in the checkpoint, with its rows; blocks.
+Targets = Sequence[tuple[str, Shard]]
 
-    Everything is checked before the first row changes. Raises NotFoundError for a variable or
-    file that is missing, InvalidArgumentError for another shape or dtype, DataLossError for
-    damaged or missing rows.
+
+def verify(directory: str, targets: Targets, saved: Sequence[SavedShard]) -> None:
+    """Checks that :meth:`read_into` can be done: names, shapes, and the CRC of every file; blocks.
+
+    Raises NotFoundError for a variable or file that is missing, InvalidArgumentError for another
+    shape or dtype, DataLossError for damaged or missing rows.
     """
-    wanted: dict[str, list[tuple[Shard, SavedShard]]] = {}
+    for pairs in _by_file(targets, saved).values():
+        _verify(directory, pairs[0][1])
+
+
+def read_into(directory: str, targets: Targets, saved: Sequence[SavedShard]) -> None:
+    """Overwrites each target, named as in the checkpoint, with its rows and slots; blocks.
+
+    Must be verified first: a damaged file is not noticed here.
+    """
+    for pairs in _by_file(targets, saved).values():
+        _restore(directory, pairs[0][1], [shard for shard, _ in pairs])
+
+
+def _by_file(
+    targets: Targets, saved: Sequence[SavedShard]
+) -> dict[str, list[tuple[Shard, SavedShard]]]:
+    files: dict[str, list[tuple[Shard, SavedShard]]] = {}
     for name, shard in targets:
         for part in _parts(name, shard, saved):
-            wanted.setdefault(part.file, []).append((shard, part))
-    for pairs in wanted.values():
-        _verify(directory, pairs[0][1])
-    for pairs in wanted.values():
-        _restore(directory, pairs[0][1], [shard for shard, _ in pairs])
+            files.setdefault(part.file, []).append((shard, part))
+    return files
 
 
 def check_shape(name: str, shape: tuple[int, ...], dtype: str, saved: SavedShard) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from pstrain.errors import InvalidArgumentError
-from pstrain.paramserver.checkpoint import Saved, read_into, write_shard
+from pstrain.paramserver.checkpoint import Saved, read_into, verify, write_shard
 from pstrain.paramserver.messages import Part, body_arrays, new_body
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.store import ChangeKey, ShardUpdate, Store
@@ -125,6 +125,12 @@ def _save(store: Store, header: Header, body: pa.Buffer | None) -> Reply:  # noq
     return {"saved": Saved(shards).to_json(), "ledger": ledger}, None
 
 
+def _verify(store: Store, header: Header, body: pa.Buffer | None) -> Reply:  # noqa: ARG001
+    saved = Saved.from_json(header["saved"])
+    verify(header["directory"], _named(store, header), saved.shards)
+    return {}, None
+
+
 def _load(store: Store, header: Header, body: pa.Buffer | None) -> Reply:  # noqa: ARG001
     saved = Saved.from_json(header["saved"])
     named = _named(store, header)
@@ -158,5 +164,6 @@ _HANDLERS: dict[str, Callable[[Store, Header, pa.Buffer | None], Reply]] = {
     "assign": _assign,
     "scatter": _scatter,
     "save": _save,
+    "verify": _verify,
     "load": _load,
 }

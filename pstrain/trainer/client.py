@@ -216,21 +216,19 @@ class RemoteParameters:
 
     def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
         header = {
-            "kind": "load",
             "directory": os.path.abspath(directory),
             "variables": [[name, spec.id] for name, spec in specs.items()],
             "saved": saved._replace(ledgers={}).to_json(),
         }
-        mine = saved.session == self.session
-        self._ask(
-            {
-                ps: self._request(
-                    {**header, "ledger": saved.ledgers.get(str(ps)) if mine else None}
-                )
-                for ps in range(len(self.addresses))
-            },
-            timeout_s=self._config.transfer_timeout_s,
-        )
+        ledgers = saved.ledgers if saved.session == self.session else {}
+        for kind in ("verify", "load"):
+            self._ask(
+                {
+                    ps: self._request({**header, "kind": kind, "ledger": ledgers.get(str(ps))})
+                    for ps in range(len(self.addresses))
+                },
+                timeout_s=self._config.transfer_timeout_s,
+            )
 
     def begin_session(self, ps: int) -> None:
         """Makes this session the current one of a server, which drops all variables of others."""

@@ -1,0 +1,167 @@
+"""Checkpoints of models, optimizers, metrics, variables and data positions, committed together.
+
+Servers write their own rows, side by side; this module names things and writes the manifest.
+Must not know how values travel. Invariant: variables are matched by name, never by order or id,
+so any number of servers and shards restores what any other number saved.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from pstrain import manifest
+from pstrain.errors import InvalidArgumentError, InvalidTypeError, NotFoundError
+from pstrain.manifest import Path, checkpoints, latest_checkpoint
+from pstrain.parameters import Parameters
+from pstrain.paramserver.checkpoint import Saved, check_shape
+from pstrain.variable import BaseVariable
+from pstrain.vocabulary import VariableSpec
+
+__all__ = ["Checkpoint", "checkpoints", "latest_checkpoint", "read_config"]
+
+logger = logging.getLogger(__name__)
+
+
+class Checkpoint:
+    """Saves and restores objects, each under the name it is given here.
+
+    ``Checkpoint(model=model, optimizer=optimizer, data=iterator)``: an object has ``variables``,
+    is a variable, or has ``state_dict``/``load_state_dict`` (JSON-able); None stands for nothing.
+    Optimizer slots are saved with the rows they belong to. Save while no closure runs (after
+    ``coordinator.join()``), so that the data position and the rows agree.
+    """
+
+    def __init__(self, **objects: Any) -> None:
+        self._objects = {name: value for name, value in objects.items() if value is not None}
+        if not self._objects:
+            raise InvalidArgumentError(
+                "a checkpoint needs something to save: Checkpoint(model=...)"
+            )
+        for name, value in self._objects.items():
+            if not (
+                _is_stateful(value) or isinstance(value, BaseVariable) or _has_variables(value)
+            ):
+                raise InvalidTypeError(
+                    f"{name}={type(value).__name__} has neither variables nor state_dict(), so "
+                    f"there is nothing of it to save"
+                )
+
+    def save(self, directory: Path) -> str:
+        """Writes ``<directory>/ckpt-<n>`` and returns its path; blocks until it is on disk.
+
+        The number is one above the highest there. Parameter servers write into the directory too,
+        so it must be the same place on their hosts.
+        """
+        with manifest.new_checkpoint(directory) as (folder, contents):
+            contents["objects"] = {name: _describe(value) for name, value in self._objects.items()}
+            contents["saved"] = self._save_values(folder).to_json()
+            path = str(contents["path"])
+        logger.info("saved checkpoint %s", path)
+        return path
+
+    def restore(self, path: Path) -> str:
+        """Restores all objects from a checkpoint, or from the newest in a directory; its path.
+
+        No variable changes unless all fit and no file is damaged. Raises NotFoundError for a checkpoint, object or
+        variable that is not there, InvalidArgumentError for a variable of another shape or dtype,
+        DataLossError for damaged files.
+        """
+        found = manifest.find(path)
+        contents = manifest.read(found)
+        saved = Saved.from_json(contents["saved"])
+        self._check(found, contents, saved)
+        for group in self._groups():
+            group.parameters.load(found, group.specs, saved)
+        for name, value in self._objects.items():
+            if _is_stateful(value):
+                value.load_state_dict(contents["objects"][name]["state"])
+        logger.info("restored checkpoint %s", found)
+        return found
+
+    def _save_values(self, folder: str) -> Saved:
+        shards, session, ledgers = [], None, {}
+        for number, group in enumerate(self._groups()):
+            place = f"values-{number}"
+            part = group.parameters.save(os.path.join(folder, place), group.specs)
+            shards += [s._replace(file=f"{place}/{s.file}") for s in part.shards]
+            if part.session is not None:
+                session, ledgers = part.session, part.ledgers
+        return Saved(tuple(shards), session, ledgers)
+
+    def _check(self, path: str, contents: Mapping[str, Any], saved: Saved) -> None:
+        missing = sorted(self._objects.keys() - contents["objects"].keys())
+        if missing:
+            raise NotFoundError(
+                f"checkpoint {path} holds no object {missing[0]!r}; it holds "
+                f"{', '.join(sorted(contents['objects']))}"
+            )
+        shards = {shard.name: shard for shard in saved.shards}
+        for group in self._groups():
+            for name, spec in group.specs.items():
+                if name not in shards:
+                    raise NotFoundError(
+                        f"checkpoint {path} holds no variable {name!r}; it holds "
+                        f"{', '.join(sorted(shards))}"
+                    )
+                check_shape(name, spec.shape, spec.dtype, shards[name])
+
+    def _groups(self) -> list[_Group]:
+        """Variables by the parameters that hold them."""
+        groups: dict[int, _Group] = {}
+        for name, variable in self._named():
+            key = id(variable.parameters)
+            group = groups.setdefault(key, _Group(variable.parameters, {}))
+            group.specs[name] = variable.spec
+        return list(groups.values())
+
+    def _named(self) -> Iterator[tuple[str, BaseVariable]]:
+        for name, value in self._objects.items():
+            if isinstance(value, BaseVariable):
+                yield name, value
+            elif _has_variables(value):
+                yield from _named_variables(name, value.variables)
+
+
+class _Group(NamedTuple):
+    parameters: Parameters
+    specs: dict[str, VariableSpec]
+
+
+def read_config(path: Path, name: str = "model") -> dict[str, Any]:
+    """What ``get_config`` of an object gave when it was saved, to make the object anew.
+
+    Raises NotFoundError when the checkpoint holds no such object or it had no ``get_config``.
+    """
+    found = manifest.find(path)
+    config = manifest.read(found)["objects"].get(name, {}).get("config")
+    if config is None:
+        raise NotFoundError(f"checkpoint {found} holds no configuration of {name!r}")
+    return dict(config)
+
+
+def _named_variables(prefix: str, variables: Any) -> Iterator[tuple[str, BaseVariable]]:
+    """``prefix/name``, with ``#2`` and so on where a name comes again."""
+    seen: dict[str, int] = {}
+    for variable in variables:
+        count = seen[variable.name] = seen.get(variable.name, 0) + 1
+        yield f"{prefix}/{variable.name}" + (f"#{count}" if count > 1 else ""), variable
+
+
+def _describe(value: Any) -> dict[str, Any]:
+    described: dict[str, Any] = {"class": type(value).__qualname__}
+    if hasattr(value, "get_config"):
+        described["config"] = value.get_config()
+    if _is_stateful(value):
+        described["state"] = value.state_dict()
+    return described
+
+
+def _is_stateful(value: Any) -> bool:
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+
+
+def _has_variables(value: Any) -> bool:
+    return hasattr(value, "variables") and not isinstance(value, BaseVariable)
