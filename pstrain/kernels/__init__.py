@@ -16,7 +16,7 @@ _WARM_UP = "warm_up"
 def warm_up(report: Callable[[str], None] | None = None) -> None:
     """Compiles every kernel for the types it is called with, or loads it from Numba's cache.
 
-    Half a minute the first time on a machine, half a second afterwards; run it in one process
+    Ten seconds the first time on a machine, half a second afterwards; run it in one process
     before starting others that share the cache. ``report`` is told each module as it is done.
     """
     for module in pkgutil.iter_modules(__path__):
