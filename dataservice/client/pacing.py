@@ -39,3 +39,8 @@ class Pacing:
         self._idle_s = min(self._idle_s * 2, IDLE_MAX_S) if idle else IDLE_FIRST_S
         self._was_idle = idle
         self._last_s = now_s
+
+    def note_arrival(self) -> None:
+        """Something came in: the next idle moment is a new one."""
+        self._idle_s = IDLE_FIRST_S
+        self._was_idle = False

@@ -36,6 +36,8 @@ from dataservice.wire.elements import Header, RowSpan
 logger = logging.getLogger(__name__)
 
 DEFAULT_BUFFERED_ELEMENTS = 16
+# Elements under way from one worker: enough to hide the way there and back.
+MAX_CREDIT = 16
 RELEASE_TIMEOUT_S = 2.0
 # A worker sends a sign of life each second; many missed ones mean that it is frozen.
 SILENCE_S = 10.0
@@ -198,6 +200,7 @@ class ServiceReader:
                 "dataset": self._join.dataset_id or self._spec.dataset_id,
                 "policy": int(self._spec.policy),
                 "epoch": self._spec.repetition,
+                "credit": max(2, min(MAX_CREDIT, self._spec.max_elements)),
             },
             self.schema,
             StreamEvents(self._on_frame, self._on_end, self._on_broken, self._on_failure),
@@ -217,6 +220,7 @@ class ServiceReader:
             )
             self._ended = False
             self._streams.note_frame(stream)
+            self._pacing.note_arrival()
             if not accepted.slices or batch is None:
                 self._tracker.consume(accepted.spans)
                 self._wakeup.notify_all()
@@ -229,6 +233,7 @@ class ServiceReader:
     def _on_end(self, stream: WorkerStream) -> None:
         with self._lock:
             self._streams.note_end(stream)
+            self._pacing.note_arrival()
             self._wakeup.notify_all()
 
     def _on_broken(self, stream: WorkerStream, error: DataServiceError) -> None:

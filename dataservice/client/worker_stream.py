@@ -25,7 +25,7 @@ from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.flight import Exchange, FlightClient
 from dataservice.runtime.frames import decode_batch
 from dataservice.runtime.threads import StoppableThread
-from dataservice.wire.elements import EXCHANGE, FrameKind, Header, unpack
+from dataservice.wire.elements import EXCHANGE, FrameKind, Header, pack_credit, unpack
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,8 @@ class StreamEvents(NamedTuple):
 class WorkerStream:
     """Receives the elements that a worker has for a reader.
 
-    A worker that gives no sign of life for `silence_s` counts as broken.
+    `command["credit"]`, at least 2, bounds the frames under way. A worker that gives no sign of
+    life for `silence_s` counts as broken.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class WorkerStream:
         self.has_ended = False
         self.is_over = False
         self._command = {**command, "exchange": EXCHANGE, "worker": worker_id}
+        self._credit = int(command["credit"])
         self._schema = schema
         self._events = events
         self._token = token
@@ -117,6 +119,7 @@ class WorkerStream:
         with client.exchange(self._command, timeout_s=CONNECT_TIMEOUT_S) as exchange:
             with self._lock:
                 self._exchange = exchange
+            taken = 0
             while not self._dropped:
                 message = exchange.recv(self._silence_s)
                 if message is None:
@@ -129,6 +132,11 @@ class WorkerStream:
                 if header.kind is FrameKind.DATA:
                     batch = self._decode(header, message.body)
                     self._events.on_frame(self, header, batch)
+                    taken += 1
+                    # Half at a time: while this thread waits, the worker always has some left.
+                    if taken >= self._credit // 2:
+                        exchange.send(pack_credit(taken))
+                        taken = 0
 
     def _decode(self, header: Header, body: pa.Buffer | None) -> pa.RecordBatch | None:
         if body is None:

@@ -25,11 +25,12 @@ _DIVISIBLE = 1
 
 
 class FrameKind(IntEnum):
-    """What a frame means: rows, a sign of life, or the end of the stream."""
+    """What a frame means: rows, a sign of life, the end; from a reader: frames it can take."""
 
     DATA = 1
     KEEPALIVE = 2
     END = 3
+    CREDIT = 4
 
 
 class RowSpan(NamedTuple):
@@ -52,6 +53,8 @@ class RowSpan(NamedTuple):
 class Header(NamedTuple):
     """A parsed header; `rows` and `crc` are those of the body, 0 where there is none.
 
+    In a CREDIT `rows` is the number of data frames that the worker may send besides.
+
     `divisible` says that the body's rows are the spans' rows one by one, so that a part of them
     may be kept; a batch that operators were applied to as a whole is not.
     """
@@ -72,6 +75,11 @@ def pack_data(rows: int, crc: int, spans: Sequence[RowSpan], *, divisible: bool)
     flags = _DIVISIBLE if divisible else 0
     head = _HEAD.pack(_VERSION, FrameKind.DATA, flags, len(spans), rows, crc)
     return head + b"".join(_SPAN.pack(*span) for span in spans)
+
+
+def pack_credit(frames: int) -> bytes:
+    """Header that lets a worker send so many data frames more."""
+    return _HEAD.pack(_VERSION, FrameKind.CREDIT, 0, 0, frames, 0)
 
 
 def unpack(header: bytes) -> Header:

@@ -28,7 +28,7 @@ from dataservice.worker.task import Pipeline
 logger = logging.getLogger(__name__)
 
 _RECHECK_S = 1.0
-_MAX_FRAMES = 16
+_MAX_FRAMES = 8
 
 
 class Frame(NamedTuple):
@@ -129,6 +129,7 @@ class WindowProducer:
         self._changed = feed.changed
         self._pipeline = pipeline
         self._max_held_bytes = max(1, buffer_bytes // 2)
+        self._max_parallel = threads
         self._held_bytes = 0
         self._tickets: deque[_Ticket] = deque()
         self._closed = False
@@ -163,7 +164,9 @@ class WindowProducer:
         """Waits for a lease; None when there will be none."""
         with self._changed:
             while not self._closed and not self._feed.is_over_held():
-                lease = self._feed.take_held()
+                # A reader that stalls must not hoard windows that others could have.
+                may_begin = len(self._tickets) <= self._max_parallel
+                lease = self._feed.take_held() if may_begin else None
                 if lease is not None:
                     ticket = _Ticket(lease)
                     self._tickets.append(ticket)

@@ -22,8 +22,9 @@ from dataservice.errors import (
     UnavailableError,
     UserFunctionError,
 )
+from dataservice.runtime.exchange import Message
 from dataservice.vocabulary import ShardingPolicy
-from dataservice.wire.elements import END, KEEPALIVE
+from dataservice.wire.elements import END, KEEPALIVE, FrameKind, unpack
 from dataservice.worker.control import DispatcherLink
 from dataservice.worker.leases import LeaseFeed
 from dataservice.worker.producer import FrameBuffer, TaskProducer, WindowProducer
@@ -39,6 +40,8 @@ class Channel(Protocol):
     """The way to one reader."""
 
     def send(self, header: bytes, body: pa.Buffer | None = None) -> None: ...
+
+    def recv(self) -> Message | None: ...
 
     def cancelled(self) -> bool: ...
 
@@ -130,7 +133,7 @@ class WorkerService:
         producer = self._new_windows(key, command)
         try:
             producer.start()
-            _pump(producer.frames, channel)
+            _pump(producer.frames, channel, int(command["credit"]))
         finally:
             self._drop_windows(key, producer)
 
@@ -170,7 +173,7 @@ class WorkerService:
 
     def _stream_task(self, command: dict[str, Any], channel: Channel) -> None:
         producer = self._shared_task(command)
-        _pump(producer.frames, channel)
+        _pump(producer.frames, channel, int(command["credit"]))
         producer.note_drained()
 
     def _shared_task(self, command: dict[str, Any]) -> TaskProducer:
@@ -224,9 +227,15 @@ class WorkerService:
         return pipeline
 
 
-def _pump(frames: FrameBuffer, channel: Channel) -> None:
-    """Sends frames as they come, a sign of life when none does, and the end."""
+def _pump(frames: FrameBuffer, channel: Channel, credit: int) -> None:
+    """Sends frames as they come, a sign of life when none does, and the end.
+
+    Never more frames than the reader gave credit for, so that a reader that stalls leaves the
+    rest of the rows to others.
+    """
     while True:
+        while credit <= 0:
+            credit += _more_credit(channel)
         try:
             frame = frames.get(KEEPALIVE_S)
         except CancelledError:
@@ -234,7 +243,18 @@ def _pump(frames: FrameBuffer, channel: Channel) -> None:
             return
         if frame is not None:
             channel.send(frame.header, frame.body)
+            credit -= 1
         elif channel.cancelled():
             raise CancelledError("the reader has gone")
         else:
             channel.send(KEEPALIVE)
+
+
+def _more_credit(channel: Channel) -> int:
+    message = channel.recv()
+    if message is None:
+        raise CancelledError("the reader has gone")
+    header = unpack(message.header)
+    if header.kind is not FrameKind.CREDIT or not header.rows:
+        raise InvalidArgumentError(f"a reader sent a frame of kind {header.kind.name}")
+    return header.rows

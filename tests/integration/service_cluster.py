@@ -27,11 +27,13 @@ class ProcessCluster:
     def __init__(self, log_dir: pathlib.Path, *, dispatcher_args: tuple[str, ...] = ()) -> None:
         self._log_dir = log_dir
         self._children: list[ChildProcess] = []
-        self.dispatcher = self._spawn(
-            "dispatcher", "dispatcher", "--port", "0", "--ready-json", *dispatcher_args
-        )
-        self.target = self.dispatcher.wait_ready(READY_TIMEOUT_S)["address"]
         self.workers: list[ChildProcess] = []
+        self.start_dispatcher("--port", "0", *dispatcher_args)
+
+    def start_dispatcher(self, *args: str) -> None:
+        """Starts a dispatcher, which becomes the cluster's."""
+        self.dispatcher = self._spawn("dispatcher", "dispatcher", "--ready-json", *args)
+        self.target = self.dispatcher.wait_ready(READY_TIMEOUT_S)["address"]
 
     def add_worker(self, *args: str) -> ChildProcess:
         """Starts a worker and waits until it is registered."""

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataservice.errors import DataLossError
-from dataservice.wire.elements import END, KEEPALIVE, FrameKind, Header, RowSpan, pack_data, unpack
+from dataservice.wire.elements import (
+    END,
+    KEEPALIVE,
+    FrameKind,
+    Header,
+    RowSpan,
+    pack_credit,
+    pack_data,
+    unpack,
+)
 
 WORD = st.integers(-(2**63), 2**63 - 1)
 SPANS = st.lists(st.builds(RowSpan, WORD, WORD, WORD, WORD, st.booleans()), max_size=4)
@@ -25,6 +34,7 @@ def test_a_header_comes_back_as_it_was(
 def test_frames_without_rows() -> None:
     assert unpack(KEEPALIVE).kind is FrameKind.KEEPALIVE
     assert unpack(END).kind is FrameKind.END
+    assert unpack(pack_credit(7)) == Header(FrameKind.CREDIT, 7)
 
 
 @pytest.mark.parametrize(

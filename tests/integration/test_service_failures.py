@@ -1,0 +1,284 @@
+"""What happens when parts of the data service die, freeze or come back, as real processes."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dataservice as ds
+from dataservice.errors import DataServiceError
+from dataservice.vocabulary import parse_target
+from tests.integration.service_cluster import (
+    ProcessCluster,
+    process_cluster,
+    wait_until,
+    write_numbers,
+)
+
+DYNAMIC = ds.ShardingPolicy.DYNAMIC
+OFF = ds.ShardingPolicy.OFF
+ROWS = 40_000
+
+
+@pytest.fixture
+def cluster(tmp_path: pathlib.Path) -> Iterator[ProcessCluster]:
+    """Two workers whose leases run out fast."""
+    arguments = ("--worker-timeout-ms", "1500", "--client-timeout-ms", "1500")
+    with process_cluster(tmp_path / "logs", workers=2, dispatcher_args=arguments) as running:
+        yield running
+
+
+@pytest.fixture
+def dataset(tmp_path: pathlib.Path) -> ds.Dataset:
+    """Rows of files, slowly enough that a failure meets work under way."""
+
+    def slow(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        time.sleep(0.02)
+        return columns
+
+    paths = write_numbers(tmp_path, files=80, rows_per_file=ROWS // 80, group_rows=200)
+    schema = pa.schema({"id": pa.int64(), "x": pa.float32()})
+    return ds.Dataset.from_parquet(paths).map(slow, schema=schema).shuffle(500, seed=1).batch(64)
+
+
+def ids_of(batch: pa.RecordBatch) -> list[int]:
+    return batch.column("id").to_pylist()
+
+
+def assert_every_row_once(got: list[int]) -> None:
+    assert len(got) == ROWS, f"{len(got)} rows instead of {ROWS}, {len(set(got))} different"
+    assert sorted(got) == list(range(ROWS))
+
+
+def test_processes_deliver_every_row_once(cluster: ProcessCluster, dataset: ds.Dataset) -> None:
+    remote = dataset.distribute(DYNAMIC, cluster.target)
+    assert_every_row_once([i for batch in remote for i in ids_of(batch)])
+
+
+@pytest.mark.parametrize("elements_before", [0, 1, 100])
+def test_a_killed_worker_costs_no_row_and_little_time(
+    cluster: ProcessCluster, dataset: ds.Dataset, elements_before: int
+) -> None:
+    got: list[int] = []
+    with iter(dataset.distribute(DYNAMIC, cluster.target)) as iterator:
+        for _ in range(elements_before):
+            got += ids_of(next(iterator))
+        cluster.workers[0].kill()
+        killed_s = time.monotonic()
+        for batch in iterator:
+            got += ids_of(batch)
+    assert_every_row_once(got)
+    assert time.monotonic() - killed_s < 10
+
+
+def test_two_killed_workers_and_one_that_joins(
+    cluster: ProcessCluster, dataset: ds.Dataset
+) -> None:
+    got: list[int] = []
+    with iter(dataset.distribute(DYNAMIC, cluster.target)) as iterator:
+        for _ in range(50):
+            got += ids_of(next(iterator))
+        for worker in cluster.workers:
+            worker.kill()
+        cluster.add_worker()
+        for batch in iterator:
+            got += ids_of(batch)
+    assert_every_row_once(got)
+
+
+def test_a_frozen_worker_is_fenced_and_its_rows_come_from_another(
+    cluster: ProcessCluster, dataset: ds.Dataset
+) -> None:
+    got: list[int] = []
+    with iter(dataset.distribute(DYNAMIC, cluster.target)) as iterator:
+        for _ in range(20):
+            got += ids_of(next(iterator))
+        cluster.workers[0].suspend()
+        while len(got) < ROWS * 3 // 4:
+            got += ids_of(next(iterator))
+        cluster.workers[0].resume()
+        for batch in iterator:
+            got += ids_of(batch)
+    assert_every_row_once(got)
+
+
+def test_a_worker_that_was_frozen_is_of_use_again(
+    cluster: ProcessCluster, dataset: ds.Dataset
+) -> None:
+    cluster.workers[0].suspend()
+    remote = dataset.distribute(DYNAMIC, cluster.target)
+    assert_every_row_once([i for batch in remote for i in ids_of(batch)])
+    cluster.workers[0].resume()
+    cluster.workers[1].kill()
+    assert_every_row_once([i for batch in remote for i in ids_of(batch)])
+
+
+def test_off_ends_although_a_worker_died(cluster: ProcessCluster) -> None:
+    remote = ds.Dataset.range(2_000).batch(10).distribute(OFF, cluster.target)
+    got: list[int] = []
+    with iter(remote) as iterator:
+        got += ids_of(next(iterator))
+        cluster.workers[0].kill()
+        for batch in iterator:
+            got += ids_of(batch)
+    assert set(got) == set(range(2_000))
+    assert len(got) <= 4_000
+
+
+READER = """
+    import sys
+    import dataservice as ds
+
+    target, dataset_id, limit = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    remote = ds.from_dataset_id(ds.ShardingPolicy.DYNAMIC, target, dataset_id, job_name="shared")
+    for count, batch in enumerate(remote):
+        print(*batch.column("id").to_pylist(), flush=True)
+        if count + 1 == limit:
+            print("holding", flush=True)
+            sys.stdin.read()
+"""
+
+
+def start_reader(target: str, dataset_id: str, limit: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(READER), target, dataset_id, str(limit)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def lines_until_holding(process: subprocess.Popen[str]) -> list[int]:
+    assert process.stdout is not None
+    got: list[int] = []
+    for line in process.stdout:
+        if line.startswith("holding"):
+            return got
+        got += map(int, line.split())
+    raise AssertionError(f"the reader ended early: {process.communicate()[1]}")
+
+
+def test_the_rows_of_a_killed_reader_go_to_another(
+    cluster: ProcessCluster, dataset: ds.Dataset
+) -> None:
+    """Rows that the dead reader was told of are not read again; those it had not reported are."""
+    dataset_id = ds.register_dataset(cluster.target, dataset)
+    doomed = start_reader(cluster.target, dataset_id, 40)
+    with doomed:
+        taken = lines_until_holding(doomed)
+        remote = ds.from_dataset_id(DYNAMIC, cluster.target, dataset_id, job_name="shared")
+        with iter(remote) as iterator:
+            got = ids_of(next(iterator))
+            wait_until_reported(cluster, len(taken))
+            doomed.kill()
+            deadline_s = time.monotonic() + 20
+            while len(got) + len(taken) < ROWS and time.monotonic() < deadline_s:
+                # The end means that nothing is left at present; the dead reader's rows come back.
+                for batch in iterator:
+                    got += ids_of(batch)
+    assert_every_row_once(got + taken)
+
+
+def wait_until_reported(cluster: ProcessCluster, rows: int) -> None:
+    """Waits for the reader's next grouped call, after which its rows are accounted for."""
+    from dataservice.client.connection import Connection
+    from dataservice.wire import dispatcher_pb2 as pb
+
+    with Connection(parse_target(cluster.target)) as connection:
+
+        def is_reported() -> bool:
+            reply = connection._rpc.call("GetStatus", pb.GetStatusRequest())
+            return rows <= max_rows_consumed(reply.json)
+
+        wait_until(is_reported, "the report of the rows consumed")
+
+
+def max_rows_consumed(status: str) -> int:
+    import json
+
+    def walk(value: object) -> Iterator[int]:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                if key == "rows_consumed" and isinstance(inner, int):
+                    yield inner
+                yield from walk(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                yield from walk(inner)
+
+    return max(walk(json.loads(status)), default=0)
+
+
+def test_ctrl_c_ends_a_waiting_reader_at_once(tmp_path: pathlib.Path) -> None:
+    with process_cluster(tmp_path / "logs", workers=0) as cluster:
+        dataset_id = ds.register_dataset(cluster.target, ds.Dataset.range(10))
+        reader = start_reader(cluster.target, dataset_id, 10)
+        with reader:
+            time.sleep(2.0)
+            assert reader.poll() is None, reader.communicate()[1]
+            os.kill(reader.pid, signal.SIGINT)
+            began_s = time.monotonic()
+            _, errors = reader.communicate(timeout=10)
+    assert time.monotonic() - began_s < 4
+    assert "KeyboardInterrupt" in errors
+    assert reader.returncode != 0
+
+
+def test_a_worker_stops_cleanly_on_sigterm(cluster: ProcessCluster, dataset: ds.Dataset) -> None:
+    got: list[int] = []
+    with iter(dataset.distribute(DYNAMIC, cluster.target)) as iterator:
+        for _ in range(20):
+            got += ids_of(next(iterator))
+        stopping = threading.Thread(target=cluster.workers[0].terminate)
+        stopping.start()
+        for batch in iterator:
+            got += ids_of(batch)
+        stopping.join(20)
+    assert cluster.workers[0].returncode == 0
+    assert_every_row_once(got)
+
+
+def test_a_dispatcher_that_forgot_everything_is_an_error_not_a_hang(
+    tmp_path: pathlib.Path, dataset: ds.Dataset
+) -> None:
+    with process_cluster(tmp_path / "logs", workers=1) as cluster:
+        port = parse_target(cluster.target).rpartition(":")[2]
+        with iter(dataset.distribute(DYNAMIC, cluster.target)) as iterator:
+            next(iterator)
+            cluster.dispatcher.kill()
+            cluster.start_dispatcher("--port", port)
+            with pytest.raises(DataServiceError, match="restarted without fault_tolerant_mode"):
+                for _ in iterator:
+                    pass
+
+
+def test_a_dispatcher_with_a_journal_comes_back_unnoticed(
+    tmp_path: pathlib.Path, dataset: ds.Dataset
+) -> None:
+    arguments = ("--work-dir", str(tmp_path / "journal"), "--fault-tolerant")
+    with process_cluster(tmp_path / "logs", workers=2, dispatcher_args=arguments) as cluster:
+        port = parse_target(cluster.target).rpartition(":")[2]
+        got: list[int] = []
+        with iter(dataset.distribute(DYNAMIC, cluster.target)) as iterator:
+            for _ in range(30):
+                got += ids_of(next(iterator))
+            cluster.dispatcher.kill()
+            for _ in range(5):
+                got += ids_of(next(iterator))
+            cluster.start_dispatcher("--port", port, *arguments)
+            for batch in iterator:
+                got += ids_of(batch)
+    assert_every_row_once(got)
