@@ -103,9 +103,9 @@ def _unpack(tree: Any, buffers: list[memoryview]) -> Any:
 
 def encode_error(error: BaseException, where: str) -> str:
     """JSON of an error; ``where`` names the process. End of data becomes OutOfRangeError."""
+    trace = "".join(traceback.format_exception(error))
     if isinstance(error, StopIteration):
         error = OutOfRangeError(f"the dataset is exhausted ({where})")
-    trace = "".join(traceback.format_exception(error))
     if isinstance(error, DataServiceError):
         return json.dumps({"kind": "ours", "error": error_to_dict(error), "traceback": trace})
     return json.dumps(

@@ -1,0 +1,104 @@
+"""The custom loop of the README: in one script, and as processes configured by TF_CONFIG."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dataservice as ds
+import pstrain as ps
+
+PROGRAM = pathlib.Path(__file__).parent / "programs" / "custom_loop.py"
+DEADLINE_S = 90.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ps.LocalCluster]:
+    with ps.LocalCluster(workers=2, ps=2, data_workers=1) as cluster:
+        yield cluster
+
+
+def register(service: str) -> str:
+    rng = np.random.default_rng(0)
+    page, price = rng.integers(0, 50, 20_000), rng.normal(size=20_000).astype(np.float32)
+    label = (page % 2 + 0.5 * price > 0.5).astype(np.int64)
+    data = ds.Dataset.from_numpy({"page": page, "price": price, "label": label})
+    return ds.register_dataset(service, data.shuffle(5_000, seed=1).repeat().batch(200))
+
+
+def check(outcome: dict[str, Any]) -> None:
+    assert outcome["steps"] == 100
+    assert outcome["last_loss"] < 0.9 * outcome["first_loss"]
+    assert 0.7 < outcome["auc"] <= 1.0
+    assert (pathlib.Path(outcome["checkpoint"]) / "manifest.json").exists()
+
+
+def test_the_loop_runs_in_one_script_against_a_local_cluster(
+    cluster: ps.LocalCluster, tmp_path: pathlib.Path
+) -> None:
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]);"
+        "import custom_loop, pstrain as ps;"
+        "spec = ps.ClusterSpec(__import__('json').loads(sys.argv[2]));"
+        "custom_loop.train(ps.SimpleClusterResolver(spec, task_type='chief', task_id=0),"
+        " *sys.argv[3:])"
+    )
+    arguments = [
+        str(PROGRAM.parent),
+        json.dumps(cluster.cluster_spec.as_dict()),
+        cluster.service,
+        register(cluster.service),
+        str(tmp_path),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    check(json.loads(done.stdout.splitlines()[-1]))
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def test_the_same_program_plays_every_role_by_tf_config(
+    cluster: ps.LocalCluster, tmp_path: pathlib.Path
+) -> None:
+    addresses = [f"localhost:{port}" for port in free_ports(5)]
+    spec = {"chief": addresses[:1], "worker": addresses[1:3], "ps": addresses[3:]}
+    arguments = [cluster.service, register(cluster.service), str(tmp_path)]
+
+    def start(task: str, index: int) -> subprocess.Popen[str]:
+        config = json.dumps({"cluster": spec, "task": {"type": task, "index": index}})
+        return subprocess.Popen(
+            [sys.executable, str(PROGRAM), *arguments],
+            env={**os.environ, "TF_CONFIG": config, "OPENBLAS_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    tasks = [start(task, i) for task in ("chief", "worker", "ps") for i in range(len(spec[task]))]
+    try:
+        out, err = tasks[0].communicate(timeout=DEADLINE_S)
+        assert tasks[0].returncode == 0, err
+        check(json.loads(out.splitlines()[-1]))
+        assert all(task.poll() is None for task in tasks[1:]), "a server ended by itself"
+    finally:
+        for task in tasks:
+            task.send_signal(signal.SIGKILL)
+            task.communicate()
