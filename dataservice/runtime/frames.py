@@ -9,6 +9,7 @@ Knows nothing of streams, files or the meaning of columns. Invariant: a batch re
 
 from __future__ import annotations
 
+import struct
 import zlib
 from typing import Literal
 
@@ -28,11 +29,15 @@ __all__ = [
 Compression = Literal["lz4", "zstd"]
 
 _ALIGNMENT_BYTES = 8  # what Arrow IPC pads the buffers inside a body to
-_DECODE_ERRORS = (pa.ArrowException, OSError, EOFError, OverflowError, UnicodeDecodeError)
+_CRC = struct.Struct("<I")
+_DECODE_ERRORS = (pa.ArrowException, OSError, EOFError, OverflowError)
 
 
 def encode_schema(schema: pa.Schema) -> bytes:
-    """Bytes of `schema`. InvalidArgumentError for dictionary types, whose values a batch lacks."""
+    """Bytes of `schema` and their CRC.
+
+    InvalidArgumentError for dictionary types, whose values a batch lacks.
+    """
     for field in schema:
         if _has_dictionary(field.type):
             raise InvalidArgumentError(
@@ -40,14 +45,16 @@ def encode_schema(schema: pa.Schema) -> bytes:
                 f"cast it to its value type"
             )
     encoded: bytes = schema.serialize().to_pybytes()
-    return encoded
+    return encoded + _CRC.pack(zlib.crc32(encoded))
 
 
-def decode_schema(encoded: bytes | pa.Buffer) -> pa.Schema:
+def decode_schema(encoded: bytes) -> pa.Schema:
     """The schema from `encode_schema`. DataLossError when the bytes are damaged."""
+    message, crc = encoded[: -_CRC.size], encoded[-_CRC.size :]
+    if crc != _CRC.pack(zlib.crc32(message)):
+        raise DataLossError(f"a schema of {len(encoded)} bytes does not match its CRC")
     try:
-        schema = pa.ipc.read_schema(pa.py_buffer(encoded))
-        str(schema)  # names are decoded late, so that damage would show up far from here
+        schema = pa.ipc.read_schema(pa.py_buffer(message))
     except _DECODE_ERRORS as error:
         raise DataLossError(f"the bytes of a schema are damaged: {error}") from error
     return schema
