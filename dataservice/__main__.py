@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, Final
 
-from dataservice.errors import DataServiceError
+from dataservice.errors import DataServiceError, InvalidArgumentError
 
 EXIT_ERROR: Final = 2
 _CALL_TIMEOUT_S: Final = 10.0
@@ -128,12 +128,14 @@ def _join(server: Any, joined: threading.Event, failure: list[DataServiceError])
     joined.set()
 
 
-def _announce(options: argparse.Namespace, address: str) -> None:
+def _announce(options: argparse.Namespace, *addresses: str) -> None:
+    """Says that all is up; `address` in the JSON line is the first of `addresses`."""
     from dataservice.runtime.process import announce_ready
 
     if options.ready_json:
-        announce_ready(address=address)
-    else:
+        announce_ready(address=addresses[0], addresses=addresses)
+        return
+    for address in addresses:
         print(f"{options.command} serves at {address}", flush=True)
 
 
@@ -154,6 +156,11 @@ def _run_worker_processes(options: argparse.Namespace) -> int:
     """Runs several workers, each a process of its own, until one ends or a signal comes."""
     from dataservice.runtime.process import exit_with_parent, spawn_module
 
+    if options.port:
+        raise InvalidArgumentError(
+            f"--port {options.port} cannot be shared by {options.processes} processes; leave it "
+            "out, or start the workers one by one"
+        )
     stopping = _catch_signals()
     exit_with_parent()
     arguments = [*_without_processes(options.arguments), "--ready-json"]
@@ -162,8 +169,7 @@ def _run_worker_processes(options: argparse.Namespace) -> int:
         for index in range(options.processes):
             log_path = options.log_dir and os.path.join(options.log_dir, f"worker-{index}.log")
             children.append(spawn_module("dataservice", arguments, log_path=log_path))
-        for child in children:
-            _announce(options, child.wait_ready(_READY_TIMEOUT_S)["address"])
+        _announce(options, *(child.wait_ready(_READY_TIMEOUT_S)["address"] for child in children))
         while not stopping.wait(_POLL_S):
             ended = [child for child in children if child.returncode is not None]
             if ended:
@@ -243,6 +249,7 @@ def _list_datasets(options: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dataservice",
+        allow_abbrev=False,
         description="A distributed input service: one dispatcher, many data workers.",
         epilog="Servers and clients of one user find their token by themselves; across users or "
         "machines, set DATASERVICE_TOKEN or DATASERVICE_TOKEN_FILE.",
@@ -277,7 +284,7 @@ def _add_dispatcher(commands: Any) -> None:
 
 
 def _add_worker(commands: Any) -> None:
-    command = commands.add_parser("worker", help="run a data worker")
+    command = commands.add_parser("worker", help="run a data worker", allow_abbrev=False)
     _add_listener(command)
     command.add_argument("--dispatcher", required=True, metavar="HOST:PORT")
     command.add_argument(

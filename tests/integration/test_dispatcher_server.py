@@ -31,7 +31,7 @@ from dataservice.errors import (
 from dataservice.runtime.auth import resolve_token
 from dataservice.runtime.process import spawn_module
 from dataservice.runtime.rpc import RpcClient
-from dataservice.vocabulary import parse_target
+from dataservice.vocabulary import ShardingPolicy, parse_target
 from dataservice.wire import dispatcher_pb2 as pb
 
 DISPATCHER = pb.DESCRIPTOR.services_by_name["Dispatcher"]
@@ -376,6 +376,7 @@ def test_errors_of_the_command_line_are_one_line(server: DispatchServer) -> None
         (["dispatcher", "--host", "0.0.0.0"], "--insecure-network"),
         (["status", f"127.0.0.1:{free_port()}"], "cannot reach the dispatcher"),
         (["status", "nonsense"], "HOST:PORT"),
+        (["worker", "--dispatcher", "a:1", "--processes", "2", "--port", "5"], "--port 5 cannot"),
         (["jobs", "delete", parse_target(server.target), "absent"], "no job is named 'absent'"),
     ):
         result = command("--log-level", "error", *arguments)
@@ -395,3 +396,19 @@ def test_jobs_are_listed_and_deleted(server: DispatchServer) -> None:
     assert "0/64 windows" in command("status", address).stdout
     assert command("jobs", "delete", address, "train").stdout == "deleted job train\n"
     assert command("jobs", "list", address).stdout == "no jobs\n"
+
+
+def test_one_command_runs_several_workers(server: DispatchServer) -> None:
+    address = parse_target(server.target)
+    arguments = ["worker", "--dispatcher", address, "--processes", "2", "--ready-json"]
+    with spawn_module("dataservice", arguments) as child:
+        addresses = child.wait_ready(READY_S)["addresses"]
+        dataset = Dataset.range(1_000).batch(10).distribute(ShardingPolicy.OFF, server.target)
+        seen = [
+            worker["address"]
+            for worker in json.loads(command("status", address, "--json").stdout)["workers"]
+        ]
+        assert sorted(seen) == sorted(addresses)
+        assert len(seen) == 2
+        assert sum(batch.num_rows for batch in dataset) == 2_000
+        assert child.terminate(10.0) == 0
