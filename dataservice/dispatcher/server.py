@@ -15,7 +15,7 @@ from typing import Final
 
 from dataservice.config import DispatcherConfig
 from dataservice.dispatcher.endpoint import DispatcherEndpoint
-from dataservice.dispatcher.planning import plan_windows
+from dataservice.dispatcher.planning import plan_windows, preload
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.errors import (
     DataServiceError,
@@ -153,6 +153,7 @@ class DispatchServer:
 
 def _keep_house(service: DispatcherService, stop: threading.Event) -> None:
     """Holds the service only, so that a forgotten server can be collected and stopped."""
+    preload()
     while not stop.wait(service.tick_s):
         try:
             service.tick()
