@@ -1,1 +1,1 @@
-"""Benchmarks: one question per module, each with a smoke size; not part of the installed package."""
+"""Benchmarks: one question per module, each with a smoke size; not part of the package."""

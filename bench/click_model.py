@@ -1,0 +1,95 @@
+"""The model of the training benchmark: 26 embeddings of 16 out of one table, a 64-32-1 network.
+
+The same network as `bench.peers.tf_parameter_server` trains, so it has no wide part. Importable by
+trainers, so that models travel by name.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+import pstrain as ps
+from bench.data import CATEGORICAL, DENSE, HASH_BUCKETS, training_arrays
+from pstrain import buffers
+from pstrain.features import Features, FeatureSchema
+from pstrain.kernels import embedding as kernels
+from pstrain.layers.base import looked_up
+from pstrain.models.base import Model
+from pstrain.tape import Tensor, record
+
+WIDTH = 16
+ROWS_IN_MEMORY = 262_144
+_EMBEDDED = len(CATEGORICAL) * WIDTH
+_SIZES = (_EMBEDDED + len(DENSE), 64, 32, 1)
+
+
+class EmbeddedRows(ps.layers.Embedding):
+    """Looked-up rows and the dense columns side by side, float32 [n, 26 * 16 + 13]."""
+
+    def forward(self, values: Sequence[Any], inputs: Features) -> Tensor:
+        lookup = values[0]
+        rows = looked_up(self.variables[0], lookup)
+        output = Tensor(buffers.empty((len(inputs), _SIZES[0])))
+        kernels.gather_fields(rows.value, lookup.inverse, len(CATEGORICAL), output.value)
+        output.value[:, _EMBEDDED:] = inputs.dense
+
+        def backward(gradient: np.ndarray) -> np.ndarray:
+            total = buffers.zeros(rows.shape)
+            kernels.scatter_fields(gradient, lookup.inverse, len(CATEGORICAL), total)
+            return total
+
+        return record(output, (rows,), backward)
+
+
+class ClickModel(Model):
+    """Make it, and its optimizer, inside a strategy's scope, or outside for one process."""
+
+    def __init__(self) -> None:
+        super().__init__(FeatureSchema(dense=DENSE, label="label"))
+        # Ids are rows of the table already; all fields share all of it.
+        share, rest = divmod(HASH_BUCKETS, len(CATEGORICAL))
+        sizes = [share + (field < rest) for field in range(len(CATEGORICAL))]
+        self.table = EmbeddedRows(sizes, WIDTH, name="table")
+        self.network = [
+            ps.layers.Dense(
+                units,
+                "relu" if units > 1 else None,
+                input_size=size,
+                name=f"dense_{layer}",
+            )
+            for layer, (size, units) in enumerate(itertools.pairwise(_SIZES))
+        ]
+        self.layers = [self.table, *self.network]
+
+    def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:
+        hidden = self.table.forward(values[0], features)
+        for layer, value in zip(self.network, values[1:], strict=True):
+            hidden = layer.forward(value, hidden)
+        return hidden
+
+
+def batches(batch: int, rows: int = ROWS_IN_MEMORY) -> Iterator[Features]:
+    """Batches from memory for ever, cut before the first is given out."""
+    labels, dense, ids = training_arrays(rows)
+    cut = [
+        Features(dense[a : a + batch], ids[a : a + batch], labels[a : a + batch])
+        for a in range(0, rows - batch + 1, batch)
+    ]
+    return itertools.cycle(cut)
+
+
+def optimizer() -> ps.optimizers.Adagrad:
+    """As the peer's."""
+    return ps.optimizers.Adagrad(0.05, initial_accumulator_value=0.1, epsilon=1e-7)
+
+
+def step(model: ClickModel, rule: ps.optimizers.Adagrad, batch: Features) -> float:
+    """Train on a batch and return its loss."""
+    with ps.GradientTape() as tape:
+        loss = model.loss(batch)
+    rule.apply_gradients(tape.gradients(loss))
+    return float(loss)

@@ -1,0 +1,200 @@
+"""How fast do trainers and parameter servers train a click model with one large embedding table?
+
+Real processes on loopback: this one as the coordinator, trainers, parameter servers. The table,
+2^20 rows of 16, is cut over the parameter servers; 26 fields look up in it; a 64-32-1 network
+follows; Adagrad, sparse on the table. Batches come from memory, so nothing but training is
+measured, once it runs steadily. `bench.peers.tf_parameter_server` does the same work; `--peer` runs
+it between our own runs, so that a busy machine slows both. Prints JSON lines: one per run, and with
+`--peer` one per ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import os
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import pstrain as ps
+from bench import click_model
+from bench.peers import children
+from pstrain.partition import MinSizePartitioner
+
+_ROOT = Path(__file__).resolve().parents[1]
+_PEER_FORMS = ("tuned", "usual")
+
+
+def measure(processes: int, batch: int, options: argparse.Namespace) -> dict[str, Any]:
+    """One run with that many trainers and servers; 0: one process, without either."""
+    if processes:
+        examples, seconds = _train_cluster(processes, batch, options)
+    else:
+        alone = ["--alone", str(batch), "--rows", str(options.rows)]
+        alone += ["--seconds", str(options.seconds), "--warm-up-s", str(options.warm_up_s)]
+        with children.Children(options.deadline_s) as group:
+            result = group.start("bench.train", alone).line()
+        examples, seconds = result["examples"], result["seconds"]
+    return {
+        "bench": "train",
+        "system": "pstrain" if processes else "pstrain, one process, no servers",
+        "workers": processes,
+        "ps": processes,
+        "batch": batch,
+        "examples": examples,
+        "seconds": round(seconds, 4),
+        "examples_per_s": round(examples / seconds),
+    }
+
+
+def _train_alone(batch: int, options: argparse.Namespace) -> tuple[int, float]:
+    model, rule = click_model.ClickModel(), click_model.optimizer()
+    data = click_model.batches(batch, options.rows)
+    warm_until = time.perf_counter() + options.warm_up_s
+    click_model.step(model, rule, next(data))
+    while time.perf_counter() < warm_until:
+        click_model.step(model, rule, next(data))
+    steps, began = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - began) < options.seconds:
+        loss = click_model.step(model, rule, next(data))
+        steps += 1
+    _check(loss)
+    return steps * batch, elapsed
+
+
+def _train_cluster(processes: int, batch: int, options: argparse.Namespace) -> tuple[int, float]:
+    with ps.LocalCluster(workers=processes, ps=processes, data_workers=0) as cluster:
+        partitioner = MinSizePartitioner(min_shard_bytes=1 << 20, max_shards=processes)
+        strategy = ps.ParameterServerStrategy(cluster.resolver, variable_partitioner=partitioner)
+        coordinator = ps.ClusterCoordinator(strategy)
+        try:
+            return _train_scheduled(strategy, coordinator, batch, options)
+        finally:
+            coordinator.close()
+
+
+def _train_scheduled(
+    strategy: ps.ParameterServerStrategy,
+    coordinator: ps.ClusterCoordinator,
+    batch: int,
+    options: argparse.Namespace,
+) -> tuple[int, float]:
+    with strategy.scope():
+        model, rule = click_model.ClickModel(), click_model.optimizer()
+    rows = options.rows
+    iterator = iter(coordinator.create_per_worker_dataset(lambda: click_model.batches(batch, rows)))
+
+    def train_step(batches: Any) -> float:
+        return click_model.step(model, rule, next(batches))
+
+    def train(steps: int) -> float:
+        began = time.perf_counter()
+        for _ in range(steps):
+            loss = coordinator.schedule(train_step, args=(iterator,))
+        coordinator.join(timeout=options.deadline_s)
+        seconds = time.perf_counter() - began
+        _check(loss.fetch())
+        return seconds
+
+    trial = 16 * coordinator.num_trainers
+    train(trial // 2)
+    train(max(int(trial / train(trial) * options.warm_up_s), 1))
+    rate = trial / train(trial)
+    steps = max(int(rate * options.seconds), 4)
+    return steps * batch, train(steps)
+
+
+def _check(loss: float) -> None:
+    if not math.isfinite(loss):
+        raise ArithmeticError(f"the loss became {loss}: the run is no measurement")
+
+
+def measure_peer(processes: int, batch: int, form: str, options: argparse.Namespace) -> Any:
+    """One run of ParameterServerStrategy on the same model and rows."""
+    arguments = ["--workers", str(processes), "--ps", str(processes), "--batch", str(batch)]
+    arguments += ["--form", form, "--seconds", str(options.seconds)]
+    return children.run_peer(
+        "bench.peers.tf_parameter_server", arguments, peer_python=options.peer_python
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """All runs in rounds, ours and theirs in turn, then the ratios of the medians."""
+    forms = options.peer_forms if options.peer else []
+    rates: dict[tuple[str, int, int], list[int]] = {}
+    runs = itertools.product(range(options.rounds), options.batches, options.processes)
+    for _, batch, processes in runs:
+        result = measure(processes, batch, options)
+        rates.setdefault(("", processes, batch), []).append(result["examples_per_s"])
+        children.say(**result)
+        for form in forms if processes else ():
+            result = measure_peer(processes, batch, form, options)
+            rates.setdefault((form, processes, batch), []).append(result["examples_per_s"])
+            children.say(**result)
+    for (form, processes, batch), measured in rates.items():
+        if form:
+            say_ratio(form, processes, batch, rates["", processes, batch], measured)
+
+
+def say_ratio(form: str, processes: int, batch: int, ours: list[int], theirs: list[int]) -> None:
+    """One JSON line with both medians and their ratio."""
+    mine, other = statistics.median(ours), statistics.median(theirs)
+    children.say(
+        bench="train",
+        ratio=round(mine / other, 2),
+        peer_form=form,
+        workers=processes,
+        ps=processes,
+        batch=batch,
+        rounds=len(theirs),
+        examples_per_s=round(mine),
+        peer_examples_per_s=round(other),
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.train", description=__doc__)
+    parser.add_argument(
+        "--processes",
+        type=int,
+        nargs="+",
+        default=[0, 1, 2],
+        help="trainers, and as many servers; 0: one process without servers",
+    )
+    parser.add_argument("--batches", type=int, nargs="+", default=[1_024, 4_096])
+    parser.add_argument("--rows", type=int, default=click_model.ROWS_IN_MEMORY, help="in memory")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=8.0, help="of one run, about")
+    parser.add_argument("--warm-up-s", type=float, default=2.0)
+    parser.add_argument("--deadline-s", type=float, default=120.0)
+    parser.add_argument("--smoke", action="store_true", help="the shortest run that trains")
+    parser.add_argument("--alone", type=int, metavar="BATCH", help=argparse.SUPPRESS)
+    parser.add_argument("--peer", action="store_true", help="run TensorFlow too, and compare")
+    parser.add_argument("--peer-forms", nargs="+", choices=_PEER_FORMS, default=["tuned"])
+    parser.add_argument(
+        "--peer-python",
+        default=os.environ.get("PEER_PYTHON"),
+        help="an interpreter with TensorFlow; default: $PEER_PYTHON, else this one",
+    )
+    options = parser.parse_args(argv)
+    children.end_with_parent()
+    if options.alone:
+        examples, seconds = _train_alone(options.alone, options)
+        children.say(examples=examples, seconds=seconds)
+        return
+    # What is started inherits it: the model is found by name, BLAS is as in any trainer.
+    os.environ |= {"PYTHONPATH": str(_ROOT), "OPENBLAS_NUM_THREADS": "1"}
+    if options.smoke:
+        options.seconds, options.warm_up_s = 0.3, 0.1
+        options.rows, options.batches = 2_048, [256]
+    if options.peer:
+        options.peer_python = children.find_interpreter(options.peer_python)
+    run(options)
+
+
+if __name__ == "__main__":
+    main()

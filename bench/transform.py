@@ -1,0 +1,69 @@
+"""The work of the stream benchmark as pipelines of this project: log1p, hashing, batches.
+
+Every form gives the same rows in the same columns, `label`, `i0..i12` and `c0..c25`, all equal to
+`expected`. Importable by data workers, so that functions travel by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numba import njit
+
+import dataservice as ds
+from bench.data import BLOCK_ROWS, CATEGORICAL, DENSE, HASH_BUCKETS, Columns, hash_ids
+
+_MASK = np.uint64(HASH_BUCKETS - 1)
+
+
+@njit(nogil=True, cache=True)
+def _hash_into(ids: np.ndarray, out: np.ndarray) -> None:
+    """`bench.data.hash_ids` into 2^20 buckets, one pass; ids and out int64 (n,)."""
+    for i in range(ids.size):
+        z = np.uint64(ids[i]) + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        out[i] = (z ^ (z >> np.uint64(31))) & _MASK
+
+
+def compiled(columns: Columns) -> Columns:
+    """A user's function: NumPy for the dense columns, a compiled loop for the hashes."""
+    out = {"label": columns["label"]}
+    for name in DENSE:
+        out[name] = np.log1p(columns[name])
+    for name in CATEGORICAL:
+        hashed = np.empty(len(columns[name]), np.int64)
+        _hash_into(columns[name], hashed)
+        out[name] = hashed
+    return out
+
+
+def expected(columns: Columns) -> Columns:
+    """What every form must give for `bench.data.generate` rows, by plain NumPy."""
+    dense = {name: np.log1p(columns[name]) for name in DENSE}
+    return {"label": columns["label"], **dense} | {c: hash_ids(columns[c]) for c in CATEGORICAL}
+
+
+def _as_expressions(rows: ds.Dataset) -> ds.Dataset:
+    for name in DENSE:
+        rows = rows.with_column(name, ds.col(name).log1p())
+    for name in CATEGORICAL:
+        rows = rows.with_column(name, ds.col(name).hash(HASH_BUCKETS))
+    return rows
+
+
+def _as_function(rows: ds.Dataset) -> ds.Dataset:
+    return rows.map(compiled)
+
+
+FORMS: dict[str, Callable[[ds.Dataset], ds.Dataset]] = {
+    "function": _as_function,
+    "expressions": _as_expressions,
+}
+
+
+def dataset(paths: Sequence[str], form: str, *, epochs: int | None = None) -> ds.Dataset:
+    """Batches of 4,096 transformed rows of Parquet files, `epochs` times or for ever."""
+    rows = FORMS[form](ds.Dataset.from_parquet(list(paths)))
+    return rows.repeat(epochs).batch(BLOCK_ROWS)

@@ -1,0 +1,78 @@
+"""The benchmarks run at smoke size, and what they stream is what the work is defined as."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dataservice as ds
+from bench import click_model, data, stream, train, transform
+from bench.peers import children
+
+_ROWS = 3 * data.BLOCK_ROWS
+
+
+def _lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def _sorted_by_first_id(columns: data.Columns) -> data.Columns:
+    order = np.lexsort([columns[name] for name in reversed(data.CATEGORICAL)])
+    return {name: values[order] for name, values in columns.items()}
+
+
+@pytest.mark.parametrize("form", sorted(transform.FORMS))
+def test_streamed_rows_are_the_work(tmp_path: Path, form: str):
+    paths = data.write_files(tmp_path, _ROWS, "parquet", files=2)
+    pipeline = transform.dataset([str(path) for path in paths], form, epochs=1)
+    with stream.service(1) as target:
+        table = pipeline.distribute(ds.ShardingPolicy.DYNAMIC, target).to_table()
+    found = _sorted_by_first_id({name: table[name].to_numpy() for name in table.column_names})
+    truth = _sorted_by_first_id(transform.expected(data.generate(_ROWS)))
+    assert found.keys() == truth.keys()
+    for name, values in truth.items():
+        assert found[name].dtype == values.dtype
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
+def test_stream_prints_a_line_per_run(capsys: pytest.CaptureFixture[str]):
+    stream.main(["--smoke", "--workers", "0", "1"])
+    alone, served = _lines(capsys)
+    assert (alone["workers"], served["workers"]) == (0, 1)
+    assert min(alone["rows_per_s"], served["rows_per_s"]) > 0
+    assert served["rows"] % data.BLOCK_ROWS == 0
+
+
+def test_step_lowers_the_loss():
+    model, rule = click_model.ClickModel(), click_model.optimizer()
+    batches = click_model.batches(256, rows=256)
+    losses = [click_model.step(model, rule, next(batches)) for _ in range(20)]
+    assert losses[-1] < losses[0] - 0.05
+
+
+def test_train_prints_a_line_per_run(capsys: pytest.CaptureFixture[str], monkeypatch: Any):
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    train.main(["--smoke", "--processes", "0", "1"])
+    alone, served = _lines(capsys)
+    assert (alone["ps"], served["ps"]) == (0, 1)
+    assert min(alone["examples_per_s"], served["examples_per_s"]) > 0
+    assert served["examples"] % served["batch"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bench", [stream, train])
+def test_peer_runs_beside_ours(bench: Any, capsys: pytest.CaptureFixture[str], monkeypatch: Any):
+    try:
+        python = children.find_interpreter(os.environ.get("PEER_PYTHON"))
+    except children.PeerError as error:
+        pytest.skip(f"{error}, or set PEER_PYTHON")
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    sizes = ["--workers", "1"] if bench is stream else ["--processes", "1"]
+    bench.main(["--smoke", "--peer", "--peer-python", python, *sizes])
+    *_, ratio = _lines(capsys)
+    assert ratio["ratio"] > 0
