@@ -89,7 +89,7 @@ def to_arrow(values: Any, name: str) -> pa.Array:
 def _ndarray_to_arrow(values: np.ndarray, name: str) -> pa.Array:
     if values.ndim == 0:
         raise SchemaError(
-            f"column {name!r} is the single value {values[()]!r}; "
+            f"column {name!r} is the single value {values.tolist()!r}; "
             "a column is an array with one value per row"
         )
     if values.ndim == 1:

@@ -139,7 +139,7 @@ def decode_plan(encoded: bytes) -> Node:
         raise
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, struct.error) as error:
         raise InvalidArgumentError(f"malformed plan: {type(error).__name__}: {error}") from error
-    except (RecursionError, pa.ArrowException) as error:
+    except (RecursionError, OSError, pa.ArrowException) as error:
         raise InvalidArgumentError(f"malformed plan: {error}") from error
 
 

@@ -121,12 +121,16 @@ class RowCutter:
         self._chunk: pa.RecordBatch | None = None
         self._chunk_state: State | None = None
         self._row = 0
+        self._began = ""  # where the first of several chunks of a cut comes from
 
     def cut(self, rows: int) -> list[pa.RecordBatch]:
         """The next `rows` rows, in one piece or several; fewer only at the end of the stream."""
         pieces: list[pa.RecordBatch] = []
         missing = rows
+        self._began = ""
         while missing > 0:
+            if pieces and not self._began:
+                self._began = self._stream.location()
             piece = self.piece(missing)
             if piece is None:
                 break
@@ -181,5 +185,6 @@ class RowCutter:
         self._stream.close()
 
     def location(self) -> str:
-        """Where the last chunk comes from."""
-        return self._stream.location()
+        """Where the rows of the last cut come from."""
+        last = self._stream.location()
+        return f"{self._began} to {last}" if self._began not in ("", last) else last

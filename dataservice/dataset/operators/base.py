@@ -85,9 +85,9 @@ def integer_at_least(value: Any, minimum: int, what: str) -> int:
 
 def column_names(value: Any, what: str) -> tuple[str, ...]:
     """One or several names as a tuple; InvalidArgumentError for none, or for a repeated name."""
-    names = (value,) if isinstance(value, str) else tuple(value)
+    names = value if isinstance(value, list | tuple) else (value,)
     if not names or not all(isinstance(name, str) for name in names):
         raise InvalidArgumentError(f"{what} takes column names, got {value!r}")
     if len(set(names)) < len(names):
         raise InvalidArgumentError(f"{what} got a column twice: {list(names)}")
-    return names
+    return tuple(names)

@@ -138,7 +138,7 @@ class _RowShuffleStream(BatchStream):
         self._rows = None
 
     def location(self) -> str:
-        return f"a shuffled buffer that ends in {self._cutter.location()}"
+        return f"a shuffled buffer of {self._cutter.location()}"
 
 
 class _BatchShuffleStream(BatchStream):

@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 from abc import abstractmethod
 from collections.abc import Generator, Iterable, Iterator
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -25,6 +26,9 @@ _MAX_SPLITS = 65_536
 @dataclasses.dataclass(frozen=True, eq=False)
 class Source(Node):
     """A node without inputs that can be cut into splits."""
+
+    # Whether its splits are files or parts of them, which a shuffle above reads in another order.
+    reads_files: ClassVar[bool] = False
 
     @property
     def counts_rows(self) -> bool:
@@ -62,7 +66,7 @@ class Source(Node):
         return batch
 
     def open(self, context: RunContext) -> BatchStream:
-        if context.split_order is None:
+        if context.split_order is None or not self.reads_files:
             return SplitStream(self, self.sequence(), context)
         ordered = permuted(self.plan(), order_key(*context.split_order))
         return SplitStream(self, ordered, context)

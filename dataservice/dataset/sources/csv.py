@@ -44,6 +44,7 @@ class CsvSource(Source):
     """Rows of CSV files. With `schema`, exactly its columns, with its types."""
 
     kind: ClassVar[str] = "csv"
+    reads_files: ClassVar[bool] = True
     paths: tuple[str, ...]
     schema: pa.Schema | None = None
     delimiter: str = ","

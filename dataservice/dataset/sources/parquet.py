@@ -47,6 +47,7 @@ class ParquetSource(Source):
     """Rows of Parquet files: the chosen `columns` of those for which `filter` is true."""
 
     kind: ClassVar[str] = "parquet"
+    reads_files: ClassVar[bool] = True
     paths: tuple[str, ...]
     columns: tuple[str, ...] | None = None
     filter: Expression | None = None

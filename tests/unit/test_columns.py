@@ -1,0 +1,120 @@
+"""Arrow to NumPy and back: what is shared, what is copied, what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dataservice.dataset.columns import (
+    concat_batches,
+    conform,
+    from_numpy,
+    plain_batch,
+    plain_schema,
+    to_numpy,
+)
+from dataservice.errors import SchemaError
+
+
+def address(array: pa.Array) -> int:
+    return array.buffers()[1].address
+
+
+@pytest.mark.parametrize("kind", ["int8", "int64", "uint32", "float32", "float64", "timestamp[us]"])
+def test_numbers_are_views_both_ways(kind: str) -> None:
+    column = pa.array([1, 2, 3, 4], pa.int64()).cast(kind)
+    batch = pa.RecordBatch.from_arrays([column], names=["x"]).slice(1, 2)
+    values = to_numpy(batch)["x"]
+    assert values.__array_interface__["data"][0] == address(column) + values.itemsize
+    assert not values.flags.writeable
+    back = from_numpy({"x": values}).column(0)
+    assert address(back) == values.__array_interface__["data"][0]
+    assert back.equals(column.slice(1, 2))
+
+
+def test_the_other_types() -> None:
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "s": pa.array(["a", None, "c"]),
+            "b": pa.array([True, False, True]),
+            "v": pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], pa.list_(pa.float32(), 2)),
+            "d": pa.array(["x", "y", "x"]).dictionary_encode(),
+            "f": pa.array([1.0, None, 3.0]),
+            "l": pa.array([[1], [1, 2], []]),
+        }
+    ).slice(1)
+    values = to_numpy(batch)
+    assert values["s"].tolist() == [None, "c"]
+    assert values["b"].dtype == np.bool_
+    assert values["v"].tolist() == [[3.0, 4.0], [5.0, 6.0]]
+    assert values["v"].dtype == np.float32
+    assert values["d"].tolist() == ["y", "x"]
+    assert np.isnan(values["f"][0])
+    assert values["f"][1] == 3.0
+    assert [list(item) for item in values["l"]] == [[1, 2], []]
+
+
+def test_nulls_that_numpy_cannot_hold() -> None:
+    for kind in (pa.int32(), pa.bool_(), pa.list_(pa.int8(), 2)):
+        batch = pa.RecordBatch.from_arrays([pa.array([None], kind)], names=["x"])
+        with pytest.raises(SchemaError, match=r"column 'x'.*1 nulls.*fill_null"):
+            to_numpy(batch)
+
+
+def test_more_dimensions() -> None:
+    cube = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
+    batch = from_numpy({"x": cube, "t": cube[:, ::2, :]})
+    assert batch.schema.field("x").type == pa.list_(pa.list_(pa.int16(), 4), 3)
+    assert (to_numpy(batch)["x"] == cube).all()
+    assert (to_numpy(batch)["t"] == cube[:, ::2, :]).all()
+
+
+def test_what_becomes_a_column() -> None:
+    batch = from_numpy({"a": [1, 2], "s": np.array(["x", "yy"]), "c": pa.chunked_array([[1], [2]])})
+    assert batch.to_pydict() == {"a": [1, 2], "s": ["x", "yy"], "c": [1, 2]}
+    encoded = pa.array(["x", "y"]).dictionary_encode()
+    assert from_numpy({"d": encoded}).schema.field("d").type == pa.string()
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"a": [1, 2], "b": [1]}, r"the columns have unequal lengths: 'a' has 2, 'b' has 1"),
+        ({"a": 3}, r"column 'a' is the single value 3"),
+        ({"a": np.array([object()])}, r"column 'a' cannot become"),
+        ({"a": np.zeros((2, 0))}, r"column 'a' has shape \(2, 0\)"),
+    ],
+)
+def test_what_does_not(columns: dict[str, object], message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
+        from_numpy(columns)
+
+
+def test_conform_orders_and_casts_safely() -> None:
+    schema = pa.schema([("b", pa.float64()), ("a", pa.int32())])
+    batch = from_numpy({"a": np.array([1, 2]), "b": np.array([1, 2], np.float32)}, schema)
+    assert batch.schema.equals(schema)
+    with pytest.raises(SchemaError, match=r"the rows.*missing: \['b'\].*not expected: \['c'\]"):
+        conform(from_numpy({"a": [1], "c": [1]}), schema, what="the rows")
+    with pytest.raises(SchemaError, match=r"column 'a' is of type double, expected int32"):
+        conform(from_numpy({"a": [1.5], "b": [1.0]}), schema, what="the rows")
+
+
+def test_plain_drops_metadata_and_dictionaries() -> None:
+    field = pa.field(
+        "d", pa.dictionary(pa.int8(), pa.string()), nullable=False, metadata={"k": "v"}
+    )
+    schema = pa.schema([field], metadata={"pandas": "{}"})
+    plain = plain_schema(schema)
+    assert plain.equals(pa.schema([("d", pa.string())]), check_metadata=True)
+    column = pa.array(["x"]).dictionary_encode().cast(field.type)
+    batch = plain_batch(pa.RecordBatch.from_arrays([column], schema=schema), plain)
+    assert batch.to_pydict() == {"d": ["x"]}
+    batch.validate(full=True)
+
+
+def test_one_piece_is_not_copied() -> None:
+    piece = from_numpy({"a": [1, 2]})
+    assert concat_batches([piece]) is piece
+    assert concat_batches([piece, piece.slice(1)]).to_pydict() == {"a": [1, 2, 2]}

@@ -1,0 +1,179 @@
+"""Operators on the sequence of elements: batch, take, skip, enumerate, repeat, concatenate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.expressions import col
+from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from dataservice.errors import FailedPreconditionError, InvalidArgumentError, SchemaError
+from tests.unit.checkpoint_checker import check_positions, numbers, open_stream, run, values
+
+
+def cuts(dataset: Dataset) -> list[list[int]]:
+    return [batch.column("x").to_pylist() for batch in run(dataset)]
+
+
+@given(
+    st.integers(0, 40),
+    st.integers(1, 12),
+    st.booleans(),
+    st.lists(st.integers(1, 9), max_size=4),
+)
+def test_batch_cuts_exactly(rows: int, size: int, drop: bool, sizes: list[int]) -> None:
+    chunk_sizes = sizes if sum(sizes) < rows else []
+    dataset = numbers(rows, chunk_sizes).batch(size, drop_remainder=drop)
+    kept = rows // size * size if drop else rows
+    assert cuts(dataset) == [list(range(i, min(i + size, kept))) for i in range(0, kept, size)]
+    assert dataset.cardinality() == len(cuts(dataset))
+    check_positions(dataset)
+
+
+def test_a_batch_within_a_chunk_is_not_copied() -> None:
+    dataset = numbers(64, [])
+    source = run(dataset)[0].column(0).buffers()[1].address
+    assert {batch.column(0).buffers()[1].address for batch in run(dataset.batch(16))} == {source}
+
+
+@pytest.mark.parametrize("bad", [0, -1, True, 2.0, "3", None])
+def test_a_batch_size_is_a_positive_integer(bad: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="batch size must be a positive integer, got"):
+        numbers(3).batch(bad)
+
+
+def test_other_arguments_are_checked_when_called() -> None:
+    for call, message in [
+        (lambda d: d.take(-1), "take count must be a non-negative integer, got -1"),
+        (lambda d: d.skip(True), "skip count must be a non-negative integer, got True"),
+        (lambda d: d.repeat(-2), "repeat count must be a non-negative integer, got -2"),
+        (lambda d: d.prefetch(0), "prefetch buffer_size must be a positive integer, got 0"),
+        (lambda d: d.enumerate(""), "column name"),
+        (lambda d: d.batch(3, drop_remainder=1), "drop_remainder must be True or False, got 1"),
+        (lambda d: d.concatenate([1]), "takes a Dataset"),
+        (lambda d: d.concatenate(d.batch(2)), "second one alone is batched"),
+    ]:
+        with pytest.raises(InvalidArgumentError, match=message):
+            call(numbers(3))
+    assert numbers(3).batch(np.int64(2)).cardinality() == 2
+
+
+@given(st.integers(0, 20), st.integers(0, 25), st.integers(0, 25))
+def test_take_and_skip_count_rows(rows: int, skip: int, take: int) -> None:
+    dataset = numbers(rows, [2, 3] if rows > 5 else []).skip(skip).take(take)
+    assert values(run(dataset)) == list(range(rows))[skip:][:take]
+    assert dataset.cardinality() == len(list(range(rows))[skip:][:take])
+    check_positions(dataset)
+
+
+def test_take_and_skip_count_batches_after_batch() -> None:
+    dataset = numbers(20).batch(3).skip(1).take(4)
+    assert cuts(dataset) == [[3, 4, 5], [6, 7, 8], [9, 10, 11], [12, 13, 14]]
+    assert dataset.cardinality() == 4
+    check_positions(dataset)
+
+
+def test_take_reads_no_further() -> None:
+    def fail_late(columns: dict[str, Any]) -> Any:
+        assert columns["x"][0] < 8
+        return columns
+
+    assert values(run(numbers(20).map(fail_late).take(5))) == [0, 1, 2, 3, 4]
+
+
+def test_enumerate_numbers_rows_or_batches() -> None:
+    dataset = numbers(20).filter(col("x") % 2 == 1).enumerate("n")
+    assert values(run(dataset), "n") == list(range(10))
+    assert dataset.schema.names == ["x", "n"]
+    check_positions(dataset)
+    batched = numbers(5).batch(2).enumerate("n")
+    assert values(run(batched), "n") == [0, 0, 1, 1, 2]
+    check_positions(batched)
+    with pytest.raises(SchemaError, match="column 'x' already"):
+        _ = numbers(5).enumerate("x").schema
+
+
+def test_repeat() -> None:
+    assert values(run(numbers(3).repeat(3))) == [0, 1, 2] * 3
+    assert run(numbers(3).repeat(0)) == []
+    assert values(run(numbers(3).repeat().take(7))) == [0, 1, 2, 0, 1, 2, 0]
+    assert cuts(numbers(3).batch(2).repeat(2)) == [[0, 1], [2], [0, 1], [2]]
+    assert cuts(numbers(3).repeat(2).batch(4)) == [[0, 1, 2, 0], [1, 2]]
+    for dataset in (
+        numbers(20).repeat(3),
+        numbers(20).shuffle(6, seed=1).repeat(3).batch(7),
+        numbers(5).repeat(2).repeat(2),
+    ):
+        check_positions(dataset)
+    check_positions(numbers(7).repeat().batch(3), limit=12)
+
+
+def test_repeat_of_nothing_ends() -> None:
+    assert run(Dataset.range(0).repeat()) == []
+    assert run(numbers(5).filter(col("x") > 9).repeat()) == []
+
+
+def test_repeat_reshuffles_each_pass_differently_from_other_epochs() -> None:
+    dataset = numbers(50).shuffle(50, seed=1).repeat(2)
+    passes = []
+    for epoch in (0, 1):
+        rows = values(run(dataset, epoch))
+        passes += [tuple(rows[:50]), tuple(rows[50:])]
+    assert len(set(passes)) == 4
+    assert all(sorted(rows) == list(range(50)) for rows in passes)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "wanted"),
+    [
+        (Dataset.range(10).repeat(), INFINITE_CARDINALITY),
+        (Dataset.range(10).repeat(-1), INFINITE_CARDINALITY),
+        (Dataset.range(0).repeat(), 0),
+        (Dataset.range(10).repeat(3), 30),
+        (Dataset.range(10).repeat().take(4), 4),
+        (Dataset.range(10).repeat().skip(4).batch(3), INFINITE_CARDINALITY),
+        (Dataset.range(10).filter(col("id") > 1).repeat(2), UNKNOWN_CARDINALITY),
+        (Dataset.range(10).concatenate(Dataset.range(5)), 15),
+        (Dataset.range(10).concatenate(Dataset.range(5).repeat()), INFINITE_CARDINALITY),
+        (Dataset.range(10).concatenate(Dataset.range(5).filter(col("id") > 0)), -2),
+        (Dataset.range(10).shuffle(3).prefetch(1).enumerate(), 10),
+        (Dataset.range(0, 10, 3), 4),
+        (Dataset.range(5, 0, -2), 3),
+    ],
+)
+def test_cardinality(dataset: Dataset, wanted: int) -> None:
+    assert dataset.cardinality() == wanted
+    if wanted >= 0:
+        assert sum(batch.num_rows for batch in run(dataset)) == wanted
+
+
+def test_concatenate_takes_the_schema_of_the_first() -> None:
+    second = Dataset.from_table(
+        pa.table({"y": pa.array([1.0], pa.float32()), "x": pa.array([7], pa.int8())})
+    )
+    first = numbers(5).with_column("y", col("x") * 0.5)
+    dataset = first.concatenate(second)
+    assert values(run(dataset)) == [0, 1, 2, 3, 4, 7]
+    assert run(dataset)[-1].schema == run(dataset)[0].schema == dataset.schema
+    check_positions(dataset)
+    check_positions(numbers(20).concatenate(numbers(9)).batch(4))
+    with pytest.raises(SchemaError, match=r"given to concatenate.*missing"):
+        run(first.concatenate(numbers(3)))
+    with pytest.raises(SchemaError, match="given to concatenate"):
+        _ = first.concatenate(numbers(3)).schema
+
+
+def test_a_position_in_rows_that_are_gone_is_noticed() -> None:
+    with open_stream(numbers(20, []).batch(8)) as stream:
+        next(stream)
+        state = stream.state()
+    with open_stream(numbers(5, []).batch(8)) as stream:
+        stream.restore(state)
+        with pytest.raises(FailedPreconditionError, match="changed since it was saved"):
+            next(stream)

@@ -1,0 +1,209 @@
+"""Column expressions: values, nulls, types, text, JSON, errors."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataservice.dataset.expressions import Expression, col, lit
+from dataservice.errors import InvalidArgumentError, SchemaError
+
+BATCH = pa.RecordBatch.from_pydict(
+    {
+        "i": pa.array([-7, 0, 3, None], pa.int64()),
+        "j": pa.array([2, 2, 2, 2], pa.int32()),
+        "f": pa.array([0.5, float("nan"), -2.0, None], pa.float32()),
+        "s": pa.array(["a", "b", None, "d"]),
+        "b": pa.array([True, False, None, True]),
+    }
+)
+
+
+def evaluated(expression: Expression) -> list[Any]:
+    return expression.evaluate(BATCH).to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("expression", "wanted"),
+    [
+        (col("i") + 1, [-6, 1, 4, None]),
+        (1 + col("i"), [-6, 1, 4, None]),
+        (col("i") - col("j"), [-9, -2, 1, None]),
+        (10 - col("i"), [17, 10, 7, None]),
+        (col("i") * 2, [-14, 0, 6, None]),
+        (col("i") / 2, [-3.5, 0.0, 1.5, None]),
+        (col("i") // 2, [-4, 0, 1, None]),
+        (col("i") % 2, [1, 0, 1, None]),
+        (7 % col("j"), [1, 1, 1, 1]),
+        (-col("i"), [7, 0, -3, None]),
+        (col("i") == 0, [False, True, False, None]),
+        (col("i") != 0, [True, False, True, None]),
+        (col("i") < 0, [True, False, False, None]),
+        (col("i") <= 0, [True, True, False, None]),
+        (col("i") > 0, [False, False, True, None]),
+        (col("i") >= 0, [False, True, True, None]),
+        (col("b") & (col("i") < 0), [True, False, False, None]),
+        (col("b") | lit(True), [True, True, True, True]),
+        (~col("b"), [False, True, None, False]),
+        (col("i").is_in([3, 0]), [False, True, True, False]),
+        (col("s").isin(["d", "z"]), [False, False, False, True]),
+        (col("j").is_in([]), [False] * 4),
+        (col("i").is_null(), [False, False, False, True]),
+        (col("i").is_valid(), [True, True, True, False]),
+        (col("i").cast("float64"), [-7.0, 0.0, 3.0, None]),
+        (col("i").abs(), [7, 0, 3, None]),
+        (col("i").fill_null(9), [-7, 0, 3, 9]),
+        (col("s").fill_null("?"), ["a", "b", "?", "d"]),
+        (col("i").clip(-1, 2), [-1, 0, 2, None]),
+        (col("i").clip(lo=0), [0, 0, 3, None]),
+        (col("i").clip(hi=0), [-7, 0, 0, None]),
+        (lit(5), [5, 5, 5, 5]),
+        (lit(7) % 4, [3, 3, 3, 3]),
+    ],
+)
+def test_values(expression: Expression, wanted: list[Any]) -> None:
+    assert evaluated(expression) == wanted
+    again = Expression.from_json(json.loads(json.dumps(expression.to_json())))
+    assert evaluated(again) == wanted
+    assert repr(again) == repr(expression)
+
+
+def test_a_constant_does_not_widen_a_column() -> None:
+    assert (col("f") * 2.0).evaluate(BATCH).type == pa.float32()
+    assert (col("f") + 1).evaluate(BATCH).type == pa.float32()
+    assert (col("j") + 1).evaluate(BATCH).type == pa.int32()
+    assert (col("j") * 2.5).evaluate(BATCH).to_pylist() == [5.0] * 4
+    assert (col("j") + 2**40).evaluate(BATCH).to_pylist() == [2**40 + 2] * 4
+    assert col("f").clip(0, 1).evaluate(BATCH).type == pa.float32()
+
+
+def test_log1p() -> None:
+    logs = col("f").log1p().evaluate(BATCH)
+    assert logs.type == pa.float32()
+    first, nan, below, null = logs.to_pylist()
+    assert first == pytest.approx(math.log1p(0.5))
+    assert math.isnan(nan)
+    assert math.isnan(below)
+    assert null is None
+    assert col("j").log1p().evaluate(BATCH).to_pylist() == [pytest.approx(math.log(3))] * 4
+
+
+def test_hash_is_the_documented_one() -> None:
+    assert col("s").hash(100).evaluate(BATCH).type == pa.int64()
+    assert lit(0).hash(10**9).evaluate(BATCH)[0].as_py() == 0xE220A8397B1DCDAF % 10**9
+
+
+def test_columns_and_conjuncts() -> None:
+    condition = (col("i") > 0) & (col("f") < col("j")) & col("b")
+    assert condition.columns() == {"i", "f", "j", "b"}
+    assert [repr(part) for part in condition.conjuncts()] == [
+        "(col('i') > lit(0))",
+        "(col('f') < col('j'))",
+        "col('b')",
+    ]
+
+
+def test_arrow_form_where_arrow_means_the_same() -> None:
+    assert str(((col("i") > 0) & col("s").is_in(["a"])).to_arrow()).startswith("((i > 0)")
+    assert (col("i") % 2 == 0).to_arrow() is None
+    assert (col("i") / 2 == 0).to_arrow() is None
+
+
+def test_dates_and_bytes_survive_json() -> None:
+    for value in (datetime.datetime(2024, 1, 2, 3), datetime.date(2024, 1, 2), b"\x00\xff", None):
+        again = Expression.from_json(json.loads(json.dumps(lit(value).to_json())))
+        assert again.parameters == (value,)
+
+
+def test_an_expression_has_no_truth_value() -> None:
+    with pytest.raises(TypeError, match="write & for and"):
+        bool(col("i") == 1)
+    with pytest.raises(TypeError):
+        (col("i") > 0) and (col("j") > 0)
+
+
+def test_a_missing_column_is_named_with_the_existing_ones() -> None:
+    with pytest.raises(SchemaError, match=r"no column 'nope'.*'i', 'j'"):
+        evaluated(col("nope") > 0)
+
+
+def test_unfit_types_name_the_expression() -> None:
+    with pytest.raises(SchemaError, match=r"col\('s'\) \+ lit\(1\)"):
+        evaluated(col("s") + 1)
+    with pytest.raises(SchemaError, match="string"):
+        evaluated(col("s") % 2)
+    with pytest.raises(InvalidArgumentError, match="division by zero"):
+        evaluated(col("j") // 0)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: col(3), "name of a column"),
+        (lambda: lit([1]), "numbers, strings"),
+        (lambda: lit(np.int64(3)), "item"),
+        (lambda: col("i").hash(0), "positive number of buckets, got 0"),
+        (lambda: col("i").hash(True), "positive number of buckets, got True"),
+        (lambda: col("i").cast("int65"), "'int65' is not a type name"),
+        (lambda: col("i").is_in([None]), "None"),
+        (lambda: col("i").clip("a"), "numbers"),
+    ],
+)
+def test_bad_arguments(build: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        build()
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        None,
+        [],
+        {},
+        {"op": "exec", "args": [{"op": "col", "with": ["i"]}]},
+        {"op": "__class__", "args": [{"op": "col", "with": ["i"]}]},
+        {"op": "evaluate", "args": [{"op": "col", "with": ["i"]}], "with": [1]},
+        {"op": "add", "args": [{"op": "col", "with": ["i"]}]},
+        {"op": "col", "with": [7]},
+        {"op": "col"},
+        {"op": "lit", "with": [{"pickle": "x"}]},
+        {"op": "hash", "args": [{"op": "col", "with": ["i"]}], "with": [-1]},
+        {"op": "add", "args": 7},
+        {"op": {}, "args": []},
+    ],
+)
+def test_malformed_json_is_refused(encoded: Any) -> None:
+    with pytest.raises(InvalidArgumentError):
+        Expression.from_json(encoded)
+
+
+def test_deep_nesting_is_refused() -> None:
+    expression = col("i")
+    for _ in range(300):
+        expression = expression + 1
+    with pytest.raises(InvalidArgumentError, match="deeply"):
+        Expression.from_json(expression.to_json())
+
+
+_leaves = st.one_of(st.just(col("i")), st.just(col("j")), st.integers(-5, 5).map(lit))
+_trees = st.recursive(
+    _leaves,
+    lambda inner: st.tuples(st.sampled_from("+-*"), inner, inner).map(
+        lambda t: {"+": t[1] + t[2], "-": t[1] - t[2], "*": t[1] * t[2]}[t[0]]
+    ),
+    max_leaves=8,
+)
+
+
+@given(_trees)
+def test_json_keeps_the_meaning(expression: Expression) -> None:
+    again = Expression.from_json(json.loads(json.dumps(expression.to_json())))
+    assert again.evaluate(BATCH).equals(expression.evaluate(BATCH))

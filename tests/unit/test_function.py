@@ -1,0 +1,141 @@
+"""User functions: what they may be, where they load, and how their errors look."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dataservice.dataset.expressions import col
+from dataservice.dataset.function import Function, call_user, call_user_per_row
+from dataservice.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    SchemaError,
+    UserFunctionError,
+)
+
+
+def double(values: Any) -> Any:
+    return values * 2
+
+
+def shipped(value: Any) -> Function:
+    """The function as another process would have it."""
+    blob, python = Function.of(value).pickled()
+    return Function(blob=blob, python=python, name="f")
+
+
+@pytest.mark.parametrize(
+    "value", [double, lambda v: v * 2, functools.partial(np.multiply, 2), np.vectorize(double)]
+)
+def test_callables_travel(value: Any) -> None:
+    assert shipped(value).load(allow_functions=True)(np.array([3]))[0] == 6
+
+
+def test_code_of_the_users_own_modules_travels(monkeypatch: pytest.MonkeyPatch) -> None:
+    blob, _ = Function.of(double).pickled()
+    monkeypatch.delitem(sys.modules, double.__module__)
+    monkeypatch.setattr(sys, "path", [])
+    assert Function(blob=blob).load(allow_functions=True)(4) == 8
+
+
+def test_a_reference_is_imported() -> None:
+    function = Function.of("math:sqrt")
+    assert function.load(allow_functions=False)(9) == 3
+    assert Function.of("os:path.join").load(allow_functions=False)("a", "b") == "a/b"
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("math:nope", "math:nope.*cannot be imported"),
+        ("no_such_module:f", "cannot be imported"),
+        ("math:pi", "names a float"),
+    ],
+)
+def test_references_that_lead_nowhere(reference: str, message: str) -> None:
+    with pytest.raises((FailedPreconditionError, InvalidArgumentError), match=message):
+        Function.of(reference).load(allow_functions=True)
+
+
+@pytest.mark.parametrize("value", ["sqrt", "math:", ":f", "a b:c", 7, None])
+def test_what_is_no_function(value: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="function"):
+        Function.of(value, "map")
+
+
+def test_pickled_functions_can_be_forbidden() -> None:
+    with pytest.raises(FailedPreconditionError, match="without pickled functions"):
+        shipped(double).load(allow_functions=False)
+
+
+def test_a_pickle_of_another_python_is_refused() -> None:
+    blob, _ = Function.of(double).pickled()
+    with pytest.raises(FailedPreconditionError, match=r"Python 3\.4"):
+        Function(blob=blob, python="3.4", name="f").load(allow_functions=True)
+
+
+def test_what_cannot_travel_says_so() -> None:
+    lock = threading.Lock()
+    with pytest.raises(InvalidArgumentError, match="locks"):
+        Function.of(lambda v: (lock, v)).pickled()
+    # Here it runs all the same.
+    assert Function.of(lambda v: (lock, v)).load(allow_functions=True)(1)[1] == 1
+
+
+def test_an_expression_is_kept_as_one() -> None:
+    assert Function.of(col("x") > 1).expression is not None
+
+
+def broken(columns: dict[str, Any]) -> Any:
+    return deeper(columns)
+
+
+def deeper(columns: dict[str, Any]) -> Any:
+    return columns["nope"]
+
+
+def test_an_error_shows_the_users_frames_only() -> None:
+    with pytest.raises(UserFunctionError) as caught:
+        call_user(broken, {"x": 1}, "map", lambda: "a.parquet rows 3..9")
+    error = caught.value
+    assert "the function given to map raised KeyError: 'nope'" in error.message
+    assert "a.parquet rows 3..9" in error.message
+    assert error.source == "a.parquet rows 3..9"
+    assert "in broken" in error.user_traceback
+    assert "in deeper" in error.user_traceback
+    assert "call_user" not in error.user_traceback
+    assert "dataset/function.py" not in error.user_traceback
+    assert isinstance(error.__cause__, KeyError)
+
+
+def test_an_error_in_a_row_shows_the_users_frames_only() -> None:
+    with pytest.raises(UserFunctionError) as caught:
+        call_user_per_row(broken, [{}], "map", str)
+    assert "dataset/function.py" not in caught.value.user_traceback
+    assert call_user_per_row(double, [1, 2], "map", str) == [2, 4]
+
+
+def test_a_compiled_function_gets_the_columns_it_names() -> None:
+    class Compiled:
+        """Looks as numba's dispatchers do."""
+
+        def __init__(self, py_func: Any) -> None:
+            self.py_func = py_func
+
+        def __call__(self, *arguments: Any) -> Any:
+            return self.py_func(*arguments)
+
+    def add(b: Any, a: Any) -> Any:
+        total = a + 10 * b
+        return total
+
+    assert call_user(Compiled(add), {"a": 1, "b": 2, "c": 3}, "with_column", str) == 21
+    with pytest.raises(UserFunctionError, match="'b' names no column"):
+        call_user(Compiled(add), {"a": 1}, "with_column", str)
+    assert issubclass(SchemaError, ValueError)

@@ -1,0 +1,140 @@
+"""Which plans can be divided, into what, and why others cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.expressions import col
+from dataservice.dataset.linear import UnsplittableError, linearise
+from dataservice.dataset.node import Node, freeze_schemas
+from dataservice.dataset.plan import decode_plan, encode_plan
+from dataservice.errors import InvalidArgumentError, error_from_dict, error_to_dict
+
+
+def same(columns: dict[str, Any]) -> dict[str, Any]:
+    return columns
+
+
+BASE = Dataset.range(100)
+
+
+def kinds(operators: tuple[Node, ...]) -> list[str]:
+    return [operator.kind for operator in operators]
+
+
+def test_a_full_plan() -> None:
+    dataset = (
+        BASE.map(same)
+        .filter(col("id") > 3)
+        .prefetch(2)
+        .shuffle(20, seed=7)
+        .repeat(3)
+        .with_column("y", col("id") * 2)
+        .batch(8, drop_remainder=True)
+        .map(same)
+        .select("y")
+        .prefetch(1)
+    )
+    linear = linearise(decode_plan(encode_plan(dataset.node)))
+    (segment,) = linear.segments
+    assert segment.source.kind == "range"
+    assert kinds(segment.operators) == ["map", "filter", "shuffle", "with_column"]
+    assert kinds(linear.tail) == ["batch", "map", "select"]
+    assert kinds(linear.batch_operators) == ["map", "select"]
+    assert (linear.batch_size, linear.drop_remainder) == (8, True)
+    assert (linear.repeat, linear.shuffle_seed, linear.buffer_size) == (3, 7, 20)
+    assert linear.shuffles
+    assert [linear.shuffle_epoch(epoch) for epoch in (0, 5)] == [0, 5]
+
+
+def test_a_bare_source() -> None:
+    linear = linearise(BASE.node)
+    assert (linear.tail, linear.batch_size, linear.repeat) == ((), None, 1)
+    assert not linear.shuffles
+    assert not linear.drop_remainder
+
+
+def test_repeats_multiply() -> None:
+    assert linearise(BASE.repeat(2).repeat(3).node).repeat == 6
+    assert linearise(BASE.repeat().repeat(3).node).repeat is None
+    assert linearise(BASE.repeat(0).repeat().node).repeat == 0
+
+
+def test_concatenated_sources_are_segments() -> None:
+    frozen = freeze_schemas(
+        BASE.shuffle(5, seed=1).concatenate(Dataset.range(9).map(same)).filter(col("id") > 1).node
+    )
+    linear = linearise(frozen)
+    first, second = linear.segments
+    assert kinds(first.operators) == ["shuffle", "filter"]
+    assert kinds(second.operators) == ["map", "conform", "filter"]
+    assert linear.shuffle_seed == 1
+    three = linearise(BASE.concatenate(BASE).concatenate(BASE.shuffle(2, 5)).node)
+    assert len(three.segments) == 3
+    assert three.shuffle_seed == 5
+
+
+def test_take_and_skip_become_ranges() -> None:
+    linear = linearise(BASE.skip(10).take(50).skip(5).take(100).node)
+    assert (linear.skip, linear.take) == (15, 45)
+    linear = linearise(BASE.take(5).skip(9).node)
+    assert (linear.skip, linear.take) == (9, 0)
+    linear = linearise(BASE.take(7).concatenate(BASE.skip(3).map(same)).take(20).node)
+    assert [(s.skip, s.take) for s in linear.segments] == [(0, 7), (3, None)]
+    assert (linear.skip, linear.take) == (0, 20)
+    # A map keeps the number of rows, so rows can be counted below it.
+    assert linearise(BASE.map(same).rename({"id": "x"}).take(3).filter(col("x") > 0).node).take == 3
+
+
+def test_a_shuffle_that_does_not_reshuffle() -> None:
+    linear = linearise(BASE.shuffle(5, seed=3, reshuffle_each_iteration=False).node)
+    assert [linear.shuffle_epoch(epoch) for epoch in (0, 5)] == [0, 0]
+
+
+def test_the_first_shuffle_orders_the_splits() -> None:
+    linear = linearise(BASE.shuffle(5, seed=3).shuffle(50, seed=4).node)
+    assert (linear.shuffle_seed, linear.buffer_size) == (3, 50)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "operator"),
+    [
+        (BASE.filter(col("id") > 1).take(3), "take"),
+        (BASE.filter(lambda c: c["id"] > 1).skip(3), "skip"),
+        (BASE.shuffle(3).take(3), "take"),
+        (BASE.flat_map(same).take(3), "take"),
+        (BASE.repeat(2).take(3), "take"),
+        (BASE.batch(2).take(3), "take"),
+        (BASE.batch(2).skip(3), "skip"),
+        (BASE.batch(2).shuffle(3), "shuffle"),
+        (BASE.batch(2).batch(3), "batch"),
+        (BASE.batch(2).repeat(2), "repeat"),
+        (BASE.batch(2).concatenate(BASE.batch(2)), "concatenate"),
+        (BASE.repeat(2).concatenate(BASE), "concatenate"),
+        (BASE.concatenate(BASE).take(3).concatenate(BASE), "concatenate"),
+        (BASE.enumerate(), "enumerate"),
+        (BASE.batch(2).enumerate().map(same), "enumerate"),
+        (Dataset.from_parquet("p", filter=col("x") > 1).take(3), "take"),
+    ],
+)
+def test_other_plans_are_refused_with_the_reason(dataset: Dataset, operator: str) -> None:
+    with pytest.raises(UnsplittableError, match=f"dataset with {operator} cannot.*OFF") as caught:
+        linearise(dataset.node)
+    assert isinstance(caught.value, InvalidArgumentError)
+    assert type(error_from_dict(error_to_dict(caught.value))) is UnsplittableError
+
+
+def test_a_filter_that_reaches_the_files_prevents_counting() -> None:
+    plan = Dataset.from_parquet("p").filter(col("x") > 1).take(3)
+    with pytest.raises(UnsplittableError, match="number of rows in parquet is not known"):
+        linearise(plan.node)
+
+
+def test_an_operator_of_the_tail_has_no_input() -> None:
+    linear = linearise(BASE.batch(2).map(same).node)
+    with pytest.raises(RuntimeError, match="no input"):
+        linear.tail[1].open(None)  # type: ignore[arg-type]
+    assert linear.tail[1].batched

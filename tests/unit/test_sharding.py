@@ -1,0 +1,141 @@
+"""Splits into windows: complete, within segments, permuted by key alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataservice.errors import InvalidArgumentError
+from dataservice.sharding import (
+    Split,
+    Window,
+    epoch_of,
+    make_windows,
+    order_key,
+    permuted,
+    total_rows,
+    window_target_rows,
+)
+
+SPLIT = Split(
+    segment=1,
+    path="a.parquet",
+    row_groups=(0, 2),
+    start=3,
+    stop=9,
+    rows=6,
+    size_bytes=7,
+    version="v",
+)
+
+
+def splits(*rows: int | None, segment: int = 0) -> list[Split]:
+    return [Split(segment=segment, start=i, rows=count) for i, count in enumerate(rows)]
+
+
+def test_json_form() -> None:
+    window = Window(index=4, splits=(SPLIT, Split()), rows=None)
+    assert Split.from_json(json.loads(json.dumps(SPLIT.to_json()))) == SPLIT
+    assert Window.from_json(json.loads(json.dumps(window.to_json()))) == window
+
+
+@pytest.mark.parametrize("encoded", [{}, {"row_groups": None, "nope": 1}, {"row_groups": 3}])
+def test_malformed_json(encoded: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgumentError, match="malformed split"):
+        Split.from_json(encoded)
+    with pytest.raises(InvalidArgumentError, match="malformed"):
+        Window.from_json({"index": 0, "splits": [encoded], "rows": 1})
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.one_of(st.none(), st.integers(0, 50))), max_size=30),
+    st.one_of(st.none(), st.integers()),
+    st.integers(0, 3),
+    st.integers(1, 60),
+)
+def test_windows_hold_every_split_once_within_its_segment(
+    shapes: list[tuple[int, int | None]], seed: int | None, epoch: int, target: int
+) -> None:
+    planned = [Split(segment=s, start=i, rows=rows) for i, (s, rows) in enumerate(shapes)]
+    windows = make_windows(planned, epoch=epoch, shuffle_seed=seed, target_rows=target)
+    held = [split for window in windows for split in window.splits]
+    assert sorted(held, key=lambda s: s.start) == planned
+    assert [window.index for window in windows] == list(range(len(windows)))
+    for window in windows:
+        assert len({split.segment for split in window.splits}) == 1
+        assert window.rows == total_rows(window.splits)
+        if window.rows is None:
+            assert len(window.splits) == 1
+        else:
+            # Without its last split a window is below the target.
+            assert sum(split.rows or 0 for split in window.splits[:-1]) < target
+
+
+def test_without_a_seed_the_order_is_the_files() -> None:
+    windows = make_windows(splits(5, 5, 5, 5), epoch=3, shuffle_seed=None, target_rows=10)
+    assert [[s.start for s in w.splits] for w in windows] == [[0, 1], [2, 3]]
+
+
+def test_with_a_seed_the_order_depends_on_seed_and_epoch_alone() -> None:
+    def order(seed: int, epoch: int) -> list[int]:
+        windows = make_windows(splits(*[1] * 50), epoch=epoch, shuffle_seed=seed, target_rows=1)
+        return [window.splits[0].start for window in windows]
+
+    assert order(1, 0) == order(1, 0)
+    assert sorted(order(1, 0)) == list(range(50))
+    assert len({tuple(order(seed, epoch)) for seed in (1, 2) for epoch in (0, 1)}) == 4
+
+
+def test_the_permutation_is_fixed_for_ever() -> None:
+    assert permuted(range(8), 0) == permuted(range(8), 1 << 64)
+    assert permuted(range(8), order_key(1, 2)) == [6, 2, 4, 3, 5, 0, 1, 7]
+
+
+def test_permutations_are_fair() -> None:
+    counts = [0] * 24
+    orders = [tuple(permuted(range(4), order_key(7, key))) for key in range(24_000)]
+    ranks = {order: rank for rank, order in enumerate(sorted(set(orders)))}
+    for order in orders:
+        counts[ranks[order]] += 1
+    assert len(ranks) == 24
+    assert min(counts) > 850
+    assert max(counts) < 1_150
+
+
+def test_order_key_tells_parts_apart() -> None:
+    keys = {order_key(a, b) for a in range(-5, 5) for b in range(-5, 5)}
+    assert len(keys) == 100
+    assert order_key(1, 2) != order_key(2, 1)
+
+
+def test_epochs_of_repeats_differ_between_runs() -> None:
+    finite = [epoch_of(run, repeat, 3) for run in range(4) for repeat in range(3)]
+    assert finite == list(range(12))
+    endless = {epoch_of(run, repeat, None) for run in range(4) for repeat in range(100)}
+    assert len(endless) == 400
+
+
+@pytest.mark.parametrize(
+    ("total", "buffer", "wanted"),
+    [
+        (0, 0, 1),
+        (10, 0, 1),
+        (1_000, 0, 16),
+        (10_000_000, 0, 65_536),
+        (1_000, 50, 50),
+        (1_000, 1_000_000, 63),
+        (10_000_000, 100_000, 100_000),
+        (None, 0, 65_536),
+        (None, 100_000, 100_000),
+    ],
+)
+def test_size_of_a_window(total: int | None, buffer: int, wanted: int) -> None:
+    assert window_target_rows(total, buffer) == wanted
+
+
+def test_a_window_needs_a_positive_target() -> None:
+    with pytest.raises(InvalidArgumentError, match="got 0"):
+        make_windows([], epoch=0, shuffle_seed=None, target_rows=0)
