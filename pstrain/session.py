@@ -14,6 +14,7 @@ from typing import Any
 
 import cloudpickle
 
+from dataservice.runtime.shipping import users_code_by_value
 from pstrain.errors import InvalidArgumentError
 
 Key = tuple[Any, ...]
@@ -32,6 +33,12 @@ def dumps(value: Any, persistent: Callable[[Any], Key | None]) -> bytes:
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidArgumentError(f"cannot send {type(value).__name__}: {error}") from error
     return stream.getvalue()
+
+
+def dumps_function(value: Any, persistent: Callable[[Any], Key | None]) -> bytes:
+    """As :func:`dumps`, with the code of the user's own modules, which trainers can't import."""
+    with users_code_by_value():
+        return dumps(value, persistent)
 
 
 def loads(data: bytes, resolve: Callable[[Key], Any]) -> Any:

@@ -9,15 +9,10 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
 import pickle
-import site
 import sys
-import sysconfig
-import threading
 import traceback
 from collections.abc import Callable, Iterable
-from types import ModuleType
 from typing import Any, Final
 
 import cloudpickle
@@ -29,10 +24,9 @@ from dataservice.errors import (
     SchemaError,
     UserFunctionError,
 )
+from dataservice.runtime.shipping import users_code_by_value
 
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
-# Registering a module for pickling by value is a setting of the whole process.
-_pickling = threading.Lock()
 
 
 class Function:
@@ -200,37 +194,11 @@ def _import(reference: str) -> Callable[..., Any]:
 
 
 def _pickle(function: Any, name: str) -> bytes:
-    module = sys.modules.get(getattr(function, "__module__", None) or "")
     try:
-        if module is None or not _is_users_own(module):
+        with users_code_by_value():
             return cloudpickle.dumps(function)  # type: ignore[no-any-return]
-        # A data worker cannot import the user's own script or package: its code must travel.
-        with _pickling:
-            cloudpickle.register_pickle_by_value(module)
-            try:
-                return cloudpickle.dumps(function)  # type: ignore[no-any-return]
-            finally:
-                cloudpickle.unregister_pickle_by_value(module)
     except Exception as error:
         raise InvalidArgumentError(
             f"function {name!r} cannot be sent to data workers: {type(error).__name__}: {error}; "
             "it must not hold locks, open files or connections"
         ) from error
-
-
-@functools.lru_cache(maxsize=1)
-def _installed_roots() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    roots = [paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"]]
-    roots.append(site.getusersitepackages())
-    return tuple(os.path.realpath(root) + os.sep for root in roots)
-
-
-def _is_users_own(module: ModuleType) -> bool:
-    file = getattr(module, "__file__", None)
-    if module.__name__ == "__main__" or file is None:
-        return False
-    top = sys.modules.get(module.__name__.split(".")[0])
-    if top is not None and top.__name__ in ("dataservice", "pstrain"):
-        return False
-    return not os.path.realpath(file).startswith(_installed_roots())

@@ -55,7 +55,9 @@ def run(args: argparse.Namespace) -> int:
         announce_ready(address=server.address, pid=os.getpid())
     else:
         print(f"{server.job_name}:{server.task_index} serves at {server.address}", flush=True)
-    stop.wait()
+    # A bare wait would not wake for a signal that another thread took.
+    while not stop.wait(0.5):
+        pass
     server.stop()
     return 0
 

@@ -177,7 +177,7 @@ class ClusterCoordinator:
         known = self._known.get(id(fn))
         if known is not None and known[0] is fn:
             return known[1]
-        pickled = session.dumps(fn, self._reference)
+        pickled = session.dumps_function(fn, self._reference)
         function_id = hashlib.sha256(pickled).hexdigest()[:16]
         self._functions[function_id] = pickled
         self._known[id(fn)] = (fn, function_id)
@@ -186,7 +186,8 @@ class ClusterCoordinator:
         return function_id
 
     def _define_resource(self, resource_id: str, source: tuple[object, int]) -> None:
-        self._scheduler.add_resource(resource_id, session.dumps(source, self._reference))
+        pickled = session.dumps_function(source, self._reference)
+        self._scheduler.add_resource(resource_id, pickled)
 
     def _reference(self, value: object) -> tuple[str, ...] | None:
         """What is not pickled but found again on the trainer."""

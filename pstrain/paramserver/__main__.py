@@ -22,7 +22,9 @@ def main() -> None:
         signal.signal(number, lambda *_: stop.set())
     with ParameterServer(args.host, args.port) as server:
         announce_ready(address=server.address, pid=os.getpid())
-        stop.wait()
+        # A bare wait would not wake for a signal that another thread took.
+        while not stop.wait(0.5):
+            pass
 
 
 if __name__ == "__main__":

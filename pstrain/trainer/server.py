@@ -35,7 +35,9 @@ class TrainerServer:
 
     def join(self) -> None:
         """Blocks until :meth:`stop`."""
-        self._stopped.wait()
+        # A bare wait would not wake for a signal that another thread took.
+        while not self._stopped.wait(0.5):
+            pass
 
     def stop(self) -> None:
         """Frees the port; a running closure is not waited for. Idempotent."""

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pathlib
+import pickle
+import sys
+import types
+
+import cloudpickle
+import pytest
+
+from dataservice.runtime.shipping import users_code_by_value
+
+
+@pytest.fixture
+def users_module(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    (tmp_path / "my_features.py").write_text("def double(x):\n    return 2 * x\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = __import__("my_features")
+    monkeypatch.delitem(sys.modules, "my_features")
+    monkeypatch.setitem(sys.modules, "my_features", module)
+    return module
+
+
+def test_the_users_own_code_travels(
+    users_module: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with users_code_by_value():
+        pickled = cloudpickle.dumps(users_module.double)
+    monkeypatch.delitem(sys.modules, "my_features")
+    monkeypatch.setattr(sys, "path", [])
+    assert pickle.loads(pickled)(4) == 8
+
+
+def test_installed_code_travels_by_name(users_module: types.ModuleType) -> None:
+    import numpy as np
+
+    with users_code_by_value():
+        registered = cloudpickle.list_registry_pickle_by_value()
+        assert "my_features" in registered
+        assert not {"numpy", "dataservice", "pstrain", "json"} & set(registered)
+        assert len(cloudpickle.dumps(np.mean)) < 200
+    assert users_module.__name__ not in cloudpickle.list_registry_pickle_by_value()
