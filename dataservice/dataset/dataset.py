@@ -125,7 +125,8 @@ class Dataset:
 
     def select(self, columns: str | Sequence[str], *more: str) -> Dataset:
         """The named columns in that order."""
-        names = (*columns, *more) if isinstance(columns, list | tuple) else (columns, *more)
+        listed = columns if isinstance(columns, list | tuple) else [columns]
+        names = (*listed, *more)
         return Dataset(ops.Select(self._node, names))
 
     def rename(self, names: Mapping[str, str]) -> Dataset:

@@ -94,6 +94,7 @@ class ParquetSource(Source):
             groups = [
                 (index, metadata.row_group(index).num_rows)
                 for index in self._matching_groups(file.path, metadata.num_row_groups)
+                if metadata.row_group(index).num_rows
             ]
         merged = _merge_small(groups)
         return [
