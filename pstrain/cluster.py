@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 
@@ -27,6 +28,7 @@ class ClusterSpec:
     """
 
     def __init__(self, cluster: Mapping[str, Tasks] | ClusterSpec) -> None:
+        self._jobs: dict[str, dict[int, str]]
         if isinstance(cluster, ClusterSpec):
             self._jobs = {job: dict(tasks) for job, tasks in cluster._jobs.items()}
             return
@@ -204,7 +206,7 @@ def _task_index(value: object) -> int:
         raise InvalidArgumentError(f"TF_CONFIG: task index is not an integer: {value!r}") from None
 
 
-def _read_tf_config() -> dict[str, dict[str, object]]:
+def _read_tf_config() -> dict[str, Any]:
     text = os.environ.get("TF_CONFIG", "")
     if not text.strip():
         return {}
