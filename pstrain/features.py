@@ -7,6 +7,7 @@ ids and values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -86,6 +87,12 @@ class FeatureSchema:
             raise InvalidArgumentError(
                 f"normalization given for {', '.join(sorted(unknown))}: not dense columns"
             )
+        for name, (mean, std) in self.normalization.items():
+            if not (math.isfinite(mean) and math.isfinite(std) and std > 0):
+                raise InvalidArgumentError(
+                    f"normalization of {name!r} must be a finite mean and a positive standard "
+                    f"deviation, got {(mean, std)}"
+                )
 
     @property
     def vocabulary_sizes(self) -> tuple[int, ...]:

@@ -72,11 +72,14 @@ def scatter_wide_deep(
 
 
 def warm_up() -> None:
-    """Compiles for float32 rows as a lookup holds them."""
+    """Compiles for float32 rows, gathered here or received, which makes them read-only."""
     rows, bias = np.zeros((1, 3), dtype=np.float32), np.zeros(1, dtype=np.float32)
     inverse = np.zeros(2, dtype=np.int32)
     matrix, wide = np.zeros((1, 16), dtype=np.float32), np.zeros(1, dtype=np.float32)
-    gather_fields(rows, inverse, 2, matrix)
+    received = rows.copy()
+    received.flags.writeable = False
+    for looked_up in (rows, received):
+        gather_fields(looked_up, inverse, 2, matrix)
+        gather_wide_deep(looked_up, bias, inverse, 2, matrix, wide)
     scatter_fields(matrix, inverse, 2, rows)
-    gather_wide_deep(rows, bias, inverse, 2, matrix, wide)
     scatter_wide_deep(matrix, wide, inverse, 2, rows)

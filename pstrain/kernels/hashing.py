@@ -139,7 +139,7 @@ def place_ids(
     values: Array, valid: Array, bit: int, buckets: int, base: int, out: Array, k: int
 ) -> int:
     """``out[i, k]`` (int64) = base + values[i]; returns the first row out of range, or -1."""
-    wrong = 0
+    wrong: Any = 0
     for i in range(len(values)):
         value = np.int64(values[i])
         wrong |= (value < 0) | (value >= buckets)
@@ -182,7 +182,7 @@ def place_dense(
     """
     infinite = -1
     for i in range(len(values)):
-        value = (np.float64(values[i]) - mean) * scale
+        value: Any = (np.float64(values[i]) - mean) * scale
         missing = value != value or (len(valid) > 0 and _is_null(valid, bit + i))
         if missing:
             value = 0.0

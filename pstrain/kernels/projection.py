@@ -44,9 +44,9 @@ def order_by_field(inverse: Array, fields: int, slots: Array, starts: Array, ord
     shared = False
     for i in range(size):
         for f in range(fields):
-            row = np.uint64(inverse[i * fields + f])
-            shared |= owner[row] != f
-            slots[f, i] = place[row]
+            mine = np.uint64(inverse[i * fields + f])
+            shared |= owner[mine] != f
+            slots[f, i] = place[mine]
     return not shared
 
 
@@ -95,12 +95,15 @@ def place_gradients(order: Array, embedded: Array, weights: Array, out: Array) -
 
 
 def warm_up() -> None:
-    """Compiles for float32 rows."""
+    """Compiles for float32 rows, gathered here or received, which makes them read-only."""
     inverse, order = np.zeros(1, np.int32), np.zeros(1, np.int32)
     slots, starts = np.zeros((1, 1), np.int32), np.zeros(2, np.int64)
     order_by_field(inverse, 1, slots, starts, order)
     rows, matrix, vector = (np.zeros(s, np.float32) for s in ((1, 2), (1, 1), (1,)))
-    take_rows(rows, order, matrix, vector)
+    received = rows.copy()
+    received.flags.writeable = False
+    for looked_up in (rows, received):
+        take_rows(looked_up, order, matrix, vector)
     add_projections(matrix, vector, slots[0], matrix, vector)
     collect_gradients(matrix, vector, slots[0], matrix, vector)
     place_gradients(order, matrix, vector, rows)

@@ -129,5 +129,7 @@ def route(
 
 
 def warm_up() -> None:
-    """Compiles for one shard and for several."""
-    route(np.zeros(1, np.int64), np.array([0, 1, 2], np.int64))
+    """Compiles for ids as requests hold them, of one shard and of several."""
+    ids = np.zeros(1, np.int64)
+    route(ids, np.array([0, 1], np.int64))
+    route(ids, np.array([0, 1, 2], np.int64))

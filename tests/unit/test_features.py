@@ -192,7 +192,7 @@ def test_a_mapping_and_a_table_are_taken_as_batches() -> None:
     table = pa.table({"c": pa.chunked_array([[1], [2]])})
     assert ONE_PLAIN.encode(table).ids.tolist() == expected
     with pytest.raises(InvalidArgumentError, match="got int"):
-        ONE_PLAIN.encode(3)  # type: ignore[arg-type]
+        ONE_PLAIN.encode(3)
 
 
 def test_an_arrow_schema_says_what_each_column_is() -> None:
@@ -224,6 +224,7 @@ def test_an_arrow_schema_says_what_each_column_is() -> None:
         ({"dense": ["a", "a"]}, "named twice: a"),
         ({"dense": ["a"], "label": "a"}, "both the label and a feature"),
         ({"dense": ["a"], "normalization": {"b": (0, 1)}}, "normalization given for b"),
+        ({"dense": ["a"], "normalization": {"a": (0, 0)}}, r"'a' must be .* got \(0, 0\)"),
     ],
 )
 def test_a_contradictory_schema_is_refused(arguments: dict[str, Any], message: str) -> None:

@@ -80,7 +80,7 @@ def test_buckets_of_known_values_never_move() -> None:
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_nulls_get_the_bucket_after_the_last(dtype: type) -> None:
-    values = np.array([5, 6, 7], dtype=dtype)
+    values: np.ndarray = np.array([5, 6, 7], dtype=dtype)
     valid = np.array([0b01011000], dtype=np.uint8)
     out = np.zeros((3, 3), dtype=np.int64)
     hashing.hash_integers(values, valid, 3, 100, 1000, out, 0)

@@ -76,7 +76,7 @@ def test_dense_gradients_flow_to_its_inputs() -> None:
 
 def test_dense_computes_what_its_name_says() -> None:
     layer = Dense(3, "relu", input_size=4)
-    layer.variables[1].assign(np.float32([0.5, -0.5, 0.0]))
+    layer.variables[1].assign(np.array([0.5, -0.5, 0.0]))
     inputs = RANDOM.normal(size=(6, 4)).astype(np.float32)
     kernel, bias = (variable.numpy() for variable in layer.variables)
     output = layer(inputs)
@@ -140,7 +140,7 @@ def test_wide_deep_table_makes_the_matrix_and_the_wide_sum() -> None:
     assert not table[:, 0].any()
     assert table[:, 1:].all()
     layer.variables[0].assign(table + 1)
-    layer.variables[1].assign(np.float32([0.25]))
+    layer.variables[1].assign(np.array([0.25]))
     table = layer.variables[0].numpy()
     matrix, wide = layer(features)
     deep = table[features.ids, 1:].reshape(3, 6)

@@ -55,8 +55,8 @@ def test_auc_counts_ties_as_half() -> None:
     assert _value(AUC(), labels, probabilities) == pytest.approx(
         roc_auc_score(labels, probabilities), abs=1e-12
     )
-    assert _value(AUC(), [0, 1], [0.0, 1.0]) == 1.0
-    assert _value(AUC(), [1, 0], [0.0, 1.0]) == 0.0
+    assert _value(AUC(), np.array([0, 1]), np.array([0.0, 1.0])) == 1.0
+    assert _value(AUC(), np.array([1, 0]), np.array([0.0, 1.0])) == 0.0
 
 
 @pytest.mark.parametrize("kind", KINDS)

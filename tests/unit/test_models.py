@@ -130,9 +130,12 @@ def test_models_do_with_one_kind_of_column(schema: FeatureSchema) -> None:
 def test_one_fetch_serves_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     model, calls = _model("wide_deep"), []
     fetch = model.parameters.fetch
-    monkeypatch.setattr(
-        model.parameters, "fetch", lambda requests: calls.append(len(requests)) or fetch(requests)
-    )
+
+    def counted(requests: list[Any]) -> list[Any]:
+        calls.append(len(requests))
+        return fetch(requests)
+
+    monkeypatch.setattr(model.parameters, "fetch", counted)
     model.loss(_batch())
     assert calls == [len(model.variables)]
 

@@ -21,6 +21,10 @@ def _own_parameters() -> Iterator[None]:
         yield
 
 
+def _vector(*values: float) -> np.ndarray:
+    return np.array(values, dtype=np.float32)
+
+
 def _read(variable: Variable) -> Tensor:
     return whole(variable, variable.numpy())
 
@@ -31,7 +35,7 @@ def _total(tensor: Tensor) -> Tensor:
 
 
 def test_arithmetic_has_the_derivatives_of_calculus() -> None:
-    x, y = Variable(np.float32([3.0, 2.0]), name="x"), Variable(np.float32([5.0, 7.0]), name="y")
+    x, y = Variable(_vector(3.0, 2.0), name="x"), Variable(_vector(5.0, 7.0), name="y")
     with GradientTape() as tape:
         a, b = _read(x), _read(y)
         loss = _total(a * b - 2.0 * a + (1.0 - b) / 4.0 + a * a)
@@ -42,7 +46,7 @@ def test_arithmetic_has_the_derivatives_of_calculus() -> None:
 
 
 def test_two_reads_of_one_variable_give_one_update_with_the_sum() -> None:
-    x = Variable(np.float32([3.0, 2.0]), name="x")
+    x = Variable(_vector(3.0, 2.0), name="x")
     with GradientTape() as tape:
         loss = _total(_read(x) * _read(x))
     gradients = tape.gradients(loss)
@@ -76,7 +80,7 @@ def test_a_variable_read_whole_and_by_rows_is_refused() -> None:
 
 
 def test_frozen_variables_get_no_gradient() -> None:
-    x, frozen = Variable(np.float32([1.0]), name="x"), Variable(np.float32([2.0]), trainable=False)
+    x, frozen = Variable(_vector(1.0), name="x"), Variable(_vector(2.0), trainable=False)
     with GradientTape() as tape:
         loss = _total(_read(x) * _read(frozen))
     (update,) = tape.gradients(loss)
@@ -85,7 +89,7 @@ def test_frozen_variables_get_no_gradient() -> None:
 
 
 def test_a_loss_from_outside_the_tape_is_refused() -> None:
-    x = Variable(np.float32([1.0]), name="x")
+    x = Variable(_vector(1.0), name="x")
     loss = _total(_read(x))
     with GradientTape() as tape:
         pass
@@ -102,9 +106,9 @@ def test_a_loss_that_is_no_scalar_is_refused(loss: object) -> None:
 
 
 def test_variables_of_two_places_cannot_be_mixed() -> None:
-    x = Variable(np.float32([1.0]), name="here")
+    x = Variable(_vector(1.0), name="here")
     with local_parameters():
-        y = Variable(np.float32([1.0]), name="there")
+        y = Variable(_vector(1.0), name="there")
     with GradientTape() as tape:
         loss = _total(_read(x) * _read(y))
     with pytest.raises(InvalidArgumentError, match="here, there"):
@@ -112,7 +116,7 @@ def test_variables_of_two_places_cannot_be_mixed() -> None:
 
 
 def test_nested_tapes_both_record() -> None:
-    x = Variable(np.float32([4.0]), name="x")
+    x = Variable(_vector(4.0), name="x")
     with GradientTape() as outer, GradientTape() as inner:
         loss = _total(_read(x) * 3.0)
     for tape in (outer, inner):
@@ -120,12 +124,12 @@ def test_nested_tapes_both_record() -> None:
 
 
 def test_without_a_tape_nothing_is_kept() -> None:
-    x = Variable(np.float32([4.0]), name="x")
+    x = Variable(_vector(4.0), name="x")
     assert not _total(_read(x)).tracked
 
 
 def test_gradients_of_an_operation_that_does_not_depend_on_an_input() -> None:
-    x, y = Variable(np.float32([4.0]), name="x"), Variable(np.float32([4.0]), name="y")
+    x, y = Variable(_vector(4.0), name="x"), Variable(_vector(4.0), name="y")
     with GradientTape() as tape:
         a, b = _read(x), _read(y)
         loss = record(Tensor(a.value), (a, b), lambda grad: (grad, None))
