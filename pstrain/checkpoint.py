@@ -65,9 +65,9 @@ class Checkpoint:
     def restore(self, path: Path) -> str:
         """Restores all objects from a checkpoint, or from the newest in a directory; its path.
 
-        No variable changes unless all fit and no file is damaged. Raises NotFoundError for a checkpoint, object or
-        variable that is not there, InvalidArgumentError for a variable of another shape or dtype,
-        DataLossError for damaged files.
+        No variable changes unless all fit and no file is damaged. Raises NotFoundError for a
+        checkpoint, object or variable that is not there, InvalidArgumentError for a variable of
+        another shape or dtype, DataLossError for damaged files.
         """
         found = manifest.find(path)
         contents = manifest.read(found)

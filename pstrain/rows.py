@@ -46,7 +46,7 @@ def look_up(spec: VariableSpec, ids: Array) -> Lookup:
 
 
 def as_rows(spec: VariableSpec, value: Any, rows: int) -> Array:
-    """``value`` in the variable's dtype, [rows, width], broadcast only from a scalar.
+    """``value`` in the variable's dtype, contiguous [rows, width], broadcast only from a scalar.
 
     Raises InvalidArgumentError naming the variable, the shape it has and the shape it got.
     """
@@ -62,8 +62,9 @@ def as_rows(spec: VariableSpec, value: Any, rows: int) -> Array:
             f"value of dtype {array.dtype} cannot become {spec.dtype} of variable {spec.name!r} "
             f"without loss; convert it first"
         )
-    full = np.broadcast_to(array.astype(spec.dtype, copy=False), expected)
-    return np.ascontiguousarray(full).reshape(rows, spec.width)
+    full = np.full(expected, array, spec.dtype) if array.shape != expected else array
+    # Kernels are compiled for arrays that can be written to.
+    return np.require(full, spec.dtype, "CW").reshape(rows, spec.width)
 
 
 def shape_of_rows(spec: VariableSpec, rows: int) -> tuple[int, ...]:
@@ -101,7 +102,7 @@ def update_parts(update: Update) -> Iterator[tuple[int, NDArray[np.int64] | None
         for index, shard in enumerate(spec.shards):
             yield index, None, rows[shard.row_start : shard.row_stop]
         return
-    rows = np.ascontiguousarray(gradient, np.float32)
+    rows = np.require(gradient, np.float32, "CW")
     if rows.shape != (len(lookup.unique), spec.width):
         raise InvalidArgumentError(
             f"gradient of variable {spec.name!r} has shape {rows.shape}, expected "

@@ -20,6 +20,7 @@ from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.flight import FlightServer, Message, ServerChannel
 from dataservice.runtime.identity import new_id
 from pstrain.errors import AbortedError, FailedPreconditionError
+from pstrain.kernels import initializers, updates
 from pstrain.paramserver import messages
 from pstrain.paramserver.requests import answer
 from pstrain.paramserver.store import Store
@@ -70,7 +71,12 @@ class ParameterServer:
         return self._server.port
 
     def start(self) -> None:
-        """Binds and serves; AddressInUseError when the port is taken."""
+        """Binds and serves; AddressInUseError when the port is taken.
+
+        Kernels are compiled or loaded first, so that no request waits for that.
+        """
+        updates.warm_up()
+        initializers.warm_up()
         self._server.start()
 
     def join(self) -> None:

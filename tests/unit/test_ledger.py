@@ -1,0 +1,67 @@
+"""The ledger applies a change once, whatever arrives in whatever order."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pstrain.paramserver.ledger import Ledger
+
+
+def test_a_change_is_new_once() -> None:
+    ledger = Ledger()
+    assert ledger.claim(5, 0)
+    assert not ledger.claim(5, 0)
+    assert ledger.claim(5, 1)
+    assert ledger.claim(4, 0)
+
+
+def test_closures_below_the_mark_are_late_and_forgotten() -> None:
+    ledger = Ledger()
+    for closure in range(10):
+        ledger.claim(closure, 0)
+    ledger.advance(8)
+    assert len(ledger) == 2
+    assert not ledger.claim(3, 7)
+    assert not ledger.claim(8, 0)
+    assert ledger.claim(8, 1)
+    ledger.advance(2)
+    assert not ledger.claim(3, 7)
+
+
+def test_a_restored_ledger_knows_both_pasts() -> None:
+    old, new = Ledger(), Ledger()
+    old.claim(1, 0)
+    old.claim(9, 2)
+    old.advance(1)
+    new.claim(9, 1)
+    new.restore(json.loads(json.dumps(old.state())))
+    assert not new.claim(9, 2)
+    assert not new.claim(9, 1)
+    assert not new.claim(0, 0)
+    assert new.claim(9, 0)
+
+
+_STEPS = st.one_of(
+    st.tuples(st.just("claim"), st.integers(0, 6), st.integers(0, 3)),
+    st.tuples(st.just("advance"), st.integers(0, 7), st.just(0)),
+    st.tuples(st.just("restart"), st.just(0), st.just(0)),
+)
+
+
+@given(steps=st.lists(_STEPS, max_size=40))
+def test_no_change_is_claimed_twice(steps: list[tuple[str, int, int]]) -> None:
+    ledger, claimed, mark = Ledger(), set(), 0
+    for kind, first, second in steps:
+        if kind == "claim":
+            expected = first >= mark and (first, second) not in claimed
+            assert ledger.claim(first, second) == expected
+            claimed.add((first, second))
+        elif kind == "advance":
+            mark = max(mark, first)
+            ledger.advance(first)
+        else:
+            state, ledger = ledger.state(), Ledger()
+            ledger.restore(state)

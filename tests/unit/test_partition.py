@@ -1,0 +1,113 @@
+"""Partitioners and the div layout: the exact arithmetic of the originals."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pstrain.errors import InvalidArgumentError
+from pstrain.partition import (
+    FixedShardsPartitioner,
+    MaxSizePartitioner,
+    MinSizePartitioner,
+    Partitioner,
+    shard_count,
+    split_rows,
+)
+
+
+def _sizes(rows: int, shards: int) -> list[int]:
+    return [stop - start for start, stop in split_rows(rows, shards)]
+
+
+def test_the_first_shards_hold_one_row_more() -> None:
+    assert _sizes(13, 5) == [3, 3, 3, 2, 2]
+    assert _sizes(10, 4) == [3, 3, 2, 2]
+    assert split_rows(4, 2) == ((0, 2), (2, 4))
+
+
+@given(rows=st.integers(1, 10_000), data=st.data())
+def test_shards_cover_all_rows_in_order(rows: int, data: st.DataObject) -> None:
+    shards = data.draw(st.integers(1, rows))
+    ranges = split_rows(rows, shards)
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == rows
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(ranges))
+    assert max(_sizes(rows, shards)) - min(_sizes(rows, shards)) <= 1
+
+
+@pytest.mark.parametrize("shards", [0, -1, 4])
+def test_no_shard_may_be_empty(shards: int) -> None:
+    with pytest.raises(InvalidArgumentError, match="3 rows"):
+        split_rows(3, shards)
+
+
+def test_fixed_shards() -> None:
+    assert FixedShardsPartitioner(2)((6, 3), "float32") == [2, 1]
+    assert FixedShardsPartitioner(8)((6, 3), "float32") == [6, 1]
+    assert FixedShardsPartitioner(2)((6, 4), "float32", axis=1) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("rows", "max_shards", "shards"), [(65_537, 8, 2), (65_536, 8, 1), (65_537, 1, 1)]
+)
+def test_min_size_rounds_up(rows: int, max_shards: int, shards: int) -> None:
+    assert MinSizePartitioner(max_shards=max_shards)((rows,), "float32") == [shards]
+
+
+@pytest.mark.parametrize(("max_shards", "shards"), [(1, 1), (2, 2), (16, 16), (64, 16)])
+def test_min_size_of_a_square(max_shards: int, shards: int) -> None:
+    partitioner = MinSizePartitioner(256 << 10, max_shards=max_shards)
+    assert partitioner((1024, 1024), "float32") == [shards, 1]
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "max_shards", "shards"),
+    [(4, None, 6), (3, None, 6), (20, None, 2), (1024, None, 1), (4, 2, 2)],
+)
+def test_max_size(size_bytes: int, max_shards: int | None, shards: int) -> None:
+    partitioner = MaxSizePartitioner(size_bytes, max_shards=max_shards)
+    assert partitioner((6, 1), "float32") == [shards, 1]
+
+
+def test_strings_count_as_many_bytes_as_said() -> None:
+    assert MaxSizePartitioner(32, bytes_per_string=16)((6, 1), np.dtype("U7")) == [3, 1]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: MinSizePartitioner(0),
+        lambda: MinSizePartitioner(max_shards=0),
+        lambda: MinSizePartitioner(bytes_per_string=-1),
+        lambda: MaxSizePartitioner(0),
+        lambda: MaxSizePartitioner(1, max_shards=0),
+        lambda: MinSizePartitioner()((), "float32"),
+        lambda: MaxSizePartitioner(1)((), "float32"),
+        lambda: MinSizePartitioner()((None, 2), "float32"),
+    ],
+)
+def test_wrong_sizes_are_refused(make: object) -> None:
+    with pytest.raises(InvalidArgumentError):
+        make()  # type: ignore[operator]
+
+
+def test_the_base_class_decides_nothing() -> None:
+    with pytest.raises(NotImplementedError):
+        Partitioner()((1,), "float32")
+
+
+def test_shard_count_clips_and_leaves_scalars_alone() -> None:
+    assert shard_count(lambda **_: [9, 1], (4, 2), "float32") == 4
+    assert shard_count(lambda **_: [9], (), "float32") == 1
+    assert shard_count(None, (4, 2), "float32") == 1
+
+
+@pytest.mark.parametrize("answer", [None, [], [0, 1], [1, 2], [2]])
+def test_shard_count_refuses_what_cannot_be_done(answer: object) -> None:
+    with pytest.raises(InvalidArgumentError, match="variable_partitioner"):
+        shard_count(lambda **_: answer, (4, 2), "float32")  # type: ignore[arg-type, return-value]

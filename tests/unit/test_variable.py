@@ -1,0 +1,232 @@
+"""Variables as handles: making, reading, indexing and changing them, whole and cut."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pstrain import initializers
+from pstrain.errors import InvalidArgumentError
+from pstrain.parameters import LocalParameters, current_step, next_change, step_scope
+from pstrain.variable import (
+    LocalPlacement,
+    ShardedVariable,
+    Variable,
+    create_variable,
+    local_parameters,
+    placement_scope,
+)
+from pstrain.vocabulary import Fetch, OptimizerSpec, StepToken, Update
+
+ROWS = np.arange(20, dtype=np.float32).reshape(10, 2)
+
+
+class CutPlacement(LocalPlacement):
+    """Cuts whatever has rows enough into three shards."""
+
+    def place(self, shape: tuple[int, ...], dtype: str) -> list[int]:  # noqa: ARG002
+        return [0, 0, 0] if shape and shape[0] >= 3 else [0]
+
+
+@pytest.fixture(params=["whole", "cut"])
+def table(request: pytest.FixtureRequest) -> Iterator[Any]:
+    placement = LocalPlacement() if request.param == "whole" else CutPlacement()
+    with placement_scope(placement):
+        yield Variable(ROWS, name="table")
+
+
+def test_kinds_and_names() -> None:
+    with placement_scope(CutPlacement()):
+        cut, scalar = Variable(ROWS, name="table"), Variable(1.5)
+    assert isinstance(cut, ShardedVariable)
+    assert isinstance(scalar, Variable)
+    assert [part.name for part in cut.variables] == [f"table/part_{i}" for i in range(3)]
+    assert [part.shape for part in cut] == [(4, 2), (3, 2), (3, 2)]
+    assert cut.name == "table"
+    assert scalar.device == "/job:localhost"
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "expected"),
+    [
+        (1.0, None, "float32"),
+        (3, None, "int64"),
+        ([1.0, 2.0], None, "float32"),
+        (np.zeros(2), None, "float64"),
+        (np.zeros(2, np.int32), None, "int32"),
+        (1, "float32", "float32"),
+        (lambda: 2.0, None, "float32"),
+    ],
+)
+def test_dtypes_follow_the_value(value: Any, dtype: str | None, expected: str) -> None:
+    with local_parameters():
+        assert Variable(value, dtype=dtype).dtype == expected
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Variable(),
+        lambda: Variable("text"),
+        lambda: create_variable(initializers.zeros(), name="x"),
+        lambda: create_variable(initializers.zeros(), shape=(0, 3), name="x"),
+        lambda: create_variable(np.zeros(3), shape=(2,), name="x"),
+        lambda: create_variable(0, dtype="complex64", name="x"),
+    ],
+)
+def test_what_cannot_be_a_variable_is_refused(make: Any) -> None:
+    with local_parameters(), pytest.raises(InvalidArgumentError):
+        make()
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        3,
+        -1,
+        slice(2, 7),
+        slice(None),
+        slice(None, None, -1),
+        slice(8, 1, -3),
+        slice(5, 5),
+        (3, 1),
+        (slice(2, 9, 2), 0),
+        (slice(1, 3), slice(None), None),
+        ...,
+        None,
+        [4, 0, 4],
+        [-1, 2],
+        np.arange(10) % 3 == 0,
+        np.array([[0, 1], [2, 3]]),
+    ],
+    ids=str,
+)
+def test_indexing_is_numpys(table: Any, key: Any) -> None:
+    np.testing.assert_array_equal(table[key], ROWS[key])
+
+
+@pytest.mark.parametrize("index", [10, -11])
+def test_an_index_outside_is_an_index_error(table: Any, index: int) -> None:
+    with pytest.raises(IndexError, match="table"):
+        table[index]
+
+
+def test_reads_in_request_order(table: Any) -> None:
+    np.testing.assert_array_equal(table.sparse_read([9, 0, 9]), ROWS[[9, 0, 9]])
+    np.testing.assert_array_equal(table.embedding_lookup([[1], [8]]), ROWS[[[1], [8]]])
+    assert table.sparse_read([]).shape == (0, 2)
+    with pytest.raises(InvalidArgumentError, match="10"):
+        table.sparse_read([10])
+    with pytest.raises(InvalidArgumentError, match="one axis"):
+        table.sparse_read([[1]])
+    with pytest.raises(InvalidArgumentError, match="integers"):
+        table.sparse_read([1.5])
+
+
+def test_whole_changes(table: Any) -> None:
+    table.assign_add(np.ones((10, 2)))
+    table.assign_sub(0.5)
+    np.testing.assert_array_equal(table.numpy(), ROWS + 0.5)
+    table.assign(7)
+    assert (np.asarray(table) == 7).all()
+    assert table.numpy().dtype == np.float32
+    with pytest.raises(InvalidArgumentError, match=r"\(2,\).*table"):
+        table.assign(np.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [
+        ("update", 8.0),
+        ("add", 15.0 + 4 + 8),
+        ("sub", 15.0 - 4 - 8),
+        ("mul", 15.0 * 4 * 8),
+        ("div", 15.0 / 4 / 8),
+        ("max", 15.0),
+    ],
+)
+def test_scatter_acts_on_its_rows_in_turn(table: Any, op: str, expected: float) -> None:
+    getattr(table, f"scatter_{op}")([7, 7], [[4, 4], [8, 8]])
+    present = table.numpy()
+    assert present[7, 1] == expected
+    np.testing.assert_array_equal(np.delete(present, 7, 0), np.delete(ROWS, 7, 0))
+
+
+def test_scatter_min_takes_the_smaller(table: Any) -> None:
+    table.scatter_min([7], [[100, 1]])
+    np.testing.assert_array_equal(table[7], [14, 1])
+
+
+def test_a_part_is_a_variable_of_its_rows() -> None:
+    with placement_scope(CutPlacement()):
+        table = Variable(ROWS, name="table")
+    part = table.variables[1]
+    np.testing.assert_array_equal(part.numpy(), ROWS[4:7])
+    part.assign(np.zeros((3, 2)))
+    part.scatter_add([0], np.ones((1, 2)))
+    np.testing.assert_array_equal(part.sparse_read([2, 0]), [[0, 0], [1, 1]])
+    np.testing.assert_array_equal(table[3:8], [[6, 7], [1, 1], [0, 0], [0, 0], [14, 15]])
+    with pytest.raises(InvalidArgumentError, match="part_1"):
+        part.sparse_read([3])
+
+
+def test_arithmetic_reads_the_value() -> None:
+    with local_parameters():
+        x = Variable(4.0)
+    assert (float(x), int(x), x + 1, 1 - x, 2 * x, x / 2, -x) == (4, 4, 5, -3, 8, 2, -4)
+    with pytest.raises(TypeError, match="scalar"):
+        len(x)
+
+
+def test_a_step_fetches_and_applies_everything_at_once(table: Any) -> None:
+    with placement_scope(LocalPlacement(table.parameters)):
+        bias = Variable(1.0, name="bias")
+        steps = Variable(0, name="steps")
+    lookup, whole = table.parameters.fetch(
+        [Fetch(table.spec, np.array([9, 1, 9])), Fetch(bias.spec)]
+    )
+    np.testing.assert_array_equal(lookup.unique[lookup.inverse], [9, 1, 9])
+    np.testing.assert_array_equal(lookup.rows, ROWS[lookup.unique])
+    assert (whole.shape, float(whole)) == ((), 1.0)
+    updates = [
+        Update(table.spec, np.ones((2, 2), np.float32), lookup),
+        Update(bias.spec, np.float32(2.0)),
+    ]
+    sgd = OptimizerSpec(name="sgd", learning_rate=0.5)
+    table.parameters.apply(updates, sgd, iterations=steps.spec)
+    np.testing.assert_array_equal(table[[1, 9, 0]], ROWS[[1, 9, 0]] - [[0.5], [0.5], [0]])
+    assert (float(bias), int(steps)) == (0.0, 1)
+    with pytest.raises(InvalidArgumentError, match="one row per distinct id"):
+        table.parameters.apply([Update(table.spec, np.ones((3, 2)), lookup)], sgd)
+
+
+def test_parameters_of_a_scope_are_its_own() -> None:
+    with local_parameters() as first:
+        x = Variable(1.0)
+    with local_parameters() as second:
+        y = Variable(2.0)
+    assert x.parameters is first
+    assert y.parameters is second
+    assert (float(x), float(y)) == (1.0, 2.0)
+    assert isinstance(first, LocalParameters)
+
+
+def test_changes_are_numbered_within_a_run_of_a_closure() -> None:
+    assert (current_step(), next_change()) == (None, None)
+    token = StepToken("s", 4, 1)
+    for _ in range(2):
+        with step_scope(token):
+            assert current_step() == token
+            assert [next_change(), next_change()] == [(token, 0), (token, 1)]
+    assert current_step() is None
+
+
+def test_a_copy_is_the_same_variable(table: Any) -> None:
+    same = copy.copy(table)
+    same.assign(0.0)
+    assert not table.numpy().any()
+    assert type(same) is type(table)
