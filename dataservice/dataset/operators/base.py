@@ -68,9 +68,7 @@ class RowOperator(Operator):
         return self.transform(context)(sample, lambda: where)
 
     def cardinality(self) -> int:
-        if self.one_to_one or self.batched:
-            return self.input.cardinality()
-        return UNKNOWN_CARDINALITY
+        return self.input.cardinality() if self.one_to_one else UNKNOWN_CARDINALITY
 
 
 def integer_at_least(value: Any, minimum: int, what: str) -> int:

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import operator
+import threading
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, Final
@@ -39,6 +40,7 @@ _SUFFIXES: Final = (".parquet", ".parq", ".pq")
 _FOOTER_THREADS: Final = 16
 # Opening a row group costs about as much as decoding this many rows.
 _MERGED_ROWS: Final = 16_384
+_CACHED_FOOTERS: Final = 64
 
 
 @register_node
@@ -84,6 +86,7 @@ class ParquetSource(Source):
 
     def plan(self) -> list[Split]:
         files = list(self.files())
+        _ = self._read_schema  # read once, not by every thread
         with ThreadPoolExecutor(min(_FOOTER_THREADS, len(files))) as pool:
             return [split for part in pool.map(self._plan_file, files) for split in part]
 
@@ -131,8 +134,12 @@ class ParquetSource(Source):
         assert split.row_groups is not None
         check_unchanged(split, self.storage_options)
         left = split.stop - split.start - first_row
-        with self._opened(split.path) as parquet:
-            self._check_schema(split.path, parquet.schema_arrow)
+        key = (split.path, split.size_bytes, split.version)
+        footer = self._footers.get(key)
+        with self._opened(split.path, footer) as parquet:
+            if footer is None:
+                self._check_schema(split.path, parquet.schema_arrow)
+                self._footers.put(key, parquet.metadata)
             skip = split.start + first_row
             groups, skip = _skip_groups(parquet.metadata, split.row_groups, skip)
             if left <= 0 or not groups:
@@ -188,6 +195,10 @@ class ParquetSource(Source):
         return f"{split.path} row group {groups} rows {first}..{split.start + end_row - 1}"
 
     @functools.cached_property
+    def _footers(self) -> _FooterCache:
+        return _FooterCache()
+
+    @functools.cached_property
     def _reference(self) -> tuple[str, pa.Schema]:
         """The file that all others must match, and its whole schema."""
         file = next(self.files())
@@ -223,16 +234,37 @@ class ParquetSource(Source):
             )
 
     @contextlib.contextmanager
-    def _opened(self, path: str) -> Iterator[pq.ParquetFile]:
+    def _opened(self, path: str, footer: pq.FileMetaData | None = None) -> Iterator[pq.ParquetFile]:
         with opened(path, self.storage_options) as handle:
             try:
-                parquet = pq.ParquetFile(handle)
+                parquet = pq.ParquetFile(handle, metadata=footer)
             except (pa.ArrowException, OSError) as error:
                 raise SourceError(
                     f"{path!r} is not a readable Parquet file: {error}; "
                     "it is damaged, cut short or of another format: write or copy it again"
                 ) from error
             yield parquet
+
+
+class _FooterCache:
+    """Footers of the files used last, whose schema was checked. Thread safe.
+
+    A footer takes longer to parse than a small row group to decode.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._footers: dict[tuple[str, int, str], pq.FileMetaData] = {}
+
+    def get(self, key: tuple[str, int, str]) -> pq.FileMetaData | None:
+        with self._lock:
+            return self._footers.get(key)
+
+    def put(self, key: tuple[str, int, str], footer: pq.FileMetaData) -> None:
+        with self._lock:
+            self._footers[key] = footer
+            if len(self._footers) > _CACHED_FOOTERS:
+                del self._footers[next(iter(self._footers))]
 
 
 def _merge_small(groups: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
