@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dataservice.runtime.process import ChildProcess, spawn_module
+from pstrain import kernels
 from pstrain.cluster import ClusterSpec, SimpleClusterResolver
 from pstrain.errors import InvalidArgumentError, NotFoundError
 
@@ -69,6 +70,8 @@ class LocalCluster:
             raise
 
     def _start(self, workers: int, ps: int, data_workers: int) -> None:
+        # Once here, into the cache, rather than in every process at the same time.
+        kernels.warm_up()
         if data_workers:
             self._spawn("dispatcher", 0)
         for role, count in (("ps", ps), ("worker", workers)):

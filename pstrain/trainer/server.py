@@ -7,6 +7,7 @@ import threading
 
 from dataservice.runtime.auth import resolve_token
 from dataservice.runtime.rpc import RpcServer
+from pstrain import kernels
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.service import TrainerService
 from pstrain.wire import trainer_pb2 as pb
@@ -32,6 +33,8 @@ class TrainerServer:
 
     def start(self) -> None:
         self._server.start()
+        # The first step then finds its kernels compiled, or waits for what is under way.
+        threading.Thread(target=kernels.warm_up, name="kernel-warm-up", daemon=True).start()
 
     def join(self) -> None:
         """Blocks until :meth:`stop`."""
