@@ -6,7 +6,7 @@ all of one length, and no dictionary-encoded column, since rows travel without t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -165,6 +165,21 @@ def concat_batches(pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     columns = zip(*(piece.columns for piece in pieces), strict=True)
     arrays = [pa.concat_arrays(column) for column in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=pieces[0].schema)
+
+
+def apply_in_pool(
+    compute: Callable[[np.ndarray], object], array: pa.Array, kind: pa.DataType
+) -> pa.Array:
+    """An array of numbers of type `kind` that `compute` writes; null where `array` is.
+
+    It lies in Arrow's memory pool, which keeps its pages: the C library would give large arrays
+    back at once, and every chunk would pay for fresh pages.
+    """
+    dtype = np.dtype(kind.to_pandas_dtype())
+    buffer = pa.allocate_buffer(len(array) * dtype.itemsize)
+    compute(np.frombuffer(buffer, dtype=dtype))
+    nulls = array.is_valid().buffers()[1] if array.null_count else None
+    return pa.Array.from_buffers(kind, len(array), [nulls, buffer])
 
 
 def require_columns(wanted: Sequence[str], available: Sequence[str], *, what: str) -> None:

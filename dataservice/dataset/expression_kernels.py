@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dataservice.dataset.columns import apply_in_pool
 from dataservice.dataset.hashing import hash_buckets
 from dataservice.errors import InvalidArgumentError, SchemaError
 
@@ -114,8 +115,7 @@ def _log1p(value: Datum) -> Datum:
         value = value.cast(pa.float64())
     # NumPy's is vectorised, Arrow's is not: 14 times as fast for float32 with AVX-512.
     with np.errstate(divide="ignore", invalid="ignore"):
-        result = np.log1p(_filled(value, 0))
-    return pa.array(result, mask=_null_mask(value) if value.null_count else None)
+        return apply_in_pool(lambda out: np.log1p(_filled(value, 0), out=out), value, value.type)
 
 
 def _filled(value: Datum, replacement: int) -> np.ndarray:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from dataservice.dataset.columns import apply_in_pool
 from dataservice.errors import SchemaError
 from dataservice.sharding import GOLDEN_GAMMA
 
@@ -24,9 +25,9 @@ _ALL_BITS: Final = np.uint64(0xFFFFFFFFFFFFFFFF)
 _WORD_BYTES: Final = 8
 
 
-def mix(values: np.ndarray) -> np.ndarray:
-    """splitmix64 of each element; uint64 to uint64, `values` is left as it is."""
-    z = values + _GAMMA
+def mix(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """splitmix64 of each element; uint64 to uint64, into `out` when given."""
+    z = np.add(values, _GAMMA, out=out)
     shifted = z >> np.uint64(30)
     z ^= shifted
     z *= _FIRST
@@ -43,29 +44,33 @@ def hash_buckets(array: pa.Array, buckets: int) -> pa.Array:
 
     SchemaError unless the values are integers, booleans, strings or binary.
     """
-    hashes = _hash(array)
-    quotients = hashes // np.uint64(buckets)
-    quotients *= np.uint64(buckets)
-    hashes -= quotients
-    mask = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
-    return pa.array(hashes.view(np.int64), mask=mask)
+
+    def compute(out: np.ndarray) -> None:
+        hashes = out.view(np.uint64)
+        _hash(array, hashes)
+        quotients = hashes // np.uint64(buckets)
+        quotients *= np.uint64(buckets)
+        hashes -= quotients
+
+    return apply_in_pool(compute, array, pa.int64())
 
 
-def _hash(array: pa.Array) -> np.ndarray:
+def _hash(array: pa.Array, out: np.ndarray) -> None:
     kind = array.type
     if pa.types.is_dictionary(kind):
-        return _hash(array.dictionary_decode())
-    if pa.types.is_boolean(kind):
-        return _hash(array.cast(pa.uint8()))
-    if pa.types.is_integer(kind):
-        return mix(_integers(array).view(np.uint64))
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        return _hash_bytes(array, np.int32)
-    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
-        return _hash_bytes(array, np.int64)
-    raise SchemaError(
-        f"hash() takes integers, booleans, strings or binary, not {kind}; cast the column first"
-    )
+        _hash(array.dictionary_decode(), out)
+    elif pa.types.is_boolean(kind):
+        _hash(array.cast(pa.uint8()), out)
+    elif pa.types.is_integer(kind):
+        mix(_integers(array).view(np.uint64), out)
+    elif pa.types.is_string(kind) or pa.types.is_binary(kind):
+        out[:] = _hash_bytes(array, np.int32)
+    elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        out[:] = _hash_bytes(array, np.int64)
+    else:
+        raise SchemaError(
+            f"hash() takes integers, booleans, strings or binary, not {kind}; cast the column first"
+        )
 
 
 def _integers(array: pa.Array) -> np.ndarray:

@@ -70,6 +70,9 @@ def test_binary_and_dictionaries_hash_by_their_values() -> None:
 
 def test_null_stays_null_and_empty_stays_empty() -> None:
     assert hash_buckets(pa.array([None, 7], pa.int64()), 3).to_pylist() == [None, splitmix64(7) % 3]
+    sliced = pa.array([9, None, 7, None, 8]).slice(1)
+    wanted = [None, splitmix64(7) % 3, None, splitmix64(8) % 3]
+    assert hash_buckets(sliced, 3).to_pylist() == wanted
     assert hash_buckets(pa.array([], pa.string()), 3).to_pylist() == []
 
 
