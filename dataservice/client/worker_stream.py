@@ -22,6 +22,7 @@ from dataservice.errors import (
     UnavailableError,
 )
 from dataservice.runtime.auth import TlsConfig
+from dataservice.runtime.checksum import checksum
 from dataservice.runtime.flight import Exchange, FlightClient
 from dataservice.runtime.frames import decode_batch
 from dataservice.runtime.threads import StoppableThread
@@ -141,7 +142,11 @@ class WorkerStream:
     def _decode(self, header: Header, body: pa.Buffer | None) -> pa.RecordBatch | None:
         if body is None:
             return None
-        batch = decode_batch(body, self._schema, crc=header.crc)
+        if checksum(body) != header.checksum:
+            raise DataLossError(
+                f"{body.size} bytes from worker {self.address} do not match their checksum"
+            )
+        batch = decode_batch(body, self._schema)
         if batch.num_rows != header.rows:
             raise DataLossError(
                 f"worker {self.address} sent {batch.num_rows} rows under a header for {header.rows}"

@@ -19,7 +19,7 @@ EXCHANGE = "elements"
 NO_WINDOW = -1
 
 _VERSION = 1
-_HEAD = struct.Struct("<BBBxHII")  # version, kind, flags, spans, rows, crc32 of the body
+_HEAD = struct.Struct("<BBBxHIQ")  # version, kind, flags, spans, rows, checksum of the body
 _SPAN = struct.Struct("<qqqqB")
 _DIVISIBLE = 1
 
@@ -51,7 +51,7 @@ class RowSpan(NamedTuple):
 
 
 class Header(NamedTuple):
-    """A parsed header; `rows` and `crc` are those of the body, 0 where there is none.
+    """A parsed header; `rows` and `checksum` are those of the body, 0 where there is none.
 
     In a CREDIT `rows` is the number of data frames that the worker may send besides.
 
@@ -61,7 +61,7 @@ class Header(NamedTuple):
 
     kind: FrameKind
     rows: int = 0
-    crc: int = 0
+    checksum: int = 0
     spans: tuple[RowSpan, ...] = ()
     divisible: bool = False
 
@@ -70,10 +70,10 @@ KEEPALIVE = _HEAD.pack(_VERSION, FrameKind.KEEPALIVE, 0, 0, 0, 0)
 END = _HEAD.pack(_VERSION, FrameKind.END, 0, 0, 0, 0)
 
 
-def pack_data(rows: int, crc: int, spans: Sequence[RowSpan], *, divisible: bool) -> bytes:
+def pack_data(rows: int, checksum: int, spans: Sequence[RowSpan], *, divisible: bool) -> bytes:
     """Header of a data frame; at most 65,535 spans."""
     flags = _DIVISIBLE if divisible else 0
-    head = _HEAD.pack(_VERSION, FrameKind.DATA, flags, len(spans), rows, crc)
+    head = _HEAD.pack(_VERSION, FrameKind.DATA, flags, len(spans), rows, checksum)
     return head + b"".join(_SPAN.pack(*span) for span in spans)
 
 
@@ -85,13 +85,13 @@ def pack_credit(frames: int) -> bytes:
 def unpack(header: bytes) -> Header:
     """Parses a header; DataLossError where it is not one."""
     try:
-        version, kind, flags, count, rows, crc = _HEAD.unpack_from(header)
+        version, kind, flags, count, rows, checksum = _HEAD.unpack_from(header)
         if version != _VERSION or len(header) != _HEAD.size + count * _SPAN.size:
             raise ValueError(f"version {version}, {len(header)} bytes, {count} spans")
         spans = tuple(
             RowSpan(window, generation, first, end, bool(final))
             for window, generation, first, end, final in _SPAN.iter_unpack(header[_HEAD.size :])
         )
-        return Header(FrameKind(kind), rows, crc, spans, bool(flags & _DIVISIBLE))
+        return Header(FrameKind(kind), rows, checksum, spans, bool(flags & _DIVISIBLE))
     except (struct.error, ValueError) as error:
         raise DataLossError(f"damaged element header of {len(header)} bytes: {error}") from error

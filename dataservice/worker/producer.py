@@ -18,7 +18,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from dataservice.errors import CancelledError, DeadlineExceededError
-from dataservice.runtime.frames import crc32, encode_batch
+from dataservice.runtime.checksum import checksum
+from dataservice.runtime.frames import encode_batch
 from dataservice.runtime.threads import BoundedQueue, StoppableThread
 from dataservice.wire.elements import NO_WINDOW, RowSpan, pack_data
 from dataservice.worker.leases import Lease, LeaseFeed
@@ -59,7 +60,7 @@ class FrameBuffer:
             frame = Frame(pack_data(0, 0, element.spans, divisible=False), None, 0)
         else:
             body = encode_batch(batch, compression=self._compression)
-            header = pack_data(batch.num_rows, crc32(body), element.spans, divisible=divisible)
+            header = pack_data(batch.num_rows, checksum(body), element.spans, divisible=divisible)
             frame = Frame(header, body, batch.num_rows)
         size_bytes = len(frame.header) + (frame.body.size if frame.body is not None else 0)
         while True:

@@ -122,6 +122,7 @@ class WorkerService:
                 self._stream_task(command, channel)
             else:
                 self._stream_windows(command, channel)
+            _await_close(channel)
         except UserFunctionError as error:
             error.worker = error.worker or self.address
             raise
@@ -258,3 +259,12 @@ def _more_credit(channel: Channel) -> int:
     if header.kind is not FrameKind.CREDIT or not header.rows:
         raise InvalidArgumentError(f"a reader sent a frame of kind {header.kind.name}")
     return header.rows
+
+
+def _await_close(channel: Channel) -> None:
+    """Lets the reader go first: credit that meets a stream that is gone would look like a loss."""
+    try:
+        while channel.recv() is not None:
+            pass
+    except CancelledError:
+        logger.debug("a reader closed its stream after the end")

@@ -21,14 +21,15 @@ from dataservice.wire.elements import (
 WORD = st.integers(-(2**63), 2**63 - 1)
 SPANS = st.lists(st.builds(RowSpan, WORD, WORD, WORD, WORD, st.booleans()), max_size=4)
 U32 = st.integers(0, 2**32 - 1)
+U64 = st.integers(0, 2**64 - 1)
 
 
-@given(U32, U32, SPANS, st.booleans())
+@given(U32, U64, SPANS, st.booleans())
 def test_a_header_comes_back_as_it_was(
-    rows: int, crc: int, spans: list[RowSpan], divisible: bool
+    rows: int, checksum: int, spans: list[RowSpan], divisible: bool
 ) -> None:
-    packed = pack_data(rows, crc, spans, divisible=divisible)
-    assert unpack(packed) == Header(FrameKind.DATA, rows, crc, tuple(spans), divisible)
+    packed = pack_data(rows, checksum, spans, divisible=divisible)
+    assert unpack(packed) == Header(FrameKind.DATA, rows, checksum, tuple(spans), divisible)
 
 
 def test_frames_without_rows() -> None:

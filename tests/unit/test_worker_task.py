@@ -13,6 +13,7 @@ import dataservice as ds
 from dataservice.dataset.plan import encode_plan, freeze_schemas
 from dataservice.dataset.splits import linearise, plan_splits, plan_windows
 from dataservice.errors import CancelledError, UnavailableError, UserFunctionError
+from dataservice.runtime.checksum import checksum
 from dataservice.runtime.frames import decode_batch
 from dataservice.wire.elements import NO_WINDOW, RowSpan, unpack
 from dataservice.worker.leases import Grant, Lease, LeaseFeed
@@ -116,7 +117,8 @@ def frames_of(
         if frame.body is None:
             yield [], header.spans
             continue
-        batch = decode_batch(frame.body, schema, crc=header.crc)
+        assert checksum(frame.body) == header.checksum
+        batch = decode_batch(frame.body, schema)
         yield batch.column("id").to_pylist(), header.spans
 
 
@@ -175,9 +177,9 @@ def test_rows_before_an_error_leave_before_it() -> None:
     producer = producer_of(pipeline_of(dataset), Dispatcher(leases_of(dataset)))
     producer.start()
     got: list[int] = []
+    frames = frames_of(producer.frames)
     with pytest.raises(UserFunctionError, match="no ids from 500 on"):
-        for ids, _ in frames_of(producer.frames):
-            got += ids
+        got.extend(i for ids, _ in frames for i in ids)
     producer.close()
     assert got == list(range(len(got)))
     assert 400 < len(got) <= 500

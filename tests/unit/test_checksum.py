@@ -1,0 +1,54 @@
+"""The checksum of message bodies: fixed for all time, and sensitive to every bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataservice.runtime.checksum import checksum
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"", 9729339755742947335),
+        (b"a", 6619201266536839051),
+        (b"12345678", 11251541253744260841),
+        (bytes(range(256)), 8902234795081500165),
+    ],
+)
+def test_known_values(body: bytes, expected: int) -> None:
+    assert checksum(body) == expected
+
+
+@given(st.binary(min_size=1, max_size=200), st.data())
+def test_a_flipped_bit_changes_it(body: bytes, data: st.DataObject) -> None:
+    bit = data.draw(st.integers(0, len(body) * 8 - 1))
+    damaged = bytearray(body)
+    damaged[bit // 8] ^= 1 << bit % 8
+    assert checksum(bytes(damaged)) != checksum(body)
+
+
+@given(st.binary(max_size=100))
+def test_added_zeros_change_it(body: bytes) -> None:
+    assert len({checksum(body + bytes(count)) for count in range(20)}) == 20
+
+
+def test_swapped_and_repeated_words_change_it() -> None:
+    words = np.random.default_rng(0).integers(0, 2**63, 64)
+    seen = {checksum(words)}
+    for left in range(64):
+        for right in range(left):
+            swapped = words.copy()
+            swapped[[left, right]] = swapped[[right, left]]
+            seen.add(checksum(swapped))
+    assert len(seen) == 1 + 64 * 63 // 2
+
+
+@given(st.binary(max_size=100), st.integers(1, 7))
+def test_alignment_does_not_matter(body: bytes, shift: int) -> None:
+    shifted = pa.py_buffer(bytes(shift) + body).slice(shift)
+    assert checksum(shifted) == checksum(body)
