@@ -18,14 +18,14 @@ import pyarrow as pa
 
 from dataservice.client.buffer import ElementBuffer
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
-from dataservice.client.pacing import Pacing
+from dataservice.client.pacing import GROUP_S, Pacing
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import Slot, StreamTable
 from dataservice.client.tracker import RowMark, Tracker
 from dataservice.client.worker_stream import StreamEvents, WorkerStream
 from dataservice.config import DEFAULT_BUFFER_BYTES, DEFAULT_DISPATCHER_TIMEOUT_MS
 from dataservice.dataset.columns import concat_batches
-from dataservice.errors import CancelledError, DataLossError, DataServiceError
+from dataservice.errors import CancelledError, DataLossError, DataServiceError, InternalError
 from dataservice.runtime.frames import decode_schema
 from dataservice.runtime.identity import new_id
 from dataservice.runtime.threads import StoppableThread
@@ -66,6 +66,7 @@ class Delivery(NamedTuple):
 
     batch: pa.RecordBatch
     spans: tuple[RowSpan, ...]
+    size_bytes: int
 
 
 class ServiceReader:
@@ -132,15 +133,14 @@ class ServiceReader:
             return None
         with self._lock:
             self._outstanding -= 1
-        self.statistics.note_element(delivery.batch.num_rows, delivery.batch.nbytes)
+        self.statistics.note_element(delivery.batch.num_rows, delivery.size_bytes)
         return delivery
 
     def acknowledge(self, delivery: Delivery) -> None:
         """Says that an element is used up: none of its rows will be delivered again."""
         with self._lock:
             self._tracker.consume(delivery.spans)
-            if self._takers:
-                self._wakeup.notify_all()
+            self._wake_if_idle()
 
     def position(self) -> dict[str, Any]:
         """JSON-able: the iteration and the rows consumed of each of its unfinished windows."""
@@ -151,7 +151,7 @@ class ServiceReader:
     def _wait_for_element(self) -> Delivery | None:
         with self._lock:
             self._takers += 1
-            self._wakeup.notify_all()
+            self._wake_if_idle()
         try:
             while True:
                 self._check()
@@ -203,7 +203,9 @@ class ServiceReader:
                 "credit": max(2, min(MAX_CREDIT, self._spec.max_elements)),
             },
             self.schema,
-            StreamEvents(self._on_frame, self._on_end, self._on_broken, self._on_failure),
+            StreamEvents(
+                self._on_frame, self._on_end, self._on_broken, self._on_failure, self._crash
+            ),
             token=self._connection.token,
             tls=self._connection.tls,
             silence_s=SILENCE_S,
@@ -211,7 +213,9 @@ class ServiceReader:
         stream.start()
         return stream
 
-    def _on_frame(self, stream: WorkerStream, header: Header, batch: pa.RecordBatch | None) -> None:
+    def _on_frame(
+        self, stream: WorkerStream, header: Header, batch: pa.RecordBatch | None, size_bytes: int
+    ) -> None:
         with self._lock:
             if stream.is_dropped():
                 return
@@ -223,12 +227,12 @@ class ServiceReader:
             self._pacing.note_arrival()
             if not accepted.slices or batch is None:
                 self._tracker.consume(accepted.spans)
-                self._wakeup.notify_all()
+                self._wake_if_idle()
                 return
             self._outstanding += 1
         whole = sum(length for _, length in accepted.slices) == sum(s.rows for s in header.spans)
         kept = batch if whole else _cut(batch, accepted.slices)
-        self._buffer.put(Delivery(kept, accepted.spans), kept.nbytes)
+        self._buffer.put(Delivery(kept, accepted.spans, size_bytes), size_bytes)
 
     def _on_end(self, stream: WorkerStream) -> None:
         with self._lock:
@@ -257,7 +261,7 @@ class ServiceReader:
 
     def _crash(self, error: BaseException) -> None:
         if not isinstance(error, DataServiceError):
-            error = DataServiceError(f"the reader's dispatcher thread failed: {error!r}")
+            error = InternalError(f"a thread of the reader failed: {error!r}")
         self._on_failure(error)
 
     # Talking to the dispatcher
@@ -266,7 +270,7 @@ class ServiceReader:
         while not stop.is_set():
             with self._lock:
                 while not stop.is_set() and (remaining_s := self._time_to_call()) > 0:
-                    self._wakeup.wait(remaining_s)
+                    self._wakeup.wait(min(remaining_s, GROUP_S))
                 if stop.is_set():
                     return
                 call = self._prepare_call()
@@ -277,6 +281,9 @@ class ServiceReader:
                     should_stop=stop.is_set,
                 )
             except CancelledError:
+                return
+            except DataServiceError as error:
+                self._on_failure(error)
                 return
             self._digest(call, reply)
 
@@ -295,6 +302,11 @@ class ServiceReader:
         if self._spec.policy is ShardingPolicy.OFF:
             return self._streams.are_silent()
         return self._tracker.is_quiet()
+
+    def _wake_if_idle(self) -> None:
+        # Only then: a switch to the dispatcher thread for every element would cost more than it.
+        if self._is_idle():
+            self._wakeup.notify_all()
 
     def _prepare_call(self) -> _Call:
         idle = self._is_idle()

@@ -7,7 +7,7 @@ a stream that is closed or forgotten gives its windows to other readers.
 
 from __future__ import annotations
 
-import logging
+import threading
 import weakref
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,7 +15,12 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from dataservice.client.connection import DEFAULT_TIMEOUT_S
-from dataservice.client.reader import DEFAULT_BUFFERED_ELEMENTS, ReadSpec, ServiceReader
+from dataservice.client.reader import (
+    DEFAULT_BUFFERED_ELEMENTS,
+    RELEASE_TIMEOUT_S,
+    ReadSpec,
+    ServiceReader,
+)
 from dataservice.config import DEFAULT_BUFFER_BYTES
 from dataservice.dataset.node import (
     INFINITE_CARDINALITY,
@@ -26,8 +31,6 @@ from dataservice.dataset.node import (
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import UnimplementedError
 from dataservice.vocabulary import ShardingPolicy
-
-logger = logging.getLogger(__name__)
 
 
 @register_node
@@ -88,7 +91,7 @@ class ServiceStream(BatchStream):
     def __init__(self, reader: ServiceReader, context: RunContext) -> None:
         self.reader = reader
         self._context = context
-        self._finalizer = weakref.finalize(self, reader.close)
+        self._finalizer = weakref.finalize(self, _abandon, reader)
 
     def __next__(self) -> pa.RecordBatch:
         self._context.check()
@@ -113,7 +116,25 @@ class ServiceStream(BatchStream):
         )
 
     def close(self) -> None:
-        self._finalizer()
+        self._finalizer.detach()
+        self.reader.close()
 
     def location(self) -> str:
         return f"data service iteration {self.reader.iteration_id}"
+
+
+def _abandon(reader: ServiceReader) -> None:
+    """Closes the reader of a stream that nobody holds any more.
+
+    Collection may come at any point of any thread, also where that thread holds the reader's lock,
+    so the work is done by another one. The main thread, and so the end of the process, waits for it.
+    """
+    closing = threading.Thread(target=reader.close, name="reader-close", daemon=True)
+    try:
+        closing.start()
+    except RuntimeError:
+        # From Python 3.12 on no thread starts while the interpreter shuts down.
+        reader.close()
+        return
+    if threading.current_thread() is threading.main_thread():
+        closing.join(RELEASE_TIMEOUT_S)

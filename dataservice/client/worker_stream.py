@@ -22,7 +22,7 @@ from dataservice.errors import (
     UnavailableError,
 )
 from dataservice.runtime.auth import TlsConfig
-from dataservice.runtime.checksum import checksum
+from dataservice.runtime.checksum import aligned, checksum
 from dataservice.runtime.flight import Exchange, FlightClient
 from dataservice.runtime.frames import decode_batch
 from dataservice.runtime.threads import StoppableThread
@@ -36,12 +36,16 @@ _TRANSIENT = (UnavailableError, DeadlineExceededError, CancelledError, DataLossE
 
 
 class StreamEvents(NamedTuple):
-    """What happens on a stream; called on its thread. `on_frame` may wait for room."""
+    """What happens on a stream; called on its thread.
 
-    on_frame: Callable[[WorkerStream, Header, pa.RecordBatch | None], None]
+    `on_frame` gets the frame's size in bytes besides, and may wait for room.
+    """
+
+    on_frame: Callable[[WorkerStream, Header, pa.RecordBatch | None, int], None]
     on_end: Callable[[WorkerStream], None]
     on_broken: Callable[[WorkerStream, DataServiceError], None]
     on_failure: Callable[[DataServiceError], None]
+    on_crash: Callable[[BaseException], None]
 
 
 class WorkerStream:
@@ -78,7 +82,10 @@ class WorkerStream:
         self._lock = threading.Lock()
         self._exchange: Exchange | None = None
         self._thread = StoppableThread(
-            self._run, owner=f"reader {command['reader']}", name=f"stream-{address}"
+            self._run,
+            owner=f"reader {command['reader']}",
+            name=f"stream-{address}",
+            on_failure=events.on_crash,
         )
 
     def start(self) -> None:
@@ -132,7 +139,8 @@ class WorkerStream:
                     return
                 if header.kind is FrameKind.DATA:
                     batch = self._decode(header, message.body)
-                    self._events.on_frame(self, header, batch)
+                    size_bytes = 0 if message.body is None else message.body.size
+                    self._events.on_frame(self, header, batch, size_bytes)
                     taken += 1
                     # Half at a time: while this thread waits, the worker always has some left.
                     if taken >= self._credit // 2:
@@ -142,6 +150,7 @@ class WorkerStream:
     def _decode(self, header: Header, body: pa.Buffer | None) -> pa.RecordBatch | None:
         if body is None:
             return None
+        body = aligned(body)
         if checksum(body) != header.checksum:
             raise DataLossError(
                 f"{body.size} bytes from worker {self.address} do not match their checksum"

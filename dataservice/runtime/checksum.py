@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 from numba import njit, types
 
 _WORD_BYTES: Final = 8
@@ -32,6 +33,15 @@ def checksum(body: Any) -> int:
 
 
 _WORDS = types.Array(types.uint64, 1, "C", readonly=True)
+
+
+def aligned(body: pa.Buffer) -> pa.Buffer:
+    """`body`, or a copy at an address fit for columns; what Flight receives often needs one."""
+    if body.address % _WORD_BYTES == 0:
+        return body
+    copy = pa.allocate_buffer(body.size)
+    np.copyto(np.frombuffer(copy, np.uint8), np.frombuffer(body, np.uint8))
+    return copy
 
 
 @njit(types.uint64(_WORDS, types.uint64, types.uint64), nogil=True, cache=True)

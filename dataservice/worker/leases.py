@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from dataservice.errors import DataServiceError
+from dataservice.errors import CancelledError, DataServiceError
 from dataservice.runtime.threads import StoppableThread
 from dataservice.sharding import Split
 
@@ -48,13 +48,15 @@ GiveBack = Callable[[Sequence[Lease]], None]
 class LeaseFeed:
     """Keeps up to `ahead` leases in store.
 
-    `changed` guards the feed's state and is notified when it changes; the owner uses the same
-    condition, so that one wait covers leases and its own work. Methods ending in `_held` expect
-    it to be held.
+    `lock` guards the feed's state, and that of its owner, so that one wait covers leases and the
+    owner's work; `news`, a condition of it, is notified of new leases, of their absence and of the
+    end. Methods ending in `_held` expect the lock to be held.
     """
 
     def __init__(self, ask: Ask, give_back: GiveBack, *, ahead: int, name: str) -> None:
-        self.changed = threading.Condition()
+        self.lock = threading.Lock()
+        self.news = threading.Condition(self.lock)
+        self._needed = threading.Condition(self.lock)
         self._ask = ask
         self._give_back = give_back
         self._ahead = ahead
@@ -71,14 +73,14 @@ class LeaseFeed:
     def stop(self) -> None:
         """Stops asking and gives back what is in store. Does not wait."""
         self._thread.request_stop()
-        with self.changed:
-            self.changed.notify_all()
+        with self.lock:
+            self._needed.notify_all()
 
     def take_held(self) -> Lease | None:
         """The next lease, or None when there is none now."""
         if not self._leases:
             return None
-        self.changed.notify_all()
+        self._needed.notify()
         return self._leases.popleft()
 
     def is_dry_held(self) -> bool:
@@ -99,24 +101,24 @@ class LeaseFeed:
             while not stop.is_set() and not self._ended:
                 self._ask_once(stop)
         except DataServiceError as error:
-            with self.changed:
+            with self.lock:
                 self._failure = error
-                self.changed.notify_all()
+                self.news.notify_all()
         finally:
             self._return_unused(stop)
 
     def _ask_once(self, stop: threading.Event) -> None:
-        with self.changed:
-            self.changed.wait_for(lambda: self._wanted() or stop.is_set(), _RECHECK_S)
+        with self.lock:
+            self._needed.wait_for(lambda: self._wanted() or stop.is_set(), _RECHECK_S)
             count, wait_s = self._wanted(), LONG_POLL_S if self._dry else 0.0
         if stop.is_set() or not count:
             return
         grant = self._ask(count, wait_s)
-        with self.changed:
+        with self.lock:
             self._leases.extend(grant.leases)
             self._dry = not grant.leases
             self._ended = grant.ended
-            self.changed.notify_all()
+            self.news.notify_all()
 
     def _wanted(self) -> int:
         return self._ahead - len(self._leases)
@@ -124,14 +126,16 @@ class LeaseFeed:
     def _return_unused(self, stop: threading.Event) -> None:
         if not stop.is_set():
             return
-        with self.changed:
+        with self.lock:
             unused = tuple(self._leases)
             self._leases.clear()
             self._ended = True
-            self.changed.notify_all()
+            self.news.notify_all()
         if not unused:
             return
         try:
             self._give_back(unused)
+        except CancelledError:
+            logger.debug("the worker stops; its readers report what they miss")
         except DataServiceError as error:
             logger.warning("could not give %d windows back: %s", len(unused), error)

@@ -103,7 +103,7 @@ class _Rows(NamedTuple):
 
 
 class _Ticket:
-    """One window under way: its rows so far, in order. Guarded by the feed's condition."""
+    """One window under way: its rows so far, in order. Guarded by the feed's lock."""
 
     __slots__ = ("done", "end_row", "failure", "lease", "pieces")
 
@@ -127,7 +127,9 @@ class WindowProducer:
     ) -> None:
         self.frames = FrameBuffer(max(1, buffer_bytes // 2), pipeline.compression)
         self._feed = feed
-        self._changed = feed.changed
+        self._lock = feed.lock
+        self._news = feed.news
+        self._room = threading.Condition(feed.lock)
         self._pipeline = pipeline
         self._max_held_bytes = max(1, buffer_bytes // 2)
         self._max_parallel = threads
@@ -148,9 +150,10 @@ class WindowProducer:
 
     def close(self) -> None:
         """Stops without waiting. Idempotent."""
-        with self._changed:
+        with self._lock:
             self._closed = True
-            self._changed.notify_all()
+            self._news.notify_all()
+            self._room.notify_all()
         self._feed.stop()
         self.frames.discard()
 
@@ -163,7 +166,7 @@ class WindowProducer:
 
     def _next_ticket(self) -> _Ticket | None:
         """Waits for a lease; None when there will be none."""
-        with self._changed:
+        with self._lock:
             while not self._closed and not self._feed.is_over_held():
                 # A reader that stalls must not hoard windows that others could have.
                 may_begin = len(self._tickets) <= self._max_parallel
@@ -172,7 +175,7 @@ class WindowProducer:
                     ticket = _Ticket(lease)
                     self._tickets.append(ticket)
                     return ticket
-                self._changed.wait(_RECHECK_S)
+                self._news.wait(_RECHECK_S)
             return None
 
     def _run_window(self, ticket: _Ticket) -> None:
@@ -182,23 +185,24 @@ class WindowProducer:
                 self._hold(ticket, batch, first_row)
         except Exception as error:
             failure = error
-        with self._changed:
+        with self._lock:
             ticket.failure = failure
             ticket.done = True
-            self._changed.notify_all()
+            self._news.notify_all()
 
     def _hold(self, ticket: _Ticket, batch: pa.RecordBatch, first_row: int) -> None:
         """Stores rows; waits for room, but never while the rows that go out next are missing."""
         rows = _Rows(ticket.lease, batch, first_row, batch.nbytes)
-        with self._changed:
+        with self._lock:
             while not self._closed and not self._has_room(ticket):
-                self._changed.wait(_RECHECK_S)
+                self._room.wait(_RECHECK_S)
             if self._closed:
                 raise CancelledError("the stream was closed")
             ticket.pieces.append(rows)
             ticket.end_row = first_row + batch.num_rows
             self._held_bytes += rows.size_bytes
-            self._changed.notify_all()
+            if ticket is self._tickets[0]:
+                self._news.notify_all()
 
     def _has_room(self, ticket: _Ticket) -> bool:
         if self._held_bytes < self._max_held_bytes:
@@ -215,9 +219,10 @@ class WindowProducer:
         except Exception as error:
             failure = error
         self.frames.end(failure)
-        with self._changed:
+        with self._lock:
             self._closed = True
-            self._changed.notify_all()
+            self._news.notify_all()
+            self._room.notify_all()
 
     def _elements(self) -> Iterator[Element]:
         rebatcher = self._pipeline.rebatcher()
@@ -233,7 +238,7 @@ class WindowProducer:
 
     def _next_step(self, rebatcher: Rebatcher) -> object:
         """Rows to add, a window that is complete, or what to do because nothing comes."""
-        with self._changed:
+        with self._lock:
             while not self._closed:
                 step = self._head_held()
                 if step is not None:
@@ -244,7 +249,7 @@ class WindowProducer:
                 if not self._tickets and self._feed.is_over_held():
                     self._feed.raise_failure_held()
                     return _ENDED
-                self._changed.wait(_RECHECK_S)
+                self._news.wait(_RECHECK_S)
             return _ENDED
 
     def _head_held(self) -> _Rows | _Ticket | None:
@@ -255,12 +260,14 @@ class WindowProducer:
         if head.pieces:
             rows = head.pieces.popleft()
             self._held_bytes -= rows.size_bytes
-            self._changed.notify_all()
+            self._room.notify_all()
             return rows
         if not head.done:
             return None
         self._tickets.popleft()
-        self._changed.notify_all()
+        # The next window may go on however full it is, and another one may begin.
+        self._room.notify_all()
+        self._news.notify_all()
         if head.failure is not None:
             raise head.failure
         return head

@@ -191,8 +191,8 @@ def test_leases_in_store_are_given_back_when_the_stream_ends() -> None:
     dispatcher = Dispatcher(leases)
     feed = LeaseFeed(dispatcher.ask, dispatcher.give_back, ahead=3, name="test")
     feed.start()
-    with feed.changed:
-        assert feed.changed.wait_for(lambda: len(dispatcher.leases) == len(leases) - 3, TIMEOUT_S)
+    with feed.lock:
+        assert feed.news.wait_for(lambda: len(dispatcher.leases) == len(leases) - 3, TIMEOUT_S)
         assert feed.take_held() == leases[0]
     feed.stop()
     assert dispatcher.given_back.wait(TIMEOUT_S)
