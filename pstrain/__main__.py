@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from dataservice.errors import DataServiceError
 
-COMMANDS = ("server",)
+COMMANDS = ("demo", "server")
 
 
 def _parser() -> argparse.ArgumentParser:

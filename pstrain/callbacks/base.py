@@ -14,7 +14,7 @@ class Callback:
     """
 
     model: Any = None
-    params: Mapping[str, Any] = {}  # noqa: RUF012 - replaced, never changed
+    params: Mapping[str, Any] = {}
     stop_training: bool = False
 
     def on_train_begin(self) -> None: ...

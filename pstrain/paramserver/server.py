@@ -12,7 +12,7 @@ import logging
 import os
 import secrets
 import threading
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 
 from dataservice.errors import DataServiceError
@@ -60,6 +60,7 @@ class ParameterServer:
             },
         )
         self._stopped = threading.Event()
+        self._requests: Counter[str] = Counter()
 
     @property
     def address(self) -> str:
@@ -106,7 +107,10 @@ class ParameterServer:
 
     def _answer(self, message: Message) -> tuple[dict[str, Any], Any]:
         header = messages.decode_header(message.header)
-        return answer(self._sessions.store(header.get("session")), header, message.body)
+        reply = answer(self._sessions.store(header.get("session")), header, message.body)
+        # Streams count side by side; a lost count is worth less than a lock on every request.
+        self._requests[str(header["kind"])] += 1
+        return reply
 
     def _reset(self, body: bytes) -> bytes:
         self._sessions.begin(json.loads(body)["session"])
@@ -118,7 +122,8 @@ class ParameterServer:
         return b""
 
     def _status(self, _body: bytes) -> bytes:
-        return json.dumps({**self._sessions.status(), "pid": os.getpid()}).encode()
+        status = {**self._sessions.status(), "requests": dict(self._requests), "pid": os.getpid()}
+        return json.dumps(status).encode()
 
 
 class Sessions:

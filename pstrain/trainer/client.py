@@ -240,7 +240,7 @@ class RemoteParameters:
             self._action(ps, "advance", {"session": self.session, "low_water": low_water})
 
     def status(self, ps: int, *, timeout_s: float | None = None) -> dict[str, Any]:
-        """What a server says of itself: session, incarnation, shards, size_bytes, pid."""
+        """What a server says of itself: session, incarnation, shards, requests, ..."""
         status: dict[str, Any] = json.loads(self._action(ps, "status", {}, timeout_s))
         return status
 

@@ -1,0 +1,93 @@
+"""``pstrain demo``: trains on real flight records, on a whole cluster of this machine."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pstrain.commands.options import add_cluster, positive
+
+if TYPE_CHECKING:
+    from pstrain.demo.program import Outcome
+    from pstrain.narration import Narrator
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "demo", help="train on real flight records, from files to a model", description=__doc__
+    )
+    parser.add_argument("--json", action="store_true", help="close with one line of JSON")
+    parser.add_argument("--data-dir", type=Path, help="where the Parquet files go or are")
+    parser.add_argument("--out", type=Path, help="where checkpoint and picture go")
+    parser.add_argument("--epochs", type=positive, default=5)
+    parser.add_argument("--batch-size", type=positive, default=1024)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--no-plot", action="store_true", help="draw no picture")
+    add_cluster(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from pstrain.demo.program import DemoConfig
+    from pstrain.demo.program import run as run_demo
+    from pstrain.narration import Narrator
+
+    narrator = Narrator(as_json=args.json)
+    outcome = run_demo(
+        DemoConfig(
+            data_dir=args.data_dir,
+            out=args.out,
+            epochs=args.epochs,
+            batch_size=args.batch_size,
+            workers=args.workers,
+            ps=args.ps,
+            data_workers=args.data_workers,
+            seed=args.seed,
+            plot=not args.no_plot,
+        ),
+        narrator,
+    )
+    _show(outcome, narrator)
+    narrator.finish(
+        {
+            "test_auc": round(outcome.test_auc, 5),
+            "test_logloss": round(outcome.test_logloss, 5),
+            "examples_per_s": round(outcome.examples_per_s, 1),
+            "seconds": round(narrator.elapsed_s, 2),
+            "rows_train": outcome.files.rows_train,
+            "rows_test": outcome.files.rows_test,
+            "checkpoint": outcome.checkpoint,
+        }
+    )
+    return 0
+
+
+def _show(outcome: Outcome, narrator: Narrator) -> None:
+    narrator.table(
+        "What every process did",
+        [
+            ("role", "pid", "memory", "did"),
+            *(
+                (
+                    role.role,
+                    str(role.pid),
+                    f"{role.memory_bytes / 2**20:,.0f} MiB" if role.memory_bytes else "?",
+                    role.did,
+                )
+                for role in outcome.roles
+            ),
+        ],
+    )
+    rows = [
+        ("AUC on the test flights", f"{outcome.test_auc:.4f}"),
+        ("log loss on them", f"{outcome.test_logloss:.4f}"),
+        ("examples trained on", f"{outcome.examples:,}"),
+        ("examples per second", f"{outcome.examples_per_s:,.0f}"),
+        ("seconds in all", f"{narrator.elapsed_s:.1f}"),
+        ("data", str(Path(outcome.files.test).parent)),
+        ("checkpoint", outcome.checkpoint),
+    ]
+    if outcome.picture is not None:
+        rows.append(("picture", outcome.picture))
+    narrator.table("Result", rows)

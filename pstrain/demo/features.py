@@ -1,0 +1,93 @@
+"""The features of a flight, as dataset operators that run on the data workers.
+
+What is learnt from data (ranks of the numeric columns) comes from training rows alone. Invariant:
+training, test and prediction rows go through the same operators, so a row has one encoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dataservice import Dataset, col
+from pstrain.demo.flights import LABEL, NUMERIC
+from pstrain.features import Category, FeatureSchema
+
+_KNOTS = 256
+
+# Ids as they are, and hashed ones with room enough that collisions are rare.
+_PLAIN = {"month": 13, "weekday": 7, "hour": 24, "minute": 60}
+_HASHED = {"carrier": 2**10, "origin": 2**8, "dest": 2**12, "tailnum": 2**16, "flight": 2**14}
+
+_CIRCLES = ("month_sin", "month_cos", "wind_sin", "wind_cos")
+DENSE = (*NUMERIC, "clock", *_CIRCLES)
+
+Knots = tuple[NDArray[np.float32], NDArray[np.float32]]
+
+
+def schema() -> FeatureSchema:
+    """What the model reads of the rows that :func:`operators` makes."""
+    categorical = {name: Category(size, hashed=False) for name, size in (_PLAIN | _HASHED).items()}
+    return FeatureSchema(dense=DENSE, categorical=categorical, label=LABEL)
+
+
+def operators(flights: Dataset, ranks: Ranks) -> Dataset:
+    """Rows of flights as rows of features; nothing runs yet."""
+    rows = flights.with_column(
+        "clock", ((col("hour") + col("minute") / 60.0 - 13.0) / 5.0).cast("float32")
+    )
+    rows = rows.map(ranks, format="arrow")
+    for name, buckets in _HASHED.items():
+        rows = rows.with_column(name, col(name).hash(buckets))
+    return rows.select([LABEL, *DENSE, *_PLAIN, *_HASHED])
+
+
+class Ranks:
+    """Replaces numeric columns by their rank among the training rows, and adds circles.
+
+    Ranks are evened out over [-1.7, 1.7], which has a standard deviation near 1: no outlier and no
+    unit matters any more. An unknown value becomes 0, the middle. Month and wind direction also
+    come as sine and cosine, since December is next to January.
+    """
+
+    def __init__(self, knots: Mapping[str, Knots]) -> None:
+        self.knots = dict(knots)
+
+    @classmethod
+    def of(cls, table: pa.Table, names: Sequence[str] = NUMERIC) -> Ranks:
+        """Learns the ranks of the named columns of ``table``."""
+        return cls({name: _knots(table[name].drop_null().to_numpy()) for name in names})
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        month = np.deg2rad(_floats(columns["month"]) * 30.0)
+        wind = np.deg2rad(_floats(columns["wind_dir"]))
+        for name, (values, ranks) in self.knots.items():
+            columns[name] = _column(np.interp(_floats(columns[name]), values, ranks))
+        circles = (np.sin(month), np.cos(month), np.sin(wind), np.cos(wind))
+        columns |= {name: _column(value) for name, value in zip(_CIRCLES, circles, strict=True)}
+        return pa.RecordBatch.from_pydict(columns)
+
+
+def _knots(values: NDArray[np.float32]) -> Knots:
+    """(values, their ranks), at most ``_KNOTS`` of them, evenly over the distinct values."""
+    distinct, counts = np.unique(values, return_counts=True)
+    if not len(distinct):
+        return np.zeros(1, np.float32), np.zeros(1, np.float32)
+    middle = (np.cumsum(counts) - counts / 2) / counts.sum()
+    kept = np.unique(np.linspace(0, len(distinct) - 1, _KNOTS).round().astype(np.int64))
+    return distinct[kept].astype(np.float32), (3.4 * (middle[kept] - 0.5)).astype(np.float32)
+
+
+def _floats(column: pa.Array) -> Any:
+    """float32 with NaN for null."""
+    return column.cast(pa.float32()).to_numpy(zero_copy_only=False)
+
+
+def _column(values: NDArray[np.floating]) -> pa.Array:
+    """float32 column with 0 for NaN."""
+    return pa.array(np.nan_to_num(values).astype(np.float32))

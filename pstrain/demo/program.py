@@ -1,0 +1,222 @@
+"""The demonstration from files to a trained model: every step that a training program takes.
+
+It uses the public interface only, as a user's program would. Invariant: whatever ends it, an
+error or Ctrl-C among them, no process of its cluster is left.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import dataservice as ds
+import pstrain as ps
+from pstrain.callbacks import CallbackList, LearningRateSchedule, ProgressBar
+from pstrain.checkpoint import checkpoints, read_config
+from pstrain.demo import features, flights, plot
+from pstrain.demo.loop import train_one_epoch
+from pstrain.demo.trace import Trace
+from pstrain.kernels import warm_up
+from pstrain.launch.activity import Activity, activities
+from pstrain.narration import Narrator
+
+LEARNING_RATE = 0.01
+_ACCUMULATOR = 1e-5
+_SHUFFLE_ROWS = 65_536
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoConfig:
+    """What the options of ``pstrain demo`` say; ``data_dir`` and ``out`` None: the user's cache."""
+
+    data_dir: Path | None = None
+    out: Path | None = None
+    epochs: int = 5
+    batch_size: int = 1024
+    workers: int = 2
+    ps: int = 2
+    data_workers: int = 2
+    seed: int = 0
+    plot: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of it."""
+
+    files: flights.FlightFiles
+    test_auc: float
+    test_logloss: float
+    examples: int
+    examples_per_s: float
+    checkpoint: str
+    picture: str | None
+    roles: list[Activity]
+
+
+def run(config: DemoConfig, narrator: Narrator) -> Outcome:
+    """Runs all of it; blocks for about half a minute."""
+    narrator.say("reading the flights that left New York in 2013")
+    files = flights.prepare(config.data_dir)
+    done = "wrote" if files.written else "found"
+    narrator.say(
+        f"{done} {files.rows_train:,} flights to train on, {files.rows_test:,} to test on, "
+        f"in {Path(files.test).parent}"
+    )
+    narrator.say("compiling kernels, which takes a while the first time on a machine")
+    warm_up(lambda text: narrator.say(f"  {text}"))
+    narrator.say(
+        f"starting 1 dispatcher, {config.data_workers} data workers, {config.ps} parameter "
+        f"servers and {config.workers} trainers, each a process of its own"
+    )
+    with ps.LocalCluster(config.workers, config.ps, config.data_workers) as cluster:
+        coordinator = ps.ClusterCoordinator(_strategy(cluster, config))
+        try:
+            return _Demo(config, narrator, files, cluster, coordinator).run()
+        finally:
+            coordinator.close()
+
+
+def _strategy(cluster: ps.LocalCluster, config: DemoConfig) -> ps.ParameterServerStrategy:
+    partitioner = ps.partitioners.MinSizePartitioner(max_shards=config.ps)
+    return ps.ParameterServerStrategy(cluster.resolver, variable_partitioner=partitioner)
+
+
+def _rates(epochs: int) -> Callable[[int], float]:
+    """From the full learning rate in the first epoch down to a tenth of it in the last."""
+    return lambda epoch: LEARNING_RATE * (1 - 0.9 * epoch / max(epochs - 1, 1))
+
+
+class _Demo:
+    """One run on a cluster that is up."""
+
+    def __init__(
+        self,
+        config: DemoConfig,
+        narrator: Narrator,
+        files: flights.FlightFiles,
+        cluster: ps.LocalCluster,
+        coordinator: ps.ClusterCoordinator,
+    ) -> None:
+        self._config = config
+        self._narrator = narrator
+        self._files = files
+        self._cluster = cluster
+        self._coordinator = coordinator
+        self._out = config.out or flights.cache_folder().parent / "demo"
+
+    def run(self) -> Outcome:
+        numeric = ds.Dataset.from_parquet(self._files.train, columns=list(flights.NUMERIC))
+        ranks = features.Ranks.of(numeric.to_table())
+        train, test = self._datasets(ranks)
+        model = self._model()
+        trace = Trace()
+        self._train(model, train, test, trace)
+        self._narrator.say("evaluating on the test flights")
+        scores = model.evaluate(test, verbose=0)
+        path = self._save(model)
+        self._predict(path, ranks)
+        picture = self._draw(trace)
+        return Outcome(
+            files=self._files,
+            test_auc=scores["auc"],
+            test_logloss=scores["loss"],
+            examples=trace.examples,
+            examples_per_s=trace.examples / max(trace.seconds, 1e-9),
+            checkpoint=path,
+            picture=picture,
+            roles=activities(self._cluster, self._coordinator.strategy.parameters),
+        )
+
+    def _datasets(self, ranks: features.Ranks) -> tuple[ds.Dataset, ds.Dataset]:
+        """The training and the test rows as the data service delivers them."""
+        train = features.operators(ds.Dataset.from_parquet(self._files.train), ranks)
+        train = train.shuffle(_SHUFFLE_ROWS, seed=self._config.seed).batch(self._config.batch_size)
+        service = self._cluster.service
+        dataset_id = ds.register_dataset(service, train)
+        self._narrator.say(f"registered the training rows with the dispatcher: {dataset_id}")
+        train = ds.from_dataset_id(
+            ds.ShardingPolicy.DYNAMIC, service, dataset_id, job_name="training"
+        )
+        test = features.operators(ds.Dataset.from_parquet(self._files.test), ranks).batch(4096)
+        return train, test.distribute(ds.ShardingPolicy.DYNAMIC, service)
+
+    def _model(self) -> Any:
+        with self._coordinator.strategy.scope():
+            model = ps.models.WideDeep(
+                features.schema(), dim=8, hidden=(64, 32), seed=self._config.seed
+            )
+            model.compile(
+                ps.optimizers.Adagrad(LEARNING_RATE, initial_accumulator_value=_ACCUMULATOR),
+                metrics=[ps.metrics.AUC()],
+            )
+        return model
+
+    def _train(self, model: Any, train: ds.Dataset, test: ds.Dataset, trace: Trace) -> None:
+        """The first epoch by a loop of our own, the others by ``fit``."""
+        epochs = self._config.epochs
+        per_worker = self._coordinator.create_per_worker_dataset(train)
+        bar = ProgressBar(examples_per_epoch=self._files.rows_train)
+        callbacks = [trace, bar]
+        self._narrator.say("epoch 1: a loop of our own over coordinator.schedule")
+        calls = CallbackList(callbacks, model, epochs=epochs, steps=None)
+        train_one_epoch(self._coordinator, model, per_worker, calls)
+        scores = model.evaluate(test, verbose=0)
+        trace.tested(auc=scores["auc"], loss=scores["loss"])
+        if epochs > 1:
+            self._narrator.say("the other epochs: model.fit")
+            model.fit(
+                per_worker,
+                epochs=epochs,
+                initial_epoch=1,
+                validation_data=test,
+                callbacks=[LearningRateSchedule(_rates(epochs)), *callbacks],
+                verbose=0,
+            )
+
+    def _save(self, model: Any) -> str:
+        folder = self._out / "checkpoints"
+        path = ps.Checkpoint(model=model, optimizer=model.optimizer).save(folder)
+        if self._config.out is None:
+            for older in checkpoints(folder)[:-1]:
+                shutil.rmtree(older, ignore_errors=True)
+        self._narrator.say(f"the parameter servers wrote the checkpoint {path}")
+        return path
+
+    def _predict(self, path: str, ranks: features.Ranks) -> None:
+        """A few flights by a model that is made from the checkpoint alone, in this process."""
+        self._narrator.say("loading it again, into a new model in this process")
+        model = ps.models.from_config(read_config(path))
+        ps.Checkpoint(model=model).restore(path)
+        flown = ds.Dataset.from_parquet(self._files.test).to_table()
+        chosen = np.random.default_rng(self._config.seed).choice(len(flown), _SHOWN, replace=False)
+        some = flown.take(np.sort(chosen))
+        late = model.predict(features.operators(ds.Dataset.from_table(some), ranks).batch(_SHOWN))
+        rows = [("flight", "route", "month", "hour", "chance of being late", "was late")]
+        for row, chance in zip(some.to_pylist(), late, strict=True):
+            rows.append(
+                (
+                    f"{row['carrier']} {row['flight']}",
+                    f"{row['origin']} - {row['dest']}",
+                    str(row["month"]),
+                    str(row["hour"]),
+                    f"{chance:.0%}",
+                    "yes" if row[flights.LABEL] else "no",
+                )
+            )
+        self._narrator.table("Some test flights", rows)
+
+    def _draw(self, trace: Trace) -> str | None:
+        if not self._config.plot:
+            return None
+        target = self._out / "training.png"
+        if plot.draw(trace, target):
+            return str(target)
+        self._narrator.say("no picture: matplotlib is missing (pip install 'pstrain[demo]')")
+        return None
