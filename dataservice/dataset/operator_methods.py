@@ -1,0 +1,111 @@
+"""The methods of Dataset that extend a plan: one per operator with one input.
+
+Responsible for what users write and its defaults only; the nodes check their arguments.
+Invariant: a method returns a new dataset and reads nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self, TypeAlias
+
+import pyarrow as pa
+
+from dataservice.dataset import operators as ops
+from dataservice.dataset.expressions import Expression
+from dataservice.dataset.node import Node
+from dataservice.errors import InvalidArgumentError
+
+ColumnFunction: TypeAlias = "Expression | Callable[..., Any] | str"
+
+
+class OperatorMethods:
+    """What can be done with the rows of a dataset."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def _over(self, node: Node) -> Self:
+        return type(self)(node)
+
+    def map(
+        self,
+        fn: Callable[..., Any] | str,
+        format: str = "numpy",
+        schema: pa.Schema | None = None,
+    ) -> Self:
+        """What `fn` makes of each record batch, row for row.
+
+        `fn` maps a dict of arrays to one; a RecordBatch with format="arrow"; one row's dict with
+        format="rows", which is slow. `schema` is inferred from a few rows unless given.
+        """
+        return self._over(ops.Map(self._node, fn, format, schema))  # type: ignore[arg-type]
+
+    def flat_map(
+        self,
+        fn: Callable[..., Any] | str,
+        format: str = "numpy",
+        schema: pa.Schema | None = None,
+    ) -> Self:
+        """As `map`, but `fn` may return any number of rows for a record batch."""
+        return self._over(ops.FlatMap(self._node, fn, format, schema))  # type: ignore[arg-type]
+
+    def filter(self, condition: ColumnFunction) -> Self:
+        """Rows for which an expression, or a function of the columns to a mask, is true."""
+        return self._over(ops.Filter(self._node, condition))  # type: ignore[arg-type]
+
+    def select(self, columns: str | Sequence[str], *more: str) -> Self:
+        """The named columns in that order."""
+        listed = columns if isinstance(columns, list | tuple) else [columns]
+        names = (*listed, *more)
+        return self._over(ops.Select(self._node, names))
+
+    def rename(self, names: Mapping[str, str]) -> Self:
+        """Columns under new names, given as old: new."""
+        return self._over(ops.Rename(self._node, names))
+
+    def with_column(self, name: str, value: ColumnFunction) -> Self:
+        """Adds or replaces a column by an expression or a function of the columns to an array."""
+        return self._over(ops.WithColumn(self._node, name, value))  # type: ignore[arg-type]
+
+    def shuffle(
+        self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True
+    ) -> Self:
+        """Permutes the elements within buffers, and the order of files and row groups below.
+
+        The order depends on the seed and the epoch alone. Without a seed one is drawn now.
+        """
+        drawn = secrets.randbits(63) if seed is None else None
+        node = ops.Shuffle(self._node, buffer_size, seed, drawn, reshuffle_each_iteration)
+        return self._over(node)
+
+    def batch(self, batch_size: int, drop_remainder: bool = False) -> Self:
+        """Makes record batches of `batch_size` rows the elements."""
+        return self._over(ops.Batch(self._node, batch_size, drop_remainder))
+
+    def repeat(self, count: int | None = None) -> Self:
+        """The elements `count` times over; endlessly for None or -1."""
+        return self._over(ops.Repeat(self._node, count))
+
+    def take(self, count: int) -> Self:
+        """The first `count` elements."""
+        return self._over(ops.Take(self._node, count))
+
+    def skip(self, count: int) -> Self:
+        """All elements but the first `count`."""
+        return self._over(ops.Skip(self._node, count))
+
+    def concatenate(self, other: OperatorMethods) -> Self:
+        """These elements, then those of `other`, whose columns must convert to the same types."""
+        if not isinstance(other, OperatorMethods):
+            raise InvalidArgumentError(f"concatenate takes a Dataset, got {other!r}")
+        return self._over(ops.Concatenate(self._node, other._node))
+
+    def enumerate(self, name: str = "index") -> Self:
+        """Adds an int64 column with the number of each element."""
+        return self._over(ops.Enumerate(self._node, name))
+
+    def prefetch(self, buffer_size: int) -> Self:
+        """Reads up to `buffer_size` record batches ahead on a thread."""
+        return self._over(ops.Prefetch(self._node, buffer_size))

@@ -1,0 +1,83 @@
+"""The methods of Dataset that begin a plan: one per source.
+
+Responsible for what users write and its defaults only; the nodes check their arguments and read.
+Invariant: calling one of them touches no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, TypeAlias
+
+import pyarrow as pa
+
+from dataservice.dataset.columns import from_numpy
+from dataservice.dataset.expressions import Expression
+from dataservice.dataset.node import Node
+from dataservice.dataset.sources import CsvSource, ParquetSource, RangeSource, TableSource
+from dataservice.errors import InvalidArgumentError
+
+Paths: TypeAlias = "str | Sequence[str]"
+
+
+class SourceMethods:
+    """Where the rows of a dataset come from."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    @classmethod
+    def range(cls, start: int, stop: int | None = None, step: int = 1) -> Self:
+        """Integers as Python's range gives them, in one int64 column `id`."""
+        if stop is None:
+            start, stop = 0, start
+        return cls(RangeSource(start, stop, step))
+
+    @classmethod
+    def from_table(cls, table: pa.Table) -> Self:
+        """The rows of a table; a plan that is sent holds a copy of it."""
+        if isinstance(table, pa.RecordBatch):
+            table = pa.Table.from_batches([table])
+        return cls(TableSource(table))
+
+    @classmethod
+    def from_numpy(cls, columns: Mapping[str, Any]) -> Self:
+        """Arrays of equal length, one per column; 2-D arrays become fixed-size lists."""
+        if not isinstance(columns, Mapping) or not columns:
+            raise InvalidArgumentError(f"from_numpy takes a dict of arrays, got {columns!r:.200}")
+        batch = from_numpy(columns, what="the arrays given to from_numpy")
+        return cls(TableSource(pa.Table.from_batches([batch])))
+
+    @classmethod
+    def from_parquet(
+        cls,
+        paths: Paths,
+        columns: Sequence[str] | None = None,
+        filter: Expression | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Rows of Parquet files: a path, a directory, a glob, an fsspec URL, or a list of them.
+
+        `storage_options` travel with the plan: prefer credentials of the machines that read.
+        """
+        return cls(ParquetSource(paths, columns, filter, storage_options))  # type: ignore
+
+    @classmethod
+    def from_csv(
+        cls,
+        paths: Paths,
+        schema: pa.Schema | None = None,
+        *,
+        delimiter: str = ",",
+        header: bool = True,
+        null_values: Sequence[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Rows of CSV files; types that `schema` does not give come from the first block.
+
+        `header` False takes the column names from `schema`, or f0, f1, ...
+        """
+        nulls = None if null_values is None else tuple(null_values)
+        options = dict(storage_options) if storage_options else None
+        source = CsvSource(paths, schema, delimiter, header, nulls, options)  # type: ignore
+        return cls(source)
