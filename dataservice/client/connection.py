@@ -6,10 +6,13 @@ call waits longer than the time it was given, and every error names the dispatch
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Callable
 from typing import Any
+
+from google.protobuf.message import Message
 
 from dataservice.errors import FailedPreconditionError
 from dataservice.runtime.auth import TlsConfig, resolve_token
@@ -74,6 +77,12 @@ class Connection:
         """Says that the reader is done; tried once."""
         self._rpc.call("ReleaseReader", request, timeout_s=timeout_s)
 
+    def status(self) -> dict[str, Any]:
+        """Workers, jobs, their windows and readers, as the dispatcher sees them."""
+        reply = self._call("GetStatus", pb.GetStatusRequest(), timeout_s=ATTEMPT_TIMEOUT_S)
+        described: dict[str, Any] = json.loads(reply.json)
+        return described
+
     def close(self) -> None:
         """Ends all calls. Idempotent."""
         self._rpc.close()
@@ -87,7 +96,7 @@ class Connection:
     def _call(
         self,
         method: str,
-        request: object,
+        request: Message,
         *,
         timeout_s: float,
         should_stop: Callable[[], bool] | None = None,

@@ -127,7 +127,7 @@ def _abandon(reader: ServiceReader) -> None:
     """Closes the reader of a stream that nobody holds any more.
 
     Collection may come at any point of any thread, also where that thread holds the reader's lock,
-    so the work is done by another one. The main thread, and so the end of the process, waits for it.
+    so another one does the work. The main thread, and so the end of the process, waits for it.
     """
     closing = threading.Thread(target=reader.close, name="reader-close", daemon=True)
     try:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from dataservice.errors import CancelledError, DeadlineExceededError
 from dataservice.runtime.checksum import checksum
-from dataservice.runtime.frames import encode_batch
+from dataservice.runtime.frames import Compression, encode_batch
 from dataservice.runtime.threads import BoundedQueue, StoppableThread
 from dataservice.wire.elements import NO_WINDOW, RowSpan, pack_data
 from dataservice.worker.leases import Lease, LeaseFeed
@@ -43,7 +43,7 @@ class Frame(NamedTuple):
 class FrameBuffer:
     """Frames on their way out, bounded in bytes, ended by the end or by an error."""
 
-    def __init__(self, max_bytes: int, compression: str | None) -> None:
+    def __init__(self, max_bytes: int, compression: Compression | None) -> None:
         self.rows = 0
         self._queue: BoundedQueue[Frame] = BoundedQueue(_MAX_FRAMES, max_bytes)
         self._compression = compression

@@ -86,7 +86,8 @@ class WorkerService:
     def load(self) -> tuple[int, int]:
         """Rows produced so far, and bytes that wait for readers."""
         with self._lock:
-            buffers = [p.frames for p in (*self._windows.values(), *self._tasks.values())]
+            buffers = [producer.frames for producer in self._windows.values()]
+            buffers += [producer.frames for producer in self._tasks.values()]
             return (
                 self._rows_of_ended + sum(buffer.rows for buffer in buffers),
                 sum(buffer.size_bytes for buffer in buffers),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any
 
 import pyarrow as pa
 
@@ -17,10 +16,11 @@ from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import decode_plan
 from dataservice.dataset.splits import Linear, linearise, open_window, transform_batch
 from dataservice.dataset.stream import RunContext
+from dataservice.runtime.frames import Compression
 from dataservice.worker.leases import Lease
 from dataservice.worker.rebatch import Element, Rebatcher
 
-_CODECS = {"LZ4": "lz4", "ZSTD": "zstd"}
+_CODECS: dict[str, Compression] = {"LZ4": "lz4", "ZSTD": "zstd"}
 
 Cancelled = Callable[[], bool]
 
@@ -33,7 +33,7 @@ class Pipeline:
     """
 
     def __init__(self, plan: bytes, compression: str, *, allow_functions: bool) -> None:
-        self.compression: Any = _CODECS.get(compression)
+        self.compression = _CODECS.get(compression)
         self._node = decode_plan(plan)
         self._allow_functions = allow_functions
 

@@ -9,12 +9,14 @@ import pathlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 import dataservice as ds
+from dataservice.client.connection import Connection
 from dataservice.runtime.process import ChildProcess, spawn_module
 from dataservice.vocabulary import parse_target
 
@@ -44,6 +46,11 @@ class ProcessCluster:
         worker.wait_ready(READY_TIMEOUT_S)
         self.workers.append(worker)
         return worker
+
+    def status(self) -> dict[str, Any]:
+        """What the dispatcher reports."""
+        with Connection(parse_target(self.target)) as connection:
+            return connection.status()
 
     def _spawn(self, name: str, *args: str) -> ChildProcess:
         child = spawn_module("dataservice", list(args), log_path=self._log_dir / f"{name}.log")

@@ -194,32 +194,17 @@ def test_the_rows_of_a_killed_reader_go_to_another(
 
 def wait_until_reported(cluster: ProcessCluster, rows: int) -> None:
     """Waits for the reader's next grouped call, after which its rows are accounted for."""
-    from dataservice.client.connection import Connection
-    from dataservice.wire import dispatcher_pb2 as pb
-
-    with Connection(parse_target(cluster.target)) as connection:
-
-        def is_reported() -> bool:
-            reply = connection._rpc.call("GetStatus", pb.GetStatusRequest())
-            return rows <= max_rows_consumed(reply.json)
-
-        wait_until(is_reported, "the report of the rows consumed")
+    wait_until(lambda: rows_consumed(cluster) >= rows, "the report of the rows consumed")
 
 
-def max_rows_consumed(status: str) -> int:
-    import json
+def rows_consumed(cluster: ProcessCluster) -> int:
+    iterations = [i for job in cluster.status()["jobs"] for i in job["iterations"]]
+    return sum(iteration.get("rows_consumed", 0) for iteration in iterations)
 
-    def walk(value: object) -> Iterator[int]:
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                if key == "rows_consumed" and isinstance(inner, int):
-                    yield inner
-                yield from walk(inner)
-        elif isinstance(value, list):
-            for inner in value:
-                yield from walk(inner)
 
-    return max(walk(json.loads(status)), default=0)
+def readers_of(cluster: ProcessCluster) -> list[dict[str, object]]:
+    iterations = [i for job in cluster.status()["jobs"] for i in job["iterations"]]
+    return [reader for iteration in iterations for reader in iteration["readers"]]
 
 
 def test_ctrl_c_ends_a_waiting_reader_at_once(tmp_path: pathlib.Path) -> None:
@@ -227,7 +212,7 @@ def test_ctrl_c_ends_a_waiting_reader_at_once(tmp_path: pathlib.Path) -> None:
         dataset_id = ds.register_dataset(cluster.target, ds.Dataset.range(10))
         reader = start_reader(cluster.target, dataset_id, 10)
         with reader:
-            time.sleep(2.0)
+            wait_until(lambda: bool(readers_of(cluster)), "the reader's arrival", 20)
             assert reader.poll() is None, reader.communicate()[1]
             os.kill(reader.pid, signal.SIGINT)
             began_s = time.monotonic()
