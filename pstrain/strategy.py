@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any
 
 from dataservice.runtime.identity import new_id
+from pstrain.cluster import ClusterResolver, check_training_cluster
 from pstrain.config import ParameterConfig
 from pstrain.errors import (
     DeadlineExceededError,
@@ -30,22 +31,11 @@ from pstrain.variable import BaseVariable, placement_scope
 
 logger = logging.getLogger(__name__)
 
-_JOBS = ("chief", "worker", "ps", "evaluator")
 _RETRY_S = 0.1
 _RETRY_MAX_S = 2.0
 _REPORT_EVERY_S = 5.0
 
 _entered: ContextVar[ParameterServerStrategy | None] = ContextVar("strategy", default=None)
-
-
-class ClusterResolver(Protocol):
-    """The parts of a cluster resolver that the strategy uses."""
-
-    task_type: str | None
-    task_id: int | None
-
-    def cluster_spec(self) -> Any:
-        """Has ``jobs``, ``num_tasks(job)`` and ``job_tasks(job)``."""
 
 
 def has_strategy() -> bool:
@@ -78,13 +68,14 @@ class ParameterServerStrategy:
         *,
         config: ParameterConfig | None = None,
     ) -> None:
-        _check_cluster(cluster_resolver)
+        spec = cluster_resolver.cluster_spec()
+        check_training_cluster(spec, cluster_resolver.task_type, cluster_resolver.task_id)
         self._resolver = cluster_resolver
         self._partitioner = variable_partitioner
         self._config = config or ParameterConfig()
         self.session = new_id("session")
         self.parameters = RemoteParameters(
-            cluster_resolver.cluster_spec().job_tasks("ps"),
+            [spec.task_address("ps", index) for index in spec.task_indices("ps")],
             token=getattr(cluster_resolver, "token", None),
             session=self.session,
             config=self._config,
@@ -241,35 +232,3 @@ class _RoundRobin:
 
 def _devices(job: str, tasks: int) -> tuple[str, ...]:
     return tuple(f"/job:{job}/task:{index}" for index in range(tasks))
-
-
-def _check_cluster(resolver: ClusterResolver) -> None:
-    spec = resolver.cluster_spec()
-    if not spec.jobs:
-        raise InvalidArgumentError(
-            "the cluster spec is empty: set TF_CONFIG, or use SimpleClusterResolver"
-        )
-    unknown = sorted(set(spec.jobs) - set(_JOBS))
-    if unknown:
-        raise InvalidArgumentError(f"unknown job {unknown[0]!r}; a cluster has jobs {_JOBS}")
-    for job in ("chief", "evaluator"):
-        if job in spec.jobs and spec.num_tasks(job) > 1:
-            raise InvalidArgumentError(f"a cluster has at most one task of job {job!r}")
-    for job in ("ps", "worker"):
-        if job not in spec.jobs or spec.num_tasks(job) < 1:
-            raise InvalidArgumentError(f"the cluster has no task of job {job!r}; add one")
-    _check_task(resolver, spec)
-
-
-def _check_task(resolver: ClusterResolver, spec: Any) -> None:
-    task, index = resolver.task_type, resolver.task_id
-    if task is None:
-        return
-    if task not in _JOBS:
-        raise InvalidArgumentError(f"unknown task_type {task!r}; it must be one of {_JOBS}")
-    if task not in spec.jobs and task not in ("evaluator", "chief"):
-        raise InvalidArgumentError(f"task_type {task!r} is not a job of the cluster: {spec.jobs}")
-    if index is not None and task in spec.jobs and index >= spec.num_tasks(task):
-        raise InvalidArgumentError(
-            f"task_id {index} is not in the cluster: job {task!r} has {spec.num_tasks(task)} tasks"
-        )
