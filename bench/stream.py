@@ -144,7 +144,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--workers", type=int, nargs="+", default=[0, 1, 2], help="0: without the service"
     )
-    parser.add_argument("--form", choices=sorted(transform.FORMS), default="expressions")
+    parser.add_argument("--form", choices=sorted(transform.FORMS), default="function")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=8.0, help="of one run, counted")
     parser.add_argument("--warm-up-s", type=float, default=3.0)
