@@ -1,8 +1,9 @@
 """Rewrites of a plan that read less and mean the same.
 
-A select directly above Parquet files chooses the columns to read; a filter expression there skips
-row groups by their statistics. Invariant: the rewritten plan yields the same rows in the same
-order. Positions saved in one mean nothing in the other, so a plan is always run rewritten.
+A select directly above Parquet or Arrow IPC files chooses the columns to read; a filter expression
+above Parquet files skips row groups by their statistics. Invariant: the rewritten plan yields the
+same rows in the same order. Positions saved in one mean nothing in the other, so a plan is always
+run rewritten.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import dataclasses
 from dataservice.dataset.node import Node, rewrite
 from dataservice.dataset.operators.filter import Filter
 from dataservice.dataset.operators.select import Select
+from dataservice.dataset.sources.ipc import IpcSource
 from dataservice.dataset.sources.parquet import ParquetSource
 
 
@@ -21,12 +23,16 @@ def optimise(root: Node) -> Node:
 
 
 def _push_down(node: Node) -> Node:
-    if not isinstance(node, Filter | Select) or not isinstance(node.input, ParquetSource):
-        return node
-    source = node.input
-    if isinstance(node, Select):
+    if isinstance(node, Select) and isinstance(node.input, ParquetSource | IpcSource):
+        source = node.input
         readable = source.columns is None or set(node.columns) <= set(source.columns)
         return dataclasses.replace(source, columns=node.columns) if readable else node
+    if isinstance(node, Filter) and isinstance(node.input, ParquetSource):
+        return _filtered(node, node.input)
+    return node
+
+
+def _filtered(node: Filter, source: ParquetSource) -> Node:
     condition = node.function.expression
     if condition is None:
         return node

@@ -14,7 +14,14 @@ import pyarrow as pa
 from dataservice.dataset.columns import from_numpy
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.node import Node
-from dataservice.dataset.sources import CsvSource, ParquetSource, RangeSource, TableSource
+from dataservice.dataset.sources import (
+    CsvSource,
+    IpcSource,
+    JsonSource,
+    ParquetSource,
+    RangeSource,
+    TableSource,
+)
 from dataservice.errors import InvalidArgumentError
 
 Paths: TypeAlias = "str | Sequence[str]"
@@ -81,3 +88,32 @@ class SourceMethods:
         options = dict(storage_options) if storage_options else None
         source = CsvSource(paths, schema, delimiter, header, nulls, options)  # type: ignore
         return cls(source)
+
+    @classmethod
+    def from_json(
+        cls,
+        paths: Paths,
+        schema: pa.Schema | None = None,
+        *,
+        block_size_bytes: int = 4 << 20,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Rows of JSON lines; types that `schema` does not give come from the first block."""
+        options = dict(storage_options) if storage_options else None
+        return cls(JsonSource(paths, schema, block_size_bytes, options))  # type: ignore[arg-type]
+
+    @classmethod
+    def from_ipc(
+        cls,
+        paths: Paths,
+        columns: Sequence[str] | None = None,
+        *,
+        memory_map: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Rows of Arrow IPC files (Feather) and streams; local files are read without a copy.
+
+        A mapped file that is cut short while it is read ends the process: do not write to files
+        in use, or say `memory_map=False`.
+        """
+        return cls(IpcSource(paths, columns, memory_map, storage_options))  # type: ignore[arg-type]

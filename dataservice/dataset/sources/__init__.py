@@ -2,8 +2,18 @@
 
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.sources.csv import CsvSource
+from dataservice.dataset.sources.ipc import IpcSource
+from dataservice.dataset.sources.json import JsonSource
 from dataservice.dataset.sources.parquet import ParquetSource
 from dataservice.dataset.sources.range import RangeSource
 from dataservice.dataset.sources.table import TableSource
 
-__all__ = ["CsvSource", "ParquetSource", "RangeSource", "Source", "TableSource"]
+__all__ = [
+    "CsvSource",
+    "IpcSource",
+    "JsonSource",
+    "ParquetSource",
+    "RangeSource",
+    "Source",
+    "TableSource",
+]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import os
 import re
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any, ClassVar, Final
@@ -19,32 +18,30 @@ import pyarrow.csv as pacsv
 
 from dataservice.dataset.columns import plain_schema
 from dataservice.dataset.node import register_node
-from dataservice.dataset.sources.base import Source
 from dataservice.dataset.sources.files import (
-    InputFile,
     check_paths,
     check_storage_options,
-    check_unchanged,
-    find_files,
     opened,
+)
+from dataservice.dataset.sources.whole_files import (
+    WholeFilesSource,
+    decompressed,
+    with_compressions,
 )
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import DataServiceError, InvalidArgumentError, SchemaError, SourceError
-from dataservice.sharding import Split
 
-_COMPRESSIONS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
-_SUFFIXES: Final = (".csv", *(f".csv{suffix}" for suffix in _COMPRESSIONS))
 _BLOCK_BYTES: Final = 1 << 20
 _BAD_VALUE: Final = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to")
 
 
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
-class CsvSource(Source):
+class CsvSource(WholeFilesSource):
     """Rows of CSV files. With `schema`, exactly its columns, with its types."""
 
     kind: ClassVar[str] = "csv"
-    reads_files: ClassVar[bool] = True
+    suffixes: ClassVar[tuple[str, ...]] = with_compressions(".csv")
     paths: tuple[str, ...]
     schema: pa.Schema | None = None
     delimiter: str = ","
@@ -69,39 +66,22 @@ class CsvSource(Source):
         if nulls is not None and not all(isinstance(value, str) for value in nulls):
             raise InvalidArgumentError(f"null_values must be strings, got {nulls!r}")
 
-    def files(self) -> Iterator[InputFile]:
-        """The files now, in order."""
-        return find_files(self.paths, _SUFFIXES, self.storage_options)
-
-    def splits(self) -> Iterator[Split]:
-        for file in self.files():
-            yield Split(path=file.path, size_bytes=file.size_bytes, version=file.version)
-
-    def read(
-        self, split: Split, first_row: int, context: RunContext
-    ) -> Generator[pa.RecordBatch, None, None]:
-        assert split.path is not None
-        check_unchanged(split, self.storage_options)
+    def batches(self, path: str, context: RunContext) -> Generator[pa.RecordBatch, None, None]:
         schema = self._row_schema
-        position = 0
+        rows_read = 0
         with (
-            self._named_errors(split.path, schema, lambda: position),
-            self._reader(split.path, schema, context) as reader,
+            self._named_errors(path, schema, lambda: rows_read),
+            self._reader(path, schema, context) as reader,
         ):
             if reader is None:
                 return
-            self._check_names(split.path, reader.schema.names)
+            self._check_names(path, reader.schema.names)
             for batch in reader:
-                position += batch.num_rows
-                new_rows = min(position - first_row, batch.num_rows)
-                if new_rows > 0:
-                    yield batch.select(schema.names).slice(batch.num_rows - new_rows)
+                rows_read += batch.num_rows
+                yield batch.select(schema.names)
 
     def empty(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([], schema=self._row_schema)
-
-    def describe(self, split: Split, first_row: int, end_row: int) -> str:
-        return f"{split.path} rows {first_row}..{end_row - 1}"
 
     @functools.cached_property
     def _inferred(self) -> tuple[str, pa.Schema]:
@@ -123,15 +103,15 @@ class CsvSource(Source):
         self, path: str, schema: pa.Schema | None, context: RunContext
     ) -> Iterator[pacsv.CSVStreamingReader | None]:
         """A reader of the file; None for a file without a byte, which needs a header to differ."""
-        compression = _COMPRESSIONS.get(os.path.splitext(path)[1])
         with opened(path, self.storage_options) as handle:
             if handle.size() == 0 if isinstance(handle, pa.NativeFile) else False:
                 if self.header or schema is None:
                     raise SourceError(f"{path!r} is empty: it has not even a header line")
                 yield None
                 return
-            stream = pa.CompressedInputStream(handle, compression) if compression else handle
-            with pacsv.open_csv(stream, *self._options(schema, context)) as reader:
+            with pacsv.open_csv(
+                decompressed(handle, path), *self._options(schema, context)
+            ) as reader:
                 yield reader
 
     def _options(self, schema: pa.Schema | None, context: RunContext) -> tuple[Any, Any, Any]:

@@ -24,6 +24,7 @@ from dataservice.dataset.columns import plain_batch, plain_schema, require_colum
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.node import register_node
 from dataservice.dataset.sources.base import Source
+from dataservice.dataset.sources.columnar import check_types, chosen_columns
 from dataservice.dataset.sources.files import (
     InputFile,
     check_paths,
@@ -58,14 +59,7 @@ class ParquetSource(Source):
     def __post_init__(self) -> None:
         object.__setattr__(self, "paths", check_paths(self.paths, "from_parquet"))
         check_storage_options(self.storage_options)
-        if self.columns is not None:
-            if isinstance(self.columns, str) or not all(isinstance(c, str) for c in self.columns):
-                raise InvalidArgumentError(
-                    f"columns must be a list of column names, got {self.columns!r}"
-                )
-            object.__setattr__(self, "columns", tuple(self.columns))
-            if not self.columns:
-                raise InvalidArgumentError("columns must name at least one column")
+        object.__setattr__(self, "columns", chosen_columns(self.columns))
         if self.filter is not None and not isinstance(self.filter, Expression):
             raise InvalidArgumentError(
                 f"filter must be an expression such as col('x') > 0, got {self.filter!r}; "
@@ -221,17 +215,7 @@ class ParquetSource(Source):
         return list(self._reference[1].names if self.columns is None else self.columns)
 
     def _check_schema(self, path: str, found: pa.Schema) -> None:
-        for field in self._read_schema:
-            index = found.get_field_index(field.name)
-            actual = None if index < 0 else plain_schema(pa.schema([found.field(index)])).field(0)
-            if actual is not None and actual.type.equals(field.type):
-                continue
-            has = "has no such column" if actual is None else f"has it as {actual.type}"
-            raise SchemaError(
-                f"the files differ: column {field.name!r} is of type {field.type} in "
-                f"{self._reference[0]!r}, and {path!r} {has}; "
-                "rewrite that file, or read such files apart and concatenate them"
-            )
+        check_types(path, found, self._read_schema, self._reference[0])
 
     @contextlib.contextmanager
     def _opened(self, path: str, footer: pq.FileMetaData | None = None) -> Iterator[pq.ParquetFile]:

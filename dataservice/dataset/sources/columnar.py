@@ -1,0 +1,39 @@
+"""What sources of columnar files share: the choice of columns, and files that must agree.
+
+Invariant: every file has each wanted column with the type that it has in the first file.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from dataservice.dataset.columns import plain_schema
+from dataservice.errors import InvalidArgumentError, SchemaError
+
+
+def chosen_columns(columns: Any) -> tuple[str, ...] | None:
+    """The names as a tuple, None for all; InvalidArgumentError for what is no list of names."""
+    if columns is None:
+        return None
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+        raise InvalidArgumentError(f"columns must be a list of column names, got {columns!r}")
+    if not columns:
+        raise InvalidArgumentError("columns must name at least one column")
+    return tuple(columns)
+
+
+def check_types(path: str, found: pa.Schema, expected: pa.Schema, reference: str) -> None:
+    """SchemaError naming both files unless `path` has all columns as `reference` has them."""
+    for field in expected:
+        index = found.get_field_index(field.name)
+        actual = None if index < 0 else plain_schema(pa.schema([found.field(index)])).field(0)
+        if actual is not None and actual.type.equals(field.type):
+            continue
+        has = "has no such column" if actual is None else f"has it as {actual.type}"
+        raise SchemaError(
+            f"the files differ: column {field.name!r} is of type {field.type} in "
+            f"{reference!r}, and {path!r} {has}; "
+            "rewrite that file, or read such files apart and concatenate them"
+        )

@@ -1,0 +1,244 @@
+"""The source of Arrow IPC files (Feather) and streams.
+
+Local files are mapped into memory, so that the rows of an uncompressed file are read without a
+copy. A file has one split per record batch, small neighbours merged; a stream is one split.
+Invariant: every file has the columns and types of the first one, and rows come in file order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+
+from dataservice.dataset.columns import plain_batch, plain_schema, require_columns
+from dataservice.dataset.node import register_node
+from dataservice.dataset.sources.base import Source
+from dataservice.dataset.sources.columnar import check_types, chosen_columns
+from dataservice.dataset.sources.files import (
+    InputFile,
+    check_paths,
+    check_storage_options,
+    check_unchanged,
+    find_files,
+    is_local,
+    opened,
+    unreadable,
+)
+from dataservice.dataset.sources.ipc_metadata import batch_metadata
+from dataservice.dataset.stream import CHUNK_ROWS, RunContext
+from dataservice.errors import DataServiceError, InvalidArgumentError, SchemaError, SourceError
+from dataservice.sharding import Split
+
+_SUFFIXES: Final = (".arrow", ".feather", ".ipc", ".arrows")
+_FILE_MAGIC: Final = b"ARROW1"
+_FEATHER_1_MAGIC: Final = b"FEA1"
+_PLAN_THREADS: Final = 16
+# Mapping a file and reading its footer costs about as much as touching this many rows.
+_MERGED_ROWS: Final = 65_536
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class IpcSource(Source):
+    """Rows of Arrow IPC files and streams, of the chosen `columns`.
+
+    With `memory_map`, a local file that another process cuts short while it is read ends this
+    process (SIGBUS); without, it is an error.
+    """
+
+    kind: ClassVar[str] = "ipc"
+    reads_files: ClassVar[bool] = True
+    loose: ClassVar[frozenset[str]] = frozenset({"memory_map"})
+    paths: tuple[str, ...]
+    columns: tuple[str, ...] | None = None
+    memory_map: bool = True
+    storage_options: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "paths", check_paths(self.paths, "from_ipc"))
+        check_storage_options(self.storage_options)
+        if not isinstance(self.memory_map, bool):
+            raise InvalidArgumentError(f"memory_map must be a bool, got {self.memory_map!r}")
+        object.__setattr__(self, "columns", chosen_columns(self.columns))
+
+    def files(self) -> Iterator[InputFile]:
+        """The files now, in order."""
+        return find_files(self.paths, _SUFFIXES, self.storage_options)
+
+    def splits(self) -> Iterator[Split]:
+        for file in self.files():
+            yield from self._plan_file(file)
+
+    def plan(self) -> list[Split]:
+        files = list(self.files())
+        _ = self._reference  # read once, not by every thread
+        with ThreadPoolExecutor(min(_PLAN_THREADS, len(files))) as pool:
+            return [split for part in pool.map(self._plan_file, files) for split in part]
+
+    def _plan_file(self, file: InputFile) -> list[Split]:
+        base = Split(path=file.path, size_bytes=file.size_bytes, version=file.version)
+        with self._handle(file.path) as (handle, is_file):
+            if not is_file:
+                return [base]
+            with _named_errors(file.path):
+                self._check_schema(file.path, pa.ipc.open_file(handle).schema)
+                sizes = [batch.rows for batch in batch_metadata(handle)]
+        return [
+            dataclasses.replace(base, row_groups=tuple(part), stop=rows, rows=rows)
+            for part, rows in _merge_small(sizes)
+        ]
+
+    def read(
+        self, split: Split, first_row: int, context: RunContext
+    ) -> Generator[pa.RecordBatch, None, None]:
+        assert split.path is not None
+        check_unchanged(split, self.storage_options)
+        begin = split.start + first_row
+        end = None if split.row_groups is None else split.stop
+        row = 0
+        for batch in self._batches(split.path, split.row_groups, context):
+            low = max(begin - row, 0)
+            high = batch.num_rows if end is None else min(batch.num_rows, end - row)
+            for first in range(low, high, CHUNK_ROWS):
+                yield batch.slice(first, min(CHUNK_ROWS, high - first))
+            row += batch.num_rows
+            if end is not None and row >= end:
+                return
+
+    def _batches(
+        self, path: str, numbers: tuple[int, ...] | None, context: RunContext
+    ) -> Iterator[pa.RecordBatch]:
+        """The batches of these numbers; all of them, for a stream, when None."""
+        with self._handle(path) as (handle, is_file):
+            with _named_errors(path):
+                if (numbers is not None) != is_file:
+                    raise SourceError(f"{path!r} has changed since it was planned")
+                reader = self._reader(path, handle, is_file, context)
+            count = itertools.count() if numbers is None else iter(numbers)
+            for number in count:
+                with _named_errors(path, number):
+                    batch = reader.get_batch(number) if is_file else _next_batch(reader)
+                    if batch is None:
+                        return
+                    # Offsets that point outside of a damaged file would be followed.
+                    batch.validate(full=True)
+                    batch = plain_batch(batch.select(self._schema.names), self._schema)
+                yield batch
+
+    def _reader(self, path: str, handle: Any, is_file: bool, context: RunContext) -> Any:
+        opener = pa.ipc.open_file if is_file else pa.ipc.open_stream
+        schema = opener(handle).schema
+        self._check_schema(path, schema)
+        fields: list[int] = []
+        # Arrow copies the columns that it is asked for, unless these are all.
+        if len(self._schema) < len(schema) and _is_compressed(handle, is_file):
+            fields = sorted(schema.get_field_index(name) for name in self._schema.names)
+        options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=context.threads > 1)
+        handle.seek(0)
+        return opener(handle, options=options)
+
+    def empty(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([], schema=self._schema)
+
+    def describe(self, split: Split, first_row: int, end_row: int) -> str:
+        first, end = split.start + first_row, split.start + end_row
+        if split.row_groups is None:
+            return f"{split.path} rows {first}..{end - 1}"
+        batches = ", ".join(str(number) for number in split.row_groups)
+        return f"{split.path} record batch {batches} rows {first}..{end - 1}"
+
+    @functools.cached_property
+    def _reference(self) -> tuple[str, pa.Schema]:
+        """The file that all others must match, and its whole schema."""
+        path = next(self.files()).path
+        with self._handle(path) as (handle, is_file), _named_errors(path):
+            reader = pa.ipc.open_file(handle) if is_file else pa.ipc.open_stream(handle)
+            if not len(reader.schema):
+                raise SchemaError(f"{path!r} has no columns, and so no rows to read")
+            return path, plain_schema(reader.schema)
+
+    @functools.cached_property
+    def _schema(self) -> pa.Schema:
+        path, whole = self._reference
+        names = list(whole.names if self.columns is None else self.columns)
+        require_columns(names, whole.names, what=f"{path!r}")
+        return pa.schema([whole.field(name) for name in names])
+
+    def _check_schema(self, path: str, found: pa.Schema) -> None:
+        check_types(path, found, self._schema, self._reference[0])
+
+    @contextlib.contextmanager
+    def _handle(self, path: str) -> Iterator[tuple[Any, bool]]:
+        """The open file at its beginning, and whether it is a file rather than a stream."""
+        with self._mapped(path) as handle:
+            magic = bytes(handle.read(len(_FILE_MAGIC)))
+            handle.seek(0)
+            if magic.startswith(_FEATHER_1_MAGIC):
+                raise SourceError(
+                    f"{path!r} is a Feather file of version 1, which has no record batches; "
+                    "write it again with a current version of Arrow"
+                )
+            yield handle, magic == _FILE_MAGIC
+
+    @contextlib.contextmanager
+    def _mapped(self, path: str) -> Iterator[Any]:
+        if not self.memory_map or not is_local(path):
+            with opened(path, self.storage_options) as handle:
+                yield handle
+            return
+        try:
+            handle = pa.memory_map(path)
+        except (OSError, pa.ArrowException) as error:
+            raise unreadable(path, error) from error
+        # Batches keep the mapping alive after the handle is closed.
+        with handle:
+            yield handle
+
+
+@contextlib.contextmanager
+def _named_errors(path: str, number: int | None = None) -> Iterator[None]:
+    try:
+        yield
+    except DataServiceError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        what = "is not a readable Arrow IPC file or stream"
+        if number is not None:
+            what = f"record batch {number}, cannot be decoded"
+        raise SourceError(
+            f"{path!r}{',' if number is not None else ''} {what}: {error}; "
+            "it is damaged, cut short or of another format: write or copy it again"
+        ) from error
+
+
+def _is_compressed(handle: Any, is_file: bool) -> bool:
+    """Whether leaving out columns saves more than it costs; not known of a stream."""
+    return not is_file or any(batch.compressed for batch in batch_metadata(handle, 1))
+
+
+def _next_batch(reader: pa.RecordBatchReader) -> pa.RecordBatch | None:
+    try:
+        return reader.read_next_batch()
+    except StopIteration:
+        return None
+
+
+def _merge_small(sizes: list[int]) -> list[tuple[list[int], int]]:
+    """Runs of consecutive batches: their numbers and their rows."""
+    runs: list[tuple[list[int], int]] = []
+    for number, rows in enumerate(sizes):
+        if not rows:
+            continue
+        numbers, total = runs[-1] if runs else ([], 0)
+        if numbers and numbers[-1] == number - 1 and total + rows <= _MERGED_ROWS:
+            runs[-1] = ([*numbers, number], total + rows)
+        else:
+            runs.append(([number], rows))
+    return runs

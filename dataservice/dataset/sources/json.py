@@ -1,0 +1,145 @@
+"""The source of JSON lines: one object per line, plain or compressed, read as a stream.
+
+Types that the schema does not give are inferred from the first block of the first file and then
+demanded of everything after it. A field that a line lacks is null. One split per file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+import pyarrow.json as pajson
+
+from dataservice.dataset.columns import plain_schema
+from dataservice.dataset.node import register_node
+from dataservice.dataset.sources.files import check_paths, check_storage_options, opened
+from dataservice.dataset.sources.whole_files import (
+    WholeFilesSource,
+    decompressed,
+    with_compressions,
+)
+from dataservice.dataset.stream import RunContext
+from dataservice.errors import DataServiceError, InvalidArgumentError, SchemaError, SourceError
+
+_BLOCK_BYTES: Final = 4 << 20
+_MAX_BLOCK_BYTES: Final = 1 << 30
+_EMPTY: Final = "Empty JSON stream"
+_OTHER_SCHEMA: Final = ("changed from", "unexpected field", "JSON conversion to")
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class JsonSource(WholeFilesSource):
+    """Rows of JSON lines. With `schema`, exactly its columns, with its types.
+
+    A line must fit into a block.
+    """
+
+    kind: ClassVar[str] = "json"
+    suffixes: ClassVar[tuple[str, ...]] = with_compressions(".jsonl", ".ndjson", ".json")
+    paths: tuple[str, ...]
+    schema: pa.Schema | None = None
+    block_size_bytes: int = _BLOCK_BYTES
+    storage_options: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "paths", check_paths(self.paths, "from_json"))
+        check_storage_options(self.storage_options)
+        if self.schema is not None:
+            if not isinstance(self.schema, pa.Schema) or not len(self.schema):
+                raise InvalidArgumentError(
+                    f"schema must be a pyarrow.Schema with columns, got {self.schema!r}"
+                )
+            object.__setattr__(self, "schema", plain_schema(self.schema))
+        size = self.block_size_bytes
+        if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= _MAX_BLOCK_BYTES:
+            raise InvalidArgumentError(
+                f"block_size_bytes must be an integer from 1 to {_MAX_BLOCK_BYTES:,}, got {size!r}"
+            )
+
+    def batches(self, path: str, context: RunContext) -> Generator[pa.RecordBatch, None, None]:
+        schema = self._row_schema
+        rows_read = 0
+        with (
+            self._named_errors(path, lambda: rows_read),
+            self._reader(path, schema, context) as reader,
+        ):
+            for batch in reader or ():
+                rows_read += batch.num_rows
+                if batch.num_rows:
+                    yield batch.select(schema.names)
+
+    def empty(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([], schema=self._row_schema)
+
+    @property
+    def _row_schema(self) -> pa.Schema:
+        return self._inferred[1] if self.schema is None else self.schema
+
+    @functools.cached_property
+    def _inferred(self) -> tuple[str, pa.Schema]:
+        """The first file and the types found in its first block."""
+        path = next(self.files()).path
+        with (
+            self._named_errors(path, lambda: 0),
+            self._reader(path, None, RunContext()) as reader,
+        ):
+            if reader is None:
+                raise SourceError(
+                    f"{path!r} is empty, so that the columns are not known; state them with schema="
+                )
+            return path, plain_schema(reader.schema)
+
+    @contextlib.contextmanager
+    def _reader(
+        self, path: str, schema: pa.Schema | None, context: RunContext
+    ) -> Iterator[pajson.JSONStreamingReader | None]:
+        """A reader of the file; None for a file without a line."""
+        unexpected = "ignore" if self.schema is not None else "error"
+        read = pajson.ReadOptions(use_threads=context.threads > 1, block_size=self.block_size_bytes)
+        parse = pajson.ParseOptions(
+            explicit_schema=schema,
+            unexpected_field_behavior="infer" if schema is None else unexpected,
+        )
+        with opened(path, self.storage_options) as handle:
+            try:
+                reader = pajson.open_json(decompressed(handle, path), read, parse)
+            except pa.ArrowInvalid as error:
+                if _EMPTY not in str(error):
+                    raise
+                yield None
+                return
+            with reader:
+                yield reader
+
+    @contextlib.contextmanager
+    def _named_errors(self, path: str, rows_read: Callable[[], int]) -> Iterator[None]:
+        try:
+            yield
+        except DataServiceError:
+            raise
+        except (pa.ArrowException, OSError, EOFError) as error:
+            raise self._explained(path, rows_read(), error) from error
+
+    def _explained(self, path: str, rows_read: int, error: BaseException) -> DataServiceError:
+        message = str(error)
+        where = f"{path!r} after row {rows_read}"
+        if any(mark in message for mark in _OTHER_SCHEMA):
+            return SchemaError(
+                f"{where}: the lines do not have one schema ({message}); "
+                "correct the file, or state columns and types with schema="
+            )
+        if "block" in message:
+            return SourceError(
+                f"{where}: a line is longer than a block of {self.block_size_bytes:,} bytes "
+                f"({message}); read it with a larger block_size_bytes="
+            )
+        return SourceError(
+            f"{path!r} cannot be read as JSON lines after row {rows_read}: {message}; every line "
+            "must be one object: the file is damaged, cut short or of another format"
+        )

@@ -1,0 +1,74 @@
+"""What sources of files share that can only be read from their beginning: one split per file.
+
+A subclass says how a file is read as a stream of batches; skipping to a row and the naming of
+files and rows are here. Invariant: a file is read in the same batches every time.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+
+from dataservice.dataset.sources.base import Source
+from dataservice.dataset.sources.files import InputFile, check_unchanged, find_files
+from dataservice.dataset.stream import RunContext
+from dataservice.sharding import Split
+
+COMPRESSIONS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+
+
+class WholeFilesSource(Source):
+    """Rows of files, whose numbers are not known without reading them."""
+
+    reads_files: ClassVar[bool] = True
+    suffixes: ClassVar[tuple[str, ...]]
+    paths: tuple[str, ...]
+    storage_options: Mapping[str, Any] | None
+
+    @property
+    def counts_rows(self) -> bool:
+        return False
+
+    @abstractmethod
+    def batches(self, path: str, context: RunContext) -> Generator[pa.RecordBatch, None, None]:
+        """All rows of a file."""
+
+    def files(self) -> Iterator[InputFile]:
+        """The files now, in order."""
+        return find_files(self.paths, self.suffixes, self.storage_options)
+
+    def splits(self) -> Iterator[Split]:
+        for file in self.files():
+            yield Split(path=file.path, size_bytes=file.size_bytes, version=file.version)
+
+    def read(
+        self, split: Split, first_row: int, context: RunContext
+    ) -> Generator[pa.RecordBatch, None, None]:
+        assert split.path is not None
+        check_unchanged(split, self.storage_options)
+        position = 0
+        with closing(self.batches(split.path, context)) as batches:
+            for batch in batches:
+                position += batch.num_rows
+                new_rows = min(position - first_row, batch.num_rows)
+                if new_rows > 0:
+                    yield batch.slice(batch.num_rows - new_rows)
+
+    def describe(self, split: Split, first_row: int, end_row: int) -> str:
+        return f"{split.path} rows {first_row}..{end_row - 1}"
+
+
+def with_compressions(*suffixes: str) -> tuple[str, ...]:
+    """The suffixes, plain and followed by that of a compression."""
+    return (*suffixes, *(first + second for first in suffixes for second in COMPRESSIONS))
+
+
+def decompressed(handle: Any, path: str) -> Any:
+    """`handle`, decompressed when the suffix of `path` says that it must be."""
+    compression = COMPRESSIONS.get(os.path.splitext(path)[1])
+    return pa.CompressedInputStream(handle, compression) if compression else handle
