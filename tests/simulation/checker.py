@@ -1,0 +1,198 @@
+"""What must hold after every step, whatever fails.
+
+I1: every row once per epoch for readers that live; rows that a dead reader did not get recorded
+belong to others. I4: rows are accepted only under a lease that is on record, never under an older
+generation than one accepted before; leases of a window have growing generations. I5: what the
+disk has is the state, replayed at once, after restarts and after compaction. I10: after the last
+fault the epoch ends. A shadow state, built from durable frames alone, is what counts as recorded.
+I6, resuming from a saved position, is above this protocol and tested with the datasets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.invariants import check_invariants
+from dataservice.dispatcher.plans import WindowPlan
+from dataservice.dispatcher.state import DispatcherState
+from dataservice.errors import DataServiceError, FailedPreconditionError
+from dataservice.wire.elements import RowSpan
+from tests.simulation.worker_node import rows_of
+
+Row = tuple[int, int]
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+class Checker:
+    """Watches durable frames and what readers accept, deliver and acknowledge."""
+
+    def __init__(self, plan: WindowPlan, *, thorough: bool) -> None:
+        self.shadow = DispatcherState()
+        self.thorough = thorough
+        self.content: list[list[int]] = []
+        for number in range(plan.rounds or 1):
+            for window in plan.windows_of(number):
+                self.content.append(rows_of(plan.epoch_of(number), window.splits))
+        self.claims: dict[Row, str] = {}
+        self.expelled: set[str] = set()
+        self.joined: set[str] = set()
+        self._granted: dict[int, int] = {}
+        self._leased: set[tuple[int, int, str]] = set()
+        self._accepted: dict[int, int] = {}
+        self._used: dict[str, dict[int, int]] = {}
+
+    # The dispatcher
+
+    def durable(self, frame: bytes) -> None:
+        """A decision is on disk."""
+        for event in ev.decode_frame(frame):
+            self._before(event)
+            self.shadow.apply(event)
+        if self.thorough:
+            check_invariants(self.shadow)
+
+    def flushed(self, state: DispatcherState) -> None:
+        """Nothing is under way to the disk."""
+        if self.thorough:
+            self.replayed(state)
+
+    def replayed(self, state: DispatcherState) -> None:
+        """A dispatcher's state, all of which is on disk."""
+        if state != self.shadow:
+            raise Violation("I5: the state is not what its journal says")
+        check_invariants(state)
+
+    def compacted(self, frames: Iterable[bytes]) -> None:
+        """The journal was replaced."""
+        state = DispatcherState()
+        for frame in frames:
+            for event in ev.decode_frame(frame):
+                state.apply(event)
+        self.replayed(state)
+
+    def _before(self, event: ev.Event) -> None:
+        if isinstance(event, ev.WindowsLeased):
+            self._grant(event)
+        elif isinstance(event, ev.ReaderJoined):
+            self.joined.add(event.reader_id)
+        elif isinstance(event, ev.RowsConsumed):
+            self._check_consumed(event)
+        elif isinstance(event, ev.ReaderLost | ev.ReaderReleased):
+            self._expel(event.reader_id)
+
+    def _table(self) -> Any:
+        iterations = list(self.shadow.iterations.values())
+        return iterations[0].windows if iterations else None
+
+    def _grant(self, event: ev.WindowsLeased) -> None:
+        table = self._table()
+        for window in event.windows:
+            record = table.records.get(window)
+            generation = 0 if record is None else record.generation
+            if generation <= self._granted.get(window, -1):
+                raise Violation(f"I4: window {window} is leased again as generation {generation}")
+            self._granted[window] = generation
+            self._leased.add((window, generation, event.reader_id))
+
+    def _check_consumed(self, event: ev.RowsConsumed) -> None:
+        used = self._used.get(event.reader_id, {})
+        for mark in event.marks:
+            record = self._table().records.get(mark.window)
+            start_row = 0 if record is None else record.consumed_row
+            if mark.row > max(used.get(mark.window, 0), start_row) and any(
+                self.claims.get((mark.window, row)) is None for row in range(start_row, mark.row)
+            ):
+                raise Violation(f"I1: {tuple(mark)} is recorded, but its rows were not used")
+
+    def _expel(self, reader: str) -> None:
+        """Rows of which the record knows that it used them stay its own."""
+        self.expelled.add(reader)
+        table = self._table()
+        mine = table.readers.get(reader)
+        for window in mine.owned if mine else ():
+            consumed = table.records[window].consumed_row
+            for row in range(consumed, len(self.content[window])):
+                if self.claims.get((window, row)) == reader:
+                    del self.claims[(window, row)]
+
+    # Readers
+
+    def watch(self, node: Any) -> None:
+        """Sees what the node's tracker accepts."""
+        receive = node.reader._tracker.receive
+
+        def watched(source: str, spans: Any, *, divisible: bool = True) -> Any:
+            accepted = receive(source, spans, divisible=divisible)
+            if node.name not in self.expelled:
+                for span in accepted.spans:
+                    self._accept(node.name, span)
+            return accepted
+
+        node.reader._tracker.receive = watched
+
+    def _accept(self, reader: str, span: RowSpan) -> None:
+        if (span.window, span.generation, reader) not in self._leased:
+            raise Violation(f"I4: {reader} accepts {tuple(span)} of a lease that is not on record")
+        if span.generation < self._accepted.get(span.window, 0):
+            raise Violation(f"I4: {reader} accepts {tuple(span)} of an old generation")
+        self._accepted[span.window] = span.generation
+
+    def delivered(self, node: Any, delivery: Any) -> None:
+        """An element reaches the user."""
+        if node.name in self.expelled:
+            return
+        ids = iter(delivery.batch.ids)
+        for span in delivery.spans:
+            for row in range(span.first_row, span.end_row):
+                if next(ids, None) != self.content[span.window][row]:
+                    raise Violation(f"I1: row {row} of window {span.window} has wrong contents")
+                taken = self.claims.setdefault((span.window, row), node.name + "!")
+                if not taken.endswith("!"):
+                    raise Violation(f"I1: {node.name} gets a row again that {taken} got: {span}")
+                self.claims[(span.window, row)] = node.name
+        if next(ids, None) is not None:
+            raise Violation("I1: more rows than spans")
+
+    def acknowledged(self, node: Any, delivery: Any) -> None:
+        """The user is done with an element."""
+        used = self._used.setdefault(node.name, {})
+        for span in delivery.spans:
+            used[span.window] = max(used.get(span.window, 0), span.end_row)
+
+    def missing(self) -> list[Row]:
+        """Rows that nobody has for good."""
+        return [
+            (window, row)
+            for window, content in enumerate(self.content)
+            for row in range(len(content))
+            if (window, row) not in self.claims
+        ]
+
+    def ended(self, node: Any) -> None:
+        """A reader is told that nothing is left for it."""
+        if self.expelled or node.name not in self.joined:
+            return
+        table = self._table()
+        for window, row in self.missing():
+            record = table.records.get(window)
+            if record is None or record.owner in (None, node.name):
+                raise Violation(f"I1: {node.name} sees the end, but row {row} of {window} is due")
+
+    def failed(self, node: Any, error: DataServiceError) -> None:
+        """A reader raises in its user's hands."""
+        if node.name in self.expelled and isinstance(error, FailedPreconditionError):
+            return
+        raise Violation(f"{node.name} fails: {error!r}") from error
+
+    def finished(self) -> None:
+        """All is over."""
+        missing = self.missing()
+        if missing:
+            raise Violation(f"I1: rows were lost: {missing[:10]}")
+        if not all(iteration.finished for iteration in self.shadow.iterations.values()):
+            raise Violation("I10: all rows were used, but the iteration is not finished")

@@ -1,0 +1,194 @@
+"""The dispatcher's process: the real service and endpoint over a disk that may lose its tail.
+
+Group commit is modelled: frames become durable together, some time after they were decided, and
+no answer leaves before the frames that preceded it. A crash keeps a prefix of what was not yet
+durable, whole frames, since a torn one is recognised by the journal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from dataservice.dispatcher.endpoint import DispatcherEndpoint
+from dataservice.dispatcher.plans import WindowPlan
+from dataservice.dispatcher.requests import RegisterDataset
+from dataservice.dispatcher.service import DispatcherService
+from dataservice.errors import DataServiceError, UnavailableError
+from dataservice.wire import dispatcher_pb2 as pb
+from tests.simulation.stage import Blocked
+from tests.simulation.world import Call, Node, World
+
+WORKER_TIMEOUT_S = 2.5
+CLIENT_TIMEOUT_S = 5.0
+
+
+class Commits:
+    """Stands for `GroupCommit`: frames wait here until the node's disk has them."""
+
+    def __init__(self, node: DispatcherNode, frames_kept: int) -> None:
+        self.frames_kept = frames_kept
+        self.pending: list[bytes] = []
+        self.enqueued = 0
+        self._node = node
+
+    def enqueue(self, frame: bytes) -> None:
+        self.pending.append(frame)
+        self.enqueued += 1
+        if len(self.pending) == 1:
+            self._node.plan_flush()
+
+    def ticket(self) -> int:
+        return self.enqueued
+
+    def wait_durable(self, ticket: int) -> None:
+        """Nothing: the node holds the answer back."""
+
+    def check(self) -> None:
+        """Nothing: this disk never fails."""
+
+    def replace(self, frames: list[bytes]) -> None:
+        self._node.flush()
+        self._node.disk = list(frames)
+        self.frames_kept = len(frames)
+        self._node.world.checker.compacted(frames)
+
+
+class DispatcherNode(Node):
+    """Serves calls; also the service's clock and journal."""
+
+    def __init__(
+        self, world: World, plan: WindowPlan, *, fsync_s: float, shorten_at: int | None
+    ) -> None:
+        super().__init__(world, "dispatcher")
+        self.disk: list[bytes] = []
+        self.fsync_s = fsync_s
+        self._plan = plan
+        self._shorten_at = shorten_at
+        self._boot()
+        request = RegisterDataset(plan=b"p", schema=b"s", cardinality=-2, compression="NONE")
+        self.dataset_id = self.service.register_dataset(request)
+        self.flush()
+
+    def _boot(self) -> None:
+        self._open: dict[tuple[int, int], tuple[Call, int]] = {}
+        self._waiting: list[tuple[int, Call, int, Any]] = []
+        self._parked: list[tuple[Call, int, pb.LeaseWindowsRequest, float]] = []
+        self.service = DispatcherService(
+            clock=self,
+            planner=lambda _plan, _repetition: self._plan,
+            journal=self,
+            worker_timeout_s=WORKER_TIMEOUT_S,
+            client_timeout_s=CLIENT_TIMEOUT_S,
+        )
+        self.commits = Commits(self, len(self.disk))
+        self.service._commits = self.commits
+        if self._shorten_at is not None:
+            self.service._shorten_at = self._shorten_at
+        self._endpoint = DispatcherEndpoint(self.service)
+        condition = self.service._condition
+        self.service._condition = lambda iteration: self._listening(condition(iteration))
+        self.world.at(self.service.tick_s, self, self._tick)
+
+    def _listening(self, condition: Any) -> Any:
+        condition.listener = self._wake
+        return condition
+
+    def replay(self) -> Iterator[bytes]:
+        return iter(self.disk)
+
+    # Calls
+
+    def receive(self, call: Call, number: int) -> None:
+        """A request arrives, perhaps not for the first time."""
+        if not self.alive:
+            self._send(call, number, UnavailableError("connection refused"))
+            return
+        self._open[(id(call), number)] = (call, number)
+        self._serve(call, number, call.request)
+
+    def _serve(self, call: Call, number: int, request: Any) -> None:
+        value: Any
+        try:
+            value = getattr(self._endpoint, _snake(call.method))(request)
+        except Blocked:
+            waiting = pb.LeaseWindowsRequest()
+            waiting.CopyFrom(request)
+            deadline_s = self.world.now_s + request.wait_s
+            self._parked.append((call, number, waiting, deadline_s))
+            self.world.at(request.wait_s, self, self._retry_parked)
+            return
+        except DataServiceError as error:
+            value = error
+        self.reply(call, number, value)
+
+    def reply(self, call: Call, number: int, value: Any) -> None:
+        """Answers once all that was decided until now is durable."""
+        if self.commits.pending:
+            self._waiting.append((self.commits.enqueued, call, number, value))
+        else:
+            self._send(call, number, value)
+
+    def _send(self, call: Call, number: int, value: Any) -> None:
+        self._open.pop((id(call), number), None)
+        self.world.send(self, call.node, call.answer, number, value)
+
+    def _wake(self) -> None:
+        if self._parked:
+            self.world.at(0.0, self, self._retry_parked)
+
+    def _retry_parked(self) -> None:
+        parked, self._parked = self._parked, []
+        for call, number, request, deadline_s in parked:
+            request.wait_s = max(0.0, deadline_s - self.world.now_s)
+            self._serve(call, number, request)
+
+    def _tick(self) -> None:
+        self.service.tick()
+        self.world.at(self.service.tick_s, self, self._tick)
+
+    # Disk
+
+    def plan_flush(self) -> None:
+        self.world.at(self.fsync_s * self.world.dice.uniform(0.5, 2.0), self, self.flush)
+
+    def flush(self) -> None:
+        """The disk has all frames: they are facts, and answers may leave."""
+        frames, self.commits.pending = self.commits.pending, []
+        self._persist(frames)
+        waiting, self._waiting = self._waiting, []
+        for _, call, number, value in waiting:
+            self._send(call, number, value)
+        self.world.checker.flushed(self.service._state)
+
+    def _persist(self, frames: list[bytes]) -> None:
+        self.disk.extend(frames)
+        self.commits.frames_kept += len(frames)
+        for frame in frames:
+            self.world.checker.durable(frame)
+
+    # Faults
+
+    def crash(self) -> None:
+        """SIGKILL, or power loss: some frames on their way to the disk made it."""
+        pending = self.commits.pending
+        self._persist(pending[: self.world.dice.randint(0, len(pending))])
+        for call, number in list(self._open.values()):
+            self._send(call, number, UnavailableError("connection reset"))
+        self.die()
+
+    def restart(self) -> None:
+        """A new process with the same journal, and another clock."""
+        if self.alive:
+            return
+        self.alive = True
+        self.offset_s = self.world.dice.uniform(-3600.0, 3600.0)
+        self._boot()
+        self.world.checker.replayed(self.service._state)
+
+
+@cache
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

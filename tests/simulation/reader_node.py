@@ -1,0 +1,176 @@
+"""A reader's process: the real `ServiceReader`, its dispatcher thread, and a consumer.
+
+The loop of the dispatcher thread is modelled, because it holds a call over a wait; what it says,
+when, and what it makes of the answer is real. The consumer takes elements, spends time on each,
+then acknowledges it, and asks again after an end that may not be the last.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dataservice.client.reader import ReadSpec, ServiceReader
+from dataservice.errors import CancelledError, DataServiceError
+from dataservice.vocabulary import ShardingPolicy
+from tests.simulation.stage import HASTE, Blocked
+from tests.simulation.world import Call, Node, Task, World
+
+ASK_AGAIN_S = 0.3
+SYNC_TIMEOUT_S = 60.0
+TAKE_POLL_S = 1.0
+
+
+class ReaderNode(Node):
+    """Reads one iteration to its end."""
+
+    reader: Any = None
+
+    def __init__(self, world: World, number: int, *, use_s: float, max_elements: int) -> None:
+        super().__init__(world, f"reader{number}")
+        self.streams: list[Any] = []
+        self.is_done = False
+        self.has_failed = False
+        self.pause_until_s = 0.0
+        self._use_s = use_s
+        self._spec = ReadSpec(
+            target="dispatcher:1",
+            dataset_id=world.dispatcher.dataset_id,
+            policy=ShardingPolicy.DYNAMIC,
+            job_name="job",
+            max_elements=max_elements,
+            timeout_s=SYNC_TIMEOUT_S,
+        )
+        self._opening = Task(self, self._open)
+        self._syncing = False
+        self._sync_failed = False
+        self._turn_s = float("inf")
+        self._waits = False
+        self._is_poked = False
+
+    def boot(self) -> None:
+        self._opening.run()
+
+    def crash(self) -> None:
+        """SIGKILL: workers see their streams go."""
+        self.die()
+        for stream in self.streams:
+            stream._hang_up()
+
+    def has_room(self) -> bool:
+        return self.reader._buffer.has_room()
+
+    def _open(self) -> None:
+        try:
+            self.reader = ServiceReader(self._spec)
+        except DataServiceError as error:
+            self._failed(error)
+            return
+        self.world.checker.watch(self)
+        self.reader._wakeup.listener = self._wake
+        self.reader._buffer.listener = self._poke
+        self._turn()
+        self._take()
+
+    # The dispatcher thread
+
+    def _wake(self) -> None:
+        self._plan_turn(0.0)
+
+    def _plan_turn(self, delay_s: float) -> None:
+        due_s = self.world.now_s + delay_s
+        if due_s < self._turn_s:
+            self._turn_s = due_s
+            self.world.at(delay_s, self, self._turn)
+
+    def _turn(self) -> None:
+        self._turn_s = float("inf")
+        reader = self.reader
+        if self._syncing or self._sync_failed or reader._closed:
+            return
+        with reader._lock:
+            remaining_s = reader._time_to_call()
+            call = reader._prepare_call() if remaining_s <= 0 else None
+        if call is None:
+            self._plan_turn(remaining_s)
+            return
+        self._syncing = True
+        Call(
+            *(self.world, self, "Sync", call.request),
+            lambda value: self._synced(call, value),
+            SYNC_TIMEOUT_S,
+            10.0 / HASTE,
+            lambda: reader._closed,
+        ).attempt()
+
+    def _synced(self, call: Any, value: Any) -> None:
+        self._syncing = False
+        if isinstance(value, CancelledError):
+            return
+        if isinstance(value, Exception):
+            self._sync_failed = True
+            self.reader._crash(value)
+            return
+        if not self.reader._closed:
+            self.reader._digest(call, value)
+        self._turn()
+
+    # The consumer
+
+    def _poke(self) -> None:
+        if self._waits and not self._is_poked:
+            self._is_poked = True
+            self.world.at(0.0, self, self._take_again)
+
+    def _take_again(self) -> None:
+        self._is_poked = False
+        if self._waits:
+            self._take()
+
+    def _take(self) -> None:
+        reader = self.reader
+        if self.is_done:
+            return
+        if self._waits:
+            self._waits, reader._takers = False, 0
+        try:
+            delivery = reader.take()
+        except Blocked:
+            # Its thread is still inside: that is what makes a reader idle.
+            self._waits, reader._takers = True, 1
+            self.world.at(TAKE_POLL_S, self, self._take_again)
+            return
+        except DataServiceError as error:
+            self._failed(error)
+            return
+        if delivery is None:
+            self._ended()
+            return
+        self.world.checker.delivered(self, delivery)
+        for stream in self.streams:
+            stream.receive()
+        use_s = self._use_s * self.world.dice.uniform(0.5, 1.5)
+        use_s += max(0.0, self.pause_until_s - self.world.now_s)
+        self.world.at(use_s, self, self._used, delivery)
+
+    def _used(self, delivery: Any) -> None:
+        self.world.checker.acknowledged(self, delivery)
+        self.reader.acknowledge(delivery)
+        self._take()
+
+    def _ended(self) -> None:
+        self.world.checker.ended(self)
+        if self.reader._finished:
+            self.close()
+        else:
+            self.world.at(ASK_AGAIN_S, self, self._take)
+
+    def close(self) -> None:
+        """The user closes the iterator."""
+        self.is_done = True
+        self.world.note("close", self)
+        self.reader.close()
+
+    def _failed(self, error: DataServiceError) -> None:
+        self.is_done = self.has_failed = True
+        self.world.note("failed", self, error)
+        self.world.checker.failed(self, error)

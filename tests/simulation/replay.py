@@ -1,0 +1,37 @@
+"""Shows what happens under one seed: `python -m tests.simulation.replay SEED`, or a range A:B."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from tests.simulation.scenario import Failure, play
+from tests.simulation.stage import staged
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.replay", description=__doc__)
+    parser.add_argument("seeds", help="a seed, shown step by step, or a range A:B, only judged")
+    arguments = parser.parse_args()
+    first, _, last = arguments.seeds.partition(":")
+    seeds = range(int(first), int(last) if last else int(first) + 1)
+    failures, started_s = 0, time.perf_counter()
+    with staged():
+        for seed in seeds:
+            try:
+                outcome = play(seed, verbose=not last)
+                if not last:
+                    print(outcome)
+            except Failure as failure:
+                failures += 1
+                print(failure)
+                if not last:
+                    raise
+    seconds = time.perf_counter() - started_s
+    print(f"{len(seeds)} schedules, {failures} failed, {len(seeds) / seconds:.0f} per second")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

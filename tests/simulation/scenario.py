@@ -1,0 +1,290 @@
+"""From a seed to a cluster, its faults, and a verdict.
+
+Every choice comes from the seed's own generator. Invariant: `play(seed)` has one outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from dataservice.dispatcher.plans import WindowPlan
+from dataservice.sharding import Split
+from tests.simulation.checker import Checker, Violation
+from tests.simulation.dispatcher_node import DispatcherNode
+from tests.simulation.reader_node import ReaderNode
+from tests.simulation.stage import STAGE
+from tests.simulation.worker_node import Pipeline, WorkerNode
+from tests.simulation.world import Node, World
+
+FAULTS_UNTIL_S = 4.0
+# After the last fault: leases run out, readers are missed, calls are repeated, rows are read again.
+PATIENCE_S = 60.0
+THOROUGH_EVERY = 16
+
+
+class Outcome(NamedTuple):
+    """What a run was: equal for equal seeds."""
+
+    digest: int
+    events: int
+    seconds: float
+    faults: tuple[str, ...]
+
+
+class Failure(AssertionError):
+    """A seed that breaks an invariant; says how to see it again."""
+
+    def __init__(self, seed: int, cause: BaseException, faults: tuple[str, ...]) -> None:
+        told = ", ".join(faults) or "no fault"
+        super().__init__(
+            f"seed {seed} after {told}: {cause}\n"
+            f"replay: python -m tests.simulation.replay {seed}"
+        )
+        self.seed = seed
+
+
+class Scenario:
+    """One cluster and what befalls it."""
+
+    def __init__(self, seed: int, *, verbose: bool = False) -> None:
+        self.world: Any = World(seed, verbose=verbose)
+        STAGE.world, STAGE.node, STAGE.task, STAGE.ids = self.world, None, None, 0
+        self.dice = self.world.dice
+        self.faults: list[str] = []
+        self.readers: list[ReaderNode] = []
+        plan = self._plan()
+        self.world.checker = Checker(plan, thorough=verbose or seed % THOROUGH_EVERY == 0)
+        self.world.workers = {}
+        self.dispatcher = self.world.dispatcher = DispatcherNode(
+            self.world,
+            plan,
+            fsync_s=self.dice.choice((0.0005, 0.005, 0.05)),
+            shorten_at=self.dice.choice((None, 10, 30)),
+        )
+        self._pipeline = Pipeline(
+            self.dice.choice((None, 1, 3, 5)), is_divisible=self.dice.random() < 0.7
+        )
+        for _ in range(self.dice.choice((1, 2, 2, 3))):
+            self._add_worker()
+        for _ in range(self.dice.choice((1, 1, 2, 3))):
+            self._add_reader()
+        self._plan_faults()
+
+    def _plan(self) -> WindowPlan:
+        splits, first = [], 0
+        for _ in range(self.dice.randint(1, 8)):
+            rows = self.dice.randint(1, 9)
+            splits.append(Split(start=first, stop=first + rows, rows=rows))
+            first += rows
+        return WindowPlan(
+            splits=tuple(splits),
+            target_rows=self.dice.choice((1, 6)),
+            rounds=self.dice.choice((1, 1, 2)),
+            shuffle_seed=self.dice.choice((None, 7)),
+        )
+
+    def _add_worker(self) -> None:
+        worker = WorkerNode(self.world, len(self.world.workers), self._pipeline)
+        self.world.workers[worker.address] = worker
+        self._boot(worker, 0.0)
+
+    def _add_reader(self) -> None:
+        reader = ReaderNode(
+            self.world,
+            len(self.readers),
+            use_s=self.dice.choice((0.001, 0.02, 0.1)),
+            max_elements=self.dice.choice((1, 4, 16)),
+        )
+        self.readers.append(reader)
+        self._boot(reader, self.dice.choice((0.0, 0.01, 0.5)))
+
+    def _boot(self, node: Any, delay_s: float) -> None:
+        self.world.at(delay_s, node, node.boot)
+
+    # Faults
+
+    def _plan_faults(self) -> None:
+        for _ in range(self.dice.choice((0, 1, 2, 3, 5))):
+            fault = self.dice.choice(FAULTS)
+            self.world.at(self.dice.random() * FAULTS_UNTIL_S * self.dice.random(), None, fault, self)
+        self.world.at(FAULTS_UNTIL_S, None, self._heal)
+
+    def _note(self, what: str, *nodes: Node) -> None:
+        names = ">".join(node.name for node in nodes)
+        self.faults.append(f"{what} {names} at {self.world.now_s:.3f} s".replace("  ", " "))
+        self.world.note("FAULT " + self.faults[-1])
+
+    def _until_heal_s(self) -> float:
+        return max(0.0, FAULTS_UNTIL_S - self.world.now_s)
+
+    def _pause_s(self) -> float:
+        """Short, or past the leases."""
+        seconds = self.dice.choice((0.05, 0.5, 3.0, 6.0)) * self.dice.uniform(0.5, 1.5)
+        return min(seconds, self._until_heal_s() + 3.0)
+
+    def _some_worker(self) -> WorkerNode:
+        return self.dice.choice(list(self.world.workers.values()))
+
+    def _some_reader(self) -> ReaderNode:
+        return self.dice.choice(self.readers)
+
+    def kill_worker(self) -> None:
+        worker = self._some_worker()
+        if worker.alive:
+            self._note("kill", worker)
+            worker.crash()
+            self.world.at(self._pause_s(), None, worker.restart)
+
+    def kill_dispatcher(self) -> None:
+        if self.dispatcher.alive:
+            self._note("kill", self.dispatcher)
+            self.dispatcher.crash()
+            self.world.at(self._pause_s() / 2, None, self.dispatcher.restart)
+
+    def kill_all(self) -> None:
+        self.kill_dispatcher()
+        self.kill_worker()
+
+    def kill_reader(self) -> None:
+        reader = self._some_reader()
+        if reader.alive and not reader.is_done:
+            self._note("kill", reader)
+            reader.crash()
+
+    def close_reader(self) -> None:
+        reader = self._some_reader()
+        if reader.alive and not reader.is_done and reader.reader is not None:
+            self._note("close", reader)
+            self.world.at(0.0, reader, reader.close)
+
+    def freeze(self) -> None:
+        nodes: list[Node] = [self.dispatcher, self._some_reader(), self._some_worker()]
+        node = self.dice.choice((*nodes, nodes[2]))
+        if node.alive:
+            self._note("freeze", node)
+            node.freeze(self._pause_s())
+
+    def join(self) -> None:
+        self._note("join")
+        if self.dice.random() < 0.5:
+            self._add_worker()
+        else:
+            self._add_reader()
+
+    def cut(self) -> None:
+        """One way, or both."""
+        nodes: list[Node] = [self.dispatcher, self._some_reader(), self._some_worker()]
+        source, target = self.dice.sample(nodes, 2)
+        seconds = min(self._pause_s(), self._until_heal_s())
+        self._note("cut", source, target)
+        self.world.cut(source, target, seconds)
+        if self.dice.random() < 0.4:
+            self.world.cut(target, source, seconds)
+
+    def reset_stream(self) -> None:
+        reader = self._some_reader()
+        live = [stream for stream in reader.streams if not stream.is_over]
+        if live:
+            self._note("reset", reader)
+            self.dice.choice(live).reset()
+
+    def noise(self) -> None:
+        """Datagrams get lost, doubled and late; frames come twice."""
+        world = self.world
+        self._note("noise")
+        world.loss, world.doubling = self.dice.choice(((0.0, 0.2), (0.1, 0.0), (0.2, 0.3)))
+        world.delay_s = self.dice.choice((0.0, 0.05, 0.3))
+
+    def corrupt(self) -> None:
+        self._note("corrupt")
+        self.world.corrupt_frames = 2
+
+    def slow_disk(self) -> None:
+        self._note("slow disk")
+        self.dispatcher.fsync_s = 0.3
+
+    def pause_consumer(self) -> None:
+        reader = self._some_reader()
+        self._note("pause", reader)
+        reader.pause_until_s = self.world.now_s + self._pause_s()
+
+    def _heal(self) -> None:
+        world = self.world
+        world.loss = world.doubling = world.delay_s = 0.0
+        world.corrupt_frames = 0
+        self.dispatcher.fsync_s = min(self.dispatcher.fsync_s, 0.05)
+        self.dispatcher.restart()
+        for worker in world.workers.values():
+            worker.restart()
+        if not any(reader.alive and not reader.is_done for reader in self.readers):
+            self._add_reader()
+
+    # The end
+
+    def is_over(self) -> bool:
+        return (
+            self.world.now_s >= self._ready_s
+            and all(reader.is_done or not reader.alive for reader in self.readers)
+        )
+
+    @property
+    def _ready_s(self) -> float:
+        """Before this, somebody may still come."""
+        return FAULTS_UNTIL_S if self._is_unread() else 0.0
+
+    def _is_unread(self) -> bool:
+        return not any(reader.is_done and not reader.has_failed for reader in self.readers)
+
+    def play(self) -> Outcome:
+        """Runs to the end; raises Failure where an invariant does not hold."""
+        world = self.world
+        try:
+            world.run(FAULTS_UNTIL_S + PATIENCE_S, self.is_over)
+            if not self.is_over():
+                raise Violation(f"I10: the epoch does not end; missing {world.checker.missing()}")
+            self._settle()
+        except Exception as error:
+            raise Failure(world.seed, error, tuple(self.faults)) from error
+        return Outcome(world.digest, world.events, world.now_s, tuple(self.faults))
+
+    def _settle(self) -> None:
+        """Rows that a closed or dead reader left behind are for one who comes later."""
+        checker = self.world.checker
+        if checker.missing() or not all(i.finished for i in checker.shadow.iterations.values()):
+            self._heal()
+            self._add_reader()
+            last = self.readers[-1]
+            self.world.run(self.world.now_s + PATIENCE_S, lambda: last.is_done)
+            if not last.is_done:
+                raise Violation(f"I10: a late reader sees no end; missing {checker.missing()}")
+        self.dispatcher.flush()
+        checker.replayed(self.dispatcher.service._state)
+        checker.finished()
+
+
+FAULTS: tuple[Callable[[Scenario], None], ...] = (
+    Scenario.kill_worker,
+    Scenario.kill_worker,
+    Scenario.kill_dispatcher,
+    Scenario.kill_all,
+    Scenario.kill_reader,
+    Scenario.close_reader,
+    Scenario.freeze,
+    Scenario.freeze,
+    Scenario.join,
+    Scenario.cut,
+    Scenario.cut,
+    Scenario.reset_stream,
+    Scenario.reset_stream,
+    Scenario.noise,
+    Scenario.noise,
+    Scenario.corrupt,
+    Scenario.slow_disk,
+    Scenario.pause_consumer,
+)
+
+
+def play(seed: int, *, verbose: bool = False) -> Outcome:
+    """Runs one seed; to be called inside `staged`."""
+    return Scenario(seed, verbose=verbose).play()

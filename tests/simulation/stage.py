@@ -1,0 +1,272 @@
+"""Stand-ins for what blocks, so that the shells of servers run without threads, clock or network.
+
+The simulated shells are the real `DispatcherService`, `DispatcherEndpoint`, `Membership`,
+`DispatcherLink`, `WorkerService`, `LeaseFeed`, `WindowProducer` and `ServiceReader`. Wherever one
+of their threads would wait, `Blocked` is raised instead, and the thread's function is called again
+when something has changed; a call to the dispatcher that was answered meanwhile then returns at
+once. Invariant: nothing here depends on the real time, on hashing or on the process.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from dataservice.client import reader as client_reader
+from dataservice.client import statistics, worker_stream
+from dataservice.dispatcher import endpoint, service
+from dataservice.errors import CancelledError
+from dataservice.runtime.checksum import checksum
+from dataservice.wire.elements import pack_data
+from dataservice.worker import control, leases, membership, producer, rebatch
+from dataservice.worker import service as worker_service
+
+if TYPE_CHECKING:
+    from tests.simulation.world import Node, Task, World
+
+LONG_POLL_S = 1.0
+# Attempts time out this many times sooner than in production, to keep virtual lives short.
+HASTE = 5.0
+
+
+class Blocked(BaseException):
+    """A thread would wait here. Not an Exception: nothing may mistake it for a failure."""
+
+
+class Stage:
+    """Whose turn it is."""
+
+    world: World
+    node: Node | None = None
+    task: Task | None = None
+    ids = 0
+
+
+STAGE = Stage()
+
+
+class Condition:
+    """A condition variable whose waits raise and whose notices call a listener."""
+
+    def __init__(self, lock: Any = None) -> None:
+        self._lock = lock
+        self.listener: Callable[[], None] | None = None
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_exc: object) -> None:
+        self._lock.release()
+
+    def wait(self, _timeout_s: float | None = None) -> bool:
+        raise Blocked
+
+    def wait_for(self, predicate: Callable[[], object], _timeout_s: float | None = None) -> bool:
+        if predicate():
+            return True
+        raise Blocked
+
+    def notify_all(self) -> None:
+        if self.listener is not None:
+            self.listener()
+
+    notify = notify_all
+
+
+class Flag:
+    """An event that nobody waits for."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+
+class IdleThread:
+    """A thread that never runs by itself; the node calls what it would do."""
+
+    def __init__(self, _target: object, **_names: object) -> None:
+        self.stop_event = Flag()
+
+    def start(self) -> None:
+        pass
+
+    def request_stop(self) -> None:
+        self.stop_event.set()
+
+
+class Rows:
+    """A record batch of one column of row ids."""
+
+    __slots__ = ("ids", "nbytes", "num_rows")
+
+    def __init__(self, ids: list[int]) -> None:
+        self.ids = ids
+        self.num_rows = len(ids)
+        self.nbytes = 8 * len(ids)
+
+    def slice(self, offset: int, length: int | None = None) -> Rows:
+        return Rows(self.ids[offset:] if length is None else self.ids[offset : offset + length])
+
+
+def join_rows(pieces: list[Rows]) -> Rows:
+    return Rows([row for piece in pieces for row in piece.ids])
+
+
+def decode_rows(body: pa.Buffer, _schema: object) -> Rows:
+    values = array("q")
+    values.frombytes(body.to_pybytes())
+    return Rows(values.tolist())
+
+
+class Frames:
+    """A producer's output: headers as on the wire, bodies of row ids."""
+
+    def __init__(self, _max_bytes: int, _compression: str | None) -> None:
+        self.rows = 0
+        self.size_bytes = 0
+        self.queue: deque[tuple[bytes, bytes | None]] = deque()
+        self.is_over = False
+        self.failure: Exception | None = None
+
+    def put(self, element: Any, *, divisible: bool) -> None:
+        if self.is_over:
+            raise CancelledError("the producer is closed")
+        if element.batch is None or not element.batch.num_rows:
+            self.queue.append((pack_data(0, 0, element.spans, divisible=False), None))
+            return
+        body = array("q", element.batch.ids).tobytes()
+        rows = element.batch.num_rows
+        self.queue.append((pack_data(rows, checksum(body), element.spans, divisible=divisible), body))
+        self.rows += rows
+
+    def end(self, failure: Exception | None = None) -> None:
+        self.failure = self.failure or failure
+        self.is_over = True
+
+    def discard(self) -> None:
+        self.is_over = True
+        self.queue.clear()
+
+
+class Buffer:
+    """Elements that wait for the consumer; a put that should wait only says that it is full."""
+
+    def __init__(self, max_items: int, _max_bytes: int) -> None:
+        self._max_items = max_items
+        self.items: deque[Any] = deque()
+        self.listener: Callable[[], None] | None = None
+
+    def has_room(self) -> bool:
+        return len(self.items) < self._max_items
+
+    def put(self, item: Any, _size_bytes: int) -> bool:
+        self.items.append(item)
+        self.wake()
+        return True
+
+    def get(self, timeout_s: float) -> Any:
+        if self.items:
+            return self.items.popleft()
+        if timeout_s:
+            raise Blocked
+        return None
+
+    def wake(self) -> None:
+        if self.listener is not None:
+            self.listener()
+
+    def close(self) -> None:
+        self.items.clear()
+
+
+class Rpc:
+    """Calls of the running task to the dispatcher."""
+
+    token = "token"
+    tls = None
+
+    def __init__(self, *_args: object, **_more: object) -> None:
+        pass
+
+    def call_retrying(
+        self,
+        method: str,
+        request: object,
+        *,
+        timeout_s: float,
+        attempt_timeout_s: float = 10.0,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> Any:
+        assert STAGE.task is not None
+        return STAGE.task.ask(method, request, timeout_s, attempt_timeout_s / HASTE, should_stop)
+
+    def call(self, method: str, request: object, *, timeout_s: float) -> None:
+        """Tried once; what becomes of it is only logged by its callers, so nobody waits for it."""
+        assert STAGE.node is not None
+        STAGE.world.post(STAGE.node, method, request, timeout_s)
+
+    def open_iteration(self, request: Any, *, timeout_s: float) -> Any:
+        return self.call_retrying("OpenIteration", request, timeout_s=timeout_s)
+
+    def release_reader(self, request: Any, *, timeout_s: float) -> None:
+        self.call("ReleaseReader", request, timeout_s=timeout_s)
+
+    def close(self) -> None:
+        pass
+
+
+def _next_id(prefix: str) -> str:
+    if prefix == "reader":
+        assert STAGE.node is not None
+        return STAGE.node.name
+    STAGE.ids += 1
+    return f"{prefix}-{STAGE.ids}"
+
+
+def _now_s() -> float:
+    offset_s = 0.0 if STAGE.node is None else STAGE.node.offset_s
+    return STAGE.world.now_s + offset_s
+
+
+@contextmanager
+def staged() -> Iterator[None]:
+    """Puts the stand-ins in place; several simulations may run one after the other inside."""
+    from tests.simulation.worker_node import Stream
+
+    threads = SimpleNamespace(Lock=threading.Lock, Condition=Condition, Event=Flag)
+    clock = SimpleNamespace(monotonic=_now_s)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (client_reader, service, leases, producer):
+            patch.setattr(module, "threading", threads)
+        for module in (client_reader, leases, producer, membership):
+            patch.setattr(module, "StoppableThread", IdleThread)
+        for module in (client_reader, statistics, membership):
+            patch.setattr(module, "time", clock)
+        for module in (client_reader, rebatch):
+            patch.setattr(module, "concat_batches", join_rows)
+        for module in (client_reader, endpoint):
+            patch.setattr(module, "new_id", _next_id)
+        patch.setattr(client_reader, "ElementBuffer", Buffer)
+        patch.setattr(client_reader, "Connection", Rpc)
+        patch.setattr(client_reader, "WorkerStream", Stream)
+        patch.setattr(client_reader, "decode_schema", lambda schema: schema)
+        patch.setattr(worker_stream, "decode_batch", decode_rows)
+        patch.setattr(control, "RpcClient", Rpc)
+        patch.setattr(producer, "FrameBuffer", Frames)
+        patch.setattr(leases, "LONG_POLL_S", LONG_POLL_S)
+        for module in (client_reader, service, leases, membership, worker_service):
+            patch.setattr(module.logger, "disabled", True)
+        yield

@@ -1,0 +1,388 @@
+"""A data worker's process, and the streams from it to readers.
+
+Real: membership, the service's table of producers, leasing, the order of windows, re-batching,
+headers and checksums. Modelled, because the originals are loops that hold state over a wait: the
+assembling thread, `_pump` with its credit, and the receiving loop of `WorkerStream`. A stream is
+in order and loses nothing unless it breaks, like TCP; it may hand a frame over twice, which TCP
+does not. A cut delays it, and is noticed by silence.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from dataservice.client.worker_stream import _TRANSIENT, StreamEvents, WorkerStream
+from dataservice.config import WorkerConfig
+from dataservice.errors import DataServiceError, NotFoundError, UnavailableError
+from dataservice.wire.elements import END, FrameKind, unpack
+from dataservice.worker.control import DispatcherLink
+from dataservice.worker.leases import Lease
+from dataservice.worker.membership import Membership
+from dataservice.worker.producer import _ENDED, _FLUSH, _Ticket, WindowProducer
+from dataservice.worker.rebatch import Element, Rebatcher
+from dataservice.worker.service import WorkerService
+from tests.simulation.stage import STAGE, Blocked, Flag, Rows
+from tests.simulation.world import Node, Task, World
+
+HEARTBEAT_S = 0.5
+SILENCE_S = 2.0
+CONNECT_TIMEOUT_S = 2.0
+MAX_FRAMES = 4
+
+
+class Pipeline:
+    """Stands for a plan: rows of a window are ids that follow from its splits and its epoch."""
+
+    compression = None
+
+    def __init__(self, batch_rows: int | None, *, is_divisible: bool) -> None:
+        self._batch_rows = batch_rows
+        self.is_divisible = is_divisible
+
+    def rebatcher(self) -> Rebatcher:
+        return Rebatcher(self._batch_rows)
+
+    def run_window(self, lease: Lease, _cancelled: object) -> Iterator[tuple[Rows, int]]:
+        ids = rows_of(lease.epoch, lease.splits)[lease.start_row :]
+        half = (len(ids) + 1) // 2
+        for first, part in ((0, ids[:half]), (half, ids[half:])):
+            if part:
+                yield Rows(part), lease.start_row + first
+
+
+def rows_of(epoch: int, splits: Any) -> list[int]:
+    """A window's output rows; some source rows give none, so a window may be empty."""
+    ids = [row for split in splits for row in range(split.start, split.stop)]
+    return [epoch * 1_000 + row for row in ids if row % 7 != 3]
+
+
+class WorkerNode(Node):
+    """Serves the streams of readers."""
+
+    def __init__(self, world: World, number: int, pipeline: Pipeline) -> None:
+        super().__init__(world, f"worker{number}")
+        self.address = f"{self.name}:1"
+        self.compute_s = world.dice.choice((0.002, 0.02, 0.1))
+        self._config = WorkerConfig(dispatcher_address="dispatcher:1", threads=1 + number % 2)
+        self._pipeline = pipeline
+        self.streams: list[Stream] = []
+
+    def boot(self) -> None:
+        """A new process."""
+        self.alive = True
+        self.streams = []
+        link = DispatcherLink(self._config, token="", tls=None)
+        self.service = WorkerService(self._config, link, self.address)
+        self.service._pipelines[self.world.dispatcher.dataset_id] = self._pipeline
+        self._membership = Membership(
+            link, self.service, interval_s=HEARTBEAT_S, on_lost=lambda _: None
+        )
+        self._beats = Task(self, self._keep_registered)
+        self._is_member = False
+        self._beats.run()
+        self.world.at(HEARTBEAT_S, self, self._beat)
+
+    def crash(self) -> None:
+        """SIGKILL: readers see their streams reset."""
+        self.die()
+        for stream in self.streams:
+            stream.peer_died()
+
+    def restart(self) -> None:
+        if not self.alive:
+            self.boot()
+
+    def _beat(self) -> None:
+        self._beats.is_over = False
+        self._beats.run()
+        self.world.at(HEARTBEAT_S, self, self._beat)
+
+    def _keep_registered(self) -> None:
+        if self._is_member:
+            try:
+                self._membership._beat()
+                return
+            except NotFoundError:
+                self._is_member = False
+        self._membership._register()
+        self._is_member = True
+
+    # Streams
+
+    def accept(self, stream: Stream) -> None:
+        """A reader connects."""
+        self.streams.append(stream)
+        key = (stream.command["iteration"], stream.command["reader"])
+        try:
+            producer = self.service._new_windows(key, stream.command)
+        except DataServiceError as error:
+            stream.to_reader(error)
+            return
+        stream.key, stream.producer, stream.feed = key, producer, producer._feed
+        stream.rebatcher = self._pipeline.rebatcher()
+        stream.leasing = Task(self, lambda: _lease(stream), lambda: self.poke(stream))
+        for condition in (producer._news, producer._room, stream.feed._needed):
+            condition.listener = lambda: self.poke(stream)
+        self._turn(stream)
+
+    def poke(self, stream: Stream) -> None:
+        """Something changed for the stream's threads."""
+        if not stream.is_poked:
+            stream.is_poked = True
+            self.world.at(0.0, self, self._turn, stream)
+
+    def _turn(self, stream: Stream) -> None:
+        """Lets every thread of the stream go on as far as it can."""
+        stream.is_poked = False
+        stream.leasing.run()
+        self._begin_windows(stream)
+        self._assemble(stream)
+        self._pump(stream)
+
+    def _begin_windows(self, stream: Stream) -> None:
+        while stream.computing < stream.producer._max_parallel:
+            try:
+                ticket = stream.producer._next_ticket()
+            except Blocked:
+                return
+            if ticket is None:
+                return
+            stream.computing += 1
+            seconds = self.compute_s * self.world.dice.uniform(0.2, 2.0)
+            self.world.at(seconds, self, self._compute, stream, ticket)
+
+    def _compute(self, stream: Stream, ticket: _Ticket) -> None:
+        stream.producer._run_window(ticket)
+        stream.computing -= 1
+        self.poke(stream)
+
+    def _assemble(self, stream: Stream) -> None:
+        producer = stream.producer
+        frames: Any = producer.frames
+        while not frames.is_over and len(frames.queue) < MAX_FRAMES:
+            failure = None
+            try:
+                step = producer._next_step(stream.rebatcher)
+                if step is not _ENDED:
+                    for element in _elements(stream.rebatcher, step):
+                        frames.put(element, divisible=self._pipeline.is_divisible)
+                    continue
+            except Blocked:
+                return
+            except Exception as error:
+                failure = error
+            frames.end(failure)
+            producer._closed = True
+            self.poke(stream)
+
+    def _pump(self, stream: Stream) -> None:
+        frames: Any = stream.producer.frames
+        while not stream.is_done and stream.credit > 0:
+            if frames.queue:
+                stream.to_reader(frames.queue.popleft())
+                stream.credit -= 1
+                self._assemble(stream)
+            elif frames.is_over:
+                stream.to_reader(frames.failure or (END, None))
+                self.leave(stream)
+            else:
+                return
+
+    def leave(self, stream: Stream) -> None:
+        """The handler of the stream returns."""
+        if not stream.is_done and stream.producer is not None:
+            stream.is_done = True
+            self.service._drop_windows(stream.key, stream.producer)
+            self.poke(stream)
+
+    def credited(self, stream: Stream, frames: int) -> None:
+        if not stream.is_done and stream.producer is not None:
+            stream.credit += frames
+            self._pump(stream)
+
+
+def _lease(stream: Stream) -> None:
+    """The leasing thread, from where it waited for its call."""
+    feed = stream.feed
+    stop: Any = feed._thread.stop_event
+    if stop.is_set() and stream.leasing.has_answer:
+        unset: Any = Flag()
+        try:
+            feed._ask_once(unset)
+        except DataServiceError as error:
+            feed._failure = error
+    feed._run(stop)
+
+
+def _elements(rebatcher: Rebatcher, step: Any) -> Iterator[Element]:
+    """What `WindowProducer._elements` does with a step."""
+    if step is _FLUSH:
+        return rebatcher.flush()
+    lease = step.lease
+    if isinstance(step, _Ticket):
+        return rebatcher.end_window(lease.window, lease.generation, step.end_row)
+    return rebatcher.add(step.batch, lease.window, lease.generation, step.first_row)
+
+
+class Stream:
+    """Stands for `WorkerStream` and for the connection and handler at its other end."""
+
+    producer: WindowProducer | None = None
+    feed: Any = None
+    leasing: Any = None
+    rebatcher: Any = None
+    key: Any = None
+
+    def __init__(
+        self,
+        worker_id: str,
+        address: str,
+        command: dict[str, Any],
+        schema: Any,
+        events: StreamEvents,
+        **_security: object,
+    ) -> None:
+        self.worker_id, self.address = worker_id, address
+        self.command = {**command, "worker": worker_id}
+        self._schema, self._events = schema, events
+        self._world: Any = STAGE.world
+        self._reader: Any = STAGE.node
+        self._worker: WorkerNode = self._world.workers[address]
+        self._inbox: deque[Any] = deque()
+        self._arrival_s = 0.0
+        self._dropped = self.is_over = False
+        self._taken = 0
+        self._was_silent = False
+        self.credit = int(command["credit"])
+        self._half_credit = self.credit // 2
+        self.computing = 0
+        self.is_poked = self.is_done = False
+
+    # The reader's end
+
+    def start(self) -> None:
+        world, worker = self._world, self._worker
+        self._reader.streams.append(self)
+        delay_s = world.blocked_s(self._reader, worker) + world.latency_s()
+        if delay_s > CONNECT_TIMEOUT_S:
+            world.at(CONNECT_TIMEOUT_S, self._reader, self.broken, UnavailableError("no answer"))
+            return
+        world.at(delay_s, worker, self._connect, any_life=True)
+        world.at(SILENCE_S, self._reader, self._check_silence)
+
+    def drop(self) -> None:
+        self._dropped = True
+        self._hang_up()
+
+    def is_dropped(self) -> bool:
+        return self._dropped
+
+    def arrive(self, life: int, message: Any) -> None:
+        """A message came; it is looked at when the thread has stored the one before."""
+        if self.is_over or self._dropped or life != self._life:
+            return
+        self._inbox.append(message)
+        self.receive()
+
+    def receive(self) -> None:
+        """`WorkerStream._run`, as far as it can go on."""
+        while self._inbox and not self.is_over and not self._dropped and self._reader.has_room():
+            try:
+                self._take(self._inbox.popleft())
+            except _TRANSIENT as error:
+                self.broken(error)
+            except DataServiceError as error:
+                self.is_over = True
+                self._events.on_failure(error)
+
+    def _take(self, message: Any) -> None:
+        if isinstance(message, DataServiceError):
+            raise message
+        header_bytes, body = message
+        header = unpack(header_bytes)
+        if header.kind is FrameKind.END:
+            self.is_over = True
+            self._events.on_end(self)
+            return
+        size_bytes = 0 if body is None else len(body)
+        buffer = None if body is None else pa.py_buffer(body)
+        batch = WorkerStream._decode(self, header, buffer)
+        self._events.on_frame(self, header, batch, size_bytes)
+        self._taken += 1
+        if self._taken >= self._half_credit:
+            self._to_worker(WorkerNode.credited, self._taken)
+            self._taken = 0
+
+    def broken(self, error: DataServiceError) -> None:
+        """The reader's end fails."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self._inbox.clear()
+        if not self._dropped:
+            self._world.note("broken", self._reader, self.address, error)
+            self._events.on_broken(self, error)
+        self._hang_up()
+
+    def _check_silence(self) -> None:
+        if self.is_over or self._dropped:
+            return
+        frozen = self._worker.frozen_until_s > self._world.now_s
+        silent = frozen or self._world.blocked_s(self._worker, self._reader) > 0
+        if silent and self._was_silent:
+            self.broken(UnavailableError("silent"))
+            return
+        self._was_silent = silent
+        self._world.at(SILENCE_S / 2, self._reader, self._check_silence)
+
+    def _hang_up(self) -> None:
+        self._to_worker(WorkerNode.leave)
+
+    # Between the ends
+
+    _life = -1
+
+    def _connect(self) -> None:
+        worker = self._worker
+        if not worker.alive:
+            self._world.at(0.001, self._reader, self.broken, UnavailableError("refused"))
+            return
+        self._life = worker.life
+        if not self._dropped and not self.is_over:
+            worker.accept(self)
+
+    def to_reader(self, message: Any) -> None:
+        """Sends, in order; nothing overtakes, and a cut holds it up."""
+        world, worker, reader = self._world, self._worker, self._reader
+        delay_s = world.blocked_s(worker, reader) + world.latency_s()
+        self._arrival_s = max(self._arrival_s, world.now_s + delay_s)
+        copies = 2 if world.dice.random() < world.doubling else 1
+        if world.corrupt_frames and isinstance(message, tuple) and message[1]:
+            world.corrupt_frames -= 1
+            message = (message[0], bytes([message[1][0] ^ 1]) + message[1][1:])
+        for _ in range(copies):
+            wait_s = self._arrival_s - world.now_s
+            world.at(wait_s, reader, self.arrive, self._life, message)
+
+    def _to_worker(self, action: Callable[..., None], *args: Any) -> None:
+        delay_s = self._world.blocked_s(self._reader, self._worker) + self._world.latency_s()
+        self._world.at(delay_s, self._worker, self._at_worker, action, *args)
+
+    def _at_worker(self, action: Callable[..., None], *args: Any) -> None:
+        if self._life == self._worker.life:
+            action(self._worker, self, *args)
+
+    def peer_died(self) -> None:
+        """The worker's host resets the connection, when the reset gets through."""
+        delay_s = self._world.blocked_s(self._worker, self._reader) + self._world.latency_s()
+        error = UnavailableError("connection reset")
+        self._world.at(delay_s, self._reader, self.broken, error)
+
+    def reset(self) -> None:
+        """The connection breaks; each end learns it in its own time."""
+        self.peer_died()
+        self._to_worker(WorkerNode.leave)
