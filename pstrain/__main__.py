@@ -9,9 +9,27 @@ import os
 import sys
 from collections.abc import Sequence
 
-from dataservice.errors import DataServiceError
+from dataservice.errors import (
+    AddressInUseError,
+    DataServiceError,
+    NotFoundError,
+    SourceError,
+    UnauthenticatedError,
+    UserFunctionError,
+)
 
-COMMANDS = ("demo", "server")
+COMMANDS = ("demo", "train", "evaluate", "predict", "server")
+
+# What the user can put right: arguments, files, columns, tokens, ports.
+_WRONG_INPUT = (
+    ValueError,
+    FileNotFoundError,
+    NotFoundError,
+    SourceError,
+    UserFunctionError,
+    UnauthenticatedError,
+    AddressInUseError,
+)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -42,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except (DataServiceError, OSError) as error:
         print(f"pstrain {args.command}: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ValueError | FileNotFoundError) else 1
+        return 2 if isinstance(error, _WRONG_INPUT) else 1
 
 
 if __name__ == "__main__":

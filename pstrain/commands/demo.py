@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pstrain.commands.options import add_cluster, positive
+from pstrain.commands.options import add_cluster, positive, role_rows
 
 if TYPE_CHECKING:
     from pstrain.demo.program import Outcome
@@ -64,21 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(outcome: Outcome, narrator: Narrator) -> None:
-    narrator.table(
-        "What every process did",
-        [
-            ("role", "pid", "memory", "did"),
-            *(
-                (
-                    role.role,
-                    str(role.pid),
-                    f"{role.memory_bytes / 2**20:,.0f} MiB" if role.memory_bytes else "?",
-                    role.did,
-                )
-                for role in outcome.roles
-            ),
-        ],
-    )
+    narrator.table("What every process did", role_rows(outcome.roles))
     rows = [
         ("AUC on the test flights", f"{outcome.test_auc:.4f}"),
         ("log loss on them", f"{outcome.test_logloss:.4f}"),

@@ -1,8 +1,13 @@
-"""Options that several commands share, and the checks of their values."""
+"""Options that several commands share, the checks of their values, and tables they share."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pstrain.launch.activity import Activity
 
 
 def positive(text: str) -> int:
@@ -14,6 +19,31 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be a positive integer, got {text}")
     return value
+
+
+def share(text: str) -> float:
+    """A number between 0 and 1, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"must be between 0 and 1, got {text}")
+    return value
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names between commas, for argparse."""
+    return tuple(name for part in text.split(",") if (name := part.strip()))
+
+
+def role_rows(roles: Sequence[Activity]) -> list[tuple[str, ...]]:
+    """A table of what every process did."""
+    rows: list[tuple[str, ...]] = [("role", "pid", "memory", "did")]
+    for role in roles:
+        memory = f"{role.memory_bytes / 2**20:,.0f} MiB" if role.memory_bytes else "?"
+        rows.append((role.role, str(role.pid), memory, role.did))
+    return rows
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:

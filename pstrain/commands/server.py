@@ -8,7 +8,6 @@ import signal
 import threading
 
 from dataservice.runtime.process import announce_ready, exit_with_parent
-
 from pstrain.cluster import (
     ClusterResolver,
     ClusterSpec,

@@ -14,6 +14,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -25,7 +26,7 @@ LABEL = "late"
 LATE_MINUTES = 15
 ROW_GROUP_ROWS = 8_192
 TRAIN_FILES = 4
-_FORMAT = "v1"
+_FORMAT = "v2"
 
 WEATHER = ("temp", "dewp", "humid", "wind_dir", "wind_speed", "wind_gust", "precip", "pressure",
            "visib")  # fmt: skip
@@ -59,7 +60,7 @@ def prepare(data_dir: str | os.PathLike[str] | None = None) -> FlightFiles:
         folder.mkdir(parents=True, exist_ok=True)
         is_test, table = _features(_package_data())
         _write(table.filter(is_test), test)
-        rows = table.filter(pc.invert(is_test))
+        rows = _shuffled(table.filter(pc.invert(is_test)))
         share = -(-len(rows) // TRAIN_FILES)
         for index, path in enumerate(train):
             _write(rows.slice(index * share, share), path)
@@ -110,6 +111,11 @@ def _features(folder: Path) -> tuple[pa.BooleanArray, pa.Table]:
             columns[name] = flights[name]
     is_test = pc.equal(_remainder(pc.day_of_year(date), 5), 0)
     return is_test, pa.table(columns)
+
+
+def _shuffled(table: pa.Table) -> pa.Table:
+    """In one fixed random order: neighbours of one day in a batch would all be late or none."""
+    return table.take(np.random.default_rng(0).permutation(len(table)))
 
 
 def _remainder(values: pa.ChunkedArray, divisor: int) -> pa.ChunkedArray:

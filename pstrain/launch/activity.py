@@ -7,6 +7,7 @@ role that does not answer is listed as such, never left out.
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -42,7 +43,7 @@ def activities(cluster: LocalCluster, parameters: RemoteParameters) -> list[Acti
         service = _service_status(cluster)
     except DataServiceError as error:
         service = error
-    found = [Activity(role="coordinator", pid=0, memory_bytes=peak_memory_bytes("self"),
+    found = [Activity(role="coordinator", pid=os.getpid(), memory_bytes=peak_memory_bytes("self"),
                       did="scheduled the steps")]  # fmt: skip
     for task in cluster.status():
         role, index = task["role"], task["index"]

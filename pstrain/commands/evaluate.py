@@ -1,0 +1,47 @@
+"""``pstrain evaluate``: scores of a trained model on files with labels."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pstrain.commands.options import positive
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "evaluate", help="score a trained model on labelled files", description=__doc__
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="what pstrain train --out wrote")
+    parser.add_argument("--data", required=True, metavar="GLOB", help="files, in quotes")
+    parser.add_argument("--batch-size", type=positive, default=4096)
+    parser.add_argument("--json", action="store_true", help="one line of JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from pstrain.narration import Narrator
+    from pstrain.tabular.program import evaluate
+
+    narrator = Narrator(as_json=args.json)
+    narrator.say(f"evaluating {args.folder} on {args.data}")
+    scores = evaluate(args.folder, args.data, args.batch_size)
+    narrator.table(
+        "Result",
+        [
+            ("AUC", f"{scores['auc']:.4f}"),
+            ("log loss", f"{scores['loss']:.4f}"),
+            ("accuracy", f"{scores['accuracy']:.4f}"),
+            ("rows", f"{scores['examples']:,.0f}"),
+            ("examples per second", f"{scores['examples_per_s']:,.0f}"),
+        ],
+    )
+    narrator.finish(
+        {
+            "auc": round(scores["auc"], 5),
+            "logloss": round(scores["loss"], 5),
+            "accuracy": round(scores["accuracy"], 5),
+            "rows": int(scores["examples"]),
+        }
+    )
+    return 0

@@ -1,0 +1,73 @@
+"""``pstrain predict``: the rows of files with the predicted probability, as Parquet or CSV."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "predict", help="predict the rows of files with a trained model", description=__doc__
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="what pstrain train --out wrote")
+    parser.add_argument("--data", required=True, metavar="GLOB", help="files, in quotes")
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="FILE", help="ends in .parquet or .csv"
+    )
+    parser.add_argument("--column", default="prediction", help="its name (default prediction)")
+    parser.add_argument(
+        "--only", action="store_true", help="write the predictions without the other columns"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from pstrain.errors import InvalidArgumentError
+    from pstrain.narration import Narrator
+    from pstrain.tabular.program import predictions
+
+    narrator = Narrator()
+    if args.output.suffix not in (".parquet", ".csv"):
+        raise InvalidArgumentError(f"--output must end in .parquet or .csv, got {args.output}")
+    batches = predictions(args.folder, args.data, args.column)
+    if args.only:
+        batches = (batch.select([args.column]) for batch in batches)
+    rows = _write(batches, args.output)
+    narrator.say(f"wrote {rows:,} rows to {args.output}")
+    return 0
+
+
+def _write(batches: Iterator[pa.RecordBatch], path: Path) -> int:
+    """Writes the file, whole or not at all; returns its rows."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    writer: Any = None
+    rows = 0
+    try:
+        for batch in batches:
+            if writer is None:
+                writer = _writer(partial, path.suffix, batch.schema)
+            writer.write_batch(batch)
+            rows += batch.num_rows
+        if writer is not None:
+            writer.close()
+            os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return rows
+
+
+def _writer(path: Path, ending: str, schema: pa.Schema) -> Any:
+    if ending == ".csv":
+        import pyarrow.csv
+
+        return pyarrow.csv.CSVWriter(path, schema)
+    import pyarrow.parquet
+
+    return pyarrow.parquet.ParquetWriter(path, schema)

@@ -1,0 +1,88 @@
+"""``pstrain train``: trains a model on Parquet or CSV files, and keeps it in a folder."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pstrain.commands.options import add_cluster, names, positive, role_rows, share
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "train", help="train a model on your own Parquet or CSV files", description=__doc__
+    )
+    parser.add_argument("--data", required=True, metavar="GLOB", help="files, in quotes")
+    parser.add_argument("--label", required=True, metavar="COLUMN", help="has two values")
+    parser.add_argument("--out", type=Path, default=Path("pstrain-model"), metavar="DIR")
+    parser.add_argument("--overwrite", action="store_true", help="replace the model in --out")
+    held_out = parser.add_mutually_exclusive_group()
+    held_out.add_argument(
+        "--validation", type=share, default=0.1, metavar="SHARE", help="of the rows (default 0.1)"
+    )
+    held_out.add_argument("--validation-data", metavar="GLOB", help="files to validate on instead")
+    columns = parser.add_argument_group("columns, where what is found out is wrong")
+    for option in ("--dense", "--categorical", "--ignore"):
+        columns.add_argument(option, type=names, default=(), metavar="COLUMN,...")
+    model = parser.add_argument_group("model")
+    model.add_argument("--model", choices=("wide_deep", "logistic_regression"))
+    model.add_argument("--dim", type=positive, default=16, help="embedding size (default 16)")
+    model.add_argument(
+        "--hidden", type=_layers, default=(64, 32), metavar="UNITS,...", help="default 64,32"
+    )
+    model.add_argument("--optimizer", choices=("adagrad", "sgd"), default="adagrad")
+    model.add_argument("--learning-rate", type=float, help="default 0.02 (adagrad), 0.1 (sgd)")
+    model.add_argument("--batch-size", type=positive, default=1024, help="default 1024")
+    model.add_argument("--epochs", type=positive, default=3, help="default 3")
+    model.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="close with one line of JSON")
+    parser.add_argument("--local", action="store_true", help="in this process, without a cluster")
+    add_cluster(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from pstrain.narration import Narrator
+    from pstrain.tabular.inspection import Wanted
+    from pstrain.tabular.program import TrainConfig, train
+
+    narrator = Narrator(as_json=args.json)
+    same = ("data", "out", "validation", "validation_data", "overwrite", "model", "dim", "hidden",
+            "optimizer", "learning_rate", "batch_size", "epochs", "seed", "local", "workers", "ps",
+            "data_workers")  # fmt: skip
+    wanted = Wanted(
+        label=args.label, dense=args.dense, categorical=args.categorical, ignore=args.ignore
+    )
+    config = TrainConfig(wanted=wanted, **{name: getattr(args, name) for name in same})
+    outcome = train(config, narrator)
+    if outcome.roles:
+        narrator.table("What every process did", role_rows(outcome.roles))
+    narrator.table(
+        "Result",
+        [
+            ("AUC on the validation rows", f"{outcome.auc:.4f}"),
+            ("log loss on them", f"{outcome.logloss:.4f}"),
+            ("rows to train on, to validate on", f"{outcome.rows_train:,}, "
+             f"{outcome.rows_validation:,}"),
+            ("examples per second", f"{outcome.examples_per_s:,.0f}"),
+            ("seconds in all", f"{narrator.elapsed_s:.1f}"),
+            ("checkpoint", outcome.checkpoint),
+            ("next", f"pstrain predict {config.out} --data ... --output predictions.csv"),
+        ],
+    )  # fmt: skip
+    narrator.finish(
+        {
+            "validation_auc": round(outcome.auc, 5),
+            "validation_logloss": round(outcome.logloss, 5),
+            "examples_per_s": round(outcome.examples_per_s, 1),
+            "seconds": round(narrator.elapsed_s, 2),
+            "rows_train": outcome.rows_train,
+            "rows_validation": outcome.rows_validation,
+            "checkpoint": outcome.checkpoint,
+        }
+    )
+    return 0
+
+
+def _layers(text: str) -> tuple[int, ...]:
+    return tuple(positive(part) for part in text.split(",") if part)

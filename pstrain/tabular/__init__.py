@@ -1,0 +1,1 @@
+"""Training on tables of a user: which columns there are, how they are prepared, what is kept."""

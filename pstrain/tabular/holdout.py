@@ -1,0 +1,62 @@
+"""Rows set aside for validation, told apart by what is in them.
+
+Invariant: whether a row is held out depends on its values and the seed alone, so it is on one side
+in every epoch and process, and equal rows are on the same side.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pstrain import columns
+from pstrain.errors import DataError, InvalidArgumentError
+
+_BUCKETS = 2**31 - 1
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+
+
+class HoldOut:
+    """For ``flat_map(..., format="arrow")``: the rows of one part, ``share`` of all held out."""
+
+    def __init__(self, share: float, part: Literal["training", "validation"], seed: int = 0):
+        if not 0 < share < 1:
+            raise InvalidArgumentError(
+                f"the share held out for validation must be between 0 and 1, got {share}"
+            )
+        self.share, self.part, self.seed = share, part, seed
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        # 2^53: the share must mean the same in integers and in float64.
+        is_held_out = (_hash_rows(batch, self.seed) >> np.uint64(11)) < int(self.share * 2**53)
+        wanted = is_held_out if self.part == "validation" else ~is_held_out
+        return batch.filter(pa.array(wanted))
+
+
+def _hash_rows(batch: pa.RecordBatch, seed: int) -> NDArray[np.uint64]:
+    total = np.full(batch.num_rows, np.uint64(seed & (2**63 - 1)), dtype=np.uint64)
+    found = np.empty((batch.num_rows, 1), dtype=np.int64)
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        columns.ids_into(name, _hashable(name, column), _BUCKETS, True, 0, found, 0)
+        total ^= found[:, 0].astype(np.uint64)
+        total *= _MULTIPLIER
+        total ^= total >> np.uint64(29)
+    return total
+
+
+def _hashable(name: str, column: pa.Array) -> pa.Array:
+    """The values as integers or strings, whichever come with the fewest copies."""
+    if columns.is_categorical(column.type):
+        return column
+    try:
+        if pa.types.is_floating(column.type):
+            return column.cast(pa.float64()).view(pa.int64())
+        return column.cast(pa.string())
+    except pa.ArrowException as error:
+        raise DataError(
+            f"column {name!r} holds {column.type}, by which rows cannot be told apart: name other "
+            "rows to validate on with --validation-data"
+        ) from error

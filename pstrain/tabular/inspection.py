@@ -1,0 +1,196 @@
+"""Which columns of a sample are dense, which categorical, and how large a table they need.
+
+Pure: a sample and what the user said in, findings out. Invariant: every column is a feature, the
+label, or listed as left out with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pstrain import columns
+from pstrain.errors import DataError, InvalidArgumentError
+from pstrain.features import Category, FeatureSchema
+from pstrain.tabular.preparation import Preparation, Value
+
+FEW_VALUES = 256
+_MIN_BUCKETS = 64
+_MAX_BUCKETS = 2**20
+_ROOM = 8
+_SKEW = 20.0
+_KEY = re.compile(r"(^|_)(id|key|code|zip|hash)s?$", re.IGNORECASE)
+_KEY_FROM = 2**31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the user said of the columns; all else is found out."""
+
+    label: str
+    dense: Collection[str] = ()
+    categorical: Collection[str] = ()
+    ignore: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """``why``: per column, what it was taken for and the reason."""
+
+    preparation: Preparation
+    schema: FeatureSchema
+    why: Mapping[str, str] = field(default_factory=dict)
+
+
+def inspect(sample: pa.Table, wanted: Wanted) -> Findings:
+    """Findings over a sample of the training rows.
+
+    InvalidArgumentError for named columns that are not there, DataError for a label that has not
+    two values, or where no feature is left.
+    """
+    _check_names(sample.schema, wanted)
+    negative, positive = label_values(wanted.label, sample[wanted.label])
+    dense: list[str] = []
+    categorical: list[str] = []
+    why: dict[str, str] = {wanted.label: f"label: {positive!r} is 1, {negative!r} is 0"}
+    for name in sample.schema.names:
+        if name != wanted.label:
+            kind, why[name] = _kind(name, sample[name], wanted)
+            {"dense": dense, "categorical": categorical}.get(kind, []).append(name)
+    if not dense and not categorical:
+        raise DataError(
+            "no column is left to learn from: " + "; ".join(f"{n}: {r}" for n, r in why.items())
+        )
+    preparation = Preparation(
+        label=wanted.label,
+        label_values=(negative, positive),
+        dense=tuple(dense),
+        log1p=tuple(name for name in dense if _is_skewed(sample[name])),
+        categorical=tuple(categorical),
+        types={f.name: str(f.type) for f in sample.schema if _has_alias(f.type)},
+    )
+    return Findings(preparation=preparation, schema=_schema(preparation, sample), why=why)
+
+
+def label_values(name: str, column: pa.ChunkedArray) -> tuple[Value, Value]:
+    """(the value that means 0, the one that means 1): the smaller and the larger of the two."""
+    if column.null_count:
+        raise DataError(f"label column {name!r} holds {column.null_count} nulls: filter them out")
+    found = column.unique().to_pylist()
+    shown = ", ".join(repr(value) for value in found[:6]) + (", ..." if len(found) > 6 else "")
+    if len(found) == 1:
+        raise DataError(
+            f"label column {name!r} holds only the value {shown} in {len(column):,} rows: there "
+            "is nothing to tell apart"
+        )
+    if len(found) != 2 or not all(isinstance(v, bool | int | float | str) for v in found):
+        raise DataError(
+            f"label column {name!r} must hold two values, found {len(found)}: {shown}; name "
+            "another column with --label, or map it to 0 and 1"
+        )
+    negative, positive = sorted(found)
+    return negative, positive
+
+
+def _check_names(schema: pa.Schema, wanted: Wanted) -> None:
+    named = {
+        "--label": [wanted.label],
+        "--dense": wanted.dense,
+        "--categorical": wanted.categorical,
+        "--ignore": wanted.ignore,
+    }
+    for option, names in named.items():
+        missing = [name for name in names if name not in schema.names]
+        if missing:
+            raise InvalidArgumentError(
+                f"{option} names {', '.join(map(repr, missing))}, which the data does not have; "
+                f"its columns are {', '.join(schema.names)}"
+            )
+    for name in schema.names:
+        options = [option for option, names in named.items() if name in names]
+        if len(options) > 1:
+            raise InvalidArgumentError(f"column {name!r} is named by {' and '.join(options)}")
+
+
+def _kind(name: str, column: pa.ChunkedArray, wanted: Wanted) -> tuple[str, str]:
+    """("dense", "categorical" or "", the reason)."""
+    type_ = column.type
+    if name in wanted.ignore:
+        return "", "left out: --ignore"
+    if name in wanted.dense:
+        return "dense", "dense: --dense"
+    if name in wanted.categorical:
+        return "categorical", "categorical: --categorical"
+    if pa.types.is_floating(type_) or pa.types.is_decimal(type_):
+        return "dense", f"dense: {type_}"
+    if pa.types.is_integer(type_):
+        return _kind_of_integers(name, column)
+    if columns.is_categorical(type_):
+        return "categorical", f"categorical: {type_}"
+    return "", f"left out: {type_} is neither number, text nor boolean"
+
+
+def _kind_of_integers(name: str, column: pa.ChunkedArray) -> tuple[str, str]:
+    distinct = pc.count_distinct(column).as_py()
+    if distinct <= FEW_VALUES:
+        return "categorical", f"categorical: integers of {distinct} values"
+    if _KEY.search(name):
+        return "categorical", f"categorical: integers of {distinct:,} values, named like a key"
+    largest = max(abs(value or 0) for value in pc.min_max(column).as_py().values())
+    if largest >= _KEY_FROM:
+        return "categorical", f"categorical: integers of {distinct:,} values, as large as keys"
+    return "dense", f"dense: integers of {distinct:,} values"
+
+
+def _is_skewed(column: pa.ChunkedArray) -> bool:
+    """Whether the values have a long tail, as counts and amounts do: their logarithm says more."""
+    values = _finite(column)
+    if not len(values) or values.min() < 0:
+        return False
+    middle, high = np.quantile(values, [0.5, 0.995])
+    return bool(high > _SKEW * max(middle, 1.0))
+
+
+def _schema(preparation: Preparation, sample: pa.Table) -> FeatureSchema:
+    categorical = {name: Category(_buckets(sample[name])) for name in preparation.categorical}
+    normalization = {}
+    for name in preparation.dense:
+        values = _finite(sample[name])
+        values = np.log1p(values) if name in preparation.log1p else values
+        std = float(values.std()) if len(values) else 1.0
+        normalization[name] = (float(values.mean()) if len(values) else 0.0, std or 1.0)
+    return FeatureSchema(
+        dense=preparation.dense,
+        categorical=categorical,
+        label=preparation.label,
+        normalization=normalization,
+    )
+
+
+def _buckets(column: pa.ChunkedArray) -> int:
+    """A power of two with room for the values seen, and for those that were not in the sample."""
+    wanted = _ROOM * pc.count_distinct(column).as_py()
+    return int(min(max(2 ** int(np.ceil(np.log2(max(wanted, 1)))), _MIN_BUCKETS), _MAX_BUCKETS))
+
+
+def _finite(column: pa.ChunkedArray) -> Any:
+    try:
+        values = column.drop_null().cast(pa.float32()).to_numpy().astype(np.float64)
+    except pa.ArrowException as error:
+        raise InvalidArgumentError(
+            f"a dense column must hold numbers, it holds {column.type}: {error}"
+        ) from error
+    return values[np.isfinite(values)]
+
+
+def _has_alias(type_: pa.DataType) -> bool:
+    try:
+        return bool(pa.type_for_alias(str(type_)) == type_)
+    except ValueError:
+        return False

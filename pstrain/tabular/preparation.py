@@ -1,0 +1,122 @@
+"""From a user's rows to the columns a model reads, and the JSON form in which that is kept.
+
+Invariant: training, evaluation and prediction prepare rows by the same object, restored from the
+model's folder, so that a row always becomes the same features.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pstrain.errors import DataError, InvalidArgumentError, NotFoundError
+
+FILE = "preparation.json"
+_FORMAT = 1
+
+Value = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """What is done to the columns of a batch; callable, for ``map(..., format="arrow")``.
+
+    ``label_values``: the value that means 0 and the one that means 1. ``log1p``: dense columns of
+    which the logarithm is taken. ``types``: Arrow types of the columns as they were in training.
+    """
+
+    label: str
+    label_values: tuple[Value, Value]
+    dense: tuple[str, ...] = ()
+    log1p: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    types: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The features' columns."""
+        return (*self.dense, *self.categorical)
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Features, and the label (int8 0 and 1) where the batch has it."""
+        prepared: dict[str, pa.Array] = {}
+        for name in self.dense:
+            values = _cast(name, batch.column(name), pa.float32())
+            prepared[name] = pc.log1p(values) if name in self.log1p else values
+        for name in self.categorical:
+            prepared[name] = _category(name, batch.column(name))
+        if self.label in batch.schema.names:
+            prepared[self.label] = self._labels(batch.column(self.label))
+        return pa.RecordBatch.from_pydict(prepared)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Writes it into a folder, whole or not at all."""
+        path = Path(folder) / FILE
+        partial = path.with_name(f".{FILE}.{os.getpid()}")
+        partial.write_text(json.dumps({"format": _FORMAT, **asdict(self)}, indent=1))
+        os.replace(partial, path)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Preparation:
+        """What :meth:`save` wrote. NotFoundError where there is none, DataError for damage."""
+        path = Path(folder) / FILE
+        if not path.exists():
+            raise NotFoundError(
+                f"no {FILE} in {str(folder)!r}: name the folder that `pstrain train --out` wrote"
+            )
+        try:
+            value: dict[str, Any] = json.loads(path.read_text())
+            if value.pop("format") != _FORMAT:
+                raise DataError(f"{path} was written by another version of pstrain")
+            for key in _TUPLES:
+                value[key] = tuple(value[key])
+            return cls(**value)
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path} is damaged ({error}): train again") from error
+
+    def _labels(self, column: pa.Array) -> pa.Array:
+        values = _plain(column)
+        if values.null_count:
+            raise DataError(
+                f"label column {self.label!r} holds {values.null_count} nulls: filter them out"
+            )
+        negative, positive = (pa.scalar(value) for value in self.label_values)
+        is_positive = pc.equal(values, positive)
+        is_known = pc.or_(is_positive, pc.equal(values, negative))
+        if not pc.all(is_known, min_count=0).as_py():
+            found = ", ".join(repr(value) for value in values.unique()[:6].to_pylist())
+            raise DataError(
+                f"label column {self.label!r} must hold the two values "
+                f"{self.label_values[0]!r} and {self.label_values[1]!r}, found {found}"
+            )
+        return is_positive.cast(pa.int8())
+
+
+_TUPLES = ("label_values", "dense", "log1p", "categorical")
+
+
+def _category(name: str, column: pa.Array) -> pa.Array:
+    values = _plain(column)
+    if pa.types.is_integer(values.type) or pa.types.is_boolean(values.type):
+        return _cast(name, values, pa.int64())
+    return _cast(name, values, pa.string())
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _cast(name: str, column: pa.Array, type_: pa.DataType) -> pa.Array:
+    try:
+        return _plain(column).cast(type_)
+    except pa.ArrowException as error:
+        raise InvalidArgumentError(
+            f"column {name!r} holds {column.type}, which does not become {type_}: {error}"
+        ) from error

@@ -1,0 +1,267 @@
+"""``pstrain train``: from a user's files to a folder with a trained model, and back from it.
+
+Decides nothing about columns and computes nothing of models. Invariant: what is learnt from data
+(values, statistics, weights) comes from training rows only; held-out rows are only scored.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import dataservice as ds
+import pstrain as ps
+from pstrain.callbacks import LearningRateSchedule, ProgressBar
+from pstrain.checkpoint import checkpoints, latest_checkpoint, read_config
+from pstrain.errors import AlreadyExistsError, DataError, InvalidArgumentError, NotFoundError
+from pstrain.kernels import warm_up
+from pstrain.launch.activity import Activity, activities
+from pstrain.narration import Narrator
+from pstrain.tabular import preparation
+from pstrain.tabular.files import check_columns, open_files
+from pstrain.tabular.holdout import HoldOut
+from pstrain.tabular.inspection import Findings, Wanted, inspect
+from pstrain.tabular.preparation import Preparation
+
+SAMPLE_ROWS = 2**18
+_SHUFFLE_ROWS = 65_536
+_SAMPLE_SHUFFLE_ROWS = 8_192
+_EVALUATION_ROWS = 4_096
+_RATES = {"adagrad": 0.02, "sgd": 0.1}
+# Gradients of a mean over a batch are small; with Keras' 0.1 rare categories would hardly learn.
+_ACCUMULATOR = 1e-4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """What the options of ``pstrain train`` say. ``model`` and ``learning_rate`` None: chosen."""
+
+    data: str
+    wanted: Wanted
+    out: Path
+    validation: float = 0.1
+    validation_data: str | None = None
+    overwrite: bool = False
+    model: str | None = None
+    dim: int = 16
+    hidden: tuple[int, ...] = (64, 32)
+    optimizer: str = "adagrad"
+    learning_rate: float | None = None
+    batch_size: int = 1024
+    epochs: int = 3
+    seed: int = 0
+    local: bool = False
+    workers: int = 2
+    ps: int = 2
+    data_workers: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of it."""
+
+    auc: float
+    logloss: float
+    examples_per_s: float
+    rows_train: int
+    rows_validation: int
+    checkpoint: str
+    roles: Sequence[Activity]
+
+
+def train(config: TrainConfig, narrator: Narrator) -> Outcome:
+    """Trains and leaves model and preparation in ``config.out``."""
+    _check_out(config)
+    narrator.say(f"looking at {config.data}")
+    training, validation = _parts(config)
+    findings = inspect(_sample(training, config), config.wanted)
+    _tell(findings, narrator)
+    check_columns(validation, findings.preparation.columns, "the validation data")
+    narrator.say("compiling kernels, which takes a while the first time on a machine")
+    warm_up(lambda text: narrator.say(f"  {text}"))
+    _clear_out(config)
+    with _cluster(config, narrator) as (cluster, strategy):
+        with ExitStack() as scope:
+            if strategy is not None:
+                scope.enter_context(strategy.scope())
+            model = _model(config, findings, narrator)
+        rows = training.map(findings.preparation, format="arrow")
+        rows = rows.shuffle(_SHUFFLE_ROWS, seed=config.seed).batch(config.batch_size)
+        held_out = validation.map(findings.preparation, format="arrow").batch(_EVALUATION_ROWS)
+        if cluster is not None:
+            rows = rows.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service)
+            held_out = held_out.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service)
+        narrator.say(f"training {model.kind} for {config.epochs} epochs")
+        history = model.fit(
+            rows,
+            epochs=config.epochs,
+            callbacks=[LearningRateSchedule(_rates(config)), ProgressBar()],
+            verbose=0,
+        )
+        narrator.say("evaluating on the validation rows")
+        scores = model.evaluate(held_out, verbose=0)
+        path = ps.Checkpoint(model=model, optimizer=model.optimizer).save(config.out)
+        findings.preparation.save(config.out)
+        roles = activities(cluster, strategy.parameters) if cluster and strategy else []
+    return Outcome(
+        auc=scores["auc"],
+        logloss=scores["loss"],
+        examples_per_s=sum(history.history["examples_per_s"]) / config.epochs,
+        rows_train=int(history.history["examples"][-1]),
+        rows_validation=int(scores["examples"]),
+        checkpoint=path,
+        roles=roles,
+    )
+
+
+def load(folder: Path) -> tuple[Any, Preparation]:
+    """The model that ``train`` left in a folder, with its values in this process."""
+    prepared = Preparation.load(folder)
+    path = latest_checkpoint(folder)
+    if path is None:
+        raise NotFoundError(f"no checkpoint in {str(folder)!r}: train again with --overwrite")
+    model = ps.models.from_config(read_config(path))
+    ps.Checkpoint(model=model).restore(path)
+    return model, prepared
+
+
+def evaluate(folder: Path, data: str, batch_size: int) -> dict[str, float]:
+    """Scores of the model in ``folder`` over all rows of ``data``: auc, loss, examples."""
+    model, prepared = load(folder)
+    rows = open_files(data, prepared.types)
+    check_columns(rows, (*prepared.columns, prepared.label), data)
+    model.compile(metrics=[ps.metrics.AUC(), ps.metrics.Accuracy()])
+    scores = model.evaluate(rows.map(prepared, format="arrow").batch(batch_size), verbose=0)
+    return dict(scores)
+
+
+def predictions(folder: Path, data: str, column: str) -> Iterator[pa.RecordBatch]:
+    """The rows of ``data``, batch by batch, with the predicted probability in ``column``."""
+    model, prepared = load(folder)
+    rows = open_files(data, prepared.types)
+    check_columns(rows, prepared.columns, data)
+    if column in rows.schema.names:
+        raise InvalidArgumentError(
+            f"the data has a column {column!r} already; name another one with --column"
+        )
+    unlabelled = rows.schema.names
+    if prepared.label in unlabelled:
+        unlabelled = [name for name in unlabelled if name != prepared.label]
+    for batch in rows:
+        chances = model.predict_on_batch(prepared(batch.select(unlabelled)))
+        yield batch.append_column(column, pa.array(chances, pa.float32()))
+
+
+def _parts(config: TrainConfig) -> tuple[ds.Dataset, ds.Dataset]:
+    """Training and validation rows as they are in the files."""
+    rows = open_files(config.data)
+    check_columns(rows, [config.wanted.label], config.data)
+    if config.validation_data is not None:
+        types = {field.name: str(field.type) for field in rows.schema}
+        validation = open_files(config.validation_data, types)
+        check_columns(validation, [config.wanted.label], config.validation_data)
+        return rows, validation
+    training, validation = (
+        rows.flat_map(
+            HoldOut(config.validation, part, config.seed), format="arrow", schema=rows.schema
+        )
+        for part in ("training", "validation")
+    )
+    return training, validation
+
+
+def _sample(training: ds.Dataset, config: TrainConfig) -> pa.Table:
+    """Rows from all over the files."""
+    batches, rows = [], 0
+    with iter(training.shuffle(_SAMPLE_SHUFFLE_ROWS, seed=config.seed)) as iterator:
+        for batch in iterator:
+            batches.append(batch)
+            rows += batch.num_rows
+            if rows >= SAMPLE_ROWS:
+                break
+    if not rows:
+        raise DataError(f"{config.data!r} holds no rows to train on")
+    return pa.Table.from_batches(batches)
+
+
+def _tell(findings: Findings, narrator: Narrator) -> None:
+    log1p = findings.preparation.log1p
+    rows = []
+    for name, why in findings.why.items():
+        category = findings.schema.categorical.get(name)
+        more = f"{category.buckets:,} buckets" if category else ""
+        rows.append((name, why, "logarithm" if name in log1p else more))
+    narrator.table("Columns (change with --dense, --categorical, --ignore)", rows)
+    narrator.show()
+
+
+@contextmanager
+def _cluster(
+    config: TrainConfig, narrator: Narrator
+) -> Iterator[tuple[ps.LocalCluster | None, ps.ParameterServerStrategy | None]]:
+    """The cluster and its strategy, or twice None for training in this process."""
+    if config.local:
+        yield None, None
+        return
+    narrator.say(
+        f"starting 1 dispatcher, {config.data_workers} data workers, {config.ps} parameter "
+        f"servers and {config.workers} trainers"
+    )
+    with ps.LocalCluster(config.workers, config.ps, config.data_workers) as cluster:
+        partitioner = ps.partitioners.MinSizePartitioner(max_shards=config.ps)
+        strategy = ps.ParameterServerStrategy(cluster.resolver, variable_partitioner=partitioner)
+        coordinator = ps.ClusterCoordinator(strategy)
+        try:
+            yield cluster, strategy
+        finally:
+            coordinator.close()
+
+
+def _model(config: TrainConfig, findings: Findings, narrator: Narrator) -> Any:
+    kind = config.model
+    if kind is None and not findings.schema.categorical:
+        narrator.say("no categorical column: logistic regression")
+        kind = "logistic_regression"
+    model: Any
+    if kind == "logistic_regression":
+        model = ps.models.LogisticRegression(findings.schema, seed=config.seed)
+    else:
+        model = ps.models.WideDeep(
+            findings.schema, dim=config.dim, hidden=config.hidden, seed=config.seed
+        )
+    rate = _rates(config)(0)
+    optimizer = (
+        ps.optimizers.SGD(rate)
+        if config.optimizer == "sgd"
+        else ps.optimizers.Adagrad(rate, initial_accumulator_value=_ACCUMULATOR)
+    )
+    model.compile(optimizer, metrics=[ps.metrics.AUC()])
+    return model
+
+
+def _rates(config: TrainConfig) -> Callable[[int], float]:
+    """From the full learning rate in the first epoch down to a tenth of it in the last."""
+    rate = config.learning_rate if config.learning_rate is not None else _RATES[config.optimizer]
+    return lambda epoch: rate * (1 - 0.9 * epoch / max(config.epochs - 1, 1))
+
+
+def _check_out(config: TrainConfig) -> None:
+    if not config.overwrite and (config.out / preparation.FILE).exists():
+        raise AlreadyExistsError(
+            f"{str(config.out)!r} holds a trained model; name another folder with --out, or pass "
+            "--overwrite"
+        )
+
+
+def _clear_out(config: TrainConfig) -> None:
+    """Removes the model that is to be overwritten; creates the folder."""
+    config.out.mkdir(parents=True, exist_ok=True)
+    (config.out / preparation.FILE).unlink(missing_ok=True)
+    for path in checkpoints(config.out):
+        shutil.rmtree(path)
