@@ -18,6 +18,7 @@ from pstrain import buffers
 from pstrain.features import Features, FeatureSchema
 from pstrain.kernels import embedding as kernels
 from pstrain.layers.base import looked_up
+from pstrain.layers.projection import project_embedding
 from pstrain.models.base import Model
 from pstrain.tape import Tensor, record
 
@@ -66,8 +67,11 @@ class ClickModel(Model):
         self.layers = [self.table, *self.network]
 
     def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:
-        hidden = self.table.forward(values[0], features)
-        for layer, value in zip(self.network, values[1:], strict=True):
+        first, *others = self.network
+        hidden = project_embedding(self.table, values[0], first, values[1], features)
+        if hidden is None:
+            hidden = first.forward(values[1], self.table.forward(values[0], features))
+        for layer, value in zip(others, values[2:], strict=True):
             hidden = layer.forward(value, hidden)
         return hidden
 

@@ -4,7 +4,7 @@ With ids that repeat, ``sum over fields of embedding @ kernel_of_field`` is chea
 distinct row, then add up projections. These kernels do all but the matrix products, field by field
 so that one field's projections stay in the second-level cache. ``slots`` (int32 [fields, n]) says
 which of its field's distinct rows an example has; ``starts`` (int64 [fields + 1]) where a field's
-rows begin. Invariant: float32 throughout; a row belongs to one field.
+rows begin. Invariant: float32 throughout; a row that several fields have is projected for each.
 """
 
 from __future__ import annotations
@@ -19,45 +19,38 @@ Array = NDArray[Any]
 
 
 @njit(nogil=True, cache=True)
-def order_by_field(inverse: Array, fields: int, slots: Array, starts: Array, order: Array) -> bool:
-    """Groups distinct rows by field (stable): ``order[starts[f] + slots[f, i]]`` is i's row.
+def order_by_field(
+    inverse: Array, distinct: int, fields: int, slots: Array, starts: Array, order: Array
+) -> None:
+    """Numbers each field's rows by first appearance: ``order[starts[f] + slots[f, i]]`` is i's.
 
-    inverse int32 [n * fields], order int32 [U]. False where a row occurs in two fields.
+    inverse int32 [n * fields] of values below ``distinct``; order int32 [n * fields], of which
+    ``starts[fields]`` entries are filled: a row is there once for each field that has it.
     """
-    size = len(inverse) // fields
-    owner = np.zeros(len(order), np.int32)
-    for i in range(size):
-        for f in range(fields):
-            owner[np.uint64(inverse[i * fields + f])] = f
-    starts[:] = 0
-    for row in range(len(order)):
-        starts[owner[row] + 1] += 1
+    taken = np.full(distinct, -1, np.int64)
+    count = 0
     for f in range(fields):
-        starts[f + 1] += starts[f]
-    cursor = starts.copy()
-    place = np.empty(len(order), np.int32)
-    for row in range(len(order)):
-        f = owner[row]
-        place[row] = cursor[f] - starts[f]
-        order[cursor[f]] = row
-        cursor[f] += 1
-    shared = False
-    for i in range(size):
-        for f in range(fields):
-            mine = np.uint64(inverse[i * fields + f])
-            shared |= owner[mine] != f
-            slots[f, i] = place[mine]
-    return not shared
+        first = count
+        starts[f] = first
+        for i in range(slots.shape[1]):
+            row = np.uint64(inverse[i * fields + f])
+            if taken[row] < first:
+                taken[row] = count
+                order[count] = row
+                count += 1
+            slots[f, i] = taken[row] - first
+    starts[fields] = count
 
 
 @njit(nogil=True, cache=True)
 def take_rows(rows: Array, order: Array, embedded: Array, weights: Array) -> None:
-    """weights[s] = rows[order[s], 0]; embedded[s] = rows[order[s], 1:]."""
+    """embedded[s] = the last columns of rows[order[s]]; weights[s] = the column before, or 0."""
+    skipped = rows.shape[1] - embedded.shape[1]
     for s in range(len(order)):
         row = np.uint64(order[s])
-        weights[s] = rows[row, 0]
+        weights[s] = rows[row, 0] if skipped else np.float32(0)
         for k in range(embedded.shape[1]):
-            embedded[s, k] = rows[row, 1 + k]
+            embedded[s, k] = rows[row, skipped + k]
 
 
 @njit(nogil=True, cache=True)
@@ -86,19 +79,21 @@ def collect_gradients(
 
 @njit(nogil=True, cache=True)
 def place_gradients(order: Array, embedded: Array, weights: Array, out: Array) -> None:
-    """Inverse of :func:`take_rows`: fills the rows of ``out``, float32 [U, 1 + dim]."""
+    """Gradients of :func:`take_rows`: adds to the rows of ``out``, float32 [U, 1 + dim or dim]."""
+    skipped = out.shape[1] - embedded.shape[1]
     for s in range(len(order)):
         row = np.uint64(order[s])
-        out[row, 0] = weights[s]
+        if skipped:
+            out[row, 0] += weights[s]
         for k in range(embedded.shape[1]):
-            out[row, 1 + k] = embedded[s, k]
+            out[row, skipped + k] += embedded[s, k]
 
 
 def warm_up() -> None:
     """Compiles for float32 rows, gathered here or received, which makes them read-only."""
     inverse, order = np.zeros(1, np.int32), np.zeros(1, np.int32)
     slots, starts = np.zeros((1, 1), np.int32), np.zeros(2, np.int64)
-    order_by_field(inverse, 1, slots, starts, order)
+    order_by_field(inverse, 1, 1, slots, starts, order)
     rows, matrix, vector = (np.zeros(s, np.float32) for s in ((1, 2), (1, 1), (1,)))
     received = rows.copy()
     received.flags.writeable = False

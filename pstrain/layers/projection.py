@@ -1,4 +1,4 @@
-"""``WideDeepTable`` followed by a rectified ``Dense``, computed once per distinct id.
+"""A table followed by a rectified ``Dense``, computed once per distinct id of a field.
 
 In a batch of click logs four ids in five are repeats. Invariant: the result is that of the two
 layers one after the other, up to the order in which float32 sums are taken.
@@ -19,7 +19,7 @@ from pstrain.kernels import network
 from pstrain.kernels import projection as kernels
 from pstrain.layers.base import looked_up, whole
 from pstrain.layers.dense import Dense
-from pstrain.layers.embedding import WideDeepTable
+from pstrain.layers.embedding import Embedding, WideDeepTable
 from pstrain.tape import Tensor, record_all
 from pstrain.vocabulary import Lookup
 
@@ -54,24 +54,50 @@ def project(
     """What ``dense`` makes of ``table``'s matrix, float32 [n, units], and the wide sum [n, 1].
 
     None, with nothing recorded, where it would not pay: mostly distinct ids, narrow embeddings,
-    an id shared by two fields, or a layer without bias and rectifier.
+    or a layer without bias and rectifier.
     """
-    lookup: Lookup = table_values[0]
-    repeats = len(lookup.unique) <= _MOST_DISTINCT * len(lookup.inverse)
-    if not (repeats and table.dim >= _NARROWEST and dense.use_bias and dense.activation == "relu"):
-        return None
-    grouping = _group(lookup, table.fields)
+    grouping = _grouping(table_values[0], table.fields, table.dim, dense)
     if grouping is None:
         return None
-    leaves = (
-        looked_up(table.variables[0], lookup),
-        whole(table.variables[1], table_values[1]),
-        whole(dense.variables[0], dense_values[0]),
-        whole(dense.variables[1], dense_values[1]),
-    )
-    embedded = buffers.empty((len(lookup.unique), table.dim))
-    weights = buffers.empty((len(lookup.unique),))
-    kernels.take_rows(lookup.rows, grouping.order, embedded, weights)
+    bias = whole(table.variables[1], table_values[1])
+    rows = looked_up(table.variables[0], table_values[0])
+    return _project(grouping, table.dim, rows, bias, dense, dense_values, inputs)
+
+
+def project_embedding(
+    table: Embedding,
+    table_values: Sequence[Any],
+    dense: Dense,
+    dense_values: Sequence[Float32],
+    inputs: Features,
+) -> Tensor | None:
+    """What ``dense`` makes of ``table``'s matrix with the dense columns after it, [n, units].
+
+    None as in :func:`project`.
+    """
+    fields = len(table.vocabulary_sizes)
+    grouping = _grouping(table_values[0], fields, table.dim, dense)
+    if grouping is None:
+        return None
+    rows = looked_up(table.variables[0], table_values[0])
+    no_bias = Tensor(np.zeros(1, dtype=np.float32))
+    return _project(grouping, table.dim, rows, no_bias, dense, dense_values, inputs)[0]
+
+
+def _project(
+    grouping: _Grouping,
+    dim: int,
+    rows: Tensor,
+    table_bias: Tensor,
+    dense: Dense,
+    dense_values: Sequence[Float32],
+    inputs: Features,
+) -> tuple[Tensor, Tensor]:
+    kernel, bias = (whole(v, w) for v, w in zip(dense.variables, dense_values, strict=True))
+    leaves = (rows, table_bias, kernel, bias)
+    embedded = buffers.empty((len(grouping.order), dim))
+    weights = buffers.empty((len(grouping.order),))
+    kernels.take_rows(rows.value, grouping.order, embedded, weights)
     hidden, wide = _forward(grouping, embedded, weights, leaves, inputs)
     backward = _Backward(grouping, embedded, leaves, inputs, hidden)
     outputs = (Tensor(hidden), Tensor(wide))
@@ -79,13 +105,15 @@ def project(
     return outputs
 
 
-def _group(lookup: Lookup, fields: int) -> _Grouping | None:
+def _grouping(lookup: Lookup, fields: int, dim: int, dense: Dense) -> _Grouping | None:
+    repeats = len(lookup.unique) <= _MOST_DISTINCT * len(lookup.inverse)
+    if not (repeats and dim >= _NARROWEST and dense.use_bias and dense.activation == "relu"):
+        return None
     slots = np.empty((fields, len(lookup.inverse) // fields), dtype=np.int32)
     starts = np.empty(fields + 1, dtype=np.int64)
-    order = np.empty(len(lookup.unique), dtype=np.int32)
-    if not kernels.order_by_field(lookup.inverse, fields, slots, starts, order):
-        return None
-    return _Grouping(slots, starts.tolist(), order)
+    order = np.empty(len(lookup.inverse), dtype=np.int32)
+    kernels.order_by_field(lookup.inverse, len(lookup.unique), fields, slots, starts, order)
+    return _Grouping(slots, starts.tolist(), order[: starts[-1]])
 
 
 def _forward(
@@ -139,7 +167,7 @@ class _Backward:
         to_embedded = buffers.empty(self.embedded.shape)
         to_weights = buffers.zeros((len(self.embedded),))
         self._fields(gradient, plain, to_kernel, to_embedded, to_weights)
-        to_rows = buffers.empty(rows.shape)
+        to_rows = buffers.zeros(rows.shape)
         kernels.place_gradients(self.grouping.order, to_embedded, to_weights, to_rows)
         return [to_rows, plain.sum(keepdims=True), to_kernel, to_bias]
 

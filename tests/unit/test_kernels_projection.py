@@ -19,34 +19,37 @@ def _inverse() -> tuple[np.ndarray, int]:
     return mixed[inverse].astype(np.int32), len(unique)
 
 
-def _group(inverse: np.ndarray, unique: int) -> tuple[bool, np.ndarray, np.ndarray, np.ndarray]:
+def _group(inverse: np.ndarray, unique: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     slots = np.empty((FIELDS, len(inverse) // FIELDS), dtype=np.int32)
-    starts, order = np.empty(FIELDS + 1, dtype=np.int64), np.empty(unique, dtype=np.int32)
-    apart = projection.order_by_field(inverse, FIELDS, slots, starts, order)
-    return apart, slots, starts, order
+    starts, order = np.empty(FIELDS + 1, dtype=np.int64), np.empty(len(inverse), dtype=np.int32)
+    projection.order_by_field(inverse, unique, FIELDS, slots, starts, order)
+    return slots, starts, order[: starts[-1]]
+
+
+def _check_groups(inverse: np.ndarray, unique: int) -> int:
+    """Checks each field's rows and slots; how many rows there are over all fields."""
+    slots, starts, order = _group(inverse, unique)
+    for field in range(FIELDS):
+        mine = inverse.reshape(-1, FIELDS)[:, field]
+        group = order[starts[field] : starts[field + 1]]
+        assert group.tolist() == list(dict.fromkeys(mine.tolist()))
+        np.testing.assert_array_equal(group[slots[field]], mine)
+    return len(order)
 
 
 def test_rows_are_grouped_by_field() -> None:
     inverse, unique = _inverse()
-    apart, slots, starts, order = _group(inverse, unique)
-    assert apart
-    assert sorted(order.tolist()) == list(range(unique))
-    for field in range(FIELDS):
-        mine = inverse.reshape(SIZE, FIELDS)[:, field]
-        group = order[starts[field] : starts[field + 1]]
-        assert group.tolist() == sorted(set(mine.tolist()))
-        np.testing.assert_array_equal(group[slots[field]], mine)
+    assert _check_groups(inverse, unique) == unique
 
 
-def test_a_row_of_two_fields_is_noticed() -> None:
-    apart, *_ = _group(np.array([0, 1, 2, 3, 0, 4], dtype=np.int32), 5)
-    assert not apart
+def test_a_row_of_two_fields_is_in_both() -> None:
+    assert _check_groups(np.array([0, 1, 2, 3, 0, 0], dtype=np.int32), 4) == 6
 
 
 def test_nothing_can_be_grouped() -> None:
-    apart, _, starts, _ = _group(np.empty(0, dtype=np.int32), 0)
-    assert apart
+    _, starts, order = _group(np.empty(0, dtype=np.int32), 0)
     assert starts.tolist() == [0, 0, 0, 0]
+    assert not len(order)
 
 
 @pytest.fixture
@@ -60,9 +63,27 @@ def test_rows_are_taken_apart_and_put_together_again(order: np.ndarray) -> None:
     projection.take_rows(rows, order, embedded, weights)
     np.testing.assert_array_equal(embedded, rows[order, 1:])
     np.testing.assert_array_equal(weights, rows[order, 0])
-    out = np.full_like(rows, np.nan)
+    out = np.zeros_like(rows)
     projection.place_gradients(order, embedded, weights, out)
     np.testing.assert_array_equal(out, rows)
+
+
+def test_rows_without_a_weight(order: np.ndarray) -> None:
+    rows = RANDOM.normal(size=(5, DIM)).astype(np.float32)
+    embedded, weights = np.empty((5, DIM), np.float32), np.ones(5, np.float32)
+    projection.take_rows(rows, order, embedded, weights)
+    np.testing.assert_array_equal(embedded, rows[order])
+    assert not weights.any()
+    out = np.zeros_like(rows)
+    projection.place_gradients(order, embedded, weights, out)
+    np.testing.assert_array_equal(out, rows)
+
+
+def test_gradients_of_a_row_taken_twice_add_up() -> None:
+    order = np.array([0, 0], dtype=np.int32)
+    out = np.zeros((1, 1 + DIM), dtype=np.float32)
+    projection.place_gradients(order, np.ones((2, DIM), np.float32), np.ones(2, np.float32), out)
+    np.testing.assert_array_equal(out, np.full_like(out, 2))
 
 
 def test_projections_and_their_gradients() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from pstrain.features import Features
-from pstrain.layers import Dense, WideDeepTable
-from pstrain.layers.projection import project
+from pstrain.layers import Dense, Embedding, WideDeepTable
+from pstrain.layers.projection import project, project_embedding
 from pstrain.losses import BinaryCrossentropy
 from pstrain.tape import Gradients, GradientTape, Tensor
 from pstrain.variable import local_parameters
@@ -87,9 +88,32 @@ def test_it_declines_where_it_would_not_pay() -> None:
     assert project(narrow, fetched, first, values[1], features) is None
 
 
-def test_it_declines_ids_that_fields_share() -> None:
-    table, first, _ = _layers()
-    ids = np.zeros((4, FIELDS), dtype=np.int64)
-    features = Features(np.zeros((4, 2), np.float32), ids, None)
-    values = [layer.parameters.fetch(layer.requests(features)) for layer in (table, first)]
-    assert project(table, values[0], first, values[1], features) is None
+def _embedding_step(
+    table: Embedding, first: Dense, last: Dense, features: Features, projected: bool
+) -> tuple[float, Gradients]:
+    layers = (table, first, last)
+    groups = [layer.parameters.fetch(layer.requests(features)) for layer in layers]
+    with GradientTape() as tape:
+        if projected:
+            hidden = project_embedding(table, groups[0], first, groups[1], features)
+            assert hidden is not None
+        else:
+            hidden = first.forward(groups[1], table.forward(groups[0], features))
+        assert features.labels is not None
+        loss = BinaryCrossentropy()(features.labels, last.forward(groups[2], hidden))
+    return float(loss), tape.gradients(loss)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_embedding_alone_agrees_with_the_two_layers(shared: bool) -> None:
+    _, first, last = _layers(dense=0)
+    table = Embedding([VALUES] * FIELDS, DIM)
+    features = _features(dense=0)
+    if shared:
+        features = replace(features, ids=features.ids % VALUES)
+    expected_loss, expected = _embedding_step(table, first, last, features, False)
+    loss, found = _embedding_step(table, first, last, features, True)
+    assert loss == pytest.approx(expected_loss, rel=1e-6)
+    for variable in [*table.variables, *first.variables, *last.variables]:
+        ours, theirs = found.of(variable), expected.of(variable)
+        np.testing.assert_allclose(ours.gradient, theirs.gradient, rtol=1e-4, atol=1e-6)
