@@ -77,7 +77,7 @@ def fit(
         logs = totals.logs()
         if validation_data is not None:
             held_out = model.evaluate(validation_data, batch_size=batch_size, verbose=0)
-            measured = {"loss", *(metric.name for metric in model.metrics)}
+            measured = ["loss", *(metric.name for metric in model.metrics)]
             logs |= {f"val_{name}": held_out[name] for name in measured}
         history.add(epoch, logs)
         calls.epoch_end(epoch, logs)
