@@ -1,0 +1,148 @@
+"""A local cluster leaves nothing behind, however the program that made it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+import pstrain as ps
+
+DEADLINE_S = 60.0
+
+PROGRAM = """
+import json, sys
+import numpy as np
+import dataservice as ds
+import pstrain as ps
+
+with ps.LocalCluster(workers=1, ps=1, data_workers=1) as cluster:
+    strategy = ps.ParameterServerStrategy(cluster.resolver)
+    with strategy.scope():
+        schema = ps.FeatureSchema(dense=["x"], categorical={"c": ps.Category(8)}, label="label")
+        model = ps.models.WideDeep(schema, dim=2, hidden=(4,))
+        model.compile(ps.optimizers.SGD(0.1))
+    rows = {"x": np.ones(500, np.float32), "c": np.arange(500) % 8, "label": np.arange(500) % 2}
+    data = ds.Dataset.from_numpy(rows).repeat().batch(50)
+    remote = data.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service)
+
+    class Tell(ps.callbacks.Callback):
+        def on_train_batch_end(self, steps, logs):
+            if steps == 40:
+                print(json.dumps(cluster.status()), flush=True)
+
+    model.fit(remote, steps_per_epoch=1_000_000, callbacks=[Tell()], verbose=0)
+"""
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"waited {DEADLINE_S} s for {what}"
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def is_free(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port)))
+        except OSError:
+            return False
+    return True
+
+
+def shared_memory() -> set[str]:
+    folder = pathlib.Path("/dev/shm")
+    return {path.name for path in folder.iterdir()} if folder.exists() else set()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_when_training_is_cut_short(number: signal.Signals) -> None:
+    before = shared_memory()
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert program.stdout is not None
+        tasks = json.loads(program.stdout.readline())
+        assert {task["role"] for task in tasks} == {"dispatcher", "data_worker", "ps", "worker"}
+        assert all(task["alive"] for task in tasks)
+        program.send_signal(number)
+        program.communicate(timeout=DEADLINE_S)
+    finally:
+        program.kill()
+    wait_until(lambda: not any(is_running(task["pid"]) for task in tasks), "the processes to end")
+    wait_until(lambda: all(is_free(task["address"]) for task in tasks), "the ports to be free")
+    assert shared_memory() <= before
+
+
+def test_a_task_can_be_killed_and_started_again_on_its_address() -> None:
+    with ps.LocalCluster(workers=1, ps=1, data_workers=1) as cluster:
+        before = {task["role"]: task for task in cluster.status()}
+        for role in ("worker", "ps", "data_worker", "dispatcher"):
+            cluster.kill(role)
+            assert not is_running(before[role]["pid"])
+            cluster.restart(role)
+        after = {task["role"]: task for task in cluster.status()}
+        assert all(after[role]["address"] == before[role]["address"] for role in before)
+        assert all(after[role]["pid"] != before[role]["pid"] for role in before)
+        pids = [task["pid"] for task in after.values()]
+        log_dir = cluster.log_dir
+        assert os.path.isdir(log_dir)
+    cluster.close()
+    assert not any(is_running(pid) for pid in pids)
+    assert not os.path.exists(log_dir)
+
+
+def test_what_is_not_there_is_named() -> None:
+    with pytest.raises(ValueError, match="workers must be an integer of at least 1, got 0"):
+        ps.LocalCluster(workers=0)
+    with ps.LocalCluster(workers=1, ps=1, data_workers=0) as cluster:
+        with pytest.raises(KeyError, match="no ps:3"):
+            cluster.kill("ps", 3)
+        with pytest.raises(KeyError, match="data_workers=0"):
+            _ = cluster.service
+
+
+def test_a_port_in_use_is_an_error_that_names_it() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for job in ("worker", "ps"):
+            done = subprocess.run(
+                [sys.executable, "-m", "pstrain", "server", "--job", job, "--port", str(port)],
+                capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+            )  # fmt: skip
+            assert done.returncode != 0
+            assert str(port) in done.stderr
+            assert "Traceback" not in done.stderr
+
+
+def test_an_address_for_all_the_world_must_be_asked_for() -> None:
+    arguments = ["server", "--job", "ps", "--host", "0.0.0.0", "--port", "0"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pstrain", *arguments],
+        capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "--insecure-network" in done.stderr
