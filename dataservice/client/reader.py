@@ -366,6 +366,11 @@ class ServiceReader:
         self._buffer.close()
         self._release()
         self._connection.close()
+        # A thread inside the transport can take the process with it when the interpreter goes.
+        deadline_s = time.monotonic() + RELEASE_TIMEOUT_S
+        self._thread.stop(RELEASE_TIMEOUT_S)
+        for stream in streams:
+            stream.stop(max(0.0, deadline_s - time.monotonic()))
 
     def _release(self) -> None:
         with self._lock:

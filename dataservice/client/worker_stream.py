@@ -103,8 +103,8 @@ class WorkerStream:
     def is_dropped(self) -> bool:
         return self._dropped
 
-    def join(self, timeout_s: float) -> bool:
-        """Waits for the thread after `drop`."""
+    def stop(self, timeout_s: float) -> bool:
+        """After `drop`: waits for the thread, unless it is the caller's own."""
         return self._thread.stop(timeout_s)
 
     def _run(self, _stop: threading.Event) -> None:

@@ -20,6 +20,7 @@ from dataservice.worker.leases import Grant, Lease
 
 _ATTEMPT_MARGIN_S = 10.0
 _SHORT_TIMEOUT_S = 5.0
+_LEAVE_TIMEOUT_S = 1.0
 
 
 class DispatcherLink:
@@ -54,6 +55,11 @@ class DispatcherLink:
             attempt_timeout_s=max(_SHORT_TIMEOUT_S, 2 * self._heartbeat_s),
             should_stop=should_stop,
         )
+
+    def leave(self, worker_id: str) -> None:
+        """Says that the worker stops, so that nobody waits for its lease; tried once."""
+        request = pb.WorkerHeartbeatRequest(worker_id=worker_id, leaving=True)
+        self._liveness.call("WorkerHeartbeat", request, timeout_s=_LEAVE_TIMEOUT_S)
 
     def get_dataset(self, dataset_id: str) -> pb.GetDatasetReply:
         """A registered plan; NotFoundError for an unknown id."""

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from dataservice.errors import CancelledError, NotFoundError
+from dataservice.errors import CancelledError, DataServiceError, NotFoundError
 from dataservice.runtime.threads import StoppableThread
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.worker.control import DispatcherLink
@@ -48,6 +48,15 @@ class Membership:
     def stop(self) -> None:
         """Stops heartbeats without waiting for one under way. Idempotent."""
         self._thread.request_stop()
+
+    def leave(self) -> None:
+        """After `stop`: takes leave of the dispatcher, if it is there."""
+        if not self._service.worker_id:
+            return
+        try:
+            self._link.leave(self._service.worker_id)
+        except DataServiceError as error:
+            logger.info("left without telling the dispatcher: %s", error)
 
     def join(self, timeout_s: float) -> None:
         """Waits for the thread after `stop`."""

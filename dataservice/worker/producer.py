@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from dataservice.errors import CancelledError, DeadlineExceededError
+from dataservice.errors import CancelledError, DeadlineExceededError, UnavailableError
 from dataservice.runtime.checksum import checksum
 from dataservice.runtime.frames import Compression, encode_batch
 from dataservice.runtime.threads import BoundedQueue, StoppableThread
@@ -91,7 +92,9 @@ class FrameBuffer:
         self._queue.close()
 
     def discard(self) -> None:
-        """Drops all and wakes everybody."""
+        """Drops all and wakes everybody; a reader must not take that for the end."""
+        if not self._queue.closed:
+            self._failure = UnavailableError("the worker gave the stream up")
         self._queue.close(discard=True)
 
 
@@ -159,6 +162,11 @@ class WindowProducer:
 
     def is_closed(self) -> bool:
         return self._closed
+
+    def join(self, deadline_s: float) -> None:
+        """After `close`: waits for the threads until this time of the monotonic clock."""
+        for thread in self._threads:
+            thread.stop(max(0.0, deadline_s - time.monotonic()))
 
     def _compute(self, _stop: threading.Event) -> None:
         while (ticket := self._next_ticket()) is not None:
@@ -304,6 +312,10 @@ class TaskProducer:
 
     def is_closed(self) -> bool:
         return self._closed
+
+    def join(self, deadline_s: float) -> None:
+        """After `close`: waits for the thread until this time of the monotonic clock."""
+        self._thread.stop(max(0.0, deadline_s - time.monotonic()))
 
     def note_drained(self) -> None:
         """A reader was told the end; the first one reports the task as finished."""

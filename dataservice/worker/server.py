@@ -119,6 +119,8 @@ class WorkerServer:
                 self._membership.stop()
             if self._service is not None:
                 self._service.stop()
+            if self._membership is not None:
+                self._membership.leave()
             if self._link is not None:
                 self._link.close()
             if self._flight is not None:

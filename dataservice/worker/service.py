@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import OrderedDict
 from typing import Any, Protocol
 
@@ -33,6 +34,7 @@ from dataservice.worker.task import Pipeline
 logger = logging.getLogger(__name__)
 
 KEEPALIVE_S = 1.0
+STOP_TIMEOUT_S = 2.0
 MAX_PIPELINES = 64
 
 
@@ -94,12 +96,16 @@ class WorkerService:
             )
 
     def stop(self) -> None:
-        """Gives everything up and refuses new streams. Idempotent."""
+        """Gives everything up and refuses new streams. Idempotent, bounded."""
         with self._lock:
             self._stopped = True
             producers = self._forget(set(self._iterations()))
         for producer in producers:
             producer.close()
+        # A thread that computes while the interpreter goes down can take the process with it.
+        deadline_s = time.monotonic() + STOP_TIMEOUT_S
+        for producer in producers:
+            producer.join(deadline_s)
 
     def is_stopped(self) -> bool:
         return self._stopped

@@ -136,6 +136,20 @@ def test_off_ends_although_a_worker_died(cluster: ProcessCluster) -> None:
     assert len(got) <= 4_000
 
 
+def test_off_does_not_wait_for_a_worker_that_left(tmp_path: pathlib.Path) -> None:
+    with process_cluster(tmp_path / "logs", workers=2) as cluster:
+        remote = ds.Dataset.range(2_000).batch(10).distribute(OFF, cluster.target)
+        with iter(remote) as iterator:
+            got = ids_of(next(iterator))
+            leaving = threading.Thread(target=cluster.workers[0].terminate)
+            began_s = time.monotonic()
+            leaving.start()
+            got += [i for batch in iterator for i in ids_of(batch)]
+            leaving.join(20)
+    assert set(got) == set(range(2_000))
+    assert time.monotonic() - began_s < 5
+
+
 READER = """
     import sys
     import dataservice as ds
@@ -228,10 +242,12 @@ def test_a_worker_stops_cleanly_on_sigterm(cluster: ProcessCluster, dataset: ds.
         for _ in range(20):
             got += ids_of(next(iterator))
         stopping = threading.Thread(target=cluster.workers[0].terminate)
+        began_s = time.monotonic()
         stopping.start()
         for batch in iterator:
             got += ids_of(batch)
         stopping.join(20)
+    assert time.monotonic() - began_s < 8
     assert cluster.workers[0].returncode == 0
     assert_every_row_once(got)
 

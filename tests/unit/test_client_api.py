@@ -1,0 +1,111 @@
+"""Arguments of distribute and from_dataset_id: what is wrong is said before anything is reached."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import dataservice as ds
+from dataservice.client.reader import DEFAULT_BUFFERED_ELEMENTS
+from dataservice.client.source import ServiceSource
+from dataservice.dataset.plan import decode_plan, encode_plan
+from dataservice.errors import InvalidArgumentError, UnimplementedError
+
+TARGET = "127.0.0.1:5050"
+
+
+def distribute(**arguments: Any) -> Any:
+    return ds.distribute(
+        **{"processing_mode": ds.ShardingPolicy.DYNAMIC, "service": TARGET, **arguments}
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"processing_mode": "sometimes"}, "'sometimes'"),
+        ({"processing_mode": 1}, "processing_mode must be a ShardingPolicy"),
+        ({"service": 5050}, "must be a string"),
+        ({"service": ""}, "must not be empty"),
+        ({"service": "a://b://c"}, "Malformed"),
+        ({"job_name": ""}, "`job_name` must not be empty"),
+        ({"job_name": 3}, "`job_name` must be a string"),
+        ({"consumer_index": 0}, "go together"),
+        ({"max_outstanding_requests": 0}, "must be positive or AUTOTUNE"),
+        ({"max_outstanding_requests": True}, "must be positive or AUTOTUNE"),
+        ({"max_outstanding_requests": -2}, "must be positive or AUTOTUNE"),
+        ({"compression": "SNAPPY"}, "Invalid `compression` argument: 'SNAPPY'"),
+        ({"target_workers": "NEAR"}, "Unrecognized target workers 'NEAR'"),
+        ({"data_transfer_protocol": "pigeon"}, "'pigeon'"),
+        ({"delivery": "perhaps"}, "'perhaps'"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        distribute(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"processing_mode": ds.ShardingPolicy.FILE}, r"FILE.*DYNAMIC"),
+        ({"processing_mode": ds.ShardingPolicy.HINT}, "HINT"),
+        ({"consumer_index": 0, "num_consumers": 2}, "coordinated reads"),
+        ({"cross_trainer_cache": object()}, "cross_trainer_cache"),
+        ({"ordered": True}, "ordered=True"),
+    ],
+)
+def test_what_is_not_offered_says_so(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnimplementedError, match=message):
+        distribute(**arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"processing_mode": "distributed_epoch"},
+        {"processing_mode": "parallel_epochs"},
+        {"service": ("grpc", TARGET)},
+        {"service": f"grpc://{TARGET}"},
+        {"max_outstanding_requests": -1},
+        {"max_outstanding_requests": 4, "target_workers": "any", "compression": None},
+        {"data_transfer_protocol": "grpc", "delivery": "at_most_once"},
+    ],
+)
+def test_right_arguments_reach_for_nothing_before_they_are_applied(
+    arguments: dict[str, Any],
+) -> None:
+    assert callable(distribute(**arguments))
+
+
+def test_from_dataset_id_checks_before_it_asks() -> None:
+    with pytest.raises(InvalidArgumentError, match="job_name"):
+        ds.from_dataset_id(ds.ShardingPolicy.DYNAMIC, TARGET, "1000", job_name="")
+
+
+def test_only_datasets_can_be_registered() -> None:
+    with pytest.raises(InvalidArgumentError, match="got list"):
+        ds.register_dataset(TARGET, [1, 2, 3])  # type: ignore[arg-type]
+
+
+def source(**fields: Any) -> ServiceSource:
+    schema = ds.Dataset.range(1).schema
+    return ServiceSource(
+        **{"target": TARGET, "dataset_id": "1000", "policy": 1, "schema": schema, **fields}
+    )
+
+
+def test_a_source_is_a_plan_like_any_other() -> None:
+    decoded = decode_plan(encode_plan(source(job_name="train", is_batched=True)))
+    assert isinstance(decoded, ServiceSource)
+    assert decoded.job_name == "train"
+    assert decoded.batched
+    assert decoded.max_elements == DEFAULT_BUFFERED_ELEMENTS
+
+
+def test_only_no_and_endless_elements_are_known_of_a_shared_job() -> None:
+    assert source(elements=0).cardinality() == 0
+    assert source(elements=-1).cardinality() == ds.INFINITE_CARDINALITY
+    assert source(elements=10).cardinality() == ds.UNKNOWN_CARDINALITY
