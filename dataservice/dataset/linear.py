@@ -24,6 +24,7 @@ from dataservice.dataset.operators import (
     Shuffle,
     Skip,
     Take,
+    Unbatch,
 )
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.optimise import optimise
@@ -137,6 +138,8 @@ def _linear(node: Node) -> Linear:
         return _repeated(node)
     if isinstance(node, Batch):
         return _batched(node)
+    if isinstance(node, Unbatch):
+        return _unbatched(node)
     if isinstance(node, Take | Skip):
         return _limited(node)
     if isinstance(node, Shuffle):
@@ -198,6 +201,13 @@ def _batched(node: Batch) -> Linear:
     if linear.tail:
         _refuse(node, "its input is in batches already")
     return dataclasses.replace(linear, tail=(_detached(node, batched=False),))
+
+
+def _unbatched(node: Unbatch) -> Linear:
+    linear = _linear(node.input)
+    if len(linear.tail) != 1 or linear.drop_remainder:
+        _refuse(node, "it takes batches apart, which form only after the division")
+    return dataclasses.replace(linear, tail=())
 
 
 def _repeated(node: Repeat) -> Linear:

@@ -109,3 +109,14 @@ class OperatorMethods:
     def prefetch(self, buffer_size: int) -> Self:
         """Reads up to `buffer_size` record batches ahead on a thread."""
         return self._over(ops.Prefetch(self._node, buffer_size))
+
+    def shard(self, num_shards: int, index: int) -> Self:
+        """Every `num_shards`-th element, from number `index` on.
+
+        SHARD_HINT for both lets a service fill them in.
+        """
+        return self._over(ops.Shard(self._node, num_shards, index))
+
+    def unbatch(self) -> Self:
+        """Makes the rows of the batches the elements again."""
+        return self._over(ops.Unbatch(self._node))

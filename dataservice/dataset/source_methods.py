@@ -6,7 +6,8 @@ Invariant: calling one of them touches no file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
@@ -14,8 +15,11 @@ import pyarrow as pa
 from dataservice.dataset.columns import from_numpy
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.node import Node
+from dataservice.dataset.operators import Shuffle
 from dataservice.dataset.sources import (
     CsvSource,
+    FileListSource,
+    GeneratorSource,
     IpcSource,
     JsonSource,
     ParquetSource,
@@ -25,6 +29,7 @@ from dataservice.dataset.sources import (
 from dataservice.errors import InvalidArgumentError
 
 Paths: TypeAlias = "str | Sequence[str]"
+_ALL_FILES = 1 << 40
 
 
 class SourceMethods:
@@ -117,3 +122,39 @@ class SourceMethods:
         in use, or say `memory_map=False`.
         """
         return cls(IpcSource(paths, columns, memory_map, storage_options))  # type: ignore[arg-type]
+
+    @classmethod
+    def from_generator(
+        cls,
+        fn: Callable[[], Iterable[Any]] | str,
+        schema: pa.Schema,
+        *,
+        format: str | None = None,
+    ) -> Self:
+        """What the iterable that `fn()` returns yields: dicts of one row, which is slow, dicts of
+        arrays (format="numpy"), or record batches and tables (format="arrow").
+
+        A saved position is reached by running it again, so it must yield the same each time.
+        """
+        return cls(GeneratorSource(fn, schema, format))  # type: ignore[arg-type]
+
+    @classmethod
+    def list_files(
+        cls,
+        pattern: Paths,
+        shuffle: bool = False,
+        seed: int | None = None,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """The files that one or several patterns match, in a string column `path`.
+
+        Sorted, or in an order that depends on the seed and the epoch.
+        """
+        if not isinstance(shuffle, bool):
+            raise InvalidArgumentError(f"shuffle must be True or False, got {shuffle!r}")
+        source = FileListSource(pattern, storage_options)  # type: ignore[arg-type]
+        if not shuffle:
+            return cls(source)
+        drawn = secrets.randbits(63) if seed is None else None
+        return cls(Shuffle(source, _ALL_FILES, seed, drawn))

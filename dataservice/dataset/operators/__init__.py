@@ -9,8 +9,10 @@ from dataservice.dataset.operators.map import FlatMap, Map
 from dataservice.dataset.operators.prefetch import Prefetch
 from dataservice.dataset.operators.repeat import Repeat
 from dataservice.dataset.operators.select import Rename, Select
+from dataservice.dataset.operators.shard import Shard
 from dataservice.dataset.operators.shuffle import Shuffle
 from dataservice.dataset.operators.take import Skip, Take
+from dataservice.dataset.operators.unbatch import Unbatch
 from dataservice.dataset.operators.with_column import WithColumn
 
 __all__ = [
@@ -27,8 +29,10 @@ __all__ = [
     "Repeat",
     "RowOperator",
     "Select",
+    "Shard",
     "Shuffle",
     "Skip",
     "Take",
+    "Unbatch",
     "WithColumn",
 ]

@@ -2,6 +2,8 @@
 
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.sources.csv import CsvSource
+from dataservice.dataset.sources.file_list import FileListSource
+from dataservice.dataset.sources.generator import GeneratorSource
 from dataservice.dataset.sources.ipc import IpcSource
 from dataservice.dataset.sources.json import JsonSource
 from dataservice.dataset.sources.parquet import ParquetSource
@@ -10,6 +12,8 @@ from dataservice.dataset.sources.table import TableSource
 
 __all__ = [
     "CsvSource",
+    "FileListSource",
+    "GeneratorSource",
     "IpcSource",
     "JsonSource",
     "ParquetSource",

@@ -1,0 +1,101 @@
+"""The operator that keeps every n-th element. An element is a row, or a batch after `batch`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from dataservice.dataset.node import register_node
+from dataservice.dataset.operators.base import Operator, integer_at_least
+from dataservice.dataset.stream import BatchStream, RunContext, State
+from dataservice.errors import FailedPreconditionError, InvalidArgumentError
+from dataservice.vocabulary import SHARD_HINT
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class Shard(Operator):
+    """The elements whose number leaves the remainder `index` when divided by `num_shards`.
+
+    SHARD_HINT for both stands for values that a service fills in.
+    """
+
+    kind: ClassVar[str] = "shard"
+    num_shards: int
+    index: int
+
+    def __post_init__(self) -> None:
+        if self.is_hint:
+            return
+        if SHARD_HINT in (self.num_shards, self.index):
+            raise InvalidArgumentError(
+                "shard takes SHARD_HINT for both num_shards and index or for neither, got "
+                f"num_shards={self.num_shards!r}, index={self.index!r}"
+            )
+        shards = integer_at_least(self.num_shards, 1, "shard num_shards")
+        index = integer_at_least(self.index, 0, "shard index")
+        if index >= shards:
+            raise InvalidArgumentError(
+                f"shard index must be below num_shards, got index={index} of {shards}"
+            )
+        object.__setattr__(self, "num_shards", shards)
+        object.__setattr__(self, "index", index)
+
+    @property
+    def is_hint(self) -> bool:
+        """Whether a service is to fill in number and index."""
+        return self.num_shards == self.index == SHARD_HINT
+
+    def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:  # noqa: ARG002
+        if self.is_hint:
+            raise FailedPreconditionError(
+                "shard(SHARD_HINT, SHARD_HINT) has no meaning outside of a service; distribute "
+                "the dataset with ShardingPolicy.HINT, or give numbers"
+            )
+        return _ShardStream(stream, self.num_shards, self.index, whole_batches=self.batched)
+
+    def cardinality(self) -> int:
+        elements = self.input.cardinality()
+        if elements < 0 or self.is_hint:
+            return elements
+        return max(0, -(-(elements - self.index) // self.num_shards))
+
+
+class _ShardStream(BatchStream):
+    def __init__(
+        self, stream: BatchStream, shards: int, index: int, *, whole_batches: bool
+    ) -> None:
+        self._stream = stream
+        self._shards = shards
+        self._skip = index  # elements to leave out before the next that is kept
+        self._whole_batches = whole_batches
+
+    def __next__(self) -> pa.RecordBatch:
+        while True:
+            batch = next(self._stream)
+            elements = 1 if self._whole_batches else batch.num_rows
+            first = self._skip
+            if first >= elements:
+                self._skip -= elements
+                continue
+            kept = range(first, elements, self._shards)
+            self._skip = kept[-1] + self._shards - elements
+            if self._whole_batches or self._shards == 1:
+                return batch
+            return batch.take(pa.array(np.arange(first, elements, self._shards)))
+
+    def state(self) -> State:
+        return {"input": self._stream.state(), "skip": self._skip}
+
+    def restore(self, state: State) -> None:
+        self._stream.restore(state["input"])
+        self._skip = int(state["skip"])
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def location(self) -> str:
+        return self._stream.location()

@@ -1,0 +1,43 @@
+"""The operator that makes the rows of batches the elements again. It copies nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from dataservice.dataset.node import UNKNOWN_CARDINALITY, register_node
+from dataservice.dataset.operators.base import Operator
+from dataservice.dataset.operators.batch import Batch
+from dataservice.dataset.stream import BatchStream, RunContext
+from dataservice.errors import InvalidArgumentError
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class Unbatch(Operator):
+    """The rows of the batches, in order."""
+
+    kind: ClassVar[str] = "unbatch"
+
+    def __post_init__(self) -> None:
+        if not self.input.batched:
+            raise InvalidArgumentError(
+                "unbatch takes a dataset of batches, this one is of rows already; leave it out, "
+                "or use flat_map to make several rows of one"
+            )
+
+    @property
+    def batched(self) -> bool:
+        return False
+
+    def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:  # noqa: ARG002
+        return stream
+
+    def cardinality(self) -> int:
+        inner = self.input
+        if inner.cardinality() <= 0 and inner.cardinality() != UNKNOWN_CARDINALITY:
+            return inner.cardinality()
+        if not isinstance(inner, Batch) or inner.input.batched:
+            return UNKNOWN_CARDINALITY
+        rows = inner.input.cardinality()
+        return rows - rows % inner.rows if rows > 0 and inner.drop_remainder else rows

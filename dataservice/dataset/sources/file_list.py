@@ -1,0 +1,70 @@
+"""The source of file names: one row per file that a pattern matches.
+
+Invariant: names come in the order of the patterns, each pattern's matches sorted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator, Iterator, Mapping
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from dataservice.dataset.node import register_node
+from dataservice.dataset.sources.base import Source
+from dataservice.dataset.sources.files import check_paths, check_storage_options, find_files
+from dataservice.dataset.stream import CHUNK_ROWS, RunContext
+from dataservice.sharding import Split
+
+_SCHEMA = pa.schema([("path", pa.string())])
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class FileListSource(Source):
+    """The paths that match, in a string column `path`; a directory stands for all files below."""
+
+    kind: ClassVar[str] = "list_files"
+    patterns: tuple[str, ...]
+    storage_options: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "patterns", check_paths(self.patterns, "list_files"))
+        check_storage_options(self.storage_options)
+
+    def _paths(self) -> Iterator[str]:
+        return (file.path for file in find_files(self.patterns, ("",), self.storage_options))
+
+    def splits(self) -> Iterator[Split]:
+        # A split is the name itself, so that every machine lists what the planning one found.
+        return (Split(path=path, stop=1, rows=1) for path in self._paths())
+
+    def sequence(self) -> Iterator[Split]:
+        yield Split()
+
+    def read(
+        self,
+        split: Split,
+        first_row: int,
+        context: RunContext,  # noqa: ARG002
+    ) -> Generator[pa.RecordBatch, None, None]:
+        paths = list(self._paths()) if split.path is None else [split.path]
+        for first in range(first_row, len(paths), CHUNK_ROWS):
+            column = pa.array(paths[first : first + CHUNK_ROWS], pa.string())
+            yield pa.RecordBatch.from_arrays([column], schema=_SCHEMA)
+
+    def empty(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([], schema=_SCHEMA)
+
+    def sample(self, context: RunContext) -> pa.RecordBatch:  # noqa: ARG002
+        return pa.RecordBatch.from_pylist([{"path": path} for path in self._first()], _SCHEMA)
+
+    def _first(self) -> list[str]:
+        path = next(self._paths(), None)
+        return [] if path is None else [path]
+
+    def describe(self, split: Split, first_row: int, end_row: int) -> str:
+        if split.path is not None:
+            return f"the name {split.path}"
+        return f"names {first_row}..{end_row - 1} of {list(self.patterns)}"

@@ -1,0 +1,175 @@
+"""The source of what a user's Python generator yields.
+
+One split: a position is reached again by running the generator from its beginning and leaving out
+rows, so it must yield the same each time. Invariant: all chunks have the declared schema.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+
+from dataservice.dataset.columns import (
+    check_names,
+    conform,
+    from_numpy,
+    plain_batch,
+    plain_schema,
+)
+from dataservice.dataset.function import Function, call_user
+from dataservice.dataset.node import register_node
+from dataservice.dataset.sources.base import Source
+from dataservice.dataset.stream import RunContext
+from dataservice.errors import InvalidArgumentError, SchemaError
+from dataservice.sharding import Split
+
+_CHUNK_ROWS: Final = 1_024
+_WHAT: Final = "the columns that the generator yielded"
+_FORMATS: Final = ("rows", "numpy", "arrow")
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class GeneratorSource(Source):
+    """Rows of the iterable that a function returns; `format` None tells it from the first item."""
+
+    kind: ClassVar[str] = "generator"
+    function: Function
+    schema: pa.Schema
+    format: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "function", Function.of(self.function, "from_generator"))
+        if self.function.expression is not None:
+            raise InvalidArgumentError(
+                f"from_generator takes a function that returns an iterable, got the expression "
+                f"{self.function.expression!r}"
+            )
+        if not isinstance(self.schema, pa.Schema) or not len(self.schema):
+            raise InvalidArgumentError(
+                f"from_generator needs schema=, a pyarrow.Schema with columns, got {self.schema!r}"
+            )
+        object.__setattr__(self, "schema", plain_schema(self.schema))
+        if self.format not in (None, *_FORMATS):
+            raise InvalidArgumentError(
+                f"format must be one of {list(_FORMATS)}, or None to tell it from what the "
+                f"generator yields, got {self.format!r}"
+            )
+
+    @property
+    def counts_rows(self) -> bool:
+        return False
+
+    def splits(self) -> Iterator[Split]:
+        yield Split()
+
+    def read(
+        self, split: Split, first_row: int, context: RunContext
+    ) -> Generator[pa.RecordBatch, None, None]:
+        function = self.function.load(context.allow_functions)
+        row = 0
+
+        def location() -> str:
+            return self.describe(split, row, row + 1)
+
+        items = call_user(lambda _: iter(function()), None, "from_generator", location)
+        for batch in self._batches(items, location):
+            row += batch.num_rows
+            fresh = min(row - first_row, batch.num_rows)
+            if fresh > 0:
+                yield batch.slice(batch.num_rows - fresh)
+
+    def _batches(
+        self, items: Iterator[Any], location: Callable[[], str]
+    ) -> Iterator[pa.RecordBatch]:
+        def take(count: int) -> list[Any]:
+            return call_user(  # type: ignore[no-any-return]
+                lambda _: list(itertools.islice(items, count)), None, "from_generator", location
+            )
+
+        taken = take(1)
+        form = self.format or (_form_of(taken[0], self.schema) if taken else "rows")
+        while taken:
+            if form == "rows":
+                yield self._of_rows(taken)
+                taken = take(_CHUNK_ROWS)
+                continue
+            batch = self._of_columns(taken[0], form)
+            if batch.num_rows:
+                yield batch
+            taken = take(1)
+
+    def _of_rows(self, rows: list[Any]) -> pa.RecordBatch:
+        names = self.schema.names
+        for row in rows:
+            if not isinstance(row, Mapping):
+                raise SchemaError(
+                    f"the generator must yield a dict with the keys {names} for every row; "
+                    f"it yielded {row!r:.200}"
+                )
+            if row.keys() != set(names):
+                check_names(list(row), names, what="the rows that the generator yielded")
+        try:
+            arrays = [pa.array([row[f.name] for row in rows], f.type) for f in self.schema]
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            raise SchemaError(
+                f"a value that the generator yielded does not fit {self.schema.to_string()!r}: "
+                f"{error}"
+            ) from error
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _of_columns(self, item: Any, form: str) -> pa.RecordBatch:
+        if form == "arrow":
+            if isinstance(item, pa.Table):
+                item = item.combine_chunks()
+                chunks = item.to_batches()
+                item = chunks[0] if chunks else self.empty()
+            if isinstance(item, pa.RecordBatch):
+                return conform(
+                    plain_batch(item, plain_schema(item.schema)), self.schema, what=_WHAT
+                )
+        elif isinstance(item, Mapping):
+            return from_numpy(item, self.schema, what=_WHAT)
+        raise SchemaError(
+            f"a generator of format {form!r} yielded {type(item).__name__}; "
+            "it must yield one kind of thing: rows, dicts of arrays, or record batches"
+        )
+
+    def empty(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([], schema=self.schema)
+
+    def sample(self, context: RunContext) -> pa.RecordBatch:  # noqa: ARG002
+        return self.empty()
+
+    def describe(self, split: Split, first_row: int, end_row: int) -> str:  # noqa: ARG002
+        return f"rows {first_row}..{end_row - 1} of the generator {self.function.name}"
+
+
+def _form_of(item: Any, schema: pa.Schema) -> str:
+    """How a generator's items are given, told by one that has the columns of the schema."""
+    if isinstance(item, pa.RecordBatch | pa.Table):
+        return "arrow"
+    if not isinstance(item, Mapping):
+        return "rows"
+    for field in schema:
+        value = item.get(field.name)
+        if value is None:
+            continue
+        depth, kind = 0, field.type
+        while pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+            depth, kind = depth + 1, kind.value_type
+        return "numpy" if _depth(value) > depth else "rows"
+    return "rows"
+
+
+def _depth(value: Any) -> int:
+    if isinstance(value, np.ndarray | pa.Array | pa.ChunkedArray):
+        return int(np.ndim(value))
+    if isinstance(value, list | tuple):
+        return 1 + (_depth(value[0]) if value else 0)
+    return 0
