@@ -14,14 +14,30 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dataservice import Dataset, col
-from pstrain.demo.flights import LABEL, NUMERIC
+from pstrain.demo.flights import LABEL, NUMERIC, WEATHER
 from pstrain.features import Category, FeatureSchema
 
 _KNOTS = 256
+_SPREAD = 3.4
 
 # Ids as they are, and hashed ones with room enough that collisions are rare.
 _PLAIN = {"month": 13, "weekday": 7, "hour": 24, "minute": 60}
 _HASHED = {"carrier": 2**10, "origin": 2**8, "dest": 2**12, "tailnum": 2**16, "flight": 2**14}
+
+# Columns that say more together than each alone.
+_CROSSES = (
+    ("origin", "hour"),
+    ("carrier", "hour"),
+    ("dest", "hour"),
+    ("carrier", "dest"),
+    ("carrier", "origin", "dest"),
+    ("origin", "month"),
+    ("carrier", "month"),
+    ("dest", "month"),
+)
+_CROSS_BUCKETS = 2**15
+_KEYS = 2**40
+_BINS = 8
 
 _CIRCLES = ("month_sin", "month_cos", "wind_sin", "wind_cos")
 DENSE = (*NUMERIC, "clock", *_CIRCLES)
@@ -31,7 +47,10 @@ Knots = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 def schema() -> FeatureSchema:
     """What the model reads of the rows that :func:`operators` makes."""
-    categorical = {name: Category(size, hashed=False) for name, size in (_PLAIN | _HASHED).items()}
+    sizes = _PLAIN | _HASHED
+    sizes |= {_bin(name): _BINS for name in WEATHER}
+    sizes |= {"_".join(names): _CROSS_BUCKETS for names in _CROSSES}
+    categorical = {name: Category(size, hashed=False) for name, size in sizes.items()}
     return FeatureSchema(dense=DENSE, categorical=categorical, label=LABEL)
 
 
@@ -41,17 +60,32 @@ def operators(flights: Dataset, ranks: Ranks) -> Dataset:
         "clock", ((col("hour") + col("minute") / 60.0 - 13.0) / 5.0).cast("float32")
     )
     rows = rows.map(ranks, format="arrow")
+    for names in _CROSSES:
+        rows = rows.with_column("_".join(names), _cross(names))
     for name, buckets in _HASHED.items():
         rows = rows.with_column(name, col(name).hash(buckets))
-    return rows.select([LABEL, *DENSE, *_PLAIN, *_HASHED])
+    features = schema()
+    return rows.select([LABEL, *features.dense, *features.categorical])
+
+
+def _cross(names: Sequence[str]) -> Any:
+    """Bucket of several columns' values together."""
+    key = col(names[0]).hash(_KEYS)
+    for name in names[1:]:
+        key = (key * 31 + col(name).hash(_KEYS)).hash(_KEYS)
+    return key.hash(_CROSS_BUCKETS)
+
+
+def _bin(name: str) -> str:
+    return f"{name}_bin"
 
 
 class Ranks:
-    """Replaces numeric columns by their rank among the training rows, and adds circles.
+    """Replaces numeric columns by their rank among the training rows; adds circles and bins.
 
     Ranks are evened out over [-1.7, 1.7], which has a standard deviation near 1: no outlier and no
     unit matters any more. An unknown value becomes 0, the middle. Month and wind direction also
-    come as sine and cosine, since December is next to January.
+    come as sine and cosine, since December is next to January, and the weather in bins of ranks.
     """
 
     def __init__(self, knots: Mapping[str, Knots]) -> None:
@@ -67,7 +101,10 @@ class Ranks:
         month = np.deg2rad(_floats(columns["month"]) * 30.0)
         wind = np.deg2rad(_floats(columns["wind_dir"]))
         for name, (values, ranks) in self.knots.items():
-            columns[name] = _column(np.interp(_floats(columns[name]), values, ranks))
+            found = np.interp(_floats(columns[name]), values, ranks)
+            columns[name] = _column(found)
+            if name in WEATHER:
+                columns[_bin(name)] = _bins(found)
         circles = (np.sin(month), np.cos(month), np.sin(wind), np.cos(wind))
         columns |= {name: _column(value) for name, value in zip(_CIRCLES, circles, strict=True)}
         return pa.RecordBatch.from_pydict(columns)
@@ -80,7 +117,14 @@ def _knots(values: NDArray[np.float32]) -> Knots:
         return np.zeros(1, np.float32), np.zeros(1, np.float32)
     middle = (np.cumsum(counts) - counts / 2) / counts.sum()
     kept = np.unique(np.linspace(0, len(distinct) - 1, _KNOTS).round().astype(np.int64))
-    return distinct[kept].astype(np.float32), (3.4 * (middle[kept] - 0.5)).astype(np.float32)
+    return distinct[kept].astype(np.float32), (_SPREAD * (middle[kept] - 0.5)).astype(np.float32)
+
+
+def _bins(ranks: NDArray[np.float64]) -> pa.Array:
+    """Number of the bin of each rank, null for NaN."""
+    unknown = np.isnan(ranks)
+    share = np.where(unknown, 0.0, ranks) / _SPREAD + 0.5
+    return pa.array(np.clip(share * _BINS, 0, _BINS - 1).astype(np.int64), mask=unknown)
 
 
 def _floats(column: pa.Array) -> Any:

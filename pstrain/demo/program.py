@@ -150,7 +150,7 @@ class _Demo:
     def _model(self) -> Any:
         with self._coordinator.strategy.scope():
             model = ps.models.WideDeep(
-                features.schema(), dim=8, hidden=(64, 32), seed=self._config.seed
+                features.schema(), dim=16, hidden=(128, 64), seed=self._config.seed
             )
             model.compile(
                 ps.optimizers.Adagrad(LEARNING_RATE, initial_accumulator_value=_ACCUMULATOR),

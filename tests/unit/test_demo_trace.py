@@ -1,0 +1,29 @@
+"""What the demo notes of a training: losses of stretches, scores, examples."""
+
+from __future__ import annotations
+
+import pytest
+
+from pstrain.demo.trace import Trace
+
+
+def test_points_are_means_of_stretches_not_of_the_epoch_so_far() -> None:
+    trace = Trace()
+    trace.on_epoch_begin(0)
+    trace.on_train_batch_end(8, {"examples": 10_000.0, "loss": 0.6})
+    trace.on_train_batch_end(9, {"examples": 10_100.0, "loss": 0.6})
+    trace.on_train_batch_end(16, {"examples": 20_000.0, "loss": 0.5})
+    assert [point.loss for point in trace.losses] == [pytest.approx(0.6), pytest.approx(0.4)]
+
+
+def test_examples_add_up_over_epochs_and_scores_are_kept() -> None:
+    trace = Trace()
+    for epoch in range(2):
+        trace.on_epoch_begin(epoch)
+        trace.on_train_batch_end(8, {"examples": 500.0, "loss": 0.6})
+        trace.on_epoch_end(
+            epoch, {"examples": 500.0, "loss": 0.6, "val_auc": 0.7 + epoch, "val_loss": 0.5}
+        )
+    assert trace.examples == 1000
+    assert [point.auc for point in trace.tests] == [0.7, 1.7]
+    assert trace.tests[0].seconds <= trace.tests[1].seconds

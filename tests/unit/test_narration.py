@@ -1,0 +1,34 @@
+"""Standard output carries results only."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pstrain.narration import Narrator
+
+
+def test_with_json_only_the_closing_line_is_on_standard_output(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    narrator = Narrator(as_json=True)
+    narrator.say("working")
+    narrator.table("Result", [("AUC", "0.7")])
+    narrator.finish({"auc": 0.7})
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"auc": 0.7}
+    assert out.count("\n") == 1
+    assert "working" in err
+
+
+def test_without_json_all_is_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    narrator = Narrator()
+    narrator.say("working")
+    narrator.table("Result", [("AUC", "0.7"), ("log loss", "0.5")])
+    narrator.finish({"auc": 0.7})
+    out, err = capsys.readouterr()
+    assert "working" in out
+    assert "  AUC       0.7\n  log loss  0.5\n" in out
+    assert "{" not in out
+    assert not err

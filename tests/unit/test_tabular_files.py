@@ -1,0 +1,59 @@
+"""A user's files as a dataset."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pstrain.errors import DataError, InvalidArgumentError, NotFoundError
+from pstrain.tabular.files import check_columns, open_files
+
+
+def write(folder: pathlib.Path, name: str, text: str) -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def test_globs_folders_and_files(tmp_path: pathlib.Path) -> None:
+    for index in range(2):
+        pq.write_table(pa.table({"a": [index, index]}), tmp_path / f"part-{index}.parquet")
+    for pattern in ("*.parquet", "part-?.parquet", "."):
+        assert len(open_files(str(tmp_path / pattern)).to_table()) == 4
+    assert len(open_files(str(tmp_path / "part-1.parquet")).to_table()) == 2
+
+
+def test_csv_and_tsv(tmp_path: pathlib.Path) -> None:
+    commas = write(tmp_path, "a.csv", "x,y\n1,a\n2,b\n")
+    tabs = write(tmp_path, "b.tsv", "x\ty\n1\ta\n2\tb\n")
+    assert open_files(commas).to_table().equals(open_files(tabs).to_table())
+
+
+def test_known_types_win_over_those_found_and_no_column_is_lost(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path, "a.csv", "x,y\n1,2\n3,4\n")
+    schema = open_files(path, {"x": "double", "absent": "int64"}).schema
+    assert schema.field("x").type == pa.float64()
+    assert schema.field("y").type == pa.int64()
+
+
+def test_what_is_wrong_is_said(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(NotFoundError, match=r"no file matches .*nothing"):
+        open_files(str(tmp_path / "nothing*.csv"))
+    with pytest.raises(InvalidArgumentError, match="one kind"):
+        open_files(write(tmp_path, "notes.txt", "x"))
+    write(tmp_path, "a.csv", "x\n1\n")
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
+    with pytest.raises(InvalidArgumentError, match="one kind"):
+        open_files(str(tmp_path / "a.*"))
+    pq.write_table(pa.table({"x": pa.array([], pa.int64())}), tmp_path / "none.parquet")
+    with pytest.raises(DataError, match="no rows"):
+        open_files(str(tmp_path / "none.parquet"))
+
+
+def test_missing_columns_are_named_with_those_there_are(tmp_path: pathlib.Path) -> None:
+    dataset = open_files(write(tmp_path, "a.csv", "x,y\n1,2\n"))
+    check_columns(dataset, ["x", "y"], "the data")
+    with pytest.raises(InvalidArgumentError, match=r"the data has no column 'z'; it has x, y"):
+        check_columns(dataset, ["x", "z"], "the data")

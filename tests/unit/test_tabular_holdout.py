@@ -1,0 +1,57 @@
+"""Rows held out for validation: each on one side, by its values alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pstrain.errors import InvalidArgumentError
+from pstrain.tabular.holdout import HoldOut
+
+ROWS = 20_000
+
+
+def batch(rows: int = ROWS) -> pa.RecordBatch:
+    rng = np.random.default_rng(0)
+    price = rng.normal(size=rows)
+    return pa.RecordBatch.from_pydict(
+        {
+            "id": np.arange(rows),
+            "price": pa.array(price, mask=price > 2),
+            "site": [f"s{value}" for value in rng.integers(0, 30, rows)],
+            "seen": pa.array(np.arange(rows), pa.timestamp("ms")),
+        }
+    )
+
+
+def test_both_parts_together_are_all_rows_once() -> None:
+    rows = batch()
+    parts = [HoldOut(0.2, part)(rows) for part in ("training", "validation")]
+    ids = np.concatenate([part["id"].to_numpy() for part in parts])
+    assert sorted(ids) == list(range(ROWS))
+    assert parts[1].num_rows / ROWS == pytest.approx(0.2, abs=0.01)
+
+
+def test_the_side_of_a_row_does_not_depend_on_its_batch() -> None:
+    rows, part = batch(), HoldOut(0.3, "validation")
+    whole = part(rows)["id"].to_pylist()
+    pieces = [part(rows.slice(at, 333))["id"].to_pylist() for at in range(0, ROWS, 333)]
+    assert [value for piece in pieces for value in piece] == whole
+
+
+def test_another_seed_holds_out_other_rows() -> None:
+    rows = batch()
+    first, second = (set(HoldOut(0.2, "validation", s)(rows)["id"].to_pylist()) for s in (0, 1))
+    assert len(first & second) / len(first) == pytest.approx(0.2, abs=0.05)
+
+
+def test_equal_rows_stay_together() -> None:
+    rows = pa.RecordBatch.from_pydict({"a": [1, 2] * 500, "b": ["x", None] * 500})
+    assert HoldOut(0.5, "training")(rows).num_rows in (0, 500, 1000)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 2.0])
+def test_the_share_is_between_none_and_all(share: float) -> None:
+    with pytest.raises(InvalidArgumentError, match="between 0 and 1"):
+        HoldOut(share, "training")

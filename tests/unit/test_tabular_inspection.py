@@ -1,0 +1,118 @@
+"""Findings about the columns of a user's table."""
+
+from __future__ import annotations
+
+import datetime
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pstrain.errors import DataError, InvalidArgumentError
+from pstrain.tabular.inspection import Wanted, inspect
+
+ROWS = 2_000
+
+
+def table(**columns: object) -> pa.Table:
+    rng = np.random.default_rng(0)
+    return pa.table(
+        {
+            "clicked": rng.integers(0, 2, ROWS),
+            "price": rng.normal(3.0, 2.0, ROWS),
+            "hour": rng.integers(0, 24, ROWS),
+            "user_id": np.arange(ROWS),
+            "amount": rng.integers(0, 1_000, ROWS),
+            "digest": rng.integers(2**40, 2**41, ROWS),
+            "site": [f"site{value % 50}" for value in range(ROWS)],
+            "mobile": rng.integers(0, 2, ROWS).astype(bool),
+            **columns,
+        }
+    )
+
+
+WANTED = Wanted(label="clicked")
+
+
+def test_types_and_distinct_values_tell_dense_from_categorical() -> None:
+    found = inspect(table(), WANTED)
+    assert set(found.preparation.dense) == {"price", "amount"}
+    assert set(found.preparation.categorical) == {"hour", "user_id", "digest", "site", "mobile"}
+    assert set(found.why) == set(table().column_names)
+
+
+def test_the_user_has_the_last_word() -> None:
+    found = inspect(
+        table(),
+        Wanted(label="clicked", dense=["hour"], categorical=["amount"], ignore=["digest"]),
+    )
+    assert set(found.preparation.dense) == {"price", "hour"}
+    assert "amount" in found.preparation.categorical
+    assert "digest" not in found.preparation.columns
+    assert found.why["digest"] == "left out: --ignore"
+
+
+def test_buckets_have_room_for_the_values_of_the_sample() -> None:
+    categorical = inspect(table(), WANTED).schema.categorical
+    assert categorical["site"].buckets == 512
+    assert categorical["mobile"].buckets == 64
+    assert categorical["user_id"].buckets == 16_384
+
+
+def test_normalisation_is_that_of_the_sample() -> None:
+    sample = table()
+    mean, std = inspect(sample, WANTED).schema.normalization["price"]
+    assert mean == pytest.approx(sample["price"].to_numpy().mean(), rel=1e-5)
+    assert std == pytest.approx(sample["price"].to_numpy().std(), rel=1e-5)
+
+
+def test_long_tails_are_taken_the_logarithm_of() -> None:
+    tail = np.random.default_rng(1).lognormal(0.0, 3.0, ROWS)
+    found = inspect(table(spent=tail, balance=-tail), WANTED)
+    assert found.preparation.log1p == ("spent",)
+    assert found.schema.normalization["spent"][0] == pytest.approx(np.log1p(tail).mean(), rel=1e-4)
+
+
+def test_constant_and_empty_columns_do_no_harm() -> None:
+    nothing = pa.nulls(ROWS, pa.float64())
+    found = inspect(table(same=np.full(ROWS, 7.5), nothing=nothing), WANTED)
+    assert found.schema.normalization["same"] == (7.5, 1.0)
+    assert found.schema.normalization["nothing"] == (0.0, 1.0)
+
+
+def test_columns_that_are_no_features_are_left_out_and_named() -> None:
+    moments = [datetime.datetime(2020, 1, 1)] * ROWS
+    found = inspect(table(seen_at=moments), WANTED)
+    assert "seen_at" not in found.preparation.columns
+    assert found.why["seen_at"].startswith("left out: timestamp")
+
+
+def test_any_two_values_are_a_label() -> None:
+    answers = np.where(np.arange(ROWS) % 3 == 0, "yes", "no")
+    found = inspect(table(clicked=answers), WANTED)
+    assert found.preparation.label_values == ("no", "yes")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.arange(ROWS) % 3, "must hold two values, found 3: 0, 1, 2"),
+        (np.ones(ROWS), "holds only the value 1.0"),
+        (pa.array([None, 1] * (ROWS // 2)), "holds 1000 nulls"),
+    ],
+)
+def test_a_label_has_two_values(values: object, message: str) -> None:
+    with pytest.raises(DataError, match=f"'clicked'.*{message}"):
+        inspect(table(clicked=values), WANTED)
+
+
+def test_names_that_are_not_there_are_refused_with_those_that_are() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"--dense names 'prize'.*price"):
+        inspect(table(), Wanted(label="clicked", dense=["prize"]))
+    with pytest.raises(InvalidArgumentError, match="--label and --ignore"):
+        inspect(table(), Wanted(label="clicked", ignore=["clicked"]))
+
+
+def test_no_feature_left_is_an_error() -> None:
+    with pytest.raises(DataError, match="no column is left"):
+        inspect(table().select(["clicked", "hour"]), Wanted(label="clicked", ignore=["hour"]))

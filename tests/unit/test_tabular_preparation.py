@@ -1,0 +1,86 @@
+"""Rows of a user as features, and the file in which that is kept."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pstrain.errors import DataError, InvalidArgumentError, NotFoundError
+from pstrain.tabular.preparation import FILE, Preparation
+
+PREPARATION = Preparation(
+    label="answer",
+    label_values=("no", "yes"),
+    dense=("price", "count"),
+    log1p=("count",),
+    categorical=("site", "size"),
+    types={"price": "double"},
+)
+
+
+def batch(**columns: object) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "answer": ["yes", "no", "yes"],
+            "price": [1.5, None, 2.5],
+            "count": [0, 9, 99],
+            "site": pa.array(["a", None, "b"]).dictionary_encode(),
+            "size": [1.0, 2.0, None],
+            "other": [1, 2, 3],
+            **columns,
+        }
+    )
+
+
+def test_columns_become_what_the_model_reads() -> None:
+    found = PREPARATION(batch())
+    assert found.schema.names == ["price", "count", "site", "size", "answer"]
+    assert found["answer"].to_pylist() == [1, 0, 1]
+    assert found["price"].to_pylist() == [1.5, None, 2.5]
+    np.testing.assert_allclose(found["count"].to_numpy(), np.log1p([0, 9, 99]), rtol=1e-6)
+    assert found["site"].to_pylist() == ["a", None, "b"]
+    assert found["size"].null_count == 1
+    assert found["size"].type == pa.string()
+
+
+def test_types_of_integers_do_not_change_what_they_are() -> None:
+    narrow, wide = (
+        PREPARATION(batch(size=pa.array([1, 2, 3], type_))) for type_ in (pa.int8(), pa.int64())
+    )
+    assert narrow.equals(wide)
+
+
+def test_rows_without_a_label_are_prepared_without_one() -> None:
+    found = PREPARATION(batch().drop_columns(["answer"]))
+    assert found.schema.names == ["price", "count", "site", "size"]
+
+
+def test_no_rows_give_no_rows() -> None:
+    assert PREPARATION(batch().slice(0, 0)).num_rows == 0
+
+
+@pytest.mark.parametrize("values", [["yes", "no", "maybe"], ["yes", None, "no"]])
+def test_other_labels_are_refused(values: list[str | None]) -> None:
+    with pytest.raises(DataError, match="label column 'answer'"):
+        PREPARATION(batch(answer=values))
+
+
+def test_text_that_is_no_number_is_refused_by_its_column() -> None:
+    with pytest.raises(InvalidArgumentError, match="column 'price' holds string"):
+        PREPARATION(batch(price=["1.5", "cheap", "2"]))
+
+
+def test_it_is_kept_as_json(tmp_path: pathlib.Path) -> None:
+    PREPARATION.save(tmp_path)
+    assert Preparation.load(tmp_path) == PREPARATION
+
+
+def test_damage_and_absence_are_told_apart(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(NotFoundError, match="pstrain train"):
+        Preparation.load(tmp_path)
+    (tmp_path / FILE).write_text('{"format": 1, "label"')
+    with pytest.raises(DataError, match="damaged"):
+        Preparation.load(tmp_path)
