@@ -45,12 +45,12 @@ def order_by_field(
 @njit(nogil=True, cache=True)
 def take_rows(rows: Array, order: Array, embedded: Array, weights: Array) -> None:
     """embedded[s] = the last columns of rows[order[s]]; weights[s] = the column before, or 0."""
-    skipped = rows.shape[1] - embedded.shape[1]
+    skipped = np.uint64(rows.shape[1] - embedded.shape[1])
     for s in range(len(order)):
         row = np.uint64(order[s])
         weights[s] = rows[row, 0] if skipped else np.float32(0)
         for k in range(embedded.shape[1]):
-            embedded[s, k] = rows[row, skipped + k]
+            embedded[s, k] = rows[row, skipped + np.uint64(k)]
 
 
 @njit(nogil=True, cache=True)
@@ -80,13 +80,13 @@ def collect_gradients(
 @njit(nogil=True, cache=True)
 def place_gradients(order: Array, embedded: Array, weights: Array, out: Array) -> None:
     """Gradients of :func:`take_rows`: adds to the rows of ``out``, float32 [U, 1 + dim or dim]."""
-    skipped = out.shape[1] - embedded.shape[1]
+    skipped = np.uint64(out.shape[1] - embedded.shape[1])
     for s in range(len(order)):
         row = np.uint64(order[s])
         if skipped:
             out[row, 0] += weights[s]
         for k in range(embedded.shape[1]):
-            out[row, skipped + k] += embedded[s, k]
+            out[row, skipped + np.uint64(k)] += embedded[s, k]
 
 
 def warm_up() -> None:
