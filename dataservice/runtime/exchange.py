@@ -30,7 +30,7 @@ from dataservice.errors import (
     error_from_dict,
     error_to_dict,
 )
-from dataservice.runtime.sockets import sever_connections
+from dataservice.runtime.sockets import sever_connections, sever_connections_to
 from dataservice.runtime.threads import Watchdog
 
 __all__ = ["MAX_BODY_BYTES", "TRANSPORT_ERRORS", "Exchange", "Message", "ServerChannel"]
@@ -43,6 +43,7 @@ TRANSPORT_ERRORS = (pa.ArrowException, OSError)
 _SCHEMA = pa.schema([pa.field("body", pa.large_binary(), nullable=False)])
 _CONTROL = pa.RecordBatch.from_arrays([pa.array([], pa.large_binary())], schema=_SCHEMA)
 _EMPTY_BODY = pa.py_buffer(b"")
+_CANCEL_GRACE_S = 0.3
 _OFFSETS = struct.Struct("<qq")
 
 
@@ -102,6 +103,16 @@ def error_payload(error: BaseException, max_chars: int | None = None) -> bytes:
 def error_from_payload(payload: bytes) -> DataServiceError:
     """The error that `error_payload` encoded."""
     return error_from_dict(json.loads(payload))
+
+
+def _severing(writing: threading.Lock, address: str) -> Callable[[], None]:
+    """Ends a write to a frozen peer: gRPC cannot cancel one that a full TCP connection holds up."""
+
+    def sever() -> None:
+        if writing.locked():
+            sever_connections_to(address)
+
+    return sever
 
 
 class ServerChannel:
@@ -211,6 +222,7 @@ class Exchange:
         self._recv_lock = threading.Lock()
         self._send_deadline = Watchdog.shared().deadline(reader.cancel)
         self._recv_deadline = Watchdog.shared().deadline(reader.cancel)
+        self._sever_deadline = Watchdog.shared().deadline(_severing(self._send_lock, address))
         self._error: DataServiceError | None = None
         self._cancelled = False
         # Begun by the first send: a write that meets a stream which the server has ended already
@@ -229,6 +241,7 @@ class Exchange:
         with self._send_lock:
             self._check()
             self._send_deadline.arm(timeout_s)
+            self._sever_deadline.arm(timeout_s + _CANCEL_GRACE_S)
             try:
                 if not self._begun:
                     self._begun = True
@@ -238,6 +251,7 @@ class Exchange:
                 raise self._send_failed(error) from error
             finally:
                 self._send_deadline.disarm()
+                self._sever_deadline.disarm()
 
     def recv(self, timeout_s: float) -> Message | None:
         """The next message, or None when the server has ended the stream.
@@ -288,6 +302,8 @@ class Exchange:
         """End the exchange from any thread: calls under way raise CancelledError at once."""
         self._cancelled = True
         self._reader.cancel()
+        if self._send_lock.locked():
+            self._sever_deadline.arm(_CANCEL_GRACE_S)
 
     def close(self) -> None:
         """End the exchange, whatever its state, and free it. Idempotent, never waits for a peer.
@@ -296,10 +312,13 @@ class Exchange:
         """
         self.cancel()
         with self._send_lock, self._recv_lock:
+            self._sever_deadline.arm(_CANCEL_GRACE_S)
             try:
                 self._writer.close()
             except TRANSPORT_ERRORS as error:
                 logger.debug("closed the exchange %r: %s", self._name, error)
+            finally:
+                self._sever_deadline.disarm()
 
     def __enter__(self) -> Exchange:
         return self

@@ -1,7 +1,7 @@
-"""Ends accepted TCP connections of a server from outside of the library that serves them.
+"""Ends TCP connections of this process from outside of the library that owns them.
 
-A last resort for libraries that offer no bounded shutdown. Knows nothing of the protocol on the
-sockets. Invariant: only connections accepted on the given port are touched, never a listener,
+A last resort for libraries that offer no bounded shutdown or write. Knows nothing of the protocol
+on the sockets. Invariant: only connections with the given end are touched, never a listener,
 never another process's descriptor.
 """
 
@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Iterator
 
-__all__ = ["sever_connections"]
+__all__ = ["sever_connections", "sever_connections_to"]
 
 logger = logging.getLogger(__name__)
 
@@ -23,17 +23,42 @@ def sever_connections(port: int, peer_port: int | None = None) -> int:
     `peer_port` limits that to the connection of one client. The library that owns a socket sees
     its peer close it, and does its own cleaning up.
     """
+    return _shut_down(
+        sock
+        for sock, local, peer in _connections()
+        if local[1] == port and peer_port in (None, peer[1])
+    )
+
+
+def sever_connections_to(address: str) -> int:
+    """Shut down this process's connections to the server at `address`; returns how many."""
+    host, _, port = address.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    except (OSError, ValueError) as error:
+        logger.warning("cannot tell which connections go to %s: %s", address, error)
+        return 0
+    servers = {(end[4][0], end[4][1]) for end in found}
+    return _shut_down(
+        sock
+        for sock, _, peer in _connections()
+        if (peer[0].removeprefix("::ffff:"), peer[1]) in servers
+    )
+
+
+def _shut_down(connections: Iterator[socket.socket]) -> int:
     count = 0
-    for sock in _connections(port, peer_port):
+    for sock in connections:
         try:
             sock.shutdown(socket.SHUT_RDWR)
             count += 1
         except OSError as error:
-            logger.debug("a connection of port %d was gone already: %s", port, error)
+            logger.debug("a connection was gone already: %s", error)
     return count
 
 
-def _connections(port: int, peer_port: int | None) -> Iterator[socket.socket]:
+def _connections() -> Iterator[tuple[socket.socket, tuple[str, int], tuple[str, int]]]:
+    """Connected TCP sockets, with their own and their peer's address."""
     for name in os.listdir("/dev/fd"):
         sock = _duplicate(int(name))
         if sock is None:
@@ -45,8 +70,7 @@ def _connections(port: int, peer_port: int | None) -> Iterator[socket.socket]:
                 local, peer = sock.getsockname(), sock.getpeername()
             except OSError:  # a listener, or a connection that has ended
                 continue
-            if local[1] == port and peer_port in (None, peer[1]):
-                yield sock
+            yield sock, local[:2], peer[:2]
 
 
 def _duplicate(descriptor: int) -> socket.socket | None:

@@ -1,0 +1,428 @@
+"""Real parameter servers, in processes of their own: values, sessions, failures, checkpoints."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import pathlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from dataservice.runtime.flight import Exchange
+from dataservice.runtime.process import ChildProcess, spawn_module
+from pstrain import initializers
+from pstrain.checkpoint import Checkpoint
+from pstrain.cluster import ClusterSpec, SimpleClusterResolver
+from pstrain.config import ParameterConfig
+from pstrain.errors import (
+    AbortedError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+from pstrain.parameters import step_scope
+from pstrain.partition import FixedShardsPartitioner
+from pstrain.strategy import ParameterServerStrategy
+from pstrain.trainer.client import RemoteParameters
+from pstrain.variable import Variable, create_variable, local_parameters
+from pstrain.vocabulary import Fetch, OptimizerSpec, StepToken, Update
+
+TOKEN = "token-of-these-tests"
+ADAGRAD = OptimizerSpec(
+    name="adagrad", learning_rate=0.1, parameters={"epsilon": 1e-7}, slots=1, slot_init=0.1
+)
+SGD = OptimizerSpec(name="sgd", learning_rate=1.0)
+SHORT = ParameterConfig(request_timeout_s=1.0, start_timeout_s=1.0)
+SESSIONS = itertools.count()
+
+
+def _spawn(port: int = 0) -> ChildProcess:
+    arguments = ["--port", str(port)]
+    return spawn_module("pstrain.paramserver", arguments, env={"DATASERVICE_TOKEN": TOKEN})
+
+
+def _address(process: ChildProcess) -> str:
+    return str(process.wait_ready(30.0)["address"])
+
+
+@pytest.fixture(scope="module")
+def addresses() -> Iterator[list[str]]:
+    """Three servers that tests share, one after the other, with sessions of their own."""
+    processes = [_spawn() for _ in range(3)]
+    try:
+        yield [_address(process) for process in processes]
+    finally:
+        for process in processes:
+            process.terminate()
+
+
+@pytest.fixture
+def lonely() -> Iterator[ChildProcess]:
+    """A server for a test that harms it."""
+    process = _spawn()
+    process.wait_ready(30.0)
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+def _strategy(
+    addresses: list[str], shards: int = 2, config: ParameterConfig | None = None
+) -> ParameterServerStrategy:
+    resolver = SimpleClusterResolver(ClusterSpec({"worker": ["127.0.0.1:1"], "ps": addresses}))
+    resolver.token = TOKEN
+    return ParameterServerStrategy(resolver, FixedShardsPartitioner(shards), config=config)
+
+
+@pytest.fixture
+def strategy(addresses: list[str]) -> Iterator[ParameterServerStrategy]:
+    strategy = _strategy(addresses, shards=3)
+    yield strategy
+    strategy.parameters.close()
+
+
+def _table(rows: int = 1000, width: int = 5) -> Any:
+    return create_variable(initializers.normal(seed=1), shape=(rows, width), name="table")
+
+
+def _train(table: Any, bias: Any, steps: Any, count: int) -> None:
+    """The same ``count`` Adagrad steps wherever the variables are."""
+    random = np.random.default_rng(0)
+    for _ in range(count):
+        ids = random.integers(0, table.shape[0], 300)
+        lookup, whole = table.parameters.fetch([Fetch(table.spec, ids), Fetch(bias.spec)])
+        gradient = lookup.rows + np.float32(whole.sum())
+        updates = [Update(table.spec, gradient, lookup), Update(bias.spec, 0.1 * whole)]
+        table.parameters.apply(updates, ADAGRAD, iterations=steps.spec)
+
+
+def _model() -> tuple[Any, Any, Any]:
+    return _table(), Variable(np.ones(4, np.float32), name="bias"), Variable(0, name="steps")
+
+
+# -- values
+
+
+def test_training_on_servers_gives_what_training_in_one_process_gives(
+    strategy: ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        remote = _model()
+    with local_parameters():
+        local = _model()
+    for model in (remote, local):
+        _train(*model, 5)
+    for a, b in zip(remote, local, strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+    assert int(remote[2]) == 5
+    ids = [999, 0, 500, 0]
+    np.testing.assert_array_equal(remote[0].sparse_read(ids), local[0].sparse_read(ids))
+
+
+def test_placement_is_round_robin_with_a_slot_per_shard(
+    strategy: ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        first, table, last = Variable(1.0), _table(), Variable(2.0)
+    assert first.device == "/job:ps/task:0"
+    assert table.device == ["/job:ps/task:1", "/job:ps/task:2", "/job:ps/task:0"]
+    assert last.device == "/job:ps/task:1"
+    assert strategy.variables == (first, table, last)
+    assert strategy.extended.parameter_devices[2] == "/job:ps/task:2"
+
+
+def test_changes_of_all_kinds(strategy: ParameterServerStrategy) -> None:
+    with strategy.scope():
+        table, count = _table(30, 2), Variable(np.arange(30), name="count")
+    expected = table.numpy()
+    table.assign_add(np.ones((30, 2)))
+    table.scatter_mul([29, 0], 2 * np.ones((2, 2)))
+    table.variables[1].assign(5.0)
+    expected = expected + 1
+    expected[[0, 29]] *= 2
+    expected[10:20] = 5
+    np.testing.assert_array_equal(table.numpy(), expected)
+    np.testing.assert_array_equal(table[8:22], expected[8:22])
+    count.assign_sub(1)
+    assert count[[29, 0, 11]].tolist() == [28, -1, 10]
+    assert count.dtype == np.int64
+
+
+def test_a_whole_variable_travels_only_when_it_changed(
+    strategy: ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        kernel = Variable(np.ones((1, 4), np.float32))
+    fetch = [Fetch(kernel.spec)]
+    (first,), (second,) = (strategy.parameters.fetch(fetch) for _ in range(2))
+    assert np.shares_memory(first, second)
+    strategy.parameters.apply([Update(kernel.spec, np.ones((1, 4), np.float32))], SGD)
+    (third,) = strategy.parameters.fetch(fetch)
+    assert (first == 1).all()
+    assert (third == 0).all()
+
+
+def test_large_variables_travel_in_pieces(addresses: list[str]) -> None:
+    strategy = _strategy(addresses[:2], config=ParameterConfig(chunk_bytes=1000))
+    values = np.random.default_rng(3).normal(size=(3000, 7)).astype(np.float32)
+    with strategy.scope():
+        table = Variable(values, name="table")
+    np.testing.assert_array_equal(table.numpy(), values)
+    np.testing.assert_array_equal(strategy.parameters.fetch([Fetch(table.spec)])[0], values)
+    ids = np.random.default_rng(4).integers(0, 3000, 2000)
+    np.testing.assert_array_equal(table.sparse_read(ids), values[ids])
+    strategy.parameters.close()
+
+
+def test_errors_name_what_is_wrong_and_leave_the_connection_usable(
+    strategy: ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        table = _table()
+    with pytest.raises(InvalidArgumentError, match=r"id 1000 .*'table'"):
+        strategy.parameters.fetch([Fetch(table.spec, np.array([3, 1000]))])
+    (lookup,) = strategy.parameters.fetch([Fetch(table.spec, np.array([3]))])
+    wrong = OptimizerSpec(name="adam", learning_rate=1.0, slots=2)
+    with pytest.raises(InvalidArgumentError, match="adam"):
+        strategy.parameters.apply([Update(table.spec, lookup.rows, lookup)], wrong)
+    with local_parameters():
+        foreign = [_table() for _ in range(9)][-1]
+    with pytest.raises(NotFoundError, match="variable 8"):
+        strategy.parameters.fetch([Fetch(foreign.spec)])
+    assert table.numpy().shape == (1000, 5)
+
+
+def test_threads_work_side_by_side(strategy: ParameterServerStrategy) -> None:
+    with strategy.scope():
+        table = create_variable(initializers.zeros(), shape=(100, 3), name="table")
+    ids = np.arange(100)
+
+    def steps(_: int) -> None:
+        for _ in range(20):
+            (lookup,) = strategy.parameters.fetch([Fetch(table.spec, ids)])
+            gradient = -np.ones((100, 3), np.float32)
+            strategy.parameters.apply([Update(table.spec, gradient, lookup)], SGD)
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(steps, range(4)))
+    assert (table.numpy() == 80).all()
+
+
+# -- who may
+
+
+def test_a_wrong_token_is_refused(addresses: list[str]) -> None:
+    with pytest.raises(UnauthenticatedError):
+        RemoteParameters(addresses, token="wrong", session="x").begin_session(0)
+
+
+def test_a_new_coordinator_takes_over_and_the_old_one_is_fenced(addresses: list[str]) -> None:
+    old = _strategy(addresses)
+    with old.scope():
+        x = Variable(1.0)
+    new = _strategy(addresses)
+    with new.scope():
+        y = Variable(2.0)
+    for call in (x.numpy, lambda: x.assign(3.0), old.begin, lambda: old.parameters.advance(1)):
+        with pytest.raises(AbortedError, match="another coordinator"):
+            call()
+    assert float(y) == 2.0
+    assert new.parameters.status(0)["session"] == new.session
+    for strategy in (old, new):
+        strategy.parameters.close()
+
+
+# -- once
+
+
+def test_a_closures_push_is_applied_once(strategy: ParameterServerStrategy) -> None:
+    with strategy.scope():
+        table, steps = _table(), Variable(0, name="steps")
+    parameters = strategy.parameters
+    ids = np.arange(0, 1000, 7)
+
+    def closure(attempt: int) -> None:
+        with step_scope(StepToken(strategy.session, 12, attempt)):
+            (lookup,) = parameters.fetch([Fetch(table.spec, ids)])
+            gradient = np.ones_like(lookup.rows)
+            parameters.apply([Update(table.spec, gradient, lookup)], SGD, iterations=steps.spec)
+            steps.assign_add(10)
+
+    before = table.numpy()
+    for attempt in range(3):
+        closure(attempt)
+    np.testing.assert_array_equal(table.numpy()[::7], before[::7] - 1)
+    assert int(steps) == 11
+    parameters.advance(13)
+    closure(4)
+    assert int(steps) == 11
+
+
+class LostReplies:
+    """Makes the connection break when the next replies arrive, after the server has acted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        receive = Exchange.recv
+
+        def recv(exchange: Exchange, timeout_s: float) -> Any:
+            message = receive(exchange, timeout_s)
+            if self.count and message is not None and message.header:
+                self.count -= 1
+                raise UnavailableError("the connection broke")
+            return message
+
+        monkeypatch.setattr(Exchange, "recv", recv)
+
+
+def test_a_push_whose_reply_is_lost_is_sent_again_and_applied_once(
+    strategy: ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with strategy.scope():
+        x = Variable(0.0)
+    update = [Update(x.spec, np.float32(1.0))]
+    lost = LostReplies(monkeypatch)
+    with step_scope(StepToken(strategy.session, 3, 0)):
+        for _ in range(2):
+            lost.count = 1
+            strategy.parameters.apply(update, SGD)
+            assert lost.count == 0
+    assert float(x) == -2
+    lost.count = 1
+    with pytest.raises(UnavailableError, match="parameter server 0"):
+        strategy.parameters.apply(update, SGD)
+    assert float(x) == -3
+
+
+# -- failures
+
+
+def _once_reachable(call: Callable[[], Any], timeout_s: float = 10.0) -> Any:
+    """What ``call`` gives once connections to a restarted server are tried again."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            return call()
+        except UnavailableError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.05)
+
+
+def test_a_killed_server_is_named_and_a_restarted_one_is_restored(
+    lonely: ChildProcess, addresses: list[str], tmp_path: pathlib.Path
+) -> None:
+    address = _address(lonely)
+    strategy = _strategy([addresses[0], address])
+    with strategy.scope():
+        table, bias, steps = _model()
+    _train(table, bias, steps, 2)
+    saved = Checkpoint(table=table, bias=bias, steps=steps)
+    saved.save(tmp_path)
+    expected = [variable.numpy() for variable in (table, bias, steps)]
+    lonely.kill()
+    started_s = time.monotonic()
+    with pytest.raises(UnavailableError, match=f"parameter server 1 at {address}"):
+        table.numpy()
+    assert time.monotonic() - started_s < 5.0
+    with _spawn(int(address.rpartition(":")[2])) as restarted:
+        restarted.wait_ready(30.0)
+        with pytest.raises(FailedPreconditionError, match="restore a checkpoint"):
+            _once_reachable(table.numpy)
+        strategy.begin()
+        for variable in strategy.variables:
+            strategy.parameters.create(variable.spec)
+        saved.restore(tmp_path)
+        for variable, values in zip((table, bias, steps), expected, strict=True):
+            np.testing.assert_array_equal(variable.numpy(), values)
+    strategy.parameters.close()
+
+
+def _freeze(process: ChildProcess) -> None:
+    process.suspend()
+    deadline_s = time.monotonic() + 5.0
+    while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("megabytes", [0, 64])
+def test_a_frozen_server_does_not_freeze_its_clients(lonely: ChildProcess, megabytes: int) -> None:
+    strategy = _strategy([_address(lonely)], shards=1, config=SHORT)
+    with strategy.scope():
+        table = create_variable(
+            initializers.zeros(), shape=(1 + (megabytes << 18), 1), name="table"
+        )
+    values = np.zeros(table.shape, np.float32)
+    table.assign(values)
+    _freeze(lonely)
+    started_s = time.monotonic()
+    with pytest.raises(DeadlineExceededError):
+        strategy.parameters.apply([Update(table.spec, values)], SGD)
+    with pytest.raises(DeadlineExceededError):
+        strategy.parameters.status(0)
+    assert time.monotonic() - started_s < 4.0
+    lonely.resume()
+    assert _once_reachable(lambda: table[:1]).tolist() == [[0.0]]
+    strategy.parameters.close()
+
+
+def test_a_strategy_waits_for_its_servers_until_its_deadline(lonely: ChildProcess) -> None:
+    address = _address(lonely)
+    lonely.kill()
+    with pytest.raises(UnavailableError, match=f"parameter server 0 at {address}.*start"):
+        _strategy([address], config=SHORT)
+    port = int(address.rpartition(":")[2])
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(_strategy, [address])
+        with _spawn(port):
+            strategy = waiting.result(30.0)
+            assert strategy.parameters.status(0)["session"] == strategy.session
+            strategy.parameters.close()
+
+
+# -- checkpoints
+
+
+@pytest.mark.parametrize(("servers", "shards"), [(1, 1), (3, 5)])
+def test_a_checkpoint_restores_onto_other_servers_and_shards_with_slots(
+    addresses: list[str], tmp_path: pathlib.Path, servers: int, shards: int
+) -> None:
+    before = _strategy(addresses[:2], shards=2)
+    with before.scope():
+        model = _model()
+    _train(*model, 3)
+    Checkpoint(**dict(zip("abc", model, strict=True))).save(tmp_path)
+    _train(*model, 2)
+    expected = [variable.numpy() for variable in model]
+    before.parameters.close()
+    after = _strategy(addresses[:servers], shards=shards)
+    with after.scope():
+        other = _model()
+    Checkpoint(**dict(zip("abc", other, strict=True))).restore(tmp_path)
+    assert int(other[2]) == 3
+    _train(*other, 2)
+    for variable, values in zip(other, expected, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), values)
+    after.parameters.close()
+
+
+def test_values_come_down_from_the_servers_into_one_process(
+    strategy: ParameterServerStrategy, tmp_path: pathlib.Path
+) -> None:
+    with strategy.scope():
+        remote = _table()
+    path = Checkpoint(table=remote).save(tmp_path)
+    with local_parameters():
+        local = create_variable(initializers.zeros(), shape=(1000, 5), name="table")
+    assert Checkpoint(table=local).restore(path) == path
+    np.testing.assert_array_equal(local.numpy(), remote.numpy())
