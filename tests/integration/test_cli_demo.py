@@ -1,0 +1,82 @@
+"""pstrain demo as a user runs it: to the end, and interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+DEADLINE_S = 110
+
+
+def command(folder: pathlib.Path, *options: str) -> list[str]:
+    places = ["--data-dir", str(folder / "data"), "--out", str(folder / "out")]
+    return [sys.executable, "-m", "pstrain", "demo", "--json", *places, *options]
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    """A home for matplotlib's caches, which must not go to the user's."""
+    monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path / "matplotlib"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(DEADLINE_S + 10)
+@pytest.mark.usefixtures("quiet")
+def test_the_demo_learns_and_closes_with_one_line_of_json(tmp_path: pathlib.Path) -> None:
+    done = subprocess.run(
+        command(tmp_path), capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.count("\n") == 1
+    result = json.loads(done.stdout)
+    assert set(result) == {
+        "test_auc",
+        "test_logloss",
+        "examples_per_s",
+        "seconds",
+        "rows_train",
+        "rows_test",
+        "checkpoint",
+    }
+    assert (result["rows_train"], result["rows_test"]) == (262_242, 65_104)
+    assert result["test_auc"] >= 0.72
+    assert 0.3 < result["test_logloss"] < 0.5
+    assert pathlib.Path(result["checkpoint"]).is_dir()
+    assert (tmp_path / "out" / "training.png").read_bytes().startswith(b"\x89PNG")
+    for word in ("coordinator.schedule", "model.fit", "data stall", "rows streamed", "pulls"):
+        assert word in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quiet")
+def test_ctrl_c_ends_every_process(tmp_path: pathlib.Path) -> None:
+    with subprocess.Popen(
+        command(tmp_path, "--epochs", "500", "--no-plot", "--workers", "1", "--ps", "1"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as demo:
+        assert demo.stderr is not None
+        try:
+            for line in demo.stderr:
+                if "model.fit" in line:
+                    break
+            children = psutil.Process(demo.pid).children(recursive=True)
+            assert len(children) == 5
+            os.kill(demo.pid, signal.SIGINT)
+            out, err = demo.communicate(timeout=30)
+        finally:
+            demo.kill()
+    assert demo.returncode == 130, err
+    assert err.strip().splitlines()[-1] == "interrupted"
+    assert not out
+    gone, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+    assert len(gone) == 5

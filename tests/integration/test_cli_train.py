@@ -1,0 +1,228 @@
+"""pstrain train, evaluate and predict on files, good and bad, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from pstrain.__main__ import main
+
+ROWS = 6_000
+
+
+def clicks(rows: int = ROWS, seed: int = 0) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    site, price = rng.integers(0, 40, rows), rng.normal(size=rows)
+    score = 2.0 * (site % 2) + price + 0.5 * rng.normal(size=rows)
+    return pa.table(
+        {
+            "clicked": (score > 1.0).astype(np.int64),
+            "site": [f"site{value}" for value in site],
+            "price": price,
+            "hour": rng.integers(0, 24, rows),
+            "user_id": rng.integers(0, 5_000, rows),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("clicks")
+    table = clicks()
+    for index in range(3):
+        part = table.slice(index * ROWS // 3, ROWS // 3)
+        pq.write_table(part, folder / f"part-{index}.parquet", row_group_size=500)
+    pyarrow.csv.write_csv(clicks(1_000, seed=1), folder / "new.csv")
+    pq.write_table(clicks(1_000, seed=1), folder / "new.pq")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(files: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    out = tmp_path_factory.mktemp("model") / "out"
+    assert main(local(files / "part-*.parquet", out, "--batch-size", "64")) == 0
+    return out
+
+
+def local(data: object, out: object, *options: str, label: str = "clicked") -> list[str]:
+    return ["train", "--data", str(data), "--label", label, "--out", str(out), "--local", *options]
+
+
+def closing_line(capsys: pytest.CaptureFixture[str]) -> dict[str, float]:
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    return dict(json.loads(out))
+
+
+def fails(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
+    """The one line of the error of a command that must end with exit code 2."""
+    capsys.readouterr()
+    assert main(arguments) == 2
+    error = capsys.readouterr().err.strip().splitlines()
+    assert error[0].startswith(f"pstrain {arguments[0]}: ")
+    return error[0]
+
+
+def test_a_cluster_learns_from_files_and_holds_rows_out(
+    files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["train", "--data", str(files / "part-*.parquet"), "--label", "clicked"]
+    arguments += ["--out", str(tmp_path), "--validation", "0.2", "--batch-size", "128", "--json"]
+    assert main([*arguments, "--workers", "1", "--ps", "2", "--data-workers", "1"]) == 0
+    result = closing_line(capsys)
+    assert result["rows_train"] + result["rows_validation"] == ROWS
+    assert result["rows_validation"] / ROWS == pytest.approx(0.2, abs=0.03)
+    assert result["validation_auc"] > 0.9
+    assert pathlib.Path(str(result["checkpoint"])).is_dir()
+    assert not list(tmp_path.rglob("*.pkl"))
+
+
+def test_evaluate_scores_files_that_training_never_saw(
+    files: pathlib.Path, model: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = []
+    for name in ("new.pq", "new.csv"):
+        capsys.readouterr()
+        assert main(["evaluate", str(model), "--data", str(files / name), "--json"]) == 0
+        scores.append(closing_line(capsys))
+    assert scores[0]["rows"] == 1_000
+    assert scores[0]["auc"] > 0.9
+    assert scores[0] == scores[1]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_predictions_stand_next_to_the_rows(
+    files: pathlib.Path, model: pathlib.Path, tmp_path: pathlib.Path, ending: str
+) -> None:
+    output = tmp_path / f"predictions.{ending}"
+    arguments = ["predict", str(model), "--data", str(files / "new.pq"), "--output", str(output)]
+    assert main(arguments) == 0
+    read = pq.read_table if ending == "parquet" else pyarrow.csv.read_csv
+    table, source = read(output), clicks(1_000, seed=1)
+    assert table["user_id"].to_pylist() == source["user_id"].to_pylist()
+    chances, clicked = table["prediction"].to_numpy(), source["clicked"].to_numpy()
+    assert ((chances >= 0) & (chances <= 1)).all()
+    assert chances[clicked == 1].mean() > chances[clicked == 0].mean() + 0.3
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_rows_without_the_label_can_be_predicted(
+    model: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    unlabelled = tmp_path / "rows.csv"
+    pyarrow.csv.write_csv(clicks(100, seed=1).drop_columns(["clicked"]), unlabelled)
+    arguments = ["predict", str(model), "--data", str(unlabelled), "--only", "--output"]
+    for name in ("once.parquet", "again.parquet"):
+        assert main([*arguments, str(tmp_path / name)]) == 0
+    once, again = (pq.read_table(tmp_path / f"{n}.parquet") for n in ("once", "again"))
+    assert once.column_names == ["prediction"]
+    assert len(once) == 100
+    assert once.equals(again)
+
+
+def test_csv_of_answers_and_numbers_trains_a_logistic_regression(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = clicks(2_000).select(["clicked", "price"])
+    answers = pa.array(np.where(table["clicked"].to_numpy() == 1, "yes", "no"))
+    pyarrow.csv.write_csv(table.set_column(0, "clicked", answers), tmp_path / "clicks.csv")
+    data = tmp_path / "clicks.csv"
+    options = ["--validation-data", str(data), "--optimizer", "sgd", "--json"]
+    assert main(local(data, tmp_path / "out", "--batch-size", "32", *options)) == 0
+    result = closing_line(capsys)
+    assert result["rows_train"] == result["rows_validation"] == 2_000
+    assert result["validation_auc"] > 0.6
+
+
+def test_a_trained_model_is_not_overwritten_by_accident(
+    files: pathlib.Path, model: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "--overwrite" in fails(capsys, local(files / "part-*.parquet", model))
+    assert main(local(files / "part-*.parquet", model, "--overwrite", "--batch-size", "64")) == 0
+
+
+def test_files_that_are_not_there(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "no file matches" in fails(capsys, local(tmp_path / "*.parquet", tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_columns_that_are_not_there(
+    files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = files / "part-*.parquet"
+    error = fails(capsys, local(data, tmp_path / "out", label="klicked"))
+    assert "no column 'klicked'" in error
+    assert "clicked, site, price" in error
+    error = fails(capsys, local(data, tmp_path / "out", "--dense", "prize"))
+    assert "--dense names 'prize'" in error
+
+
+def test_labels_of_other_than_two_values(
+    files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = fails(capsys, local(files / "part-*.parquet", tmp_path / "out", label="hour"))
+    assert "label column 'hour' must hold two values, found 24" in error
+
+
+def test_data_without_rows(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pq.write_table(clicks(10).slice(0, 0), tmp_path / "none.parquet")
+    assert "no rows" in fails(capsys, local(tmp_path / "none.parquet", tmp_path / "out"))
+
+
+def test_csv_whose_types_change_half_way(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["clicked,price", *(f"{row % 2},{row}.5" for row in range(200_000)), "1,cheap"]
+    (tmp_path / "clicks.csv").write_text("\n".join(lines))
+    error = fails(capsys, local(tmp_path / "clicks.csv", tmp_path / "out"))
+    assert "clicks.csv" in error
+    assert "price" in error
+
+
+def test_damaged_files(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 this is no Parquet file PAR1")
+    assert "bad.parquet" in fails(capsys, local(tmp_path / "bad.parquet", tmp_path / "out"))
+
+
+def test_validation_files_that_lack_a_column(
+    files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(clicks(10).drop_columns(["price"]), tmp_path / "other.parquet")
+    options = ["--validation-data", str(tmp_path / "other.parquet")]
+    error = fails(capsys, local(files / "part-*.parquet", tmp_path / "out", *options))
+    assert "no column 'price'" in error
+
+
+def test_folders_without_a_model_and_rows_that_do_not_fit(
+    files: pathlib.Path, model: pathlib.Path, tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    data = ["--data", str(files / "new.pq")]
+    assert "pstrain train" in fails(capsys, ["evaluate", str(tmp_path), *data])
+    pq.write_table(clicks(10).drop_columns(["site"]), tmp_path / "less.parquet")
+    less = ["--data", str(tmp_path / "less.parquet")]
+    output = ["--output", str(tmp_path / "out.csv")]
+    assert "no column 'site'" in fails(capsys, ["predict", str(model), *less, *output])
+    error = fails(capsys, ["predict", str(model), *data, "--output", str(tmp_path / "out.txt")])
+    assert ".parquet or .csv" in error
+
+
+@pytest.mark.parametrize(
+    "option", [["--batch-size", "0"], ["--validation", "1.5"], ["--epochs", "many"]]
+)
+def test_wrong_options(
+    files: pathlib.Path, tmp_path: pathlib.Path, option: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    with pytest.raises(SystemExit) as ended:
+        main(local(files / "part-*.parquet", tmp_path / "out", *option))
+    assert ended.value.code == 2
+    assert option[0] in capsys.readouterr().err
