@@ -37,9 +37,7 @@ class Checkpoint:
     def __init__(self, **objects: Any) -> None:
         self._objects = {name: value for name, value in objects.items() if value is not None}
         if not self._objects:
-            raise InvalidArgumentError(
-                "a checkpoint needs something to save: Checkpoint(model=...)"
-            )
+            raise InvalidArgumentError("nothing to save: give objects, as in Checkpoint(model=m)")
         for name, value in self._objects.items():
             if not (
                 _is_stateful(value) or isinstance(value, BaseVariable) or _has_variables(value)

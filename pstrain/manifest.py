@@ -29,12 +29,7 @@ Path = str | os.PathLike[str]
 
 def checkpoints(directory: Path) -> list[str]:
     """Paths of the checkpoints in ``directory``, oldest first; none if it does not exist."""
-    try:
-        names = os.listdir(directory)
-    except FileNotFoundError:
-        return []
-    numbers = sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
-    paths = (os.path.join(directory, f"ckpt-{number}") for number in numbers)
+    paths = (os.path.join(directory, f"ckpt-{number}") for number in _numbers(directory))
     return [path for path in paths if os.path.exists(os.path.join(path, _FILE))]
 
 
@@ -72,7 +67,7 @@ def new_checkpoint(directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     directory = os.path.abspath(directory)
     os.makedirs(directory, exist_ok=True)
     _remove_partial(directory)
-    number = 1 + max((_number(path) for path in checkpoints(directory)), default=0)
+    number = 1 + max(_numbers(directory), default=0)
     target = os.path.join(directory, f"ckpt-{number}")
     folder = os.path.join(directory, f"{_PARTIAL}{new_id('ckpt')}")
     os.mkdir(folder)
@@ -127,9 +122,12 @@ def _sync(folder: str) -> None:
         os.close(handle)
 
 
-def _number(path: str) -> int:
-    match = _NAME.fullmatch(os.path.basename(path))
-    return int(match[1]) if match else 0
+def _numbers(directory: Path) -> list[int]:
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
 
 
 def _remove_partial(directory: str) -> None:

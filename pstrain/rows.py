@@ -64,7 +64,7 @@ def as_rows(spec: VariableSpec, value: Any, rows: int) -> Array:
         )
     full = np.full(expected, array, spec.dtype) if array.shape != expected else array
     # Kernels are compiled for arrays that can be written to.
-    return np.require(full, spec.dtype, "CW").reshape(rows, spec.width)
+    return np.require(full, spec.dtype, ("C", "W")).reshape(rows, spec.width)
 
 
 def shape_of_rows(spec: VariableSpec, rows: int) -> tuple[int, ...]:
@@ -102,7 +102,7 @@ def update_parts(update: Update) -> Iterator[tuple[int, NDArray[np.int64] | None
         for index, shard in enumerate(spec.shards):
             yield index, None, rows[shard.row_start : shard.row_stop]
         return
-    rows = np.require(gradient, np.float32, "CW")
+    rows = np.require(gradient, np.float32, ("C", "W"))
     if rows.shape != (len(lookup.unique), spec.width):
         raise InvalidArgumentError(
             f"gradient of variable {spec.name!r} has shape {rows.shape}, expected "

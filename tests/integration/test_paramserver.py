@@ -30,7 +30,7 @@ from pstrain.errors import (
 )
 from pstrain.parameters import step_scope
 from pstrain.partition import FixedShardsPartitioner
-from pstrain.strategy import ParameterServerStrategy
+from pstrain.strategy import ParameterServerStrategy, get_strategy, has_strategy
 from pstrain.trainer.client import RemoteParameters
 from pstrain.variable import Variable, create_variable, local_parameters
 from pstrain.vocabulary import Fetch, OptimizerSpec, StepToken, Update
@@ -138,6 +138,18 @@ def test_placement_is_round_robin_with_a_slot_per_shard(
     assert last.device == "/job:ps/task:1"
     assert strategy.variables == (first, table, last)
     assert strategy.extended.parameter_devices[2] == "/job:ps/task:2"
+
+
+def test_scopes_nest_in_themselves_only(
+    strategy: ParameterServerStrategy, addresses: list[str]
+) -> None:
+    with strategy.scope(), strategy.scope() as inner:
+        assert inner is get_strategy()
+    other = _strategy(addresses)
+    with strategy.scope(), pytest.raises(RuntimeError, match="another strategy"), other.scope():
+        pass
+    assert not has_strategy()
+    other.parameters.close()
 
 
 def test_changes_of_all_kinds(strategy: ParameterServerStrategy) -> None:

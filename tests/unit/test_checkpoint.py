@@ -1,0 +1,184 @@
+"""Checkpoints: whole or invisible, matched by name, refused where they do not fit."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pstrain import initializers
+from pstrain.checkpoint import Checkpoint, checkpoints, latest_checkpoint, read_config
+from pstrain.errors import DataLossError, InvalidArgumentError, InvalidTypeError, NotFoundError
+from pstrain.variable import Variable, create_variable, local_parameters
+
+
+class Model:
+    """Variables of two names, the second twice."""
+
+    def __init__(self, rows: int = 4, *, seed: int = 1) -> None:
+        start = initializers.normal(seed=seed)
+        self.variables = [
+            create_variable(start, shape=(rows, 2), name="table"),
+            create_variable(start, shape=(3,), name="bias"),
+            create_variable(initializers.constant(seed), shape=(3,), name="bias"),
+        ]
+
+    def get_config(self) -> dict[str, Any]:
+        return {"rows": self.variables[0].shape[0]}
+
+    def values(self) -> list[Any]:
+        return [variable.numpy().tolist() for variable in self.variables]
+
+
+class Position:
+    """Data that knows where it is."""
+
+    def __init__(self, row: Any = 0) -> None:
+        self.row = row
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"row": self.row}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.row = state["row"]
+
+
+@pytest.fixture(autouse=True)
+def _own_parameters() -> Iterator[None]:
+    with local_parameters():
+        yield
+
+
+def test_everything_comes_back_together(tmp_path: pathlib.Path) -> None:
+    model, step, data = Model(), Variable(7), Position(40)
+    path = Checkpoint(model=model, step=step, data=data, nothing=None).save(tmp_path)
+    other, other_step, other_data = Model(seed=2), Variable(0), Position()
+    assert Checkpoint(model=other, step=other_step, data=other_data).restore(path) == path
+    assert other.values() == model.values()
+    assert (int(other_step), other_data.row) == (7, 40)
+
+
+def test_a_part_of_a_checkpoint_can_be_restored(tmp_path: pathlib.Path) -> None:
+    Checkpoint(model=Model(), step=Variable(7)).save(tmp_path)
+    step = Variable(0)
+    Checkpoint(step=step).restore(tmp_path)
+    assert int(step) == 7
+
+
+def test_values_of_several_places_share_a_checkpoint(tmp_path: pathlib.Path) -> None:
+    with local_parameters():
+        here = Variable(1.0, name="x")
+    there = Variable(2.0, name="x")
+    Checkpoint(here=here, there=there).save(tmp_path)
+    here.assign(0)
+    there.assign(0)
+    Checkpoint(here=here, there=there).restore(tmp_path)
+    assert (float(here), float(there)) == (1.0, 2.0)
+
+
+def test_a_directory_stands_for_its_newest(tmp_path: pathlib.Path) -> None:
+    step = Variable(0)
+    saved = Checkpoint(step=step)
+    for value in range(11):
+        step.assign(value)
+        saved.save(tmp_path)
+    assert checkpoints(tmp_path) == [str(tmp_path / f"ckpt-{n}") for n in range(1, 12)]
+    assert latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-11")
+    saved.restore(tmp_path / "ckpt-2")
+    assert int(step) == 1
+    saved.restore(tmp_path)
+    assert int(step) == 10
+
+
+def test_a_save_that_fails_leaves_nothing(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="JSON"):
+        Checkpoint(model=Model(), data=Position(row={1, 2})).save(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert latest_checkpoint(tmp_path) is None
+
+
+def test_what_a_killed_save_left_is_invisible_and_removed(tmp_path: pathlib.Path) -> None:
+    left = tmp_path / ".partial-ckpt-1"
+    left.mkdir()
+    (left / "manifest.json").write_text("{}")
+    (tmp_path / "ckpt-9").mkdir()
+    assert checkpoints(tmp_path) == []
+    assert Checkpoint(step=Variable(0)).save(tmp_path) == str(tmp_path / "ckpt-10")
+    assert not left.exists()
+
+
+def test_no_checkpoint_is_an_error_that_says_where(tmp_path: pathlib.Path) -> None:
+    assert latest_checkpoint(tmp_path / "absent") is None
+    with pytest.raises(NotFoundError, match="absent"):
+        Checkpoint(step=Variable(0)).restore(tmp_path / "absent")
+
+
+def test_another_shape_is_named_and_changes_nothing(tmp_path: pathlib.Path) -> None:
+    Checkpoint(step=Variable(7), model=Model(4)).save(tmp_path)
+    step, other = Variable(0), Model(5, seed=2)
+    before = other.values()
+    with pytest.raises(InvalidArgumentError, match=r"'model/table'.*\(5, 2\).*\(4, 2\)"):
+        Checkpoint(step=step, model=other).restore(tmp_path)
+    assert (int(step), other.values()) == (0, before)
+
+
+@pytest.mark.parametrize(("names", "missing"), [("modle", "modle"), ("step", "step")])
+def test_what_is_not_there_is_named(tmp_path: pathlib.Path, names: str, missing: str) -> None:
+    Checkpoint(model=Model()).save(tmp_path)
+    with pytest.raises(NotFoundError, match=f"'{missing}'.*model"):
+        Checkpoint(**{names: Variable(0)}).restore(tmp_path)
+
+
+def test_a_variable_that_is_not_there_is_named(tmp_path: pathlib.Path) -> None:
+    model, larger = Model(), Model()
+    Checkpoint(model=model).save(tmp_path)
+    larger.variables.append(Variable(0.0, name="extra"))
+    with pytest.raises(NotFoundError, match=r"'model/extra'.*model/bias#2"):
+        Checkpoint(model=larger).restore(tmp_path)
+
+
+def test_damage_is_noticed_before_anything_changes(tmp_path: pathlib.Path) -> None:
+    path = pathlib.Path(Checkpoint(model=Model()).save(tmp_path))
+    file = sorted(path.rglob("*.arrow"))[-1]
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(bytes(data))
+    other = Model(seed=2)
+    before = other.values()
+    with pytest.raises(DataLossError, match=file.name):
+        Checkpoint(model=other).restore(tmp_path)
+    assert other.values() == before
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1'])
+def test_a_damaged_manifest_is_noticed(tmp_path: pathlib.Path, text: str) -> None:
+    path = pathlib.Path(Checkpoint(step=Variable(0)).save(tmp_path))
+    (path / "manifest.json").write_text(text)
+    with pytest.raises(DataLossError, match="manifest"):
+        Checkpoint(step=Variable(0)).restore(path)
+
+
+def test_another_format_is_refused(tmp_path: pathlib.Path) -> None:
+    path = pathlib.Path(Checkpoint(step=Variable(0)).save(tmp_path))
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
+    with pytest.raises(InvalidArgumentError, match="99"):
+        Checkpoint(step=Variable(0)).restore(path)
+
+
+def test_configurations_are_kept(tmp_path: pathlib.Path) -> None:
+    Checkpoint(model=Model(6), step=Variable(0)).save(tmp_path)
+    assert read_config(tmp_path) == {"rows": 6}
+    with pytest.raises(NotFoundError, match="step"):
+        read_config(tmp_path, "step")
+
+
+def test_only_what_can_be_saved_is_taken() -> None:
+    with pytest.raises(InvalidArgumentError, match="nothing to save"):
+        Checkpoint(model=None)
+    with pytest.raises(InvalidTypeError, match="weights=ndarray"):
+        Checkpoint(weights=np.zeros(3))

@@ -1,0 +1,39 @@
+"""What a strategy refuses before it connects to anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pstrain.cluster import ClusterSpec, SimpleClusterResolver
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.strategy import ParameterServerStrategy, get_strategy, has_strategy
+
+CLUSTER = {"worker": ["h:1"], "ps": ["h:2"]}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "task", "message"),
+    [
+        ({}, {}, "empty"),
+        ({**CLUSTER, "boss": ["h:3"]}, {}, "boss"),
+        ({**CLUSTER, "chief": ["h:3", "h:4"]}, {}, "chief"),
+        ({**CLUSTER, "evaluator": ["h:3", "h:4"]}, {}, "evaluator"),
+        ({"worker": ["h:1"]}, {}, "'ps'"),
+        ({"ps": ["h:1"]}, {}, "'worker'"),
+        ({"ps": [], "worker": ["h:1"]}, {}, "'ps'"),
+        (CLUSTER, {"task_type": "boss", "task_id": 0}, "boss"),
+        (CLUSTER, {"task_type": "worker", "task_id": 1}, "task_id 1"),
+    ],
+)
+def test_a_wrong_cluster_is_refused(cluster: Any, task: Any, message: str) -> None:
+    resolver = SimpleClusterResolver(ClusterSpec(cluster), **task)
+    with pytest.raises(InvalidArgumentError, match=message):
+        ParameterServerStrategy(resolver)
+
+
+def test_there_is_no_strategy_outside_a_scope() -> None:
+    assert not has_strategy()
+    with pytest.raises(FailedPreconditionError, match="scope"):
+        get_strategy()
