@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dataservice.config import DispatcherConfig, WorkerConfig
     from dataservice.dataset.dataset import Dataset
     from dataservice.dataset.expressions import col, lit
+    from dataservice.dataset.mixing import choose_from_datasets, sample_from_datasets
     from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
     from dataservice.dispatcher.server import DispatchServer
     from dataservice.errors import DataServiceError
@@ -25,6 +26,8 @@ __all__ = [
     "Dataset",
     "col",
     "lit",
+    "sample_from_datasets",
+    "choose_from_datasets",
     "INFINITE_CARDINALITY",
     "UNKNOWN_CARDINALITY",
     "ShardingPolicy",
@@ -44,6 +47,8 @@ _HOMES = {
     "Dataset": "dataservice.dataset.dataset",
     "col": "dataservice.dataset.expressions",
     "lit": "dataservice.dataset.expressions",
+    "sample_from_datasets": "dataservice.dataset.mixing",
+    "choose_from_datasets": "dataservice.dataset.mixing",
     "INFINITE_CARDINALITY": "dataservice.dataset.node",
     "UNKNOWN_CARDINALITY": "dataservice.dataset.node",
     "ShardingPolicy": "dataservice.vocabulary",

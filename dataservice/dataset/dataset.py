@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import importlib
 import itertools
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from dataservice.dataset import operators as ops
 from dataservice.dataset.columns import to_numpy
 from dataservice.dataset.iterator import DatasetIterator, DatasetStats, StatsCounter, generate
 from dataservice.dataset.node import INFINITE_CARDINALITY, Node, rewrite, walk
-from dataservice.dataset.operator_methods import OperatorMethods
+from dataservice.dataset.operator_methods import OperatorMethods, nodes_of
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.source_methods import SourceMethods
 from dataservice.dataset.stream import RunContext
@@ -38,6 +39,43 @@ class Dataset(SourceMethods, OperatorMethods):
     def node(self) -> Node:
         """The plan."""
         return self._node
+
+    @staticmethod
+    def sample_from_datasets(
+        datasets: Sequence[Dataset],
+        weights: Sequence[float] | None = None,
+        seed: int | None = None,
+        stop_on_empty_dataset: bool = False,
+        rerandomize_each_iteration: bool = True,
+    ) -> Dataset:
+        """Each element from one of the datasets, drawn with chances in proportion to `weights`.
+
+        The draws depend on the seed and the epoch alone. A dataset that has ended is left out,
+        or ends the result.
+        """
+        nodes = nodes_of(datasets, "sample_from_datasets")
+        drawn = secrets.randbits(63) if seed is None else None
+        return Dataset(
+            ops.SampleFromDatasets(
+                nodes,
+                stop_on_empty_dataset,
+                weights=weights,  # type: ignore[arg-type]
+                seed=seed,
+                drawn_seed=drawn,
+                rerandomize_each_iteration=rerandomize_each_iteration,
+            )
+        )
+
+    @staticmethod
+    def choose_from_datasets(
+        datasets: Sequence[Dataset],
+        choice_dataset: Dataset,
+        stop_on_empty_dataset: bool = True,
+    ) -> Dataset:
+        """Each element from the dataset whose number the next row of `choice_dataset` holds."""
+        nodes = nodes_of(datasets, "choose_from_datasets")
+        (choice,) = nodes_of([choice_dataset], "choose_from_datasets")
+        return Dataset(ops.ChooseFromDatasets(nodes, stop_on_empty_dataset, choice=choice))
 
     def apply(self, transformation: Callable[[Dataset], Dataset]) -> Dataset:
         """`transformation(self)`, which must be a Dataset."""

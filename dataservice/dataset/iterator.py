@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from dataservice.dataset.node import Node, rewrite, walk
-from dataservice.dataset.operators.shuffle import Shuffle
+from dataservice.dataset.node import Node
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import fingerprint
+from dataservice.dataset.seeds import drawn_seeds, with_drawn_seeds
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError
 
@@ -157,29 +157,6 @@ class DatasetIterator:
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
-
-
-def drawn_seeds(node: Node) -> list[int]:
-    """The seeds that no user gave, in the order of the plan."""
-    return [n.drawn_seed for n in walk(node) if isinstance(n, Shuffle) and n.drawn_seed is not None]
-
-
-def with_drawn_seeds(node: Node, seeds: Any) -> Node:
-    """The plan with `seeds` in place of those that were drawn."""
-    count = len(drawn_seeds(node))
-    integers = isinstance(seeds, list) and all(isinstance(seed, int) for seed in seeds)
-    if not integers or len(seeds) != count:
-        raise InvalidArgumentError(
-            f"malformed iterator state: it needs {count} drawn seeds, got {seeds!r}"
-        )
-    left = iter(seeds)
-
-    def change(inner: Node) -> Node:
-        if isinstance(inner, Shuffle) and inner.drawn_seed is not None:
-            return dataclasses.replace(inner, drawn_seed=next(left))
-        return inner
-
-    return rewrite(node, change)
 
 
 def generate(open_iterator: Callable[[], DatasetIterator], form: Callable[..., Any]) -> Any:

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import pyarrow as pa
 
+from dataservice.dataset.aligned import AlignedSource, Branch
 from dataservice.dataset.node import Node, register_node
 from dataservice.dataset.operators import (
     Batch,
@@ -25,19 +26,14 @@ from dataservice.dataset.operators import (
     Skip,
     Take,
     Unbatch,
+    Zip,
 )
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.optimise import optimise
+from dataservice.dataset.segments import Segment, UnsplittableError
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.stream import BatchStream, RunContext
-from dataservice.errors import InternalError, InvalidArgumentError, register_error
-
-
-@register_error
-class UnsplittableError(InvalidArgumentError):
-    """The plan cannot be divided among data workers; the message names the operator."""
-
-    code = "UNSPLITTABLE"
+from dataservice.errors import InternalError
 
 
 @register_node
@@ -57,21 +53,6 @@ class Detached(Node):
 
     def sample(self, context: RunContext) -> pa.RecordBatch:  # noqa: ARG002
         raise InternalError("an operator taken out of its plan has no input to sample")
-
-
-@dataclasses.dataclass(frozen=True)
-class Segment:
-    """One source, the rows [skip, skip + take) of it, and the operators over them, in order."""
-
-    source: Source
-    operators: tuple[Operator, ...] = ()
-    skip: int = 0
-    take: int | None = None
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether it leaves out rows of its source by their number."""
-        return self.skip > 0 or self.take is not None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,6 +121,8 @@ def _linear(node: Node) -> Linear:
         return _batched(node)
     if isinstance(node, Unbatch):
         return _unbatched(node)
+    if isinstance(node, Zip):
+        return Linear(segments=(Segment(_aligned(node)),))
     if isinstance(node, Take | Skip):
         return _limited(node)
     if isinstance(node, Shuffle):
@@ -260,6 +243,23 @@ def _narrowed(skip: int, take: int | None, inner: Linear) -> tuple[int, int | No
         left = max(0, take - inner.skip)
         return skip + inner.skip, left if inner.take is None else min(left, inner.take)
     return skip + inner.skip, inner.take
+
+
+def _aligned(node: Zip) -> AlignedSource:
+    """The inputs as one source, of which row i has row i of each."""
+    branches = []
+    for child in node.datasets:
+        linear = _linear(child)
+        if linear.tail:
+            _refuse(node, "it is applied to batches, which form only after the division")
+        if linear.repeat != 1:
+            _refuse(node, "one of its inputs is repeated; repeat after zip instead")
+        if linear.shuffles:
+            _refuse(node, "one of its inputs is shuffled; shuffle after zip instead")
+        for segment in linear.segments:
+            _check_countable(node, segment)
+        branches.append(Branch(linear.segments, linear.skip, linear.take))
+    return AlignedSource(tuple(branches))
 
 
 def _limited(node: Take | Skip) -> Linear:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
 import pyarrow as pa
@@ -27,19 +27,21 @@ NodeClass = TypeVar("NodeClass", bound="type[Node]")
 class Node(ABC):
     """A source or an operator. Fields that are nodes are its inputs, all others its parameters.
 
-    A parameter is None, a boolean, a number, a string, or a Function, Expression, Arrow schema or
-    table, or a tuple or string-keyed mapping of these; `__post_init__` checks them, for users and
-    for decoded plans alike.
+    The field named by `variadic` is a tuple of nodes, inputs too. A parameter is None, a boolean,
+    a number, a string, or a Function, Expression, Arrow schema or table, or a tuple or string-keyed
+    mapping of these; `__post_init__` checks them, for users and for decoded plans alike.
     """
 
     kind: ClassVar[str]
     # Parameters that leave the position of a saved iterator meaningful when they change.
     loose: ClassVar[frozenset[str]] = frozenset()
+    variadic: ClassVar[str | None] = None
 
     @property
     def inputs(self) -> tuple[Node, ...]:
         """The nodes it reads."""
-        return tuple(value for _, value in node_fields(self) if isinstance(value, Node))
+        single = tuple(value for _, value in node_fields(self) if isinstance(value, Node))
+        return single if self.variadic is None else (*single, *getattr(self, self.variadic))
 
     @property
     def batched(self) -> bool:
@@ -60,8 +62,9 @@ class Node(ABC):
 
     def with_inputs(self, *inputs: Node) -> Node:
         """The same node over other inputs."""
-        names = [name for name, value in node_fields(self) if isinstance(value, Node)]
-        return dataclasses.replace(self, **dict(zip(names, inputs, strict=True)))
+        given = {name for name, _ in parameters(self)}
+        names = [name for name, _ in node_fields(self) if name not in given]
+        return dataclasses.replace(self, **input_fields(type(self), inputs, names))
 
 
 _kinds: dict[str, type[Node]] = {}
@@ -90,6 +93,24 @@ def node_fields(node: Node) -> Iterator[tuple[str, Any]]:
     """Names and values of its fields, in order: inputs and parameters."""
     for field in dataclasses.fields(node):
         yield field.name, getattr(node, field.name)
+
+
+def input_fields(cls: type[Node], inputs: Sequence[Node], names: Sequence[str]) -> dict[str, Any]:
+    """Which of the fields `names`, all of inputs, gets which; ValueError where they do not fit."""
+    single = [name for name in names if name != cls.variadic]
+    if len(inputs) < len(single) or (len(inputs) > len(single) and cls.variadic is None):
+        raise ValueError(f"{cls.kind} takes {len(single)} inputs, got {len(inputs)}")
+    fields: dict[str, Any] = dict(zip(single, inputs, strict=False))
+    if cls.variadic is not None:
+        fields[cls.variadic] = tuple(inputs[len(single) :])
+    return fields
+
+
+def parameters(node: Node) -> Iterator[tuple[str, Any]]:
+    """Names and values of the fields that are no inputs, in order."""
+    for name, value in node_fields(node):
+        if not isinstance(value, Node) and name != node.variadic:
+            yield name, value
 
 
 def walk(root: Node) -> list[Node]:

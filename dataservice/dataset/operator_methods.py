@@ -102,6 +102,15 @@ class OperatorMethods:
             raise InvalidArgumentError(f"concatenate takes a Dataset, got {other!r}")
         return self._over(ops.Concatenate(self._node, other._node))
 
+    def zip(self: Any, *others: Any) -> Any:
+        """Row i with the columns of row i of all; written `a.zip(b)` or `Dataset.zip(a, b)`.
+
+        Ends with the shortest. Columns need different names.
+        """
+        listed = (*(self if isinstance(self, tuple | list) else (self,)), *others)
+        nodes = nodes_of(listed, "zip")
+        return listed[0]._over(ops.Zip(nodes))
+
     def enumerate(self, name: str = "index") -> Self:
         """Adds an int64 column with the number of each element."""
         return self._over(ops.Enumerate(self._node, name))
@@ -113,10 +122,20 @@ class OperatorMethods:
     def shard(self, num_shards: int, index: int) -> Self:
         """Every `num_shards`-th element, from number `index` on.
 
-        SHARD_HINT for both lets a service fill them in.
+        With `num_shards` SHARD_HINT a service fills in both; see ShardingPolicy.HINT.
         """
         return self._over(ops.Shard(self._node, num_shards, index))
 
     def unbatch(self) -> Self:
         """Makes the rows of the batches the elements again."""
         return self._over(ops.Unbatch(self._node))
+
+
+def nodes_of(datasets: Any, operator: str) -> tuple[Node, ...]:
+    """The plans of several datasets; InvalidArgumentError for anything else, or none."""
+    if not isinstance(datasets, list | tuple) or not datasets:
+        raise InvalidArgumentError(f"{operator} takes several datasets, got {datasets!r}")
+    for dataset in datasets:
+        if not isinstance(dataset, OperatorMethods):
+            raise InvalidArgumentError(f"{operator} takes Datasets, got {dataset!r}")
+    return tuple(dataset._node for dataset in datasets)

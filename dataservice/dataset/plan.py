@@ -24,8 +24,9 @@ from dataservice.dataset.node import (
     UNKNOWN_CARDINALITY,
     Node,
     freeze_schemas,
+    input_fields,
     node_class,
-    node_fields,
+    parameters,
     register_node,
     walk,
 )
@@ -71,14 +72,10 @@ def _encode_nodes(root: Node, blobs: list[bytes]) -> tuple[list[Any], dict[int, 
     indices: dict[int, int] = {}
     listed: list[Any] = []
     for node in walk(root):
-        parameters = {
-            name: _encode_value(value, blobs)
-            for name, value in node_fields(node)
-            if not isinstance(value, Node)
-        }
+        encoded = {name: _encode_value(value, blobs) for name, value in parameters(node)}
         inputs = [indices[id(child)] for child in node.inputs]
         indices[id(node)] = len(listed)
-        listed.append({"kind": node.kind, "inputs": inputs, "with": parameters})
+        listed.append({"kind": node.kind, "inputs": inputs, "with": encoded})
     return listed, indices
 
 
@@ -189,9 +186,9 @@ def _decode_nodes(tree: Any, blobs: list[bytes]) -> Node:
 
 def _decode_node(item: Any, inputs: list[Node], blobs: list[bytes]) -> Node:
     cls = node_class(item["kind"])
-    parameters = {name: _decode_value(value, blobs) for name, value in item["with"].items()}
-    names = [field.name for field in dataclasses.fields(cls) if field.name not in parameters]
-    node = cls(**dict(zip(names, inputs, strict=True)), **parameters)
+    decoded = {name: _decode_value(value, blobs) for name, value in item["with"].items()}
+    names = [field.name for field in dataclasses.fields(cls) if field.name not in decoded]
+    node = cls(**input_fields(cls, inputs, names), **decoded)
     if node.inputs != tuple(inputs):
         raise ValueError(f"{cls.kind} has parameters in place of its inputs")
     return node
@@ -245,12 +242,10 @@ def fingerprint(root: Node) -> str:
     nodes = walk(root)
     indices = {id(node): index for index, node in enumerate(nodes)}
     for node in nodes:
-        parameters = {
-            name: _outline(value)
-            for name, value in node_fields(node)
-            if not isinstance(value, Node) and name not in node.loose
+        outlined = {
+            name: _outline(value) for name, value in parameters(node) if name not in node.loose
         }
-        listed.append([node.kind, [indices[id(child)] for child in node.inputs], parameters])
+        listed.append([node.kind, [indices[id(child)] for child in node.inputs], outlined])
     digest = hashlib.sha256(json.dumps(listed, sort_keys=True).encode())
     return digest.hexdigest()[:16]
 

@@ -7,12 +7,12 @@ sequence, given the plan, the epoch and the window; so any worker can replay a w
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from dataservice.dataset.linear import Linear, Segment, UnsplittableError, linearise
-from dataservice.dataset.sources.base import SplitStream
+from dataservice.dataset.linear import Linear, linearise
+from dataservice.dataset.segments import Segment, UnsplittableError, open_segment, plan_segments
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.errors import InvalidArgumentError
 from dataservice.sharding import Split, Window, make_windows, total_rows, window_target_rows
@@ -39,33 +39,7 @@ def plan_splits(linear: Linear) -> list[Split]:
     Lists files and reads Parquet footers, several at a time. SourceError and SchemaError for
     files that are missing, damaged or unlike the others.
     """
-    splits: list[Split] = []
-    for index, segment in enumerate(linear.segments):
-        planned = (dataclasses.replace(split, segment=index) for split in segment.source.plan())
-        splits.extend(_limited(planned, segment.skip, segment.take))
-    return list(_limited(splits, linear.skip, linear.take))
-
-
-def _limited(splits: Iterable[Split], skip: int, take: int | None) -> Iterator[Split]:
-    """The parts of `splits` that lie in rows [skip, skip + take) of them."""
-    if not skip and take is None:
-        yield from splits
-        return
-    first = 0
-    end = None if take is None else skip + take
-    for split in splits:
-        if split.rows is None:
-            raise UnsplittableError(
-                f"take and skip need the number of rows of {split.path!r}, which is not known "
-                "without reading it; apply them after distribute()"
-            )
-        low = max(skip - first, 0)
-        high = split.rows if end is None else min(end - first, split.rows)
-        if low < high:
-            yield dataclasses.replace(
-                split, start=split.start + low, stop=split.start + high, rows=high - low
-            )
-        first += split.rows
+    return plan_segments(linear.segments, linear.skip, linear.take)
 
 
 def target_rows(linear: Linear, splits: Sequence[Split]) -> int:
@@ -103,10 +77,7 @@ def open_window(
         )
     segment = linear.segments[segments.pop()]
     context = dataclasses.replace(context, epoch=epoch, window=window_index, split_order=None)
-    stream: BatchStream = SplitStream(segment.source, splits, context)
-    for operator in segment.operators:
-        stream = operator.attach(stream, context)
-    return stream
+    return open_segment(segment, splits, context)
 
 
 def transform_batch(

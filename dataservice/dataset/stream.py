@@ -123,6 +123,20 @@ class RowCutter:
         self._row = 0
         self._began = ""  # where the first of several chunks of a cut comes from
 
+    def available(self) -> int:
+        """Rows that the next piece can have at most; 0 at the end of the stream."""
+        chunk = self._chunk
+        if chunk is None or self._row >= chunk.num_rows:
+            chunk = self._pull()
+        return 0 if chunk is None else chunk.num_rows - self._row
+
+    def peek(self, rows: int) -> pa.RecordBatch | None:
+        """What `piece` would return, left in place."""
+        if not self.available():
+            return None
+        assert self._chunk is not None
+        return self._chunk.slice(self._row, rows)
+
     def cut(self, rows: int) -> list[pa.RecordBatch]:
         """The next `rows` rows, in one piece or several; fewer only at the end of the stream."""
         pieces: list[pa.RecordBatch] = []

@@ -6,6 +6,7 @@ from dataservice.dataset.operators.concatenate import Concatenate, Conform
 from dataservice.dataset.operators.enumerate import Enumerate
 from dataservice.dataset.operators.filter import Filter
 from dataservice.dataset.operators.map import FlatMap, Map
+from dataservice.dataset.operators.mix import ChooseFromDatasets, SampleFromDatasets
 from dataservice.dataset.operators.prefetch import Prefetch
 from dataservice.dataset.operators.repeat import Repeat
 from dataservice.dataset.operators.select import Rename, Select
@@ -14,9 +15,11 @@ from dataservice.dataset.operators.shuffle import Shuffle
 from dataservice.dataset.operators.take import Skip, Take
 from dataservice.dataset.operators.unbatch import Unbatch
 from dataservice.dataset.operators.with_column import WithColumn
+from dataservice.dataset.operators.zip import Zip
 
 __all__ = [
     "Batch",
+    "ChooseFromDatasets",
     "Concatenate",
     "Conform",
     "Enumerate",
@@ -28,6 +31,7 @@ __all__ = [
     "Rename",
     "Repeat",
     "RowOperator",
+    "SampleFromDatasets",
     "Select",
     "Shard",
     "Shuffle",
@@ -35,4 +39,5 @@ __all__ = [
     "Take",
     "Unbatch",
     "WithColumn",
+    "Zip",
 ]

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from dataservice.dataset.node import register_node
+from dataservice.dataset.node import UNKNOWN_CARDINALITY, register_node
 from dataservice.dataset.operators.base import Operator, integer_at_least
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError
@@ -20,7 +20,7 @@ from dataservice.vocabulary import SHARD_HINT
 class Shard(Operator):
     """The elements whose number leaves the remainder `index` when divided by `num_shards`.
 
-    SHARD_HINT for both stands for values that a service fills in.
+    With `num_shards` SHARD_HINT a service fills in both, whatever `index` is.
     """
 
     kind: ClassVar[str] = "shard"
@@ -29,12 +29,8 @@ class Shard(Operator):
 
     def __post_init__(self) -> None:
         if self.is_hint:
+            object.__setattr__(self, "index", SHARD_HINT)
             return
-        if SHARD_HINT in (self.num_shards, self.index):
-            raise InvalidArgumentError(
-                "shard takes SHARD_HINT for both num_shards and index or for neither, got "
-                f"num_shards={self.num_shards!r}, index={self.index!r}"
-            )
         shards = integer_at_least(self.num_shards, 1, "shard num_shards")
         index = integer_at_least(self.index, 0, "shard index")
         if index >= shards:
@@ -47,19 +43,21 @@ class Shard(Operator):
     @property
     def is_hint(self) -> bool:
         """Whether a service is to fill in number and index."""
-        return self.num_shards == self.index == SHARD_HINT
+        return self.num_shards == SHARD_HINT
 
     def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:  # noqa: ARG002
         if self.is_hint:
             raise FailedPreconditionError(
-                "shard(SHARD_HINT, SHARD_HINT) has no meaning outside of a service; distribute "
+                "shard with num_shards=SHARD_HINT has no meaning outside of a service; distribute "
                 "the dataset with ShardingPolicy.HINT, or give numbers"
             )
         return _ShardStream(stream, self.num_shards, self.index, whole_batches=self.batched)
 
     def cardinality(self) -> int:
         elements = self.input.cardinality()
-        if elements < 0 or self.is_hint:
+        if self.is_hint:
+            return 0 if elements == 0 else UNKNOWN_CARDINALITY
+        if elements < 0:
             return elements
         return max(0, -(-(elements - self.index) // self.num_shards))
 

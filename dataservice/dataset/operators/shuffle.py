@@ -18,6 +18,7 @@ import pyarrow as pa
 from dataservice.dataset.columns import concat_batches
 from dataservice.dataset.node import register_node
 from dataservice.dataset.operators.base import Operator, integer_at_least
+from dataservice.dataset.seeds import check_seeds, effective_seed
 from dataservice.dataset.stream import CHUNK_ROWS, BatchStream, RowCutter, RunContext, State
 from dataservice.errors import InvalidArgumentError
 from dataservice.sharding import order_key
@@ -41,14 +42,7 @@ class Shuffle(Operator):
     def __post_init__(self) -> None:
         size = integer_at_least(self.buffer_size, 1, "shuffle buffer_size")
         object.__setattr__(self, "buffer_size", size)
-        for name in ("seed", "drawn_seed"):
-            value = getattr(self, name)
-            if isinstance(value, np.integer):
-                object.__setattr__(self, name, int(value))
-            elif value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                raise InvalidArgumentError(f"shuffle seed must be an integer, got {value!r}")
-        if self.seed is None and self.drawn_seed is None:
-            raise InvalidArgumentError("shuffle needs a seed or one that was drawn")
+        check_seeds(self)
         if not isinstance(self.reshuffle_each_iteration, bool):
             raise InvalidArgumentError(
                 f"reshuffle_each_iteration must be a bool, got {self.reshuffle_each_iteration!r}"
@@ -57,9 +51,7 @@ class Shuffle(Operator):
     @property
     def effective_seed(self) -> int:
         """The given seed, or the one that was drawn."""
-        seed = self.seed if self.seed is not None else self.drawn_seed
-        assert seed is not None
-        return seed
+        return effective_seed(self)
 
     def epoch_key(self, epoch: int) -> int:
         """The epoch that keys its order."""

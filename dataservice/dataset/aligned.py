@@ -1,0 +1,143 @@
+"""Zipped datasets as one source that can be divided: splits are ranges of the common row numbers.
+
+Each branch is planned as a whole wherever a split is read, and the ranges are cut from its own
+splits. Invariant: a split names the plan that it is a range of, so that row i is put beside row i
+although planning and reading machines list the files on their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+import operator
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from dataservice.dataset.operators.zip import ZipStream, side_by_side
+from dataservice.dataset.segments import (
+    Segment,
+    UnsplittableError,
+    limited,
+    open_segment,
+    plan_segments,
+)
+from dataservice.dataset.sources.base import Source, index_splits
+from dataservice.dataset.stream import BatchStream, RunContext, State
+from dataservice.errors import SourceError
+from dataservice.sharding import Split, total_rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """One of the zipped datasets: rows [skip, skip + take) of its segments."""
+
+    segments: tuple[Segment, ...]
+    skip: int = 0
+    take: int | None = None
+
+    @functools.cached_property
+    def splits(self) -> list[Split]:
+        """All its splits, planned once."""
+        return plan_segments(self.segments, self.skip, self.take)
+
+    def open(self, first_row: int, end_row: int, context: RunContext) -> BatchStream:
+        """Its rows [first_row, end_row)."""
+        parts = limited(self.splits, first_row, end_row - first_row)
+        grouped = itertools.groupby(parts, key=operator.attrgetter("segment"))
+        return _Chain(
+            open_segment(self.segments[index], list(splits), context) for index, splits in grouped
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AlignedSource(Source):
+    """The rows of several branches side by side. It exists only inside a divided plan."""
+
+    kind: ClassVar[str] = "zip"
+    reads_files: ClassVar[bool] = True
+    branches: tuple[Branch, ...]
+
+    @functools.cached_property
+    def _digest(self) -> str:
+        listed = [[split.to_json() for split in branch.splits] for branch in self.branches]
+        return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
+
+    def splits(self) -> Iterator[Split]:
+        rows = min(self._rows(branch) for branch in self.branches)
+        for split in index_splits(rows):
+            yield dataclasses.replace(split, version=self._digest)
+
+    def _rows(self, branch: Branch) -> int:
+        rows = total_rows(branch.splits)
+        if rows is None:
+            paths = [split.path for split in branch.splits if split.rows is None]
+            raise UnsplittableError(
+                f"zip needs the number of rows of {paths[0]!r}, which is not known without reading "
+                "it; apply zip after distribute()"
+            )
+        return rows
+
+    def read(
+        self, split: Split, first_row: int, context: RunContext
+    ) -> Generator[pa.RecordBatch, None, None]:
+        if split.version != self._digest:
+            raise SourceError(
+                "a zipped dataset has changed since it was planned: its files are not the same "
+                "here as on the planning machine; start a new iteration, and do not write to files "
+                "that are being read"
+            )
+        context = dataclasses.replace(context, split_order=None)
+        first = split.start + first_row
+        with ExitStack() as stack:
+            streams = [branch.open(first, split.stop, context) for branch in self.branches]
+            yield from stack.enter_context(ZipStream(streams, whole_batches=False))
+
+    def empty(self) -> pa.RecordBatch:
+        context = RunContext()
+        empties = []
+        for branch in self.branches:
+            batch = branch.segments[0].source.empty()
+            for step in branch.segments[0].operators:
+                batch = step.transform(context)(batch, lambda: "")  # type: ignore[attr-defined]
+            empties.append(batch)
+        return side_by_side(empties)
+
+    def describe(self, split: Split, first_row: int, end_row: int) -> str:
+        return f"zipped rows {split.start + first_row}..{split.start + end_row - 1}"
+
+
+class _Chain(BatchStream):
+    """Streams one after the other. It is read once from its beginning, and has no position."""
+
+    def __init__(self, streams: Iterator[BatchStream]) -> None:
+        self._streams = streams
+        self._stream: BatchStream | None = None
+
+    def __next__(self) -> pa.RecordBatch:
+        while True:
+            if self._stream is None:
+                self._stream = next(self._streams)
+            batch = next(self._stream, None)
+            if batch is not None:
+                return batch
+            self.close()
+
+    def state(self) -> State:
+        return {}
+
+    def restore(self, state: Any) -> None:
+        raise NotImplementedError(f"a chain of splits has no position {state!r}")
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def location(self) -> str:
+        return "" if self._stream is None else self._stream.location()

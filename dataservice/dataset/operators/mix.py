@@ -1,0 +1,351 @@
+"""Operators that draw each element from one of several datasets: by chance, or by a dataset.
+
+Which one is decided for blocks of elements at once, and a block is assembled column by column.
+Invariant: the choice is a pure function of the seed, the epoch and the position, or of the choices
+given, so a saved position holds no random state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+
+from dataservice.dataset.columns import concat_batches, conform
+from dataservice.dataset.node import (
+    INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
+    Node,
+    register_node,
+)
+from dataservice.dataset.seeds import check_seeds, effective_seed
+from dataservice.dataset.stream import BatchStream, RowCutter, RunContext, State, TransformStream
+from dataservice.errors import InvalidArgumentError, SchemaError
+from dataservice.sharding import order_key
+
+_ALL_ROWS: Final = 1 << 62
+_BLOCK: Final = 4_096  # elements whose datasets are drawn from one key
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Mix(Node):
+    """What both have in common: datasets that get the schema of the first."""
+
+    variadic: ClassVar[str | None] = "datasets"
+    datasets: tuple[Node, ...] = ()
+    stop_on_empty_dataset: bool = False
+    schema: pa.Schema | None = None
+
+    def __post_init__(self) -> None:
+        if not self.datasets:
+            raise InvalidArgumentError(f"{self.kind} takes at least one dataset, got none")
+        if len({node.batched for node in self.datasets}) > 1:
+            raise InvalidArgumentError(
+                f"{self.kind} takes datasets of rows or datasets of batches, not both"
+            )
+        if not isinstance(self.stop_on_empty_dataset, bool):
+            raise InvalidArgumentError(
+                f"stop_on_empty_dataset must be a bool, got {self.stop_on_empty_dataset!r}"
+            )
+
+    @property
+    def batched(self) -> bool:
+        return self.datasets[0].batched
+
+    def streams(self, context: RunContext) -> list[BatchStream]:
+        """The datasets, each with the common schema."""
+        schema = self.schema or self.datasets[0].sample(context).schema
+        what = f"the rows of a dataset given to {self.kind}"
+
+        def same(batch: pa.RecordBatch, _location: Any) -> pa.RecordBatch:
+            return conform(batch, schema, what=what)
+
+        return [TransformStream(node.open(context), same) for node in self.datasets]
+
+    def sample(self, context: RunContext) -> pa.RecordBatch:
+        first, *others = (node.sample(context) for node in self.datasets)
+        for other in others:
+            conform(other, first.schema, what=f"the rows of a dataset given to {self.kind}")
+        return first
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class SampleFromDatasets(Mix):
+    """Each element from a dataset drawn with the chances `weights`; equal ones for None."""
+
+    kind: ClassVar[str] = "sample_from_datasets"
+    loose: ClassVar[frozenset[str]] = frozenset({"drawn_seed"})
+    weights: tuple[float, ...] | None = None
+    seed: int | None = None
+    drawn_seed: int | None = None
+    rerandomize_each_iteration: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_seeds(self)
+        if not isinstance(self.rerandomize_each_iteration, bool):
+            raise InvalidArgumentError(
+                "rerandomize_each_iteration must be a bool, got "
+                f"{self.rerandomize_each_iteration!r}"
+            )
+        if self.weights is not None:
+            object.__setattr__(self, "weights", _checked_weights(self.weights, len(self.datasets)))
+
+    def open(self, context: RunContext) -> BatchStream:
+        context = dataclasses.replace(context, split_order=None)
+        epoch = context.epoch if self.rerandomize_each_iteration else 0
+        weights = np.ones(len(self.datasets)) if self.weights is None else np.array(self.weights)
+        choices = _Drawn(weights, effective_seed(self), epoch)
+        return _MixStream(self.streams(context), choices, self.stop_on_empty_dataset, self.batched)
+
+    def cardinality(self) -> int:
+        weights = self.weights or (1.0,) * len(self.datasets)
+        parts = [
+            node.cardinality()
+            for node, weight in zip(self.datasets, weights, strict=True)
+            if weight > 0
+        ]
+        if self.stop_on_empty_dataset:
+            endless = all(count == INFINITE_CARDINALITY for count in parts)
+            return INFINITE_CARDINALITY if endless else UNKNOWN_CARDINALITY
+        for special in (INFINITE_CARDINALITY, UNKNOWN_CARDINALITY):
+            if special in parts:
+                return special
+        return sum(parts)
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class ChooseFromDatasets(Mix):
+    """Each element from the dataset whose number the next row of `choice` holds."""
+
+    kind: ClassVar[str] = "choose_from_datasets"
+    choice: Node | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.choice, Node) or self.choice.batched:
+            raise InvalidArgumentError(
+                "choose_from_datasets takes a choice_dataset of rows with one integer column"
+            )
+
+    def open(self, context: RunContext) -> BatchStream:
+        assert self.choice is not None
+        context = dataclasses.replace(context, split_order=None)
+        choices = _Given(RowCutter(self.choice.open(context)), len(self.datasets))
+        return _MixStream(self.streams(context), choices, self.stop_on_empty_dataset, self.batched)
+
+    def cardinality(self) -> int:
+        assert self.choice is not None
+        return 0 if self.choice.cardinality() == 0 else UNKNOWN_CARDINALITY
+
+
+def _checked_weights(weights: Any, datasets: int) -> tuple[float, ...]:
+    try:
+        listed = tuple(float(weight) for weight in weights)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"weights must be a list of {datasets} numbers, got {weights!r:.200}"
+        ) from error
+    if len(listed) != datasets:
+        raise InvalidArgumentError(
+            f"weights must have one number per dataset: {datasets} datasets, got {list(listed)}"
+        )
+    if not all(0 <= weight < float("inf") for weight in listed) or not sum(listed):
+        raise InvalidArgumentError(
+            f"weights must be finite, not negative and not all 0, got {list(listed)}"
+        )
+    return listed
+
+
+class _Choices(ABC):
+    """The numbers of the datasets to read from next."""
+
+    @abstractmethod
+    def peek(self, exhausted: set[int]) -> np.ndarray:
+        """Some of the next choices, at least one; none at the end."""
+
+    @abstractmethod
+    def advance(self, count: int) -> None:
+        """Passes over the first `count` of them."""
+
+    @abstractmethod
+    def state(self) -> Any:
+        """JSON-able position."""
+
+    @abstractmethod
+    def restore(self, state: Any) -> None:
+        """Moves to a position."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives up what it reads from."""
+
+
+class _Drawn(_Choices):
+    def __init__(self, weights: np.ndarray, seed: int, epoch: int) -> None:
+        self._weights = weights
+        self._key = (seed, epoch)
+        self._position = 0
+        self._block = -1
+        self._chances: np.ndarray = np.empty(0)
+
+    def peek(self, exhausted: set[int]) -> np.ndarray:
+        weights = self._weights.copy()
+        weights[list(exhausted)] = 0
+        if not weights.sum():
+            return np.empty(0, np.int64)
+        block, first = divmod(self._position, _BLOCK)
+        if block != self._block:
+            # NumPy keeps the raw bits of Philox stable over versions.
+            bits = np.random.Philox(key=order_key(*self._key, block)).random_raw(_BLOCK)
+            self._chances = (bits >> np.uint64(11)) * 2.0**-53
+            self._block = block
+        bounds = np.cumsum(weights)
+        drawn = np.searchsorted(bounds, self._chances[first:] * bounds[-1], side="right")
+        return np.minimum(drawn, int(np.flatnonzero(weights)[-1]))
+
+    def advance(self, count: int) -> None:
+        self._position += count
+
+    def state(self) -> Any:
+        return self._position
+
+    def restore(self, state: Any) -> None:
+        self._position = int(state)
+
+    def close(self) -> None:
+        return
+
+
+class _Given(_Choices):
+    def __init__(self, cutter: RowCutter, datasets: int) -> None:
+        self._cutter = cutter
+        self._datasets = datasets
+        self._position = 0
+        self._left = np.empty(0, np.int64)
+
+    def peek(self, exhausted: set[int]) -> np.ndarray:  # noqa: ARG002
+        if not self._left.size:
+            # Blocks end at the same choices wherever the reading began.
+            rows = self._cutter.peek(_BLOCK - self._position % _BLOCK)
+            if rows is not None:
+                self._left = self._numbers(rows)
+        return self._left
+
+    def _numbers(self, rows: pa.RecordBatch) -> np.ndarray:
+        if rows.num_columns != 1 or not pa.types.is_integer(rows.schema.field(0).type):
+            raise SchemaError(
+                "choose_from_datasets: the choice_dataset must have one integer column, it has "
+                f"{rows.schema.to_string()!r}"
+            )
+        if rows.column(0).null_count:
+            raise SchemaError("choose_from_datasets: the choice_dataset has nulls")
+        numbers = rows.column(0).to_numpy().astype(np.int64)
+        bad = numbers[(numbers < 0) | (numbers >= self._datasets)]
+        if bad.size:
+            raise InvalidArgumentError(
+                f"choose_from_datasets: the choice_dataset says {bad[0]}, and the datasets have "
+                f"the numbers 0 to {self._datasets - 1}"
+            )
+        return numbers
+
+    def advance(self, count: int) -> None:
+        self._cutter.piece(count)
+        self._position += count
+        self._left = self._left[count:]
+
+    def state(self) -> Any:
+        return {"input": self._cutter.state(), "position": self._position}
+
+    def restore(self, state: Any) -> None:
+        self._cutter.restore(state["input"])
+        self._position = int(state["position"])
+
+    def close(self) -> None:
+        self._cutter.close()
+
+
+class _MixStream(BatchStream):
+    def __init__(
+        self,
+        streams: Sequence[BatchStream],
+        choices: _Choices,
+        stop_on_empty: bool,
+        whole_batches: bool,
+    ) -> None:
+        self._cutters = [RowCutter(stream) for stream in streams]
+        self._choices = choices
+        self._stop_on_empty = stop_on_empty
+        self._whole_batches = whole_batches
+        self._exhausted: set[int] = set()
+        self._last = 0
+
+    def __next__(self) -> pa.RecordBatch:
+        while True:
+            choices = self._choices.peek(self._exhausted)
+            if not choices.size:
+                raise StopIteration
+            self._last = int(choices[0])
+            if self._cutters[self._last].available():
+                return self._block(choices)
+            if self._stop_on_empty:
+                raise StopIteration
+            if self._last in self._exhausted:
+                self._choices.advance(1)
+            self._exhausted.add(self._last)
+
+    def _block(self, choices: np.ndarray) -> pa.RecordBatch:
+        if self._whole_batches:
+            self._choices.advance(1)
+            batch = self._cutters[self._last].piece(_ALL_ROWS)
+            assert batch is not None
+            return batch
+        choices = choices[: self._ready(choices)]
+        counts = np.bincount(choices, minlength=len(self._cutters))
+        pieces = [
+            self._cutters[index].piece(int(counts[index])) for index in np.flatnonzero(counts)
+        ]
+        self._choices.advance(len(choices))
+        rows = concat_batches([piece for piece in pieces if piece is not None])
+        if len(pieces) == 1:
+            return rows
+        order = np.empty(len(choices), np.int64)
+        order[np.argsort(choices, kind="stable")] = np.arange(len(choices))
+        return rows.take(pa.array(order))
+
+    def _ready(self, choices: np.ndarray) -> int:
+        """How many of the choices can be served from the chunks that the datasets are at."""
+        ready = len(choices)
+        for index in np.unique(choices):
+            wanted = np.flatnonzero(choices == index)
+            available = self._cutters[index].available()
+            if available < len(wanted):
+                ready = min(ready, int(wanted[available]))
+        return ready
+
+    def state(self) -> State:
+        return {
+            "inputs": [cutter.state() for cutter in self._cutters],
+            "choices": self._choices.state(),
+            "exhausted": sorted(self._exhausted),
+        }
+
+    def restore(self, state: State) -> None:
+        for cutter, saved in zip(self._cutters, state["inputs"], strict=True):
+            cutter.restore(saved)
+        self._choices.restore(state["choices"])
+        self._exhausted = {int(index) for index in state["exhausted"]}
+
+    def close(self) -> None:
+        self._choices.close()
+        for cutter in self._cutters:
+            cutter.close()
+
+    def location(self) -> str:
+        return self._cutters[self._last].location()

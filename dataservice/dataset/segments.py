@@ -1,0 +1,77 @@
+"""Segments of a divisible plan: a source with the operators over it, and its splits.
+
+Knows how a segment is planned and opened, not how a plan comes to have segments. Invariant: the
+splits of a segment, read in order, yield its rows in order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+
+from dataservice.dataset.operators.base import Operator
+from dataservice.dataset.sources.base import Source, SplitStream
+from dataservice.dataset.stream import BatchStream, RunContext
+from dataservice.errors import InvalidArgumentError, register_error
+from dataservice.sharding import Split
+
+
+@register_error
+class UnsplittableError(InvalidArgumentError):
+    """The plan cannot be divided among data workers; the message names the operator."""
+
+    code = "UNSPLITTABLE"
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """One source, the rows [skip, skip + take) of it, and the operators over them, in order."""
+
+    source: Source
+    operators: tuple[Operator, ...] = ()
+    skip: int = 0
+    take: int | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it leaves out rows of its source by their number."""
+        return self.skip > 0 or self.take is not None
+
+
+def plan_segments(segments: Sequence[Segment], skip: int, take: int | None) -> list[Split]:
+    """The splits of rows [skip, skip + take) of the segments, in order."""
+    splits: list[Split] = []
+    for index, segment in enumerate(segments):
+        planned = (dataclasses.replace(split, segment=index) for split in segment.source.plan())
+        splits.extend(limited(planned, segment.skip, segment.take))
+    return list(limited(splits, skip, take))
+
+
+def open_segment(segment: Segment, splits: Iterable[Split], context: RunContext) -> BatchStream:
+    """The rows of `splits` of the segment, through its operators."""
+    stream: BatchStream = SplitStream(segment.source, splits, context)
+    for operator in segment.operators:
+        stream = operator.attach(stream, context)
+    return stream
+
+
+def limited(splits: Iterable[Split], skip: int, take: int | None) -> Iterator[Split]:
+    """The parts of `splits` that lie in rows [skip, skip + take) of them."""
+    if not skip and take is None:
+        yield from splits
+        return
+    first = 0
+    end = None if take is None else skip + take
+    for split in splits:
+        if split.rows is None:
+            raise UnsplittableError(
+                f"take and skip need the number of rows of {split.path!r}, which is not known "
+                "without reading it; apply them after distribute()"
+            )
+        low = max(skip - first, 0)
+        high = split.rows if end is None else min(end - first, split.rows)
+        if low < high:
+            yield dataclasses.replace(
+                split, start=split.start + low, stop=split.start + high, rows=high - low
+            )
+        first += split.rows

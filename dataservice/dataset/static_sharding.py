@@ -1,0 +1,190 @@
+"""Rewrites of a plan into the share that one worker of a fixed list runs.
+
+Semantics of tf.data service: FILE deals the files of every file source out by worker index, below
+any shuffle of them; DATA keeps every N-th element, before a trailing prefetch; HINT fills in
+`shard(SHARD_HINT, ...)`. The rewrites are pure; files are listed apart from them. Invariant: given
+one listing, the shares of workers 0 to N-1 are disjoint and together the whole, for a plan that
+yields the same elements each time. Operators that count (take, skip, enumerate) and `batch` run
+per worker under FILE, as they are written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+from dataservice.dataset.node import Node, rewrite, walk
+from dataservice.dataset.operators import Prefetch, Shard
+from dataservice.dataset.sources import FileListSource, Source
+from dataservice.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    SchemaError,
+)
+from dataservice.vocabulary import ShardingPolicy
+
+# Paths of each file source, in the order in which `walk` meets the sources.
+Listing: TypeAlias = tuple[tuple[str, ...], ...]
+
+
+class Share(NamedTuple):
+    """Part `index` of `count`; `listing` is what `list_sources` answered, "" to check nothing."""
+
+    policy: ShardingPolicy
+    index: int
+    count: int
+    listing: str = ""
+
+
+def check_policy(root: Node, policy: ShardingPolicy) -> None:
+    """Raises for a plan that the policy cannot divide, as far as is known without reading.
+
+    NotFoundError for FILE over a source without files, FailedPreconditionError for a SHARD_HINT
+    under another policy than HINT.
+    """
+    hinted = any(isinstance(node, Shard) and node.is_hint for node in walk(root))
+    if hinted and policy is not ShardingPolicy.HINT:
+        raise FailedPreconditionError(
+            f"the dataset has shard(SHARD_HINT, ...), which only ShardingPolicy.HINT fills in; it "
+            f"is distributed with ShardingPolicy.{policy.name}: use ShardingPolicy.HINT, or remove "
+            "the shard"
+        )
+    if policy is ShardingPolicy.FILE:
+        unshardable = _sources_without_files(root)
+        if unshardable:
+            kinds = ", ".join(sorted({source.kind for source in unshardable}))
+            raise NotFoundError(
+                f"Found an unshardable source dataset: {kinds}. ShardingPolicy.FILE divides files; "
+                "use ShardingPolicy.FILE_OR_DATA or DATA to divide elements, or DYNAMIC"
+            )
+
+
+def effective_policy(root: Node, policy: ShardingPolicy) -> ShardingPolicy:
+    """FILE or DATA in place of FILE_OR_DATA."""
+    if policy is not ShardingPolicy.FILE_OR_DATA:
+        return policy
+    return ShardingPolicy.DATA if _sources_without_files(root) else ShardingPolicy.FILE
+
+
+def list_sources(root: Node, policy: ShardingPolicy, count: int) -> str:
+    """Stands for the files that `count` workers divide, so that all divide the same; "" for none.
+
+    InvalidArgumentError for a source with fewer files than workers, SourceError for one that
+    cannot be listed.
+    """
+    check_policy(root, policy)
+    if effective_policy(root, policy) is not ShardingPolicy.FILE or count == 1:
+        return ""
+    return _checked_digest(_list_files(root), count)
+
+
+def share_of(root: Node, share: Share) -> Node:
+    """The plan that a worker runs. Lists the files under FILE.
+
+    FailedPreconditionError when other files are there than when the division was made.
+    """
+    check_policy(root, share.policy)
+    policy = effective_policy(root, share.policy)
+    if policy is ShardingPolicy.HINT:
+        return fill_hints(root, share.index, share.count)
+    if share.count == 1:
+        return root
+    if policy is ShardingPolicy.DATA:
+        return keep_every_nth(root, share.index, share.count)
+    listing = _list_files(root)
+    if _checked_digest(listing, share.count) != share.listing and share.listing:
+        raise FailedPreconditionError(
+            "other files match the paths of the dataset than when this repetition was divided; "
+            "workers would leave out or repeat files. Start a new repetition, do not add files "
+            "while they are read, and let all workers and the dispatcher see the same files"
+        )
+    return deal_files(root, listing, share.index, share.count)
+
+
+def fill_hints(root: Node, index: int, count: int) -> Node:
+    """Every shard(SHARD_HINT, ...) as shard(count, index)."""
+
+    def fill(node: Node) -> Node:
+        if isinstance(node, Shard) and node.is_hint:
+            return Shard(node.input, count, index)
+        return node
+
+    return rewrite(root, fill)
+
+
+def keep_every_nth(root: Node, index: int, count: int) -> Node:
+    """The plan with shard(count, index) at its end, before trailing prefetches."""
+    if isinstance(root, Prefetch):
+        return root.with_inputs(keep_every_nth(root.input, index, count))
+    return Shard(root, count, index)
+
+
+def deal_files(root: Node, listing: Listing, index: int, count: int) -> Node:
+    """The plan with files index, index + count, ... of each file source."""
+    dealt = iter(listing)
+
+    def deal(node: Node) -> Node:
+        if not _has_files(node):
+            return node
+        mine = next(dealt)[index::count]
+        return _with_paths(node, mine)
+
+    return rewrite(root, deal)
+
+
+def _with_paths(source: Node, paths: Sequence[str]) -> Node:
+    name = "patterns" if isinstance(source, FileListSource) else "paths"
+    changes = {name: tuple(paths)}
+    return dataclasses.replace(source, **changes)  # type: ignore[type-var]
+
+
+def check_schemas(whole: Node, share: Node) -> None:
+    """SchemaError when a share's files have other types than the first file of the whole.
+
+    A source takes its types from its first file, which is another one in every share.
+    """
+    for source, mine in zip(_file_sources(whole), _file_sources(share), strict=True):
+        expected, found = source.empty().schema, mine.empty().schema
+        if expected != found:
+            raise SchemaError(
+                f"the files of a {source.kind} source differ: the first one has\n{expected}\nand "
+                f"the first one that this worker reads has\n{found}\nrewrite the files alike"
+            )
+
+
+def _list_files(root: Node) -> Listing:
+    return tuple(tuple(_paths_of(source)) for source in _file_sources(root))
+
+
+def _paths_of(source: Source) -> Iterator[str]:
+    if isinstance(source, FileListSource):
+        return (split.path for split in source.splits() if split.path is not None)
+    return (file.path for file in source.files())  # type: ignore[attr-defined]
+
+
+def _checked_digest(listing: Listing, count: int) -> str:
+    for paths in listing:
+        if len(paths) < count:
+            raise InvalidArgumentError(
+                f"Found {len(paths)} files ({', '.join(map(repr, paths[:3]))}), not enough for the "
+                f"required {count} shards/workers; write at least one file per worker for every "
+                "source, or use ShardingPolicy.DATA or DYNAMIC"
+            )
+    return hashlib.sha256(json.dumps(listing).encode()).hexdigest()[:32]
+
+
+def _has_files(node: Node) -> bool:
+    return isinstance(node, FileListSource) or (isinstance(node, Source) and node.reads_files)
+
+
+def _file_sources(root: Node) -> list[Source]:
+    return [node for node in walk(root) if isinstance(node, Source) and _has_files(node)]
+
+
+def _sources_without_files(root: Node) -> list[Node]:
+    """What a worker would read whole although others read it too."""
+    return [node for node in walk(root) if not node.inputs and not _has_files(node)]
