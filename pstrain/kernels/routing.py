@@ -2,7 +2,8 @@
 
 One pass over the ids with an open-addressing table (linear probing, Fibonacci hashing) whose
 entries are indices into the list of distinct ids: both stay in the second-level cache for the
-skewed ids of recommendation data. Must not know what a variable or a server is.
+skewed ids of recommendation data. The table has room for ids that are all distinct, so it never
+grows. Must not know what a variable or a server is.
 """
 
 from __future__ import annotations
@@ -29,19 +30,6 @@ def _shard_of(row: int, starts: NDArray[np.int64]) -> int:
 
 
 @njit(nogil=True, cache=True)
-def _grow(unique: NDArray[np.int64], count: int, bits: int) -> NDArray[np.int32]:
-    table = np.zeros(1 << bits, np.int32)
-    mask = (1 << bits) - 1
-    shift = np.uint64(64 - bits)
-    for index in range(count):
-        slot = np.int64((np.uint64(unique[index]) * _GOLDEN) >> shift)
-        while table[slot] != 0:
-            slot = (slot + 1) & mask
-        table[slot] = index + 1
-    return table
-
-
-@njit(nogil=True, cache=True)
 def _distinct(
     ids: NDArray[np.int64],
     low: int,
@@ -51,7 +39,7 @@ def _distinct(
 ) -> tuple[int, int]:
     """Distinct ids in order of first appearance; (how many, first position out of range or -1)."""
     bits = _SMALLEST_TABLE_BITS
-    while (1 << bits) < ids.size >> 2:
+    while 7 << bits < 8 * ids.size:
         bits += 1
     table = np.zeros(1 << bits, np.int32)
     mask = (1 << bits) - 1
@@ -71,11 +59,6 @@ def _distinct(
             count += 1
             entry = np.int32(count)
             table[slot] = entry
-            if count << 1 > table.size:
-                bits += 1
-                table = _grow(unique, count, bits)
-                mask = (1 << bits) - 1
-                shift = np.uint64(64 - bits)
         inverse[position] = entry - 1
     return count, -1
 

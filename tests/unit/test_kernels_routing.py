@@ -35,10 +35,12 @@ def test_route_agrees_with_numpy(ids: list[int], cuts: set[int]) -> None:
     np.testing.assert_array_equal(unique[inverse], asked)
 
 
+@pytest.mark.parametrize("count", [896, 897, 20_000])
 @pytest.mark.parametrize("shards", [1, 3])
-def test_the_table_grows_past_its_first_size(shards: int) -> None:
+def test_many_distinct_ids_find_room(shards: int, count: int) -> None:
     starts = np.linspace(0, 10**9, shards + 1).astype(np.int64)
-    asked = np.random.default_rng(0).integers(0, 10**9, 20_000)
+    # The smallest table has 1024 entries, at most seven eighths of them used.
+    asked = np.random.default_rng(0).integers(0, 10**9, count)
     unique, offsets, inverse, bad = route(asked, starts)
     assert bad == -1
     assert offsets[-1] == len(unique) == len(np.unique(asked))
