@@ -8,49 +8,56 @@ from __future__ import annotations
 
 from typing import Any
 
+_CLOSURES = 512
+_SEQUENCES = 8
+
 
 class Ledger:
     """Applied (closure, sequence) pairs of one session. Not thread-safe.
 
-    A closure's changes are numbered from 0 in the order it makes them; they are held as one
-    integer with a bit for each. Closures below the low-water mark are finished everywhere, so
-    whatever still arrives from them is late and refused.
+    A closure's changes are numbered from 0 in the order it makes them. Pairs are bits of blocks of
+    512 closures by 8 sequences, so that a million closures of a few changes take a megabyte or
+    two. Closures below the low-water mark are finished everywhere: what still arrives from them is
+    late and refused, and their blocks are forgotten.
     """
 
     def __init__(self) -> None:
-        self._applied: dict[int, int] = {}
+        self._blocks: dict[tuple[int, int], int] = {}
         self._low_water = 0
 
     def claim(self, closure: int, sequence: int) -> bool:
         """True if the change is new and must be applied now, False if it was, or comes late."""
         if closure < self._low_water:
             return False
-        bit = 1 << sequence
-        seen = self._applied.get(closure, 0)
+        row, column = closure % _CLOSURES, sequence % _SEQUENCES
+        key = (closure // _CLOSURES, sequence // _SEQUENCES)
+        bit = 1 << (row * _SEQUENCES + column)
+        seen = self._blocks.get(key, 0)
         if seen & bit:
             return False
-        self._applied[closure] = seen | bit
+        self._blocks[key] = seen | bit
         return True
 
     def advance(self, low_water: int) -> None:
-        """Forgets closures below ``low_water``; a mark lower than the present one is ignored."""
+        """Sets the mark; one lower than the present is ignored."""
         if low_water <= self._low_water:
             return
         self._low_water = low_water
-        self._applied = {c: seen for c, seen in self._applied.items() if c >= low_water}
+        first = low_water // _CLOSURES
+        self._blocks = {key: seen for key, seen in self._blocks.items() if key[0] >= first}
 
     def __len__(self) -> int:
-        return len(self._applied)
+        """Number of blocks held."""
+        return len(self._blocks)
 
     def state(self) -> dict[str, Any]:
         """JSON form, for checkpoints."""
-        return {
-            "low_water": self._low_water,
-            "applied": [[closure, seen] for closure, seen in sorted(self._applied.items())],
-        }
+        blocks = [[*key, f"{seen:x}"] for key, seen in sorted(self._blocks.items())]
+        return {"low_water": self._low_water, "applied": blocks}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Adds what ``state`` (from :meth:`state`) has seen to what this ledger has seen."""
-        for closure, seen in state["applied"]:
-            self._applied[closure] = self._applied.get(closure, 0) | seen
+        for closures, sequences, seen in state["applied"]:
+            key = (closures, sequences)
+            self._blocks[key] = self._blocks.get(key, 0) | int(seen, 16)
         self.advance(state["low_water"])
