@@ -69,8 +69,6 @@ class WorkerStream:
     ) -> None:
         self.worker_id = worker_id
         self.address = address
-        self.has_ended = False
-        self.is_over = False
         self._command = {**command, "exchange": EXCHANGE, "worker": worker_id}
         self._credit = int(command["credit"])
         self._schema = schema
@@ -112,15 +110,12 @@ class WorkerStream:
         try:
             self._receive(client)
         except _TRANSIENT as error:
-            self.is_over = True
             if not self._dropped:
                 self._events.on_broken(self, error)
         except DataServiceError as error:
-            self.is_over = True
             if not self._dropped:
                 self._events.on_failure(error)
         finally:
-            self.is_over = True
             client.close()
 
     def _receive(self, client: FlightClient) -> None:
@@ -134,7 +129,6 @@ class WorkerStream:
                     raise UnavailableError(f"worker {self.address} ended its stream early")
                 header = unpack(message.header)
                 if header.kind is FrameKind.END:
-                    self.has_ended = True
                     self._events.on_end(self)
                     return
                 if header.kind is FrameKind.DATA:

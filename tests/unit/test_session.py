@@ -1,57 +1,194 @@
-"""Functions and variables travel; what stands for something in the process travels as a key."""
+"""When a reader is idle, when it has reached the end, and what it tells the dispatcher."""
 
 from __future__ import annotations
 
-import threading
-from typing import Any
-
 import pytest
 
-from pstrain import session
-from pstrain.errors import InvalidArgumentError
-from pstrain.parameters import LocalParameters
-from pstrain.variable import LocalPlacement, Variable, placement_scope
+from dataservice.client.pacing import Pacing
+from dataservice.client.session import MAX_DAMAGED_STREAMS, ReadSession
+from dataservice.client.statistics import ReadStatistics
+from dataservice.client.streams import StreamTable
+from dataservice.errors import DataLossError, UnavailableError
+from dataservice.vocabulary import ShardingPolicy
+from dataservice.wire import dispatcher_pb2 as pb
+from dataservice.wire.elements import NO_WINDOW, FrameKind, Header, RowSpan
+
+DYNAMIC = ShardingPolicy.DYNAMIC
+OFF = ShardingPolicy.OFF
 
 
-class Handle:
-    def __init__(self, name: str) -> None:
-        self.name = name
+class Stream:
+    """What the session sees of a worker's stream."""
+
+    def __init__(self, worker_id: str, address: str) -> None:
+        self.worker_id = worker_id
+        self.address = address
+        self.dropped = False
+
+    def drop(self) -> None:
+        self.dropped = True
 
 
-def _key(value: Any) -> session.Key | None:
-    return ("handle", value.name) if isinstance(value, Handle) else None
+class Reader:
+    """A session with streams that it opened, driven by hand."""
+
+    def __init__(self, policy: ShardingPolicy, *workers: str) -> None:
+        self.opened: list[Stream] = []
+        self.session = ReadSession(
+            "reader", "iteration", policy, StreamTable(self._open), Pacing(1.0, 0.0)
+        )
+        self.join(*workers)
+
+    def _open(self, worker_id: str, address: str) -> Stream:
+        self.opened.append(Stream(worker_id, address))
+        return self.opened[-1]
+
+    def join(self, *workers: str, now_s: float = 0.0) -> None:
+        self.session.follow(members(*workers), now_s)
+
+    def frame(self, first: int, end: int, *, window: int = 0, final: bool = False) -> RowSpan:
+        span = RowSpan(window, 0, first, end, final)
+        header = Header(FrameKind.DATA, end - first, 0, (span,), True)
+        self.session.accept(self.opened[0], header)
+        return span
+
+    def use(self, span: RowSpan) -> None:
+        self.session.note_taken()
+        self.session.consume([span])
+
+    def call(self, now_s: float = 0.0, **reply: object) -> pb.SyncRequest:
+        call = self.session.prepare_call(ReadStatistics())
+        self.session.digest(call, pb.SyncReply(**reply), now_s)
+        return call.request
 
 
-def test_handles_come_alive_where_they_arrive() -> None:
-    here, there = Handle("a"), Handle("a")
-
-    def function(x: int) -> tuple[int, Handle]:
-        return x + 1, here
-
-    sent = session.dumps((function, [here]), _key)
-    received, handles = session.loads(sent, {("handle", "a"): there}.__getitem__)
-    assert received(1) == (2, there)
-    assert handles[0] is there
+def members(*workers: str) -> list[pb.WorkerInfo]:
+    return [pb.WorkerInfo(worker_id=worker, address=f"{worker}:1") for worker in workers]
 
 
-def test_variables_speak_through_the_receivers_parameters() -> None:
-    here, there = LocalParameters(), LocalParameters()
-    with placement_scope(LocalPlacement(there)):
-        Variable(5.0, name="x")
-    with placement_scope(LocalPlacement(here)):
-        x = Variable(1.0, name="x")
-    sent = session.dumps(lambda: float(x), lambda v: ("parameters",) if v is here else None)
-    received = session.loads(sent, lambda _: there)
-    assert received() == 5.0
+def test_a_reader_is_idle_only_while_somebody_waits_for_nothing_known() -> None:
+    reader = Reader(DYNAMIC, "a")
+    assert not reader.session.is_idle()
+    reader.session.begin_wait()
+    assert reader.session.is_idle()
+    span = reader.frame(0, 4)
+    assert not reader.session.is_idle()
+    reader.use(span)
+    assert not reader.session.is_idle(), "the window has more rows"
+    reader.use(reader.frame(4, 6, final=True))
+    assert reader.session.is_idle()
+    reader.session.end_wait()
+    assert not reader.session.is_idle()
 
 
-def test_a_local_variable_cannot_be_sent() -> None:
-    with placement_scope(LocalPlacement()):
-        x = Variable(1.0)
-    with pytest.raises(InvalidArgumentError, match=r"strategy\.scope\(\)"):
-        session.dumps(lambda: float(x), _key)
+def test_the_end_is_told_once_and_asked_for_anew() -> None:
+    reader = Reader(DYNAMIC, "a")
+    reader.session.begin_wait()
+    reader.call(ended=True, workers=members("a"))
+    assert reader.session.take_end()
+    assert not reader.session.take_end()
 
 
-def test_what_cannot_be_pickled_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="lock"):
-        session.dumps(threading.Lock(), _key)
+def test_an_end_that_nobody_asked_for_is_not_one() -> None:
+    reader = Reader(DYNAMIC, "a")
+    reader.call(ended=True, workers=members("a"))
+    assert not reader.session.take_end()
+
+
+def test_rows_that_arrive_after_the_end_take_it_back() -> None:
+    reader = Reader(DYNAMIC, "a")
+    reader.session.begin_wait()
+    reader.call(ended=True, workers=members("a"))
+    span = reader.frame(0, 4, final=True)
+    assert not reader.session.take_end()
+    reader.use(span)
+    assert not reader.session.take_end()
+
+
+def test_a_finished_iteration_stays_finished() -> None:
+    reader = Reader(DYNAMIC, "a")
+    reader.call(iteration_finished=True, workers=members("a"))
+    assert reader.session.take_end()
+    assert reader.session.take_end()
+
+
+def test_finished_tasks_may_have_elements_on_their_way() -> None:
+    reader = Reader(OFF, "a", "b")
+    reader.session.begin_wait()
+    reader.call(ended=True, iteration_finished=True, workers=members("a", "b"))
+    assert not reader.session.take_end()
+    reader.session.note_end(reader.opened[0])
+    reader.frame(0, 4, window=NO_WINDOW)
+    reader.session.note_end(reader.opened[1])
+    reader.call(ended=True, iteration_finished=True, workers=members("a", "b"))
+    assert not reader.session.take_end()
+    reader.session.note_taken()
+    reader.call(ended=True, iteration_finished=True, workers=members("a", "b"))
+    assert reader.session.take_end()
+
+
+def test_a_call_says_what_was_consumed_once() -> None:
+    reader = Reader(DYNAMIC, "a")
+    reader.use(reader.frame(0, 4))
+    assert [(m.window, m.row, m.final) for m in reader.call(workers=members("a")).consumed] == [
+        (0, 4, False)
+    ]
+    assert not reader.call(workers=members("a")).consumed
+
+
+def test_a_broken_stream_is_reported_at_once_with_what_it_had_sent() -> None:
+    reader = Reader(DYNAMIC, "a", "b")
+    reader.frame(0, 4)
+    reader.session.note_broken(reader.opened[0], UnavailableError("gone"), 5.0)
+    assert reader.session.time_to_call(5.0) <= 0
+    request = reader.call(5.0, workers=members("a", "b"))
+    assert list(request.broken_worker_ids) == ["a"]
+    assert [(m.window, m.generation, m.row) for m in request.released] == [(0, 0, 4)]
+    assert not reader.call(5.0, workers=members("a", "b")).broken_worker_ids
+
+
+def test_a_worker_gets_a_new_stream_only_after_the_dispatcher_knows_and_some_time() -> None:
+    reader = Reader(DYNAMIC, "a")
+    reader.session.note_broken(reader.opened[0], UnavailableError("gone"), 5.0)
+    reader.join("a", now_s=60.0)
+    assert len(reader.opened) == 1
+    reader.call(5.01, workers=members("a"))
+    assert len(reader.opened) == 1
+    reader.call(5.5, workers=members("a"))
+    assert [stream.worker_id for stream in reader.opened] == ["a", "a"]
+
+
+def test_the_stream_of_a_lost_worker_is_dropped() -> None:
+    reader = Reader(DYNAMIC, "a", "b")
+    reader.call(workers=members("b"))
+    assert [stream.dropped for stream in reader.opened] == [True, False]
+
+
+def test_fences_are_answered_in_the_next_call() -> None:
+    reader = Reader(DYNAMIC, "a")
+    reader.frame(0, 4)
+    fences = [pb.Mark(window=0, generation=0, row=0), pb.Mark(window=7, generation=2, row=30)]
+    reader.call(1.0, fences=fences, workers=members("a"))
+    assert reader.session.time_to_call(1.0) <= 0
+    released = {(m.window, m.generation, m.row) for m in reader.call(1.0).released}
+    assert released == {(0, 0, 4), (7, 2, 30)}
+
+
+def test_a_reader_that_has_all_rows_says_so_before_it_has_used_them() -> None:
+    reader = Reader(DYNAMIC, "a")
+    reader.frame(0, 4, final=True)
+    reader.session.note_taken()
+    reader.session.begin_wait()
+    request = reader.call(workers=members("a"))
+    assert [(m.window, m.row, m.final) for m in request.released] == [(0, 4, True)]
+
+
+@pytest.mark.parametrize("error", [DataLossError("bits"), UnavailableError("gone")])
+def test_only_damage_that_does_not_stop_is_given_up(error: Exception) -> None:
+    reader = Reader(DYNAMIC, "a")
+    retried = [
+        reader.session.note_broken(reader.opened[0], error, 0.0)
+        for _ in range(MAX_DAMAGED_STREAMS + 1)
+    ]
+    assert all(retried[:-1])
+    assert retried[-1] is not isinstance(error, DataLossError)

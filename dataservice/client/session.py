@@ -1,0 +1,190 @@
+"""What one reader knows of its iteration, and what it has to tell the dispatcher.
+
+No threads, no network, no clock: the reader's lock guards it, the reader brings the time. It
+decides when the reader is idle, when the end has come, and what a call says. Invariant: the end is
+announced only when every accepted element was taken and no stream may still deliver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from dataservice.client.pacing import Pacing
+from dataservice.client.statistics import ReadStatistics
+from dataservice.client.streams import Slot, StreamTable
+from dataservice.client.tracker import Accepted, RowMark, Tracker
+from dataservice.client.worker_stream import WorkerStream
+from dataservice.errors import DataLossError, DataServiceError
+from dataservice.vocabulary import ShardingPolicy
+from dataservice.wire import dispatcher_pb2 as pb
+from dataservice.wire.elements import Header, RowSpan
+
+MAX_DAMAGED_STREAMS = 10
+
+
+class Call(NamedTuple):
+    """What a call to the dispatcher says, to be confirmed when it is answered."""
+
+    request: pb.SyncRequest
+    marks: tuple[RowMark, ...]
+    releases: tuple[RowMark, ...]
+    broken: tuple[Slot, ...]
+    idle: bool
+
+
+class ReadSession:
+    """State of one reader. Not thread safe."""
+
+    def __init__(
+        self,
+        reader_id: str,
+        iteration_id: str,
+        policy: ShardingPolicy,
+        streams: StreamTable,
+        pacing: Pacing,
+    ) -> None:
+        self.reader_id = reader_id
+        self.iteration_id = iteration_id
+        self.streams = streams
+        self._policy = policy
+        self._pacing = pacing
+        self._tracker = Tracker()
+        self._outstanding = 0
+        self._takers = 0
+        self._damaged = 0
+        self._urgent = False
+        self._ended = False
+        self._finished = False
+
+    # What comes in and goes out
+
+    def accept(self, stream: WorkerStream, header: Header) -> Accepted:
+        """What is new in a frame; where there are rows, `note_taken` must follow.
+
+        DataLossError when rows before it are missing.
+        """
+        accepted = self._tracker.receive(stream.worker_id, header.spans, divisible=header.divisible)
+        self._ended = False
+        self.streams.note_frame(stream)
+        self._pacing.note_arrival()
+        if accepted.slices and header.rows:
+            self._outstanding += 1
+        else:
+            self._tracker.consume(accepted.spans)
+        return accepted
+
+    def note_taken(self) -> None:
+        """An accepted element was taken."""
+        self._outstanding -= 1
+
+    def consume(self, spans: Iterable[RowSpan]) -> None:
+        """Rows were used up."""
+        self._tracker.consume(spans)
+
+    def begin_wait(self) -> None:
+        """A taker finds nothing."""
+        self._takers += 1
+
+    def end_wait(self) -> None:
+        """It waits no more."""
+        self._takers -= 1
+
+    def take_end(self) -> bool:
+        """Whether the end was announced; once, so that the next taker asks anew."""
+        if self._outstanding:
+            return False
+        ended, self._ended = self._ended, False
+        return ended or self._finished
+
+    def note_end(self, stream: WorkerStream) -> None:
+        """A worker has nothing more."""
+        self.streams.note_end(stream)
+        self._pacing.note_arrival()
+
+    def note_broken(self, stream: WorkerStream, error: DataServiceError, now_s: float) -> bool:
+        """A stream is lost. False when that happened too often by damage to be tried again."""
+        self._damaged += isinstance(error, DataLossError)
+        self._tracker.fence_source(stream.worker_id)
+        self.streams.note_broken(stream, now_s)
+        self._urgent = True
+        return self._damaged <= MAX_DAMAGED_STREAMS
+
+    def follow(self, members: Iterable[pb.WorkerInfo], now_s: float) -> None:
+        """Opens and drops streams as the membership says."""
+        if not self._finished:
+            self.streams.follow({m.worker_id: m.address for m in members}, now_s)
+
+    # What to tell
+
+    def is_idle(self) -> bool:
+        """A taker waits and nothing that is known of is on its way."""
+        if not self._takers or self._outstanding or self._finished:
+            return False
+        if self._policy is ShardingPolicy.OFF:
+            return self.streams.are_silent()
+        return self._tracker.is_quiet()
+
+    def time_to_call(self, now_s: float) -> float:
+        """Seconds until the dispatcher should be called."""
+        due_s = self._pacing.due_s(
+            urgent=self._urgent or bool(self._tracker.releases()),
+            idle=self.is_idle(),
+            has_news=self._tracker.has_news(),
+        )
+        return due_s - now_s
+
+    def prepare_call(self, statistics: ReadStatistics) -> Call:
+        """All that the dispatcher has not been told."""
+        idle = self.is_idle()
+        if idle:
+            self._tracker.settle()
+        marks, releases = self._tracker.marks(), self._tracker.releases()
+        broken = self.streams.unreported()
+        self._urgent = False
+        request = pb.SyncRequest(
+            reader_id=self.reader_id,
+            iteration_id=self.iteration_id,
+            consumed=[_to_wire(mark) for mark in marks],
+            released=[_to_wire(mark) for mark in releases],
+            broken_worker_ids=[slot.stream.worker_id for slot in broken],
+            idle=idle,
+            rows_consumed=statistics.rows,
+            wait_share=statistics.take_wait_share(),
+        )
+        return Call(request, marks, releases, broken, idle)
+
+    def digest(self, call: Call, reply: pb.SyncReply, now_s: float) -> bool:
+        """Takes in an answer; whether the end has come."""
+        self._tracker.confirm(call.marks, call.releases)
+        for slot in call.broken:
+            slot.is_reported = True
+        for mark in reply.fences:
+            self._tracker.fence(mark.window, mark.generation, mark.row)
+        if call.idle and reply.ended and self.is_idle():
+            self._ended = True
+        if reply.iteration_finished and not self._outstanding and self._nothing_can_come():
+            self._finished = True
+        self._pacing.note_call(now_s, idle=call.idle)
+        self.follow(reply.workers, now_s)
+        return self._ended or self._finished
+
+    def position(self) -> list[list[int]]:
+        """JSON-able consumed marks of all unfinished windows."""
+        return [list(mark) for mark in self._tracker.all_marks()]
+
+    def farewell(self) -> pb.ReleaseReaderRequest:
+        """The last call: whatever is not consumed may go to others."""
+        return pb.ReleaseReaderRequest(
+            reader_id=self.reader_id,
+            iteration_id=self.iteration_id,
+            consumed=[_to_wire(mark) for mark in self._tracker.all_marks()],
+        )
+
+    def _nothing_can_come(self) -> bool:
+        """Finished windows were consumed, but finished tasks may have elements on their way."""
+        return self._policy is not ShardingPolicy.OFF or self.streams.are_silent()
+
+
+def _to_wire(mark: RowMark) -> pb.Mark:
+    return pb.Mark(window=mark.window, generation=mark.generation, row=mark.row, final=mark.final)
