@@ -100,6 +100,13 @@ def read(path: str) -> dict[str, Any]:
     return dict(manifest)
 
 
+def remove(path: str) -> None:
+    """Removes a checkpoint, which becomes invisible before its files go."""
+    doomed = os.path.join(os.path.dirname(path), f"{_PARTIAL}{new_id('old')}")
+    os.rename(path, doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
 def _write(folder: str, manifest: dict[str, Any]) -> None:
     try:
         text = json.dumps(manifest, indent=1)

@@ -1,0 +1,85 @@
+"""Keeping the newest checkpoints, and following a directory."""
+
+from __future__ import annotations
+
+import pathlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pstrain.checkpoint import Checkpoint
+from pstrain.checkpoint_manager import CheckpointManager, checkpoints_iterator
+from pstrain.errors import InvalidArgumentError
+from pstrain.variable import Variable, local_parameters
+
+
+@pytest.fixture
+def step() -> Iterator[Any]:
+    with local_parameters():
+        yield Variable(0, name="step")
+
+
+def _names(manager: CheckpointManager) -> list[str]:
+    return [pathlib.Path(path).name for path in manager.checkpoints]
+
+
+def test_only_the_newest_are_kept(step: Any, tmp_path: pathlib.Path) -> None:
+    manager = CheckpointManager(Checkpoint(step=step), tmp_path, max_to_keep=2)
+    assert manager.restore_or_initialize() is None
+    for value in range(4):
+        step.assign(value)
+        manager.save()
+    assert _names(manager) == ["ckpt-3", "ckpt-4"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ckpt-3", "ckpt-4"]
+    step.assign(9)
+    assert manager.restore_or_initialize() == manager.latest_checkpoint
+    assert int(step) == 3
+
+
+def test_all_are_kept_where_no_number_is_given(step: Any, tmp_path: pathlib.Path) -> None:
+    manager = CheckpointManager(Checkpoint(step=step), tmp_path, max_to_keep=None)
+    for _ in range(3):
+        manager.save()
+    assert len(manager.checkpoints) == 3
+
+
+def test_an_interval_counts_steps(step: Any, tmp_path: pathlib.Path) -> None:
+    manager = CheckpointManager(
+        Checkpoint(step=step), tmp_path, 5, step_counter=step, checkpoint_interval=10
+    )
+    saved = []
+    for value in range(0, 25, 5):
+        step.assign(value)
+        saved.append(manager.save() is not None)
+    assert saved == [True, False, True, False, True]
+    assert manager.save() is None
+    assert manager.save(check_interval=False) is not None
+
+
+@pytest.mark.parametrize("options", [{"max_to_keep": 0}, {"checkpoint_interval": 5}])
+def test_wrong_options_are_refused(step: Any, tmp_path: pathlib.Path, options: Any) -> None:
+    with pytest.raises(InvalidArgumentError):
+        CheckpointManager(Checkpoint(step=step), tmp_path, **{"max_to_keep": 1, **options})
+
+
+def test_the_newest_are_followed(step: Any, tmp_path: pathlib.Path) -> None:
+    saved, seen = Checkpoint(step=step), []
+    saved.save(tmp_path)
+    saved.save(tmp_path)
+    for path in checkpoints_iterator(tmp_path, timeout=0):
+        seen.append(pathlib.Path(path).name)
+        if len(seen) == 1:
+            saved.save(tmp_path)
+            saved.save(tmp_path)
+    assert seen == ["ckpt-2", "ckpt-4"]
+
+
+def test_following_ends_when_told(tmp_path: pathlib.Path) -> None:
+    answers = iter([False, False, True])
+    assert list(checkpoints_iterator(tmp_path, timeout=0, timeout_fn=lambda: next(answers))) == []
+    assert next(answers, None) is None
+    stop = threading.Event()
+    stop.set()
+    assert list(checkpoints_iterator(tmp_path, stop=stop)) == []
