@@ -73,6 +73,8 @@ class DatasetIterator:
         self._node = node
         self._epoch = epoch
         self._stats = stats
+        self._own = StatsCounter()
+        self._began_s = time.perf_counter()
         self._stream: BatchStream | None = self._opened(node, epoch)
         stats.add(iterators=1)
 
@@ -97,8 +99,25 @@ class DatasetIterator:
             self.close()
             raise
         waited_s = time.perf_counter() - began_s
-        self._stats.add(batches=1, rows=batch.num_rows, wait_s=waited_s)
+        for counter in (self._stats, self._own):
+            counter.add(batches=1, rows=batch.num_rows, wait_s=waited_s)
         return batch
+
+    def stats(self) -> dict[str, Any]:
+        """`rows`, `elements`, `seconds` since it began, `wait_seconds` in `next`, `wait_share`.
+
+        An iterator over the data service adds `bytes` and `rows_per_second` of its reader.
+        """
+        total = self._own.total()
+        seconds = max(time.perf_counter() - self._began_s, 1e-9)
+        own = {
+            "rows": total.rows,
+            "elements": total.batches,
+            "seconds": seconds,
+            "wait_seconds": total.wait_s,
+            "wait_share": min(1.0, total.wait_s / seconds),
+        }
+        return own | (self._stream.stats() if self._stream is not None else {})
 
     def _live(self) -> BatchStream:
         if self._stream is None:

@@ -74,6 +74,10 @@ class BatchStream(ABC):
         """Where the rows of the last batch come from, such as a file and its rows; may be ""."""
         return ""
 
+    def stats(self) -> dict[str, Any]:
+        """What the stream knows of its own work besides what its iterator counts; JSON-able."""
+        return {}
+
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
 

@@ -383,6 +383,17 @@ def test_positions_of_remote_iterators_are_refused(service: LocalService) -> Non
         iterator.load_state_dict(state)
 
 
+def test_an_iterator_counts_what_it_read_and_how_long_it_waited(service: LocalService) -> None:
+    remote = ds.Dataset.range(1_000).batch(10).distribute(DYNAMIC, service.target)
+    with iter(remote) as iterator:
+        assert sum(batch.num_rows for batch in iterator) == 1_000
+        stats = iterator.stats()
+    assert stats["rows"] == 1_000
+    assert stats["bytes"] > 8_000
+    assert 0 < stats["wait_seconds"] <= stats["seconds"]
+    assert 0 < stats["wait_share"] <= 1
+
+
 def test_few_outstanding_elements_still_give_all(service: LocalService) -> None:
     remote = (
         ds.Dataset.range(1_000)
