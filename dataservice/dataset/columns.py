@@ -7,7 +7,7 @@ all of one length, and no dictionary-encoded column, since rows travel without t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -16,15 +16,29 @@ from dataservice.errors import SchemaError
 
 Columns: TypeAlias = dict[str, np.ndarray]
 
+# Metadata of a field whose lists are all equally long within a batch.
+PADDED: Final = {b"dataservice.padded": b"1"}
+
 
 def to_numpy(batch: pa.RecordBatch) -> Columns:
     """One array per column; numbers without nulls are read-only views of Arrow's memory.
 
-    Strings, binary and nested values become object arrays (a null is None); fixed-size lists
-    become 2-D; nulls in float columns become NaN. SchemaError for nulls in any other column.
+    Strings, binary and nested values become object arrays (a null is None); fixed-size lists and
+    padded lists become 2-D; nulls in float columns become NaN. SchemaError for nulls in any
+    other column.
     """
-    pairs = zip(batch.schema.names, batch.columns, strict=True)
-    return {name: array_to_numpy(column, name) for name, column in pairs}
+    pairs = zip(batch.schema, batch.columns, strict=True)
+    return {
+        field.name: _padded_to_numpy(column, field.name)
+        if field.metadata and PADDED.items() <= field.metadata.items()
+        else array_to_numpy(column, field.name)
+        for field, column in pairs
+    }
+
+
+def _padded_to_numpy(array: pa.Array, name: str) -> np.ndarray:
+    flat = array_to_numpy(array.flatten(), name)
+    return flat.reshape((len(array), -1) if len(array) and len(flat) else (len(array), 0))
 
 
 def array_to_numpy(array: pa.Array, name: str) -> np.ndarray:

@@ -130,6 +130,74 @@ class OperatorMethods:
         """Makes the rows of the batches the elements again."""
         return self._over(ops.Unbatch(self._node))
 
+    def padded_batch(
+        self,
+        batch_size: int,
+        padded_shapes: Mapping[str, int | None] | None = None,
+        padding_values: Mapping[str, Any] | None = None,
+        drop_remainder: bool = False,
+    ) -> Self:
+        """As `batch`, with the lists of each batch made equally long; 2-D arrays for `numpy`.
+
+        To the longest of the batch, or to the length given for a column; a longer list is an error.
+        """
+        batched = ops.Batch(self._node, batch_size, drop_remainder)
+        return self._over(ops.Pad(batched, padded_shapes, padding_values))
+
+    def bucket_by_sequence_length(
+        self,
+        element_length_func: ColumnFunction,
+        bucket_boundaries: Sequence[int],
+        bucket_batch_sizes: Sequence[int],
+        padded_shapes: Mapping[str, int | None] | None = None,
+        padding_values: Mapping[str, Any] | None = None,
+        pad_to_bucket_boundary: bool = False,
+        no_padding: bool = False,
+        drop_remainder: bool = False,
+    ) -> Self:
+        """Batches of rows of similar length, padded as `padded_batch` does.
+
+        `element_length_func`: a column (of a list, its length), an expression, or a function of
+        the columns to integers. Bucket i has the lengths below bucket_boundaries[i].
+        """
+        return self._over(
+            ops.BucketBySequenceLength(
+                self._node,
+                element_length_func,  # type: ignore[arg-type]
+                bucket_boundaries,  # type: ignore[arg-type]
+                bucket_batch_sizes,  # type: ignore[arg-type]
+                padded_shapes,
+                padding_values,
+                pad_to_bucket_boundary,
+                no_padding,
+                drop_remainder,
+            )
+        )
+
+    def group_by_window(
+        self,
+        key_func: ColumnFunction,
+        reduce_func: Callable[[int, Any], Any] | str | None = None,
+        window_size: int | None = None,
+        window_size_func: Callable[[int], int] | str | None = None,
+        schema: pa.Schema | None = None,
+    ) -> Self:
+        """Gathers elements of one key into windows; a full one becomes `reduce_func(key, window)`.
+
+        `key_func`: a column, an expression, or a function of the columns to integers, one for each
+        element. `reduce_func` gets and returns a Dataset, of batches; left out, a window of rows is
+        one batch.
+        """
+        node = ops.GroupByWindow(
+            self._node,
+            key_func,  # type: ignore[arg-type]
+            reduce_func,  # type: ignore[arg-type]
+            window_size,
+            window_size_func,  # type: ignore[arg-type]
+            schema,
+        )
+        return self._over(node)
+
 
 def nodes_of(datasets: Any, operator: str) -> tuple[Node, ...]:
     """The plans of several datasets; InvalidArgumentError for anything else, or none."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from dataservice.dataset.node import Node, rewrite, walk
 from dataservice.errors import InvalidArgumentError
+from dataservice.sharding import order_key
 
 
 def check_seeds(node: Any) -> None:
@@ -55,3 +56,12 @@ def with_drawn_seeds(node: Node, seeds: Any) -> Node:
         return inner
 
     return rewrite(node, change)
+
+
+def settle_seeds(node: Node, *key: int) -> Node:
+    """The plan with seeds made of `key` in place of those that were drawn.
+
+    For plans that a function makes anew each time a position is restored.
+    """
+    count = len(drawn_seeds(node))
+    return with_drawn_seeds(node, [order_key(*key, n) >> 1 for n in range(count)])

@@ -2,11 +2,14 @@
 
 from dataservice.dataset.operators.base import Operator, RowOperator
 from dataservice.dataset.operators.batch import Batch
+from dataservice.dataset.operators.bucket import BucketBySequenceLength
 from dataservice.dataset.operators.concatenate import Concatenate, Conform
 from dataservice.dataset.operators.enumerate import Enumerate
 from dataservice.dataset.operators.filter import Filter
+from dataservice.dataset.operators.group_by_window import GroupByWindow
 from dataservice.dataset.operators.map import FlatMap, Map
 from dataservice.dataset.operators.mix import ChooseFromDatasets, SampleFromDatasets
+from dataservice.dataset.operators.pad import Pad
 from dataservice.dataset.operators.prefetch import Prefetch
 from dataservice.dataset.operators.repeat import Repeat
 from dataservice.dataset.operators.select import Rename, Select
@@ -19,14 +22,17 @@ from dataservice.dataset.operators.zip import Zip
 
 __all__ = [
     "Batch",
+    "BucketBySequenceLength",
     "ChooseFromDatasets",
     "Concatenate",
     "Conform",
     "Enumerate",
     "Filter",
     "FlatMap",
+    "GroupByWindow",
     "Map",
     "Operator",
+    "Pad",
     "Prefetch",
     "Rename",
     "Repeat",

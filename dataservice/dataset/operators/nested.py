@@ -1,0 +1,73 @@
+"""Datasets inside of operators: those that a user's function returns, and those that it is given.
+
+Invariant: a window of rows handed to a function has one batch; of batches, it keeps their cut.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Generator, Iterator
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from dataservice.dataset.node import Node
+from dataservice.dataset.sources.base import Source
+from dataservice.dataset.stream import RunContext
+from dataservice.errors import InvalidArgumentError
+from dataservice.sharding import Split
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BatchesSource(Source):
+    """Record batches in memory, in this cut. It lives inside of one process."""
+
+    kind: ClassVar[str] = "batches"
+    batches: tuple[pa.RecordBatch, ...]
+    is_batched: bool
+
+    @property
+    def batched(self) -> bool:
+        return self.is_batched
+
+    def splits(self) -> Iterator[Split]:
+        yield Split(rows=sum(batch.num_rows for batch in self.batches))
+
+    def read(
+        self,
+        split: Split,  # noqa: ARG002
+        first_row: int,
+        context: RunContext,  # noqa: ARG002
+    ) -> Generator[pa.RecordBatch, None, None]:
+        row = 0
+        for batch in self.batches:
+            if row >= first_row:
+                yield batch
+            row += batch.num_rows
+
+    def empty(self) -> pa.RecordBatch:
+        return self.batches[0].slice(0, 0)
+
+    def describe(self, split: Split, first_row: int, end_row: int) -> str:  # noqa: ARG002
+        return f"rows {first_row}..{end_row - 1} of a window"
+
+    def cardinality(self) -> int:
+        return len(self.batches) if self.is_batched else sum(b.num_rows for b in self.batches)
+
+
+def dataset_of(batches: list[pa.RecordBatch], *, batched: bool) -> Any:
+    """A Dataset of at least one batch; `batched` says whether each is one element."""
+    # Datasets are made of operators; this one hands a dataset to a function.
+    made = importlib.import_module("dataservice.dataset.dataset").Dataset
+    return made(BatchesSource(tuple(batches), batched))
+
+
+def node_of(value: Any, operator: str) -> Node:
+    """The plan of a dataset that a function returned; InvalidArgumentError for anything else."""
+    node = getattr(value, "node", None)
+    if not isinstance(node, Node):
+        raise InvalidArgumentError(
+            f"the function given to {operator} must return a Dataset, it returned {value!r:.200}"
+        )
+    return node

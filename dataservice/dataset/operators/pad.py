@@ -1,0 +1,141 @@
+"""The operator that makes the lists of each batch equally long.
+
+Invariant: a padded column keeps its type, whatever the length, so that all batches have one schema;
+a mark on the field says that its lists are equally long, and that a NumPy reader gets a 2-D array.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dataservice.dataset.columns import PADDED, require_columns
+from dataservice.dataset.node import register_node
+from dataservice.dataset.operators.base import RowOperator, integer_at_least
+from dataservice.dataset.stream import RunContext, Transform
+from dataservice.errors import InvalidArgumentError, SchemaError
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pad(RowOperator):
+    """Pads list columns to the longest list of the batch, or to the length that `shapes` gives.
+
+    `values` are the values to pad with, by column; 0, "" or False for the others.
+    """
+
+    kind: ClassVar[str] = "pad"
+    shapes: Mapping[str, int | None] | None = None
+    values: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.input.batched:
+            raise InvalidArgumentError("padding takes batches; use padded_batch(n)")
+        if self.shapes is not None:
+            object.__setattr__(self, "shapes", checked_shapes(self.shapes))
+        if self.values is not None:
+            values = _mapping(self.values, "padding_values")
+            for name, value in values.items():
+                if not isinstance(value, bool | int | float | str):
+                    raise InvalidArgumentError(
+                        f"padding_values[{name!r}] must be a number or a string, got {value!r}"
+                    )
+            object.__setattr__(self, "values", values)
+
+    def transform(self, context: RunContext) -> Transform:  # noqa: ARG002
+        shapes, values = self.shapes or {}, self.values or {}
+
+        def apply(batch: pa.RecordBatch, _location: Callable[[], str]) -> pa.RecordBatch:
+            return padded(batch, shapes, values)
+
+        return apply
+
+
+def checked_shapes(shapes: Any) -> dict[str, int | None]:
+    """Lengths by column; InvalidArgumentError for anything else."""
+    return {
+        name: None if length is None else integer_at_least(length, 1, f"padded_shapes[{name!r}]")
+        for name, length in _mapping(shapes, "padded_shapes").items()
+    }
+
+
+def _mapping(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise InvalidArgumentError(f"{what} must be a dict by column name, got {value!r}")
+    # NumPy's scalars are no parameters of a plan.
+    return {name: v.item() if isinstance(v, np.generic) else v for name, v in value.items()}
+
+
+def padded(
+    batch: pa.RecordBatch, shapes: Mapping[str, int | None], values: Mapping[str, Any]
+) -> pa.RecordBatch:
+    """`batch` with equally long lists. SchemaError for a list longer than its shape."""
+    require_columns([*shapes, *values], batch.schema.names, what="padded_batch")
+    fields, arrays = [], []
+    for field, array in zip(batch.schema, batch.columns, strict=True):
+        if _is_list(field.type):
+            array = _padded(array, field.name, shapes.get(field.name), values.get(field.name))
+            field = pa.field(field.name, array.type, metadata=PADDED)
+        elif field.name in shapes or field.name in values:
+            raise SchemaError(
+                f"padded_batch: column {field.name!r} is of type {field.type}, which has no length"
+            )
+        fields.append(field)
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+def _padded(array: pa.Array, name: str, length: int | None, value: Any) -> pa.Array:
+    kind = array.type.value_type
+    if pa.types.is_nested(kind):
+        raise SchemaError(
+            f"padded_batch: column {name!r} of type {array.type} has lists in lists; flatten or "
+            "drop it before"
+        )
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy().astype(np.int64)
+    longest = int(lengths.max(initial=0))
+    if length is not None and longest > length:
+        raise SchemaError(
+            f"padded_batch: column {name!r} has a list of {longest} values, more than the "
+            f"{length} of padded_shapes; raise it or cut the lists before"
+        )
+    width = longest if length is None else length
+    ends = np.cumsum(lengths)
+    columns = np.arange(width)
+    inside = columns < lengths[:, None]
+    indices = np.where(inside, (ends - lengths)[:, None] + columns, 0).reshape(-1)
+    flat = array.flatten()
+    filler = _filler(kind, value, name)
+    if not len(flat):
+        flat = pa.array([filler.as_py()], kind)
+    chosen = flat.take(pa.array(indices))
+    values = pc.if_else(pa.array(inside.reshape(-1)), chosen, filler)
+    offsets = pa.array(np.arange(len(array) + 1) * width)
+    if pa.types.is_large_list(array.type):
+        return pa.LargeListArray.from_arrays(offsets, values, type=array.type)
+    return pa.ListArray.from_arrays(offsets.cast(pa.int32()), values, type=array.type)
+
+
+def _filler(kind: pa.DataType, value: Any, name: str) -> pa.Scalar:
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    default: Any = "" if text else b"" if binary else 0
+    if binary and isinstance(value, str):
+        value = value.encode()
+    try:
+        if value is None:
+            return pa.scalar(default).cast(kind)
+        return pa.scalar(value, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise SchemaError(
+            f"padded_batch: {value!r} is no value to pad column {name!r} of {kind} with: {error}"
+        ) from error
