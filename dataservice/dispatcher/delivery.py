@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.requests import (
+    ALL_WINDOWS,
     Decision,
     Lease,
     LeaseAnswer,
@@ -42,6 +43,8 @@ def give_back(state: DispatcherState, request: LeaseWindows) -> Decision:
     iteration = state.iterations.get(request.iteration_id)
     if iteration is None or iteration.windows is None or not request.returned:
         return Decision(())
+    if any(mark.window == ALL_WINDOWS for mark in request.returned):
+        return _begin_stream(iteration, iteration.windows, request)
     records = iteration.windows.records
     fenced = tuple(
         mark.window
@@ -51,6 +54,27 @@ def give_back(state: DispatcherState, request: LeaseWindows) -> Decision:
         and (record.worker, record.generation) == (request.worker_id, mark.generation)
     )
     return _fence(request.iteration_id, fenced)
+
+
+def _begin_stream(iteration: Iteration, table: WindowTable, request: LeaseWindows) -> Decision:
+    """Fences what earlier streams from this worker to this reader were leased, and never sent.
+
+    The grant of nothing makes that last: a request of an earlier stream may still be under way.
+    """
+    again = table.grants.get((request.worker_id, request.reader_id))
+    if request.reader_id not in iteration.readers or iteration.finished:
+        return Decision(())
+    if again is not None and again[0] >= request.sequence:
+        return Decision(())
+    begun = ev.WindowsLeased(
+        iteration_id=request.iteration_id,
+        reader_id=request.reader_id,
+        worker_id=request.worker_id,
+        sequence=request.sequence,
+        windows=(),
+    )
+    left = tuple(table.leased_to(request.worker_id, request.reader_id))
+    return Decision((*_fence(request.iteration_id, left).events, begun))
 
 
 def lease_windows(state: DispatcherState, request: LeaseWindows) -> Decision:
@@ -64,8 +88,13 @@ def lease_windows(state: DispatcherState, request: LeaseWindows) -> Decision:
             f"{request.iteration_id} has no windows to lease: every worker reads all of it"
         )
     again = table.grants.get((request.worker_id, request.reader_id))
-    if again is not None and request.sequence and again[0] == request.sequence:
-        return Decision((), LeaseAnswer(_still_leased(table, request, again[1]), False))
+    if again is not None and request.sequence:
+        sequence, windows = again
+        if windows and sequence == request.sequence:
+            return Decision((), LeaseAnswer(_still_leased(table, request, windows), False))
+        # Its sender has stopped waiting: nobody would work on what it got.
+        if sequence > request.sequence:
+            return Decision((), _NOTHING_NOW)
     chosen = table.candidates(request.reader_id, _grant_size(state, iteration, table, request))
     if not chosen:
         return Decision((), _NOTHING_NOW)

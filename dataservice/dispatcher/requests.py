@@ -6,7 +6,7 @@ One request per kind of call, named in the imperative; the wire and its types st
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dataservice.dispatcher.events import Event
 from dataservice.dispatcher.plans import RowMark
@@ -19,6 +19,9 @@ from dataservice.vocabulary import (
     ShardingPolicy,
     WorkerId,
 )
+
+# As a returned window: whatever the worker was leased for the reader, since a new stream begins.
+ALL_WINDOWS: Final = -1
 
 
 class Decision(NamedTuple):

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Sequence
 
 from dataservice.config import WorkerConfig
+from dataservice.errors import NotFoundError, UnavailableError
 from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.rpc import RpcClient
 from dataservice.sharding import Split
@@ -20,6 +21,7 @@ from dataservice.worker.leases import Grant, Lease
 
 _ATTEMPT_MARGIN_S = 10.0
 _SHORT_TIMEOUT_S = 5.0
+_ALL_WINDOWS = -1
 _LEAVE_TIMEOUT_S = 1.0
 
 
@@ -74,8 +76,13 @@ class DispatcherLink:
         count: int,
         wait_s: float,
         should_stop: Callable[[], bool],
+        *,
+        begins: bool = False,
     ) -> Grant:
-        """Asks for up to `count` windows, waiting up to `wait_s` for the first."""
+        """Asks for up to `count` windows, waiting up to `wait_s` for the first.
+
+        `begins` says that this worker holds none yet for a new stream to the reader.
+        """
         request = pb.LeaseWindowsRequest(
             worker_id=worker_id,
             iteration_id=iteration_id,
@@ -83,6 +90,7 @@ class DispatcherLink:
             count=count,
             wait_s=wait_s,
             sequence=next(self._sequence),
+            returned=[pb.Mark(window=_ALL_WINDOWS)] if begins else [],
         )
         reply = self._work.call_retrying(
             "LeaseWindows",
@@ -121,6 +129,34 @@ class DispatcherLink:
         """Ends all calls under way with CancelledError. Idempotent."""
         self._liveness.close()
         self._work.close()
+
+
+class StreamLeases:
+    """What one stream asks the dispatcher for, and gives back.
+
+    Invariant: its first request ends the leases of the reader's earlier streams from this worker;
+    what those did not hand over would otherwise stay theirs for ever.
+    """
+
+    def __init__(
+        self, link: DispatcherLink, worker_id: str, iteration_id: str, reader_id: str
+    ) -> None:
+        self._link = link
+        self._stream = (worker_id, iteration_id, reader_id)
+        self._begins = True
+
+    def ask(self, count: int, wait_s: float, should_stop: Callable[[], bool]) -> Grant:
+        """UnavailableError when the worker must register again: the stream is then tried anew."""
+        try:
+            grant = self._link.lease(*self._stream, count, wait_s, should_stop, begins=self._begins)
+        except NotFoundError as error:
+            raise UnavailableError(str(error)) from error
+        self._begins = False
+        return grant
+
+    def give_back(self, leases: Sequence[Lease]) -> None:
+        """Returns leases that nobody will work on."""
+        self._link.give_back(*self._stream, leases)
 
 
 def _lease(window: pb.WindowLease) -> Lease:

@@ -26,7 +26,7 @@ from dataservice.errors import (
 from dataservice.runtime.exchange import Message
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire.elements import END, KEEPALIVE, FrameKind, unpack
-from dataservice.worker.control import DispatcherLink
+from dataservice.worker.control import DispatcherLink, StreamLeases
 from dataservice.worker.leases import LeaseFeed
 from dataservice.worker.producer import FrameBuffer, TaskProducer, WindowProducer
 from dataservice.worker.task import Pipeline
@@ -151,11 +151,10 @@ class WorkerService:
         name = f"producer {'/'.join(key)}"
         with self._lock:
             worker_id = self._check_identity(command)
+            leases = StreamLeases(self._link, worker_id, *key)
             feed = LeaseFeed(
-                lambda count, wait_s: self._link.lease(
-                    worker_id, *key, count, wait_s, producer.is_closed
-                ),
-                lambda leases: self._link.give_back(worker_id, *key, leases),
+                lambda count, wait_s: leases.ask(count, wait_s, producer.is_closed),
+                leases.give_back,
                 ahead=threads + 1,
                 name=name,
             )
@@ -169,6 +168,8 @@ class WorkerService:
             older = self._windows.get(key)
             self._windows[key] = producer
         if older is not None:
+            # Were it the reader's live one after all, an end would tell it to expect no more.
+            older.frames.end(UnavailableError("a newer stream of the reader took its place"))
             older.close()
         return producer
 
