@@ -130,6 +130,27 @@ class OperatorMethods:
         """Makes the rows of the batches the elements again."""
         return self._over(ops.Unbatch(self._node))
 
+    def interleave(
+        self,
+        fn: Callable[..., Any] | str,
+        cycle_length: int = 4,
+        block_length: int = 1,
+        schema: pa.Schema | None = None,
+    ) -> Self:
+        """Rows of the datasets `fn(element)`, in blocks, from `cycle_length` of them by turns.
+
+        `fn` gets a row as a dict, a batch as a dict of arrays, and returns a Dataset of rows.
+        """
+        node = ops.Interleave(self._node, fn, cycle_length, block_length, schema)  # type: ignore
+        return self._over(node)
+
+    def cache(self, path: str | None = None) -> Self:
+        """Keeps the elements of the first whole pass, in memory or in the local file `path`.
+
+        A shuffle before it keeps its order from then on; put one behind it to reshuffle.
+        """
+        return self._over(ops.Cache(self._node, path))
+
     def padded_batch(
         self,
         batch_size: int,

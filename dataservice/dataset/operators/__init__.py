@@ -3,10 +3,12 @@
 from dataservice.dataset.operators.base import Operator, RowOperator
 from dataservice.dataset.operators.batch import Batch
 from dataservice.dataset.operators.bucket import BucketBySequenceLength
+from dataservice.dataset.operators.cache import Cache
 from dataservice.dataset.operators.concatenate import Concatenate, Conform
 from dataservice.dataset.operators.enumerate import Enumerate
 from dataservice.dataset.operators.filter import Filter
 from dataservice.dataset.operators.group_by_window import GroupByWindow
+from dataservice.dataset.operators.interleave import Interleave
 from dataservice.dataset.operators.map import FlatMap, Map
 from dataservice.dataset.operators.mix import ChooseFromDatasets, SampleFromDatasets
 from dataservice.dataset.operators.pad import Pad
@@ -23,6 +25,7 @@ from dataservice.dataset.operators.zip import Zip
 __all__ = [
     "Batch",
     "BucketBySequenceLength",
+    "Cache",
     "ChooseFromDatasets",
     "Concatenate",
     "Conform",
@@ -30,6 +33,7 @@ __all__ = [
     "Filter",
     "FlatMap",
     "GroupByWindow",
+    "Interleave",
     "Map",
     "Operator",
     "Pad",

@@ -1,0 +1,183 @@
+"""The operator that keeps what its input yields, in memory or in a file, for later passes.
+
+The first whole pass fills the cache; it runs its input as epoch 0 whichever it is itself, so that a
+position means the same rows in every process, filled or not. A file appears when it is complete.
+Invariant: a cache is never served in part, nor to another plan than it was filled by.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from dataservice.dataset.node import Node, register_node
+from dataservice.dataset.operators.base import Operator
+from dataservice.dataset.operators.cache_store import (
+    CacheWriter,
+    Contents,
+    FileWriter,
+    MemoryContents,
+    MemoryWriter,
+    open_file,
+)
+from dataservice.dataset.plan import fingerprint
+from dataservice.dataset.seeds import drawn_seeds
+from dataservice.dataset.sources.files import is_local
+from dataservice.dataset.stream import BatchStream, RunContext, State
+from dataservice.errors import FailedPreconditionError, InvalidArgumentError
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cache(Operator):
+    """The elements of the first whole pass, for all passes; in `path`, or in memory for None.
+
+    A copy of the plan in another process has a memory of its own.
+    """
+
+    kind: ClassVar[str] = "cache"
+    loose: ClassVar[frozenset[str]] = frozenset({"path"})
+    path: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.path is not None:
+            try:
+                path = os.fspath(self.path)
+            except TypeError as error:
+                raise InvalidArgumentError(
+                    f"cache takes the path of a local file, or None for memory, got {self.path!r}"
+                ) from error
+            if not isinstance(path, str) or not path or not is_local(path):
+                raise InvalidArgumentError(f"cache takes the path of a local file, got {path!r}")
+            object.__setattr__(self, "path", path)
+        # By the seeds of the plan, which a restored iterator replaces.
+        object.__setattr__(self, "_memory", {})
+
+    def with_inputs(self, *inputs: Node) -> Node:
+        node = super().with_inputs(*inputs)
+        object.__setattr__(node, "_memory", self._memory)  # type: ignore[attr-defined]
+        return node
+
+    def open(self, context: RunContext) -> BatchStream:
+        first = dataclasses.replace(context, epoch=0, window=None, split_order=None)
+        return _CacheStream(self, lambda: self.input.open(first), first)
+
+    def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:
+        return _CacheStream(self, lambda: stream, context)
+
+    def contents(self) -> Contents | None:
+        """What was kept; None while it is not complete."""
+        if self.path is not None:
+            return open_file(self.path, fingerprint(self.input))
+        found: MemoryContents | None = self._memory.get(self.seeds())  # type: ignore[attr-defined]
+        return found
+
+    def seeds(self) -> tuple[int, ...]:
+        """The drawn seeds of the input."""
+        return tuple(drawn_seeds(self.input))
+
+    def writer(self, context: RunContext) -> CacheWriter:
+        """What fills the cache."""
+        if self.path is None:
+            memory: dict[Any, MemoryContents] = self._memory  # type: ignore[attr-defined]
+            return MemoryWriter(memory, self.seeds())
+        plan = fingerprint(self.input)
+        return FileWriter(self.path, plan, self.seeds(), lambda: self.input.sample(context).schema)
+
+
+class _CacheStream(BatchStream):
+    """Reads what was kept; else the input, which it keeps if it reads it from the beginning."""
+
+    def __init__(
+        self, node: Cache, open_input: Callable[[], BatchStream], context: RunContext
+    ) -> None:
+        self._node = node
+        self._open_input = open_input
+        self._context = context
+        self._next = 0  # batch
+        self._contents: Contents | None = None
+        self._stream: BatchStream | None = None
+        self._writer: CacheWriter | None = None
+        self._ended = False
+
+    def __next__(self) -> pa.RecordBatch:
+        self._context.check()
+        if self._ended:
+            raise StopIteration
+        self._begin()
+        batch = self._kept() if self._contents is not None else self._fresh()
+        if batch is None:
+            self._ended = True
+            raise StopIteration
+        self._next += 1
+        return batch
+
+    def _begin(self) -> None:
+        if self._contents is not None or self._stream is not None:
+            return
+        self._contents = self._node.contents()
+        if self._contents is None:
+            self._stream = self._open_input()
+            if self._next == 0:
+                self._writer = self._node.writer(self._context)
+
+    def _kept(self) -> pa.RecordBatch | None:
+        assert self._contents is not None
+        return self._contents.batch(self._next) if self._next < len(self._contents) else None
+
+    def _fresh(self) -> pa.RecordBatch | None:
+        assert self._stream is not None
+        state = self._stream.state()
+        batch = next(self._stream, None)
+        if self._writer is not None:
+            if batch is None:
+                self._writer.finish()
+                self._writer = None
+            else:
+                self._writer.add(batch, state)
+        return batch
+
+    def state(self) -> State:
+        if self._ended:
+            return {"batch": self._next, "input": None, "seeds": list(self._content_seeds())}
+        self._begin()
+        inner: State | None = None
+        if self._stream is not None:
+            inner = self._stream.state()
+        elif self._contents is not None and self._next < len(self._contents):
+            inner = self._contents.state(self._next)
+        return {"batch": self._next, "input": inner, "seeds": list(self._content_seeds())}
+
+    def _content_seeds(self) -> tuple[int, ...]:
+        return self._node.seeds() if self._contents is None else self._contents.seeds
+
+    def restore(self, state: State) -> None:
+        self._next = int(state["batch"])
+        self._begin()
+        if tuple(state["seeds"]) != self._content_seeds():
+            raise FailedPreconditionError(
+                f"the position was saved over another cache than {self._node.path!r} has now, with "
+                "rows in another order; give the shuffles before cache a seed, or keep the file"
+            )
+        if state["input"] is None and self._contents is None:
+            self._ended = True
+        elif self._stream is not None:
+            self._stream.restore(state["input"])
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.abandon()
+            self._writer = None
+        if self._contents is not None:
+            self._contents.close()
+        if self._stream is not None:
+            self._stream.close()
+
+    def location(self) -> str:
+        if self._stream is not None:
+            return self._stream.location()
+        return f"the cache {self._node.path or 'in memory'}, batch {self._next - 1}"

@@ -1,0 +1,221 @@
+"""Where a cache keeps its batches, each with the position of the input before it.
+
+A file is an Arrow IPC file; the plan and the seeds that filled it are in its schema, the positions
+in the metadata of its batches. Invariant: a file under its final name is complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+
+from dataservice.dataset.stream import State
+from dataservice.errors import DataServiceError, FailedPreconditionError, SourceError
+
+_PLAN: Final = b"dataservice.plan"
+_SEEDS: Final = b"dataservice.seeds"
+_STATE: Final = b"dataservice.state"
+
+
+class Contents(ABC):
+    """Complete contents of a cache."""
+
+    seeds: tuple[int, ...] = ()
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of batches."""
+
+    @abstractmethod
+    def batch(self, number: int) -> pa.RecordBatch:
+        """One of them."""
+
+    @abstractmethod
+    def state(self, number: int) -> State:
+        """The position of the input before it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives up the file."""
+
+
+class CacheWriter(ABC):
+    """Takes what the first pass yields."""
+
+    @abstractmethod
+    def add(self, batch: pa.RecordBatch, state: State) -> None:
+        """Keeps a batch and the position before it."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Makes the contents visible to later passes."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Forgets them."""
+
+
+class MemoryContents(Contents):
+    """Batches in memory."""
+
+    def __init__(self, kept: list[tuple[pa.RecordBatch, State]], seeds: tuple[int, ...]) -> None:
+        self._kept = kept
+        self.seeds = seeds
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        return self._kept[number][0]
+
+    def state(self, number: int) -> State:
+        return self._kept[number][1]
+
+    def close(self) -> None:
+        return
+
+
+class MemoryWriter(CacheWriter):
+    """Fills one entry of a memory."""
+
+    def __init__(self, memory: dict[Any, MemoryContents], seeds: tuple[int, ...]) -> None:
+        self._memory = memory
+        self._seeds = seeds
+        self._kept: list[tuple[pa.RecordBatch, State]] = []
+
+    def add(self, batch: pa.RecordBatch, state: State) -> None:
+        self._kept.append((batch, state))
+
+    def finish(self) -> None:
+        self._memory.setdefault(self._seeds, MemoryContents(self._kept, self._seeds))
+
+    def abandon(self) -> None:
+        self._kept = []
+
+
+def open_file(path: str, plan: str) -> Contents | None:
+    """The contents of a cache file; None when there is none.
+
+    FailedPreconditionError for the file of another plan, SourceError for a damaged one.
+    """
+    if not os.path.exists(path):
+        return None
+    handle = None
+    try:
+        handle = pa.memory_map(path)
+        return _FileContents(path, handle, plan)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if handle is not None:
+            handle.close()
+        if isinstance(error, DataServiceError):
+            raise
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: str, error: BaseException) -> SourceError:
+    return SourceError(
+        f"{path!r} cannot be read as a cache: {error}; delete it, and the next pass fills it anew"
+    )
+
+
+class _FileContents(Contents):
+    def __init__(self, path: str, handle: Any, plan: str) -> None:
+        self._path = path
+        self._handle = handle
+        self._reader = pa.ipc.open_file(handle)
+        metadata = self._reader.schema.metadata or {}
+        found = metadata.get(_PLAN, b"").decode(errors="replace")
+        if found != plan:
+            raise FailedPreconditionError(
+                f"{path!r} holds the cache of another dataset (plan {found or 'unknown'}, this is "
+                f"{plan}); delete it, or give cache another path"
+            )
+        self._schema = self._reader.schema.remove_metadata()
+        self.seeds = tuple(json.loads(metadata[_SEEDS]))
+
+    def __len__(self) -> int:
+        return int(self._reader.num_record_batches)
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        try:
+            batch = self._reader.get_batch(number)
+            batch.validate(full=True)
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(self._path, error) from error
+        return pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
+
+    def state(self, number: int) -> State:
+        try:
+            _, metadata = self._reader.get_batch_with_custom_metadata(number)
+            state: State = json.loads(metadata[_STATE])
+        except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
+            raise _damaged(self._path, error) from error
+        return state
+
+    def close(self) -> None:
+        self._handle.close()
+
+
+class FileWriter(CacheWriter):
+    """Writes beside the final name, and renames at the end; of several writers, the last wins."""
+
+    def __init__(
+        self, path: str, plan: str, seeds: tuple[int, ...], schema_of: Callable[[], pa.Schema]
+    ) -> None:
+        self._path = path
+        self._partial = f"{path}.{secrets.token_hex(4)}.partial"
+        self._metadata = {_PLAN: plan.encode(), _SEEDS: json.dumps(list(seeds)).encode()}
+        self._schema_of = schema_of
+        self._sink: Any = None
+        self._writer: Any = None
+        self._discard: weakref.finalize | None = None
+
+    def _open(self, schema: pa.Schema) -> None:
+        try:
+            self._sink = open(self._partial, "xb")  # noqa: SIM115
+        except OSError as error:
+            raise SourceError(
+                f"the cache {self._path!r} cannot be written: {error}; give cache the path of a "
+                "file in a directory that exists and may be written"
+            ) from error
+        # A pass that is dropped without close() must not leave its file behind.
+        self._discard = weakref.finalize(self, _discard, self._sink, self._partial)
+        self._writer = pa.ipc.new_file(self._sink, schema.with_metadata(self._metadata))
+
+    def add(self, batch: pa.RecordBatch, state: State) -> None:
+        if self._writer is None:
+            self._open(batch.schema)
+        try:
+            self._writer.write_batch(batch, {_STATE: json.dumps(state).encode()})
+        except (pa.ArrowException, OSError) as error:
+            self.abandon()
+            raise SourceError(f"the cache {self._path!r} cannot be written: {error}") from error
+
+    def finish(self) -> None:
+        if self._writer is None:
+            self._open(self._schema_of())
+        self._writer.close()
+        self._sink.flush()
+        os.fsync(self._sink.fileno())
+        os.replace(self._partial, self._path)
+        self._sink.close()
+        if self._discard is not None:
+            self._discard.detach()
+
+    def abandon(self) -> None:
+        if self._discard is not None:
+            self._discard()
+
+
+def _discard(sink: Any, partial: str) -> None:
+    sink.close()
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(partial)

@@ -1,0 +1,233 @@
+"""The operator that reads several datasets by turns, one made of each element of its input.
+
+Rows come in blocks of `block_length` from each of `cycle_length` open datasets; one that has ended
+is replaced by that of the next element. Where all open datasets have enough rows at hand, many
+rounds are put together at once. Invariant: the order is that of tf.data's deterministic interleave.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+
+from dataservice.dataset.columns import concat_batches, conform, to_numpy
+from dataservice.dataset.function import Function, call_user
+from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Node, register_node
+from dataservice.dataset.operators.base import integer_at_least
+from dataservice.dataset.operators.nested import node_of
+from dataservice.dataset.seeds import settle_seeds
+from dataservice.dataset.stream import CHUNK_ROWS, BatchStream, RowCutter, RunContext, State
+from dataservice.errors import InvalidArgumentError
+
+_ALL_ROWS: Final = 1 << 62
+_WHAT: Final = "the rows of a dataset that the function given to interleave returned"
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class Interleave(Node):
+    """The rows of `function(element)`, by turns. A row is given as a dict, a batch as arrays."""
+
+    kind: ClassVar[str] = "interleave"
+    input: Node
+    function: Function
+    cycle_length: int = 1
+    block_length: int = 1
+    schema: pa.Schema | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "function", Function.of(self.function, "interleave"))
+        if self.function.expression is not None:
+            raise InvalidArgumentError(
+                "interleave takes a function that returns a Dataset, got the expression "
+                f"{self.function.expression!r}"
+            )
+        for name in ("cycle_length", "block_length"):
+            value = integer_at_least(getattr(self, name), 1, f"interleave {name}")
+            object.__setattr__(self, name, value)
+
+    @property
+    def batched(self) -> bool:
+        return False
+
+    def open(self, context: RunContext) -> BatchStream:
+        return _InterleaveStream(self, dataclasses.replace(context, split_order=None))
+
+    def nested(self, element: pa.RecordBatch, number: int, context: RunContext, where: str) -> Node:
+        """The plan that the function makes of element `number`, of rows."""
+        function = self.function.load(context.allow_functions)
+        argument = to_numpy(element) if self.input.batched else element.to_pylist()[0]
+        made = call_user(function, argument, "interleave", lambda: where)
+        node = node_of(made, "interleave")
+        if node.batched:
+            raise InvalidArgumentError(
+                "the function given to interleave must return a dataset of rows; put batch after "
+                "interleave instead"
+            )
+        return settle_seeds(node, context.epoch, number)
+
+    def common_schema(self, context: RunContext) -> pa.Schema | None:
+        """The schema of the rows; None for an input without elements."""
+        if self.schema is not None:
+            return self.schema
+        element = self.input.sample(context)
+        if not element.num_rows:
+            return None
+        element = element if self.input.batched else element.slice(0, 1)
+        where = "the first element, to find the schema"
+        return self.nested(element, 0, context, where).sample(context).schema
+
+    def sample(self, context: RunContext) -> pa.RecordBatch:
+        schema = self.common_schema(context)
+        if schema is None:
+            raise InvalidArgumentError(
+                "interleave cannot tell the schema of its rows, since its input has no elements; "
+                "state it with schema="
+            )
+        return pa.RecordBatch.from_pylist([], schema=schema)
+
+    def cardinality(self) -> int:
+        elements = self.input.cardinality()
+        return elements if elements in (0, INFINITE_CARDINALITY) else UNKNOWN_CARDINALITY
+
+
+@dataclasses.dataclass
+class _Slot:
+    """One open dataset: of which element, where that lies in the input, and its rows."""
+
+    number: int
+    element: State
+    rows: RowCutter
+
+
+class _InterleaveStream(BatchStream):
+    def __init__(self, node: Interleave, context: RunContext) -> None:
+        self._node = node
+        self._context = context
+        self._input = RowCutter(node.input.open(context))
+        self._slots: list[_Slot | None] = [None] * node.cycle_length
+        self._cycle = 0  # the slot whose turn it is
+        self._block = 0  # rows of its block that have been taken
+        self._number = 0  # of the next element
+        self._input_ended = False
+        self._schema: pa.Schema | None = None
+        self._location = ""
+
+    def __next__(self) -> pa.RecordBatch:
+        while True:
+            self._context.check()
+            rounds = self._whole_rounds()
+            if rounds:
+                return self._conformed(self._take_rounds(rounds))
+            slot = self._slots[self._cycle]
+            if slot is not None:
+                piece = slot.rows.piece(self._node.block_length - self._block)
+                if piece is None:
+                    slot.rows.close()
+                    self._slots[self._cycle] = None
+                    self._turn()
+                    continue
+                self._location = slot.rows.location()
+                self._block += piece.num_rows
+                if self._block == self._node.block_length:
+                    self._turn()
+                return self._conformed(piece)
+            if not self._open_next():
+                if not any(self._slots):
+                    raise StopIteration
+                self._turn()
+
+    def _turn(self) -> None:
+        self._cycle = (self._cycle + 1) % len(self._slots)
+        self._block = 0
+
+    def _open_next(self) -> bool:
+        """Puts the dataset of the next element into the slot whose turn it is."""
+        if self._input_ended:
+            return False
+        before = self._input.state()
+        element = self._element(self._input)
+        if element is None:
+            self._input_ended = True
+            return False
+        self._slots[self._cycle] = self._slot(element, before, self._number)
+        self._number += 1
+        return True
+
+    def _element(self, cutter: RowCutter) -> pa.RecordBatch | None:
+        return cutter.piece(_ALL_ROWS if self._node.input.batched else 1)
+
+    def _slot(self, element: pa.RecordBatch, before: State, number: int) -> _Slot:
+        nested = self._node.nested(element, number, self._context, self._input.location())
+        return _Slot(number, before, RowCutter(nested.open(self._context)))
+
+    def _whole_rounds(self) -> int:
+        """Rounds over all slots for which every one has its rows at hand."""
+        if self._cycle or self._block or not all(self._slots):
+            return 0
+        slots = [slot for slot in self._slots if slot is not None]
+        limit = CHUNK_ROWS // (len(slots) * self._node.block_length)
+        if not limit:
+            return 0
+        return min(limit, *(s.rows.available() // self._node.block_length for s in slots))
+
+    def _take_rounds(self, rounds: int) -> pa.RecordBatch:
+        slots = [slot for slot in self._slots if slot is not None]
+        rows = rounds * self._node.block_length
+        pieces = [piece for slot in slots for piece in slot.rows.cut(rows)]
+        self._location = slots[0].rows.location()
+        if len(pieces) == 1:
+            return pieces[0]
+        order = np.arange(len(slots) * rows).reshape(len(slots), rounds, -1)
+        joined = concat_batches([self._conformed(piece) for piece in pieces])
+        return joined.take(pa.array(order.transpose(1, 0, 2).reshape(-1)))
+
+    def _conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._schema is None:
+            self._schema = self._node.common_schema(self._context)
+        return batch if self._schema is None else conform(batch, self._schema, what=_WHAT)
+
+    def state(self) -> State:
+        return {
+            "input": self._input.state(),
+            "slots": [
+                None if slot is None else [slot.number, slot.element, slot.rows.state()]
+                for slot in self._slots
+            ],
+            "turn": [self._cycle, self._block, self._number],
+        }
+
+    def restore(self, state: State) -> None:
+        self._input.restore(state["input"])
+        self._cycle, self._block, self._number = (int(n) for n in state["turn"])
+        for index, saved in enumerate(state["slots"]):
+            if saved is not None:
+                self._slots[index] = self._reopened(int(saved[0]), saved[1], saved[2])
+
+    def _reopened(self, number: int, before: State, rows: Any) -> _Slot:
+        cutter = RowCutter(self._node.input.open(self._context))
+        try:
+            cutter.restore(before)
+            element = self._element(cutter)
+        finally:
+            cutter.close()
+        if element is None:
+            raise InvalidArgumentError(
+                f"malformed iterator state: the input has no element {number}; it has changed "
+                "since the position was saved"
+            )
+        slot = self._slot(element, before, number)
+        slot.rows.restore(rows)
+        return slot
+
+    def close(self) -> None:
+        self._input.close()
+        for slot in self._slots:
+            if slot is not None:
+                slot.rows.close()
+
+    def location(self) -> str:
+        return self._location
