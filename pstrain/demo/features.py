@@ -34,6 +34,9 @@ _CROSSES = (
     ("origin", "month"),
     ("carrier", "month"),
     ("dest", "month"),
+    ("humid_bin", "wind_speed_bin"),
+    ("pressure_bin", "visib_bin"),
+    ("origin", "wind_dir_bin"),
 )
 _CROSS_BUCKETS = 2**15
 _KEYS = 2**40

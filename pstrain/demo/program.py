@@ -25,8 +25,8 @@ from pstrain.kernels import warm_up
 from pstrain.launch.activity import Activity, activities
 from pstrain.narration import Narrator
 
-LEARNING_RATE = 0.01
-_ACCUMULATOR = 1e-5
+LEARNING_RATE = 0.005
+_ACCUMULATOR = 1e-6
 _SHUFFLE_ROWS = 65_536
 _SHOWN = 8
 
@@ -169,6 +169,7 @@ class _Demo:
         train_one_epoch(self._coordinator, model, per_worker, calls)
         scores = model.evaluate(test, verbose=0)
         trace.tested(auc=scores["auc"], loss=scores["loss"])
+        self._narrator.say(f"  AUC on the test flights: {scores['auc']:.4f}")
         if epochs > 1:
             self._narrator.say("the other epochs: model.fit")
             model.fit(
