@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from dataservice.errors import CancelledError, DataServiceError
+from dataservice.errors import CancelledError, DataServiceError, NotFoundError
 from dataservice.runtime.threads import StoppableThread
 from dataservice.sharding import Split
 
@@ -135,7 +135,7 @@ class LeaseFeed:
             return
         try:
             self._give_back(unused)
-        except CancelledError:
-            logger.debug("the worker stops; its readers report what they miss")
+        except (CancelledError, NotFoundError):
+            logger.debug("the worker has left, and its leases with it")
         except DataServiceError as error:
             logger.warning("could not give %d windows back: %s", len(unused), error)

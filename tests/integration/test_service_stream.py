@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import pathlib
 import socket
@@ -17,6 +18,7 @@ import pytest
 import dataservice as ds
 from dataservice.errors import (
     CancelledError,
+    DataLossError,
     DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
@@ -27,6 +29,7 @@ from dataservice.errors import (
     UnimplementedError,
     UserFunctionError,
 )
+from dataservice.runtime.checksum import checksum
 from tests.integration.service_cluster import (
     LocalService,
     local_service,
@@ -372,6 +375,30 @@ def test_a_dispatcher_that_comes_late_is_waited_for() -> None:
     with ds.DispatchServer(ds.DispatcherConfig(port=port)):
         registering.join(20)
     assert ids
+
+
+def test_damaged_elements_are_replayed_not_delivered(
+    service: LocalService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = itertools.count()
+
+    def sometimes_wrong(body: pa.Buffer) -> int:
+        return checksum(body) ^ (next(calls) in (3, 40))
+
+    monkeypatch.setattr("dataservice.worker.producer.checksum", sometimes_wrong)
+    remote = ds.Dataset.range(20_000).batch(100).distribute(DYNAMIC, service.target)
+    assert sorted(read_ids(remote)) == list(range(20_000))
+    assert next(calls) > 40
+
+
+def test_damage_that_does_not_stop_is_an_error(
+    service: LocalService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dataservice.worker.producer.checksum", lambda _body: 0)
+    monkeypatch.setattr("dataservice.client.session.MAX_DAMAGED_STREAMS", 2)
+    remote = ds.Dataset.range(1_000).batch(100).distribute(DYNAMIC, service.target)
+    with pytest.raises(DataLossError, match="checksum"):
+        read_ids(remote)
 
 
 def test_positions_of_remote_iterators_are_refused(service: LocalService) -> None:

@@ -1,0 +1,73 @@
+"""The reader's buffer: bounded, in order, and never a place to wait for ever."""
+
+from __future__ import annotations
+
+import threading
+
+from dataservice.client.buffer import ElementBuffer
+
+TIMEOUT_S = 10.0
+
+
+def putting(
+    buffer: ElementBuffer[str], item: str, size_bytes: int
+) -> tuple[threading.Thread, list]:
+    results: list[bool] = []
+    thread = threading.Thread(target=lambda: results.append(buffer.put(item, size_bytes)))
+    thread.start()
+    return thread, results
+
+
+def test_items_leave_in_order_and_give_their_room_back() -> None:
+    buffer: ElementBuffer[str] = ElementBuffer(3, 100)
+    for item in "abc":
+        assert buffer.put(item, 10)
+    assert (len(buffer), buffer.size_bytes) == (3, 30)
+    assert [buffer.get(0.0) for _ in range(4)] == ["a", "b", "c", None]
+    assert buffer.size_bytes == 0
+
+
+def test_a_put_waits_for_room_in_items_or_bytes() -> None:
+    for buffer in (ElementBuffer[str](1, 100), ElementBuffer[str](9, 15)):
+        buffer.put("a", 10)
+        thread, results = putting(buffer, "b", 10)
+        assert not results
+        assert buffer.get(0.0) == "a"
+        thread.join(TIMEOUT_S)
+        assert results == [True]
+        assert buffer.get(0.0) == "b"
+
+
+def test_an_item_larger_than_the_buffer_passes_alone() -> None:
+    buffer: ElementBuffer[str] = ElementBuffer(4, 10)
+    assert buffer.put("huge", 1_000)
+    assert buffer.get(0.0) == "huge"
+
+
+def test_waking_lets_a_getter_look_around() -> None:
+    buffer: ElementBuffer[str] = ElementBuffer(1, 1)
+    got: list[str | None] = []
+    waiting = threading.Event()
+
+    def get() -> None:
+        waiting.set()
+        got.append(buffer.get(TIMEOUT_S))
+
+    thread = threading.Thread(target=get)
+    thread.start()
+    waiting.wait(TIMEOUT_S)
+    while thread.is_alive():
+        buffer.wake()
+        thread.join(0.001)
+    assert got == [None]
+
+
+def test_closing_drops_what_is_held_and_frees_everybody() -> None:
+    buffer: ElementBuffer[str] = ElementBuffer(1, 100)
+    buffer.put("a", 10)
+    thread, results = putting(buffer, "b", 10)
+    buffer.close()
+    thread.join(TIMEOUT_S)
+    assert results == [False]
+    assert buffer.get(TIMEOUT_S) is None
+    assert not buffer.put("c", 1)
