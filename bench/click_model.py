@@ -1,7 +1,7 @@
 """The model of the training benchmark: 26 embeddings of 16 out of one table, a 64-32-1 network.
 
-The same network as `bench.peers.tf_parameter_server` trains, so it has no wide part. Importable by
-trainers, so that models travel by name.
+The same network as `bench.peers.tf_parameter_server` trains, so it has no wide part. It is written
+as a user would write a model of their own, from layers.
 """
 
 from __future__ import annotations

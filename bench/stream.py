@@ -25,7 +25,6 @@ from bench import data, transform
 from bench.peers import children
 from dataservice.runtime.process import spawn_module
 
-_ROOT = Path(__file__).resolve().parents[1]
 _READY_S = 60.0
 _FILES = 8
 _PEER_FORMS = {"example": "tfrecord", "packed": "packed"}
@@ -34,11 +33,10 @@ _PEER_FORMS = {"example": "tfrecord", "packed": "packed"}
 @contextlib.contextmanager
 def service(workers: int) -> Iterator[str]:
     """A dispatcher and data workers as processes; the dispatcher's address."""
-    environment = {"PYTHONPATH": str(_ROOT)}
     with contextlib.ExitStack() as stack:
 
         def start(*arguments: str) -> str:
-            child = spawn_module("dataservice", [*arguments, "--ready-json"], env=environment)
+            child = spawn_module("dataservice", [*arguments, "--ready-json"])
             stack.callback(child.terminate)
             return str(child.wait_ready(_READY_S)["address"])
 

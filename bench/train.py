@@ -16,7 +16,6 @@ import math
 import os
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import pstrain as ps
@@ -24,7 +23,6 @@ from bench import click_model
 from bench.peers import children
 from pstrain.partition import MinSizePartitioner
 
-_ROOT = Path(__file__).resolve().parents[1]
 _PEER_FORMS = ("tuned", "usual")
 
 
@@ -186,8 +184,8 @@ def main(argv: list[str] | None = None) -> None:
         examples, seconds = _train_alone(options.alone, options)
         children.say(examples=examples, seconds=seconds)
         return
-    # What is started inherits it: the model is found by name, BLAS is as in any trainer.
-    os.environ |= {"PYTHONPATH": str(_ROOT), "OPENBLAS_NUM_THREADS": "1"}
+    # The one process alone inherits it, so that BLAS computes on one core as in a trainer.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
     if options.smoke:
         options.seconds, options.warm_up_s = 0.3, 0.1
         options.rows, options.batches = 2_048, [256]

@@ -1,7 +1,7 @@
 """The work of the stream benchmark as pipelines of this project: log1p, hashing, batches.
 
 Every form gives the same rows in the same columns, `label`, `i0..i12` and `c0..c25`, all equal to
-`expected`. Importable by data workers, so that functions travel by name.
+`expected`. Knows nothing of where a pipeline runs.
 """
 
 from __future__ import annotations
