@@ -44,18 +44,24 @@ _SCHEMA = pa.schema([pa.field("body", pa.large_binary(), nullable=False)])
 _CONTROL = pa.RecordBatch.from_arrays([pa.array([], pa.large_binary())], schema=_SCHEMA)
 _EMPTY_BODY = pa.py_buffer(b"")
 _CANCEL_GRACE_S = 0.3
+_ALIGNMENT = 16
+# Of all other protobuf fields before the body, counted modulo the alignment.
+_FIELDS_BYTES = 14
+_PADDINGS = [bytes([extra]) + bytes(extra) for extra in range(_ALIGNMENT)]
 _OFFSETS = struct.Struct("<qq")
 
 
 class Message(NamedTuple):
-    """Header bytes and body of one message. The body may be aligned to one byte only."""
+    """Header bytes and body of one message.
+
+    The body usually starts at a multiple of 16 bytes, but need not.
+    """
 
     header: bytes
     body: pa.Buffer | None
 
 
-def _body_batch(body: Any) -> pa.RecordBatch:
-    buffer = body if isinstance(body, pa.Buffer) else pa.py_buffer(body)
+def _body_batch(buffer: pa.Buffer) -> pa.RecordBatch:
     if buffer.size > MAX_BODY_BYTES:
         raise InvalidArgumentError(
             f"a body of {buffer.size} bytes exceeds {MAX_BODY_BYTES}; send it in parts"
@@ -71,7 +77,29 @@ def _write(writer: Any, header: bytes, body: Any) -> None:
             raise InvalidArgumentError("a message needs a header or a body, this one has neither")
         writer.write_metadata(header)
     else:
-        writer.write_with_metadata(_body_batch(body), header)
+        buffer = body if isinstance(body, pa.Buffer) else pa.py_buffer(body)
+        padding = _padding(len(header), buffer.size)
+        writer.write_with_metadata(_body_batch(buffer), padding + header)
+
+
+def _padding(header_bytes: int, body_bytes: int) -> bytes:
+    """What goes before a header so that the receiver finds the body at a multiple of 16 bytes.
+
+    Arrow gives out a received body where it lies in gRPC's buffer, behind protobuf fields whose
+    length depends on header and body alone; reading a misaligned one costs a copy, a third of
+    the time of a large message. The first byte counts the ones that follow. Were Arrow to lay
+    fields out differently, messages would be slower, not wrong.
+    """
+    body_field = _varint_bytes(_OFFSETS.size + -(-body_bytes // 8) * 8)
+    for extra in range(_ALIGNMENT):
+        total = header_bytes + 1 + extra
+        if (_FIELDS_BYTES + _varint_bytes(total) + total + body_field) % _ALIGNMENT == 0:
+            return _PADDINGS[extra]
+    return _PADDINGS[0]
+
+
+def _varint_bytes(value: int) -> int:
+    return max(1, -(-value.bit_length() // 7))
 
 
 def _unpack(chunk: Any) -> tuple[Message, bool]:
@@ -84,9 +112,9 @@ def _unpack(chunk: Any) -> tuple[Message, bool]:
     if batch.num_rows == 0:
         return Message(header, None), True
     buffers = batch.column(0).buffers()
-    if len(buffers) != 3:
+    if len(buffers) != 3 or not header:
         raise DataLossError("a peer sent a batch that is not a message of this protocol")
-    return Message(header, buffers[2] or _EMPTY_BODY), False
+    return Message(header[1 + header[0] :], buffers[2] or _EMPTY_BODY), False
 
 
 def error_payload(error: BaseException, max_chars: int | None = None) -> bytes:
