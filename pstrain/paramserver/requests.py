@@ -7,7 +7,7 @@ everything in a request is checked before anything changes. No Python per row.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -23,27 +23,34 @@ Reply = tuple[Header, pa.Buffer | None]
 WHOLE = -1
 
 
-def answer(store: Store, header: Header, body: pa.Buffer | None) -> Reply:
+class Call(NamedTuple):
+    """A request as it arrived."""
+
+    header: Header
+    body: pa.Buffer | None
+
+
+def answer(store: Store, call: Call) -> Reply:
     """The reply to a request; raises a DataServiceError where it cannot be done."""
-    handler = _HANDLERS.get(str(header.get("kind")))
+    handler = _HANDLERS.get(str(call.header.get("kind")))
     if handler is None:
         raise InvalidArgumentError(
-            f"unknown request {header.get('kind')!r}; there are {sorted(_HANDLERS)}"
+            f"unknown request {call.header.get('kind')!r}; there are {sorted(_HANDLERS)}"
         )
-    return handler(store, header, body)
+    return handler(store, call)
 
 
-def _create(store: Store, header: Header, body: pa.Buffer | None) -> Reply:  # noqa: ARG001
-    spec = spec_from_json(header["spec"])
-    for index in header["shards"]:
+def _create(store: Store, call: Call) -> Reply:
+    spec = spec_from_json(call.header["spec"])
+    for index in call.header["shards"]:
         store.create(spec, index)
     return {}, None
 
 
-def _pull(store: Store, header: Header, body: pa.Buffer | None) -> Reply:
+def _pull(store: Store, call: Call) -> Reply:
     """Items: [variable, shard, ids or WHOLE, known version]. Unchanged wholes are left out."""
-    items = [(store.shard(v, i), count, known) for v, i, count, known in header["items"]]
-    ids = body_arrays(body, [("int64", (count,)) for _, count, _ in items if count != WHOLE])
+    items = [(store.shard(v, i), count, known) for v, i, count, known in call.header["items"]]
+    ids = body_arrays(call.body, [("int64", (count,)) for _, count, _ in items if count != WHOLE])
     versions = [shard.version for shard, _, _ in items]
     parts: list[Part] = []
     for (shard, count, known), version in zip(items, versions, strict=True):
@@ -60,9 +67,9 @@ def _pull(store: Store, header: Header, body: pa.Buffer | None) -> Reply:
     return {"versions": versions}, reply
 
 
-def _read(store: Store, header: Header, body: pa.Buffer | None) -> Reply:  # noqa: ARG001
-    shard = _shard(store, header)
-    start, stop = header["rows"]
+def _read(store: Store, call: Call) -> Reply:
+    shard = _shard(store, call)
+    start, stop = call.header["rows"]
     if not shard.row_start <= start <= stop <= shard.row_stop:
         raise InvalidArgumentError(f"rows [{start}, {stop}) are not on this shard")
     reply, (out,) = new_body([(shard.spec.dtype, (stop - start, shard.width))])
@@ -70,93 +77,93 @@ def _read(store: Store, header: Header, body: pa.Buffer | None) -> Reply:  # noq
     return {}, reply
 
 
-def _push(store: Store, header: Header, body: pa.Buffer | None) -> Reply:
+def _push(store: Store, call: Call) -> Reply:
     """Items: [variable, shard, ids or WHOLE]; body: ids (unless WHOLE) and gradient of each."""
-    shards = [(store.shard(v, i), count) for v, i, count in header["items"]]
+    shards = [(store.shard(v, i), count) for v, i, count in call.header["items"]]
     parts: list[Part] = []
     for shard, count in shards:
         rows = shard.row_stop - shard.row_start if count == WHOLE else count
         if count != WHOLE:
             parts.append(("int64", (count,)))
         parts.append(("float32", (rows, shard.width)))
-    arrays = iter(body_arrays(body, parts))
+    arrays = iter(body_arrays(call.body, parts))
     changes = [
         ShardUpdate(shard, None if count == WHOLE else next(arrays), next(arrays))
         for shard, count in shards
     ]
-    counter = header.get("iterations")
+    counter = call.header.get("iterations")
     applied = store.update(
         changes,
-        OptimizerSpec(**header["optimizer"]),
+        OptimizerSpec(**call.header["optimizer"]),
         iterations=None if counter is None else store.shard(*counter),
-        key=_key(header),
+        key=_key(call),
     )
     return {"applied": applied}, None
 
 
-def _assign(store: Store, header: Header, body: pa.Buffer | None) -> Reply:
-    shard = _shard(store, header)
-    start, count = header["start"], header["count"]
-    (value,) = body_arrays(body, [(shard.spec.dtype, (count, shard.width))])
-    shard.check_assign(header["op"], start, count)
-    with store.change(_key(header)) as new:
+def _assign(store: Store, call: Call) -> Reply:
+    shard = _shard(store, call)
+    start, count = call.header["start"], call.header["count"]
+    (value,) = body_arrays(call.body, [(shard.spec.dtype, (count, shard.width))])
+    shard.check_assign(call.header["op"], start, count)
+    with store.change(_key(call)) as new:
         if new:
-            shard.assign(header["op"], start, value)
+            shard.assign(call.header["op"], start, value)
     return {"applied": new}, None
 
 
-def _scatter(store: Store, header: Header, body: pa.Buffer | None) -> Reply:
-    shard = _shard(store, header)
-    count = header["count"]
+def _scatter(store: Store, call: Call) -> Reply:
+    shard = _shard(store, call)
+    count = call.header["count"]
     parts: list[Part] = [("int64", (count,)), (shard.spec.dtype, (count, shard.width))]
-    ids, rows = body_arrays(body, parts)
-    shard.check_scatter(header["op"], ids)
-    with store.change(_key(header)) as new:
+    ids, rows = body_arrays(call.body, parts)
+    shard.check_scatter(call.header["op"], ids)
+    with store.change(_key(call)) as new:
         if new:
-            shard.scatter(header["op"], ids, rows)
+            shard.scatter(call.header["op"], ids, rows)
     return {"applied": new}, None
 
 
-def _save(store: Store, header: Header, body: pa.Buffer | None) -> Reply:  # noqa: ARG001
-    named = _named(store, header)
+def _save(store: Store, call: Call) -> Reply:
+    named = _named(store, call)
     with store.quiet():
-        shards = tuple(write_shard(header["directory"], name, shard) for name, shard in named)
+        shards = tuple(write_shard(call.header["directory"], name, shard) for name, shard in named)
         ledger = store.ledger_state()
     return {"saved": Saved(shards).to_json(), "ledger": ledger}, None
 
 
-def _verify(store: Store, header: Header, body: pa.Buffer | None) -> Reply:  # noqa: ARG001
-    saved = Saved.from_json(header["saved"])
-    verify(header["directory"], _named(store, header), saved.shards)
+def _verify(store: Store, call: Call) -> Reply:
+    saved = Saved.from_json(call.header["saved"])
+    verify(call.header["directory"], _named(store, call), saved.shards)
     return {}, None
 
 
-def _load(store: Store, header: Header, body: pa.Buffer | None) -> Reply:  # noqa: ARG001
-    saved = Saved.from_json(header["saved"])
-    named = _named(store, header)
+def _load(store: Store, call: Call) -> Reply:
+    saved = Saved.from_json(call.header["saved"])
+    named = _named(store, call)
     with store.quiet():
-        read_into(header["directory"], named, saved.shards)
-        if header["ledger"] is not None:
-            store.restore_ledger(header["ledger"])
+        read_into(call.header["directory"], named, saved.shards)
+        if call.header["ledger"] is not None:
+            store.restore_ledger(call.header["ledger"])
     return {}, None
 
 
-def _named(store: Store, header: Header) -> list[tuple[str, Shard]]:
+def _named(store: Store, call: Call) -> list[tuple[str, Shard]]:
     """The shards here of the variables that a save or load names."""
-    names: dict[int, str] = {id_: name for name, id_ in header["variables"]}
+    names: dict[int, str] = {id_: name for name, id_ in call.header["variables"]}
     return [(names[s.spec.id], s) for s in store.shards() if s.spec.id in names]
 
 
-def _shard(store: Store, header: Header) -> Shard:
-    return store.shard(*header["shard"])
+def _shard(store: Store, call: Call) -> Shard:
+    return store.shard(*call.header["shard"])
 
 
-def _key(header: Header) -> ChangeKey | None:
-    change = header.get("change")
+def _key(call: Call) -> ChangeKey | None:
+    change = call.header.get("change")
     return None if change is None else ChangeKey(*change)
 
 
-_HANDLERS: dict[str, Callable[[Store, Header, pa.Buffer | None], Reply]] = {
+_HANDLERS: dict[str, Callable[[Store, Call], Reply]] = {
     "create": _create,
     "pull": _pull,
     "read": _read,

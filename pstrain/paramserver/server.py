@@ -22,7 +22,7 @@ from dataservice.runtime.identity import new_id
 from pstrain.errors import AbortedError, FailedPreconditionError
 from pstrain.kernels import initializers, updates
 from pstrain.paramserver import messages
-from pstrain.paramserver.requests import answer
+from pstrain.paramserver.requests import Call, answer
 from pstrain.paramserver.store import Store
 
 logger = logging.getLogger(__name__)
@@ -107,10 +107,8 @@ class ParameterServer:
 
     def _answer(self, message: Message) -> tuple[dict[str, Any], Any]:
         header = messages.decode_header(message.header)
-        reply = answer(self._sessions.store(header.get("session")), header, message.body)
-        # Streams count side by side; a lost count is worth less than a lock on every request.
-        self._requests[str(header["kind"])] += 1
-        return reply
+        store = self._sessions.store(header.get("session"))
+        return answer(store, Call(header, message.body))
 
     def _reset(self, body: bytes) -> bytes:
         self._sessions.begin(json.loads(body)["session"])
