@@ -25,6 +25,7 @@ from dataservice.dataset.sources import (
     ParquetSource,
     RangeSource,
     TableSource,
+    TFRecordSource,
 )
 from dataservice.errors import InvalidArgumentError
 
@@ -122,6 +123,24 @@ class SourceMethods:
         in use, or say `memory_map=False`.
         """
         return cls(IpcSource(paths, columns, memory_map, storage_options))  # type: ignore[arg-type]
+
+    @classmethod
+    def from_tfrecord(
+        cls,
+        paths: Paths,
+        features: Mapping[str, pa.DataType] | pa.Schema | None = None,
+        *,
+        compression: str | None = "AUTO",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """The features of tf.train.Example records in TFRecord files, as columns.
+
+        `features` gives each its Arrow type: a number or string for one value, a fixed-size list
+        for n, a list for any number; a missing one is null. Without, the records as they are, in
+        a binary column `record`. `compression` "AUTO" goes by the suffix.
+        """
+        options = dict(storage_options) if storage_options else None
+        return cls(TFRecordSource(paths, features, compression, options))  # type: ignore[arg-type]
 
     @classmethod
     def from_generator(

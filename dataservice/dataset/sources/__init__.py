@@ -9,6 +9,7 @@ from dataservice.dataset.sources.json import JsonSource
 from dataservice.dataset.sources.parquet import ParquetSource
 from dataservice.dataset.sources.range import RangeSource
 from dataservice.dataset.sources.table import TableSource
+from dataservice.dataset.sources.tfrecord import TFRecordSource
 
 __all__ = [
     "CsvSource",
@@ -19,5 +20,6 @@ __all__ = [
     "ParquetSource",
     "RangeSource",
     "Source",
+    "TFRecordSource",
     "TableSource",
 ]
