@@ -162,13 +162,16 @@ class ParameterServerStrategy:
         return dataset_fn
 
     def begin(self) -> None:
-        """Waits for every parameter server and makes this session its current one.
+        """Waits for every parameter server, makes this session its current one, makes variables.
 
-        A server that was restarted starts empty: its variables must be restored afterwards.
+        Again after a server was restarted: its variables start anew there, by their initializers
+        or at 0, and must be restored from a checkpoint; those of other servers stay.
         """
         deadline_s = time.monotonic() + self._config.start_timeout_s
         for ps, address in enumerate(self.parameters.addresses):
             self._begin_at(ps, address, deadline_s)
+        for variable in self._placement.variables:
+            self.parameters.create(variable.spec)
 
     def place(self, shape: tuple[int, ...], dtype: str) -> int:
         """How many shards a variable is cut into."""

@@ -8,19 +8,21 @@ records it; a checkpoint sees whole changes only.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pstrain.errors import AlreadyExistsError, NotFoundError
+from pstrain.errors import AlreadyExistsError, DeadlineExceededError, NotFoundError
 from pstrain.paramserver.ledger import Ledger
 from pstrain.paramserver.shard import Shard
 from pstrain.vocabulary import OptimizerSpec, VariableSpec
 
 ShardKey = tuple[int, int]
+
+_GATE_TIMEOUT_S = 600.0
 
 
 class ShardUpdate(NamedTuple):
@@ -157,7 +159,7 @@ class _Gate:
     @contextmanager
     def shared(self) -> Iterator[None]:
         with self._condition:
-            self._condition.wait_for(lambda: not self._closed)
+            self._wait(lambda: not self._closed)
             self._inside += 1
         try:
             yield
@@ -170,12 +172,20 @@ class _Gate:
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         with self._condition:
-            self._condition.wait_for(lambda: not self._closed)
+            self._wait(lambda: not self._closed)
             self._closed = True
-            self._condition.wait_for(lambda: not self._inside)
         try:
+            with self._condition:
+                self._wait(lambda: not self._inside)
             yield
         finally:
             with self._condition:
                 self._closed = False
                 self._condition.notify_all()
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        if not self._condition.wait_for(condition, _GATE_TIMEOUT_S):
+            raise DeadlineExceededError(
+                f"a change or a checkpoint on this parameter server has not ended within "
+                f"{_GATE_TIMEOUT_S:.0f} s; is its disk stuck?"
+            )
