@@ -2,8 +2,9 @@
 
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.expressions import Expression, col, lit
-from dataservice.dataset.iterator import DatasetIterator, DatasetStats
+from dataservice.dataset.iterator import DatasetIterator
 from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from dataservice.dataset.statistics import DatasetStats
 
 __all__ = [
     "INFINITE_CARDINALITY",

@@ -18,11 +18,12 @@ import pyarrow as pa
 
 from dataservice.dataset import operators as ops
 from dataservice.dataset.columns import to_numpy
-from dataservice.dataset.iterator import DatasetIterator, DatasetStats, StatsCounter, generate
+from dataservice.dataset.iterator import DatasetIterator, generate
 from dataservice.dataset.node import INFINITE_CARDINALITY, Node, rewrite, walk
 from dataservice.dataset.operator_methods import OperatorMethods, nodes_of
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.source_methods import SourceMethods
+from dataservice.dataset.statistics import DatasetStats, StatsCounter
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import InvalidArgumentError, SchemaError
 
@@ -117,7 +118,7 @@ class Dataset(SourceMethods, OperatorMethods):
         return self._node.cardinality()
 
     def stats(self) -> DatasetStats:
-        """Totals over all iterators of this object."""
+        """Totals over all iterators of this object, with time per operator and a verdict."""
         return self._stats.total()
 
     def __iter__(self) -> DatasetIterator:

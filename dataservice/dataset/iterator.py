@@ -7,58 +7,25 @@ so no row is ever left out silently.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 
-from dataservice.dataset.node import Node
+from dataservice.dataset.node import Node, walk
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import fingerprint
 from dataservice.dataset.seeds import drawn_seeds, with_drawn_seeds
+from dataservice.dataset.statistics import StatsCounter
 from dataservice.dataset.stream import BatchStream, RunContext
+from dataservice.dataset.timing import OperatorTimes
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError
 
 _VERSION: Final = 1
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetStats:
-    """What the iterators of a dataset have yielded, and the time that callers waited for it."""
-
-    iterators: int = 0
-    batches: int = 0
-    rows: int = 0
-    wait_s: float = 0.0
-
-
-class StatsCounter:
-    """Adds up what several iterators report. Thread safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._total = DatasetStats()
-
-    def add(
-        self, *, iterators: int = 0, batches: int = 0, rows: int = 0, wait_s: float = 0
-    ) -> None:
-        """Adds to the totals."""
-        with self._lock:
-            total = self._total
-            self._total = DatasetStats(
-                iterators=total.iterators + iterators,
-                batches=total.batches + batches,
-                rows=total.rows + rows,
-                wait_s=total.wait_s + wait_s,
-            )
-
-    def total(self) -> DatasetStats:
-        """The totals so far."""
-        return self._total
 
 
 def usable_cores() -> int:
@@ -75,6 +42,7 @@ class DatasetIterator:
         self._stats = stats
         self._own = StatsCounter()
         self._began_s = time.perf_counter()
+        self._ended_s: float | None = None  # when the last batch was handed over
         self._stream: BatchStream | None = self._opened(node, epoch)
         stats.add(iterators=1)
 
@@ -82,8 +50,15 @@ class DatasetIterator:
         # The stream must not refer to the iterator, or an abandoned one would live on.
         closed = threading.Event()
         self._closed = closed
-        context = RunContext(epoch=epoch, cancelled=closed.is_set, threads=usable_cores())
-        return optimise(node).open(context)
+        plan = optimise(node)
+        nodes = walk(plan)
+        times = OperatorTimes([n.kind for n in nodes], [id(n) for n in nodes])
+        self._stats.watch(times)
+        self._retire = weakref.finalize(self, self._stats.retire, times)
+        context = RunContext(
+            epoch=epoch, cancelled=closed.is_set, threads=usable_cores(), times=times
+        )
+        return plan.run(context)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
@@ -91,6 +66,7 @@ class DatasetIterator:
     def __next__(self) -> pa.RecordBatch:
         stream = self._live()
         began_s = time.perf_counter()
+        between_s = 0.0 if self._ended_s is None else began_s - self._ended_s
         try:
             batch = next(stream)
         except StopIteration:
@@ -98,9 +74,10 @@ class DatasetIterator:
         except BaseException:
             self.close()
             raise
-        waited_s = time.perf_counter() - began_s
+        self._ended_s = time.perf_counter()
+        waited_s = self._ended_s - began_s
         for counter in (self._stats, self._own):
-            counter.add(batches=1, rows=batch.num_rows, wait_s=waited_s)
+            counter.add(batches=1, rows=batch.num_rows, wait_s=waited_s, compute_s=between_s)
         return batch
 
     def stats(self) -> dict[str, Any]:
@@ -167,6 +144,7 @@ class DatasetIterator:
     def close(self) -> None:
         """Gives up files and threads; idempotent."""
         self._closed.set()
+        self._retire()
         if self._stream is not None:
             self._stream.close()
             self._stream = None

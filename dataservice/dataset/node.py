@@ -52,6 +52,11 @@ class Node(ABC):
     def open(self, context: RunContext) -> BatchStream:
         """A stream of its record batches, at the beginning."""
 
+    def run(self, context: RunContext) -> BatchStream:
+        """As `open`, and timed when the run gathers times; for the operators that read it."""
+        stream = self.open(context)
+        return stream if context.times is None else context.times.timed(id(self), stream)
+
     @abstractmethod
     def sample(self, context: RunContext) -> pa.RecordBatch:
         """At most a few rows, of exactly the schema that the stream has."""

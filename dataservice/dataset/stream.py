@@ -10,11 +10,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from dataservice.errors import CancelledError, FailedPreconditionError
+
+if TYPE_CHECKING:
+    from dataservice.dataset.timing import OperatorTimes
 
 State: TypeAlias = dict[str, Any]
 # Maps one record batch to another; the second argument tells where its rows come from.
@@ -35,7 +38,7 @@ class RunContext:
 
     `epoch` and `window` key the shuffles; `split_order` (seed, epoch) permutes the splits of the
     sources below a shuffle. `cancelled` is polled between batches. `threads` above 1 lets Arrow
-    decode columns in parallel.
+    decode columns in parallel. `times` gathers the time of each operator.
     """
 
     epoch: int = 0
@@ -44,6 +47,7 @@ class RunContext:
     threads: int = 1
     window: int | None = None
     split_order: tuple[int, int] | None = None
+    times: OperatorTimes | None = None
 
     def check(self) -> None:
         """Raises CancelledError once the run was given up."""

@@ -36,7 +36,7 @@ class Operator(Node):
         return dataclasses.replace(context, split_order=None)
 
     def open(self, context: RunContext) -> BatchStream:
-        return self.attach(self.input.open(self.input_context(context)), context)
+        return self.attach(self.input.run(self.input_context(context)), context)
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
         return self.input.sample(context)

@@ -64,7 +64,7 @@ class Cache(Operator):
 
     def open(self, context: RunContext) -> BatchStream:
         first = dataclasses.replace(context, epoch=0, window=None, split_order=None)
-        return _CacheStream(self, lambda: self.input.open(first), first)
+        return _CacheStream(self, lambda: self.input.run(first), first)
 
     def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:
         return _CacheStream(self, lambda: stream, context)

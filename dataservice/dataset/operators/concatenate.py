@@ -90,11 +90,11 @@ class _ConcatenateStream(BatchStream):
     def _opened(self) -> BatchStream:
         if self._stream is None:
             if self._part == 0:
-                self._stream = self._node.first.open(self._context)
+                self._stream = self._node.first.run(self._context)
             else:
                 schema = self._node.common_schema(self._context)
                 self._stream = TransformStream(
-                    self._node.second.open(self._context),
+                    self._node.second.run(self._context),
                     lambda batch, _location: conform(batch, schema, what=_WHAT),
                 )
         return self._stream

@@ -107,7 +107,7 @@ class _InterleaveStream(BatchStream):
     def __init__(self, node: Interleave, context: RunContext) -> None:
         self._node = node
         self._context = context
-        self._input = RowCutter(node.input.open(context))
+        self._input = RowCutter(node.input.run(context))
         self._slots: list[_Slot | None] = [None] * node.cycle_length
         self._cycle = 0  # the slot whose turn it is
         self._block = 0  # rows of its block that have been taken

@@ -64,7 +64,7 @@ class Mix(Node):
         def same(batch: pa.RecordBatch, _location: Any) -> pa.RecordBatch:
             return conform(batch, schema, what=what)
 
-        return [TransformStream(node.open(context), same) for node in self.datasets]
+        return [TransformStream(node.run(context), same) for node in self.datasets]
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
         first, *others = (node.sample(context) for node in self.datasets)
@@ -137,7 +137,7 @@ class ChooseFromDatasets(Mix):
     def open(self, context: RunContext) -> BatchStream:
         assert self.choice is not None
         context = dataclasses.replace(context, split_order=None)
-        choices = _Given(RowCutter(self.choice.open(context)), len(self.datasets))
+        choices = _Given(RowCutter(self.choice.run(context)), len(self.datasets))
         return _MixStream(self.streams(context), choices, self.stop_on_empty_dataset, self.batched)
 
     def cardinality(self) -> int:

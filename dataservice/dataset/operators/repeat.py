@@ -34,7 +34,7 @@ class Repeat(Node):
 
         def open_pass(number: int) -> BatchStream:
             epoch = epoch_of(context.epoch, number, self.count)
-            return self.input.open(dataclasses.replace(base, epoch=epoch))
+            return self.input.run(dataclasses.replace(base, epoch=epoch))
 
         return _RepeatStream(open_pass, self.count)
 

@@ -45,7 +45,7 @@ class Zip(Node):
 
     def open(self, context: RunContext) -> BatchStream:
         context = dataclasses.replace(context, split_order=None)
-        return ZipStream([node.open(context) for node in self.datasets], self.batched)
+        return ZipStream([node.run(context) for node in self.datasets], self.batched)
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
         samples = [node.sample(context) for node in self.datasets]

@@ -1,0 +1,116 @@
+"""Totals over the iterators of a dataset: what they yielded, who waited for whom, and where.
+
+Invariant: what a pass took is counted once, while it runs and after it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from typing import Final
+
+from dataservice.dataset.timing import OperatorStats, OperatorTimes
+
+# Below it the pipeline could be made free of charge and the caller would hardly go faster.
+_BOUND_SHARE: Final = 0.5
+_MIN_BATCHES: Final = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetStats:
+    """What the iterators of a dataset have yielded, and how the time went.
+
+    `wait_s` is the time that callers waited for a batch, `compute_s` that between two batches.
+    `operators` come in the order of the plan, with the time that each took itself.
+    """
+
+    iterators: int = 0
+    batches: int = 0
+    rows: int = 0
+    wait_s: float = 0.0
+    compute_s: float = 0.0
+    operators: tuple[OperatorStats, ...] = ()
+
+    @property
+    def wait_share(self) -> float:
+        """The part of the time that callers waited, in [0, 1]."""
+        total_s = self.wait_s + self.compute_s
+        return self.wait_s / total_s if total_s > 0 else 0.0
+
+    @property
+    def verdict(self) -> str:
+        """ "input-bound" when callers mostly wait for data, else "compute-bound"; "unknown" before
+        the second batch."""
+        if self.batches < _MIN_BATCHES:
+            return "unknown"
+        return "input-bound" if self.wait_share >= _BOUND_SHARE else "compute-bound"
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.rows:,} rows in {self.batches:,} batches: {self.verdict}, "
+            f"{self.wait_share:.0%} of the time waiting for data"
+        ]
+        total_s = sum(operator.time_s for operator in self.operators) or 1.0
+        lines += [
+            f"  {operator.name:<24} {operator.time_s:9.3f} s {operator.time_s / total_s:4.0%} "
+            f"{operator.rows:>14,} rows"
+            for operator in self.operators
+        ]
+        return "\n".join(lines)
+
+
+class StatsCounter:
+    """Adds up what several iterators report. Thread safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._total = DatasetStats()
+        self._running: list[OperatorTimes] = []
+
+    def add(
+        self,
+        *,
+        iterators: int = 0,
+        batches: int = 0,
+        rows: int = 0,
+        wait_s: float = 0,
+        compute_s: float = 0,
+    ) -> None:
+        """Adds to the totals."""
+        with self._lock:
+            total = self._total
+            self._total = dataclasses.replace(
+                total,
+                iterators=total.iterators + iterators,
+                batches=total.batches + batches,
+                rows=total.rows + rows,
+                wait_s=total.wait_s + wait_s,
+                compute_s=total.compute_s + compute_s,
+            )
+
+    def watch(self, times: OperatorTimes) -> None:
+        """Counts the operators of a pass that begins."""
+        with self._lock:
+            self._running.append(times)
+
+    def retire(self, times: OperatorTimes) -> None:
+        """Keeps the totals of a pass that is over, and forgets it."""
+        with self._lock:
+            if times in self._running:
+                self._running.remove(times)
+                self._total = _with_operators(self._total, times)
+
+    def total(self) -> DatasetStats:
+        """The totals so far."""
+        with self._lock:
+            total = self._total
+            for times in self._running:
+                total = _with_operators(total, times)
+            return total
+
+
+def _with_operators(total: DatasetStats, times: OperatorTimes) -> DatasetStats:
+    added = times.totals()
+    if len(added) == len(total.operators):
+        added = [old + new for old, new in zip(total.operators, added, strict=True)]
+    return dataclasses.replace(total, operators=tuple(added))
