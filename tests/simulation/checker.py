@@ -28,6 +28,13 @@ class Violation(AssertionError):
     """An invariant does not hold."""
 
 
+def _check_parts(state: DispatcherState) -> None:
+    try:
+        check_invariants(state)
+    except AssertionError as error:
+        raise Violation(f"I5: parts of the state contradict each other: {error}") from error
+
+
 class Checker:
     """Watches durable frames and what readers accept, deliver and acknowledge."""
 
@@ -44,6 +51,7 @@ class Checker:
         self._granted: dict[int, int] = {}
         self._leased: set[tuple[int, int, str]] = set()
         self._accepted: dict[int, int] = {}
+        self._released: dict[int, int] = {}
         self._used: dict[str, dict[int, int]] = {}
 
     # The dispatcher
@@ -54,7 +62,7 @@ class Checker:
             self._before(event)
             self.shadow.apply(event)
         if self.thorough:
-            check_invariants(self.shadow)
+            _check_parts(self.shadow)
 
     def flushed(self, state: DispatcherState) -> None:
         """Nothing is under way to the disk."""
@@ -65,7 +73,7 @@ class Checker:
         """A dispatcher's state, all of which is on disk."""
         if state != self.shadow:
             raise Violation("I5: the state is not what its journal says")
-        check_invariants(state)
+        _check_parts(state)
 
     def compacted(self, frames: Iterable[bytes]) -> None:
         """The journal was replaced."""
@@ -82,6 +90,9 @@ class Checker:
             self.joined.add(event.reader_id)
         elif isinstance(event, ev.RowsConsumed):
             self._check_consumed(event)
+        elif isinstance(event, ev.WindowsReleased):
+            for mark in event.marks:
+                self._released[mark.window] = mark.generation
         elif isinstance(event, ev.ReaderLost | ev.ReaderReleased):
             self._expel(event.reader_id)
 
@@ -124,7 +135,7 @@ class Checker:
 
     def watch(self, node: Any) -> None:
         """Sees what the node's tracker accepts."""
-        receive = node.reader._tracker.receive
+        receive = node.reader._session._tracker.receive
 
         def watched(source: str, spans: Any, *, divisible: bool = True) -> Any:
             accepted = receive(source, spans, divisible=divisible)
@@ -133,13 +144,15 @@ class Checker:
                     self._accept(node.name, span)
             return accepted
 
-        node.reader._tracker.receive = watched
+        node.reader._session._tracker.receive = watched
 
     def _accept(self, reader: str, span: RowSpan) -> None:
         if (span.window, span.generation, reader) not in self._leased:
             raise Violation(f"I4: {reader} accepts {tuple(span)} of a lease that is not on record")
         if span.generation < self._accepted.get(span.window, 0):
             raise Violation(f"I4: {reader} accepts {tuple(span)} of an old generation")
+        if span.generation <= self._released.get(span.window, -1):
+            raise Violation(f"I4: {reader} accepts {tuple(span)} of a lease that it released")
         self._accepted[span.window] = span.generation
 
     def delivered(self, node: Any, delivery: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dataservice.client.pacing import GROUP_S
 from dataservice.client.reader import ReadSpec, ServiceReader
 from dataservice.errors import CancelledError, DataServiceError
 from dataservice.vocabulary import ShardingPolicy
@@ -28,8 +29,7 @@ class ReaderNode(Node):
     def __init__(self, world: World, number: int, *, use_s: float, max_elements: int) -> None:
         super().__init__(world, f"reader{number}")
         self.streams: list[Any] = []
-        self.is_done = False
-        self.has_failed = False
+        self.is_done = self.saw_end = False
         self.pause_until_s = 0.0
         self._use_s = use_s
         self._spec = ReadSpec(
@@ -89,9 +89,11 @@ class ReaderNode(Node):
             return
         with reader._lock:
             remaining_s = reader._time_to_call()
-            call = reader._prepare_call() if remaining_s <= 0 else None
+            call = None
+            if remaining_s <= 0:
+                call = reader._session.prepare_call(reader.statistics)
         if call is None:
-            self._plan_turn(remaining_s)
+            self._plan_turn(min(remaining_s, GROUP_S))
             return
         self._syncing = True
         Call(
@@ -108,10 +110,10 @@ class ReaderNode(Node):
             return
         if isinstance(value, Exception):
             self._sync_failed = True
-            self.reader._crash(value)
+            self.reader._on_failure(value)
             return
-        if not self.reader._closed:
-            self.reader._digest(call, value)
+        if not self.reader._closed and self.reader._session.digest(call, value, self.now_s()):
+            self.reader._buffer.wake()
         self._turn()
 
     # The consumer
@@ -131,12 +133,14 @@ class ReaderNode(Node):
         if self.is_done:
             return
         if self._waits:
-            self._waits, reader._takers = False, 0
+            self._waits = False
+            reader._session.end_wait()
         try:
             delivery = reader.take()
         except Blocked:
             # Its thread is still inside: that is what makes a reader idle.
-            self._waits, reader._takers = True, 1
+            self._waits = True
+            reader._session.begin_wait()
             self.world.at(TAKE_POLL_S, self, self._take_again)
             return
         except DataServiceError as error:
@@ -159,7 +163,8 @@ class ReaderNode(Node):
 
     def _ended(self) -> None:
         self.world.checker.ended(self)
-        if self.reader._finished:
+        if self.reader._session._finished:
+            self.saw_end = True
             self.close()
         else:
             self.world.at(ASK_AGAIN_S, self, self._take)
@@ -171,6 +176,6 @@ class ReaderNode(Node):
         self.reader.close()
 
     def _failed(self, error: DataServiceError) -> None:
-        self.is_done = self.has_failed = True
+        self.is_done = True
         self.world.note("failed", self, error)
         self.world.checker.failed(self, error)

@@ -38,8 +38,7 @@ class Failure(AssertionError):
     def __init__(self, seed: int, cause: BaseException, faults: tuple[str, ...]) -> None:
         told = ", ".join(faults) or "no fault"
         super().__init__(
-            f"seed {seed} after {told}: {cause}\n"
-            f"replay: python -m tests.simulation.replay {seed}"
+            f"seed {seed} after {told}: {cause}\nreplay: python -m tests.simulation.replay {seed}"
         )
         self.seed = seed
 
@@ -93,7 +92,7 @@ class Scenario:
         reader = ReaderNode(
             self.world,
             len(self.readers),
-            use_s=self.dice.choice((0.001, 0.02, 0.1)),
+            use_s=self.dice.choice((0.001, 0.02, 0.1, 0.3)),
             max_elements=self.dice.choice((1, 4, 16)),
         )
         self.readers.append(reader)
@@ -107,7 +106,9 @@ class Scenario:
     def _plan_faults(self) -> None:
         for _ in range(self.dice.choice((0, 1, 2, 3, 5))):
             fault = self.dice.choice(FAULTS)
-            self.world.at(self.dice.random() * FAULTS_UNTIL_S * self.dice.random(), None, fault, self)
+            self.world.at(
+                self.dice.random() * FAULTS_UNTIL_S * self.dice.random(), None, fault, self
+            )
         self.world.at(FAULTS_UNTIL_S, None, self._heal)
 
     def _note(self, what: str, *nodes: Node) -> None:
@@ -182,6 +183,15 @@ class Scenario:
         if self.dice.random() < 0.4:
             self.world.cut(target, source, seconds)
 
+    def isolate_worker(self) -> None:
+        """The dispatcher hears nothing of a worker for longer than its lease; readers do."""
+        worker = self._some_worker()
+        self._note("isolate", worker)
+        seconds = min(3.5, self._until_heal_s())
+        self.world.cut(worker, self.dispatcher, seconds)
+        if self.dice.random() < 0.5:
+            self.world.cut(self.dispatcher, worker, seconds)
+
     def reset_stream(self) -> None:
         reader = self._some_reader()
         live = [stream for stream in reader.streams if not stream.is_over]
@@ -198,7 +208,8 @@ class Scenario:
 
     def corrupt(self) -> None:
         self._note("corrupt")
-        self.world.corrupt_frames = 2
+        # A reader gives up after a few damaged streams.
+        self.world.corrupt_frames = 1
 
     def slow_disk(self) -> None:
         self._note("slow disk")
@@ -223,18 +234,11 @@ class Scenario:
     # The end
 
     def is_over(self) -> bool:
-        return (
-            self.world.now_s >= self._ready_s
-            and all(reader.is_done or not reader.alive for reader in self.readers)
-        )
-
-    @property
-    def _ready_s(self) -> float:
-        """Before this, somebody may still come."""
-        return FAULTS_UNTIL_S if self._is_unread() else 0.0
-
-    def _is_unread(self) -> bool:
-        return not any(reader.is_done and not reader.has_failed for reader in self.readers)
+        """All readers are gone; unless one saw the last end, faults may still come."""
+        readers = self.readers
+        if not all(reader.is_done or not reader.alive for reader in readers):
+            return False
+        return self.world.now_s >= FAULTS_UNTIL_S or any(reader.saw_end for reader in readers)
 
     def play(self) -> Outcome:
         """Runs to the end; raises Failure where an invariant does not hold."""
@@ -245,8 +249,18 @@ class Scenario:
                 raise Violation(f"I10: the epoch does not end; missing {world.checker.missing()}")
             self._settle()
         except Exception as error:
+            if world.verbose:
+                self._show()
             raise Failure(world.seed, error, tuple(self.faults)) from error
         return Outcome(world.digest, world.events, world.now_s, tuple(self.faults))
+
+    def _show(self) -> None:
+        """What everybody believes at the end."""
+        for iteration in self.dispatcher.service._state.iterations.values():
+            print(iteration)
+        for reader in self.readers:
+            if reader.alive and reader.reader is not None:
+                print(reader.name, reader.reader._session._tracker._windows)
 
     def _settle(self) -> None:
         """Rows that a closed or dead reader left behind are for one who comes later."""
@@ -275,6 +289,7 @@ FAULTS: tuple[Callable[[Scenario], None], ...] = (
     Scenario.join,
     Scenario.cut,
     Scenario.cut,
+    Scenario.isolate_worker,
     Scenario.reset_stream,
     Scenario.reset_stream,
     Scenario.noise,

@@ -106,6 +106,10 @@ class IdleThread:
     def request_stop(self) -> None:
         self.stop_event.set()
 
+    def stop(self, _timeout_s: float = 0.0) -> bool:
+        self.stop_event.set()
+        return True
+
 
 class Rows:
     """A record batch of one column of row ids."""
@@ -149,7 +153,9 @@ class Frames:
             return
         body = array("q", element.batch.ids).tobytes()
         rows = element.batch.num_rows
-        self.queue.append((pack_data(rows, checksum(body), element.spans, divisible=divisible), body))
+        self.queue.append(
+            (pack_data(rows, checksum(body), element.spans, divisible=divisible), body)
+        )
         self.rows += rows
 
     def end(self, failure: Exception | None = None) -> None:
@@ -253,8 +259,8 @@ def staged() -> Iterator[None]:
             patch.setattr(module, "threading", threads)
         for module in (client_reader, leases, producer, membership):
             patch.setattr(module, "StoppableThread", IdleThread)
-        for module in (client_reader, statistics, membership):
-            patch.setattr(module, "time", clock)
+        for module in (client_reader, statistics, membership, producer):
+            patch.setattr(module, "time", clock, raising=False)
         for module in (client_reader, rebatch):
             patch.setattr(module, "concat_batches", join_rows)
         for module in (client_reader, endpoint):

@@ -22,7 +22,7 @@ from dataservice.wire.elements import END, FrameKind, unpack
 from dataservice.worker.control import DispatcherLink
 from dataservice.worker.leases import Lease
 from dataservice.worker.membership import Membership
-from dataservice.worker.producer import _ENDED, _FLUSH, _Ticket, WindowProducer
+from dataservice.worker.producer import _ENDED, _FLUSH, WindowProducer, _Ticket
 from dataservice.worker.rebatch import Element, Rebatcher
 from dataservice.worker.service import WorkerService
 from tests.simulation.stage import STAGE, Blocked, Flag, Rows
@@ -228,6 +228,14 @@ def _elements(rebatcher: Rebatcher, step: Any) -> Iterator[Element]:
     return rebatcher.add(step.batch, lease.window, lease.generation, step.first_row)
 
 
+def _is_inside_a_window(message: Any) -> bool:
+    """Whether rows of the same window went before and will follow."""
+    if not isinstance(message, tuple) or message[1] is None:
+        return False
+    spans = unpack(message[0]).spans
+    return len(spans) == 1 and spans[0].first_row > 0 and not spans[0].final
+
+
 class Stream:
     """Stands for `WorkerStream` and for the connection and handler at its other end."""
 
@@ -256,7 +264,7 @@ class Stream:
         self._arrival_s = 0.0
         self._dropped = self.is_over = False
         self._taken = 0
-        self._was_silent = False
+        self._was_silent = self._was_hung_up = False
         self.credit = int(command["credit"])
         self._half_credit = self.credit // 2
         self.computing = 0
@@ -280,6 +288,9 @@ class Stream:
 
     def is_dropped(self) -> bool:
         return self._dropped
+
+    def stop(self, _timeout_s: float) -> bool:
+        return True
 
     def arrive(self, life: int, message: Any) -> None:
         """A message came; it is looked at when the thread has stored the one before."""
@@ -352,7 +363,7 @@ class Stream:
             self._world.at(0.001, self._reader, self.broken, UnavailableError("refused"))
             return
         self._life = worker.life
-        if not self._dropped and not self.is_over:
+        if not self._was_hung_up:
             worker.accept(self)
 
     def to_reader(self, message: Any) -> None:
@@ -360,7 +371,10 @@ class Stream:
         world, worker, reader = self._world, self._worker, self._reader
         delay_s = world.blocked_s(worker, reader) + world.latency_s()
         self._arrival_s = max(self._arrival_s, world.now_s + delay_s)
-        copies = 2 if world.dice.random() < world.doubling else 1
+        copies = 2 if world.dice.random() < world.doubling and world.doubles_frames else 1
+        if world.lost_frames and _is_inside_a_window(message):
+            world.lost_frames -= 1
+            return
         if world.corrupt_frames and isinstance(message, tuple) and message[1]:
             world.corrupt_frames -= 1
             message = (message[0], bytes([message[1][0] ^ 1]) + message[1][1:])
@@ -373,6 +387,7 @@ class Stream:
         self._world.at(delay_s, self._worker, self._at_worker, action, *args)
 
     def _at_worker(self, action: Callable[..., None], *args: Any) -> None:
+        self._was_hung_up |= action is WorkerNode.leave
         if self._life == self._worker.life:
             action(self._worker, self, *args)
 

@@ -60,10 +60,15 @@ class World:
         self.verbose = verbose
         self.loss = self.doubling = self.delay_s = 0.0
         self.corrupt_frames = 0
+        # Only for mutants: frames that streams lose without breaking; no frame comes twice.
+        self.lost_frames = 0
+        self.doubles_frames = True
         self.dispatcher: Any = None
         self.checker: Any = None
         self.workers: dict[str, Any] = {}
-        self._heap: list[tuple[float, int, Node | None, int | None, Callable[..., None], tuple]] = []
+        self._heap: list[
+            tuple[float, int, Node | None, int | None, Callable[..., None], tuple]
+        ] = []
         self._sequence = 0
         self._cuts: dict[tuple[str, str], float] = {}
 
@@ -76,11 +81,11 @@ class World:
         any_life: bool = False,
     ) -> None:
         """Plans an action of a node, which happens only in the node's present life."""
+        if node is not None and not node.alive and not any_life:
+            return
         self._sequence += 1
         life = None if node is None or any_life else node.life
-        heapq.heappush(
-            self._heap, (self.now_s + delay_s, self._sequence, node, life, action, args)
-        )
+        heapq.heappush(self._heap, (self.now_s + delay_s, self._sequence, node, life, action, args))
 
     def run(self, until_s: float, is_done: Callable[[], bool]) -> None:
         """Lets things happen until nothing need happen any more, or that time."""
@@ -245,7 +250,13 @@ class Task:
         world = self._node.world
         self.is_calling = True
         call = Call(
-            world, self._node, method, request, self._answered, timeout_s, attempt_timeout_s,
+            world,
+            self._node,
+            method,
+            request,
+            self._answered,
+            timeout_s,
+            attempt_timeout_s,
             should_stop,
         )
         # Not now: a caller that was stopped already hears of it when its function has returned.

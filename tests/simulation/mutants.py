@@ -1,0 +1,387 @@
+"""Deliberate mistakes in the protocol, each of which the simulation must notice.
+
+A mutant changes one decision of the real code. Where a second wall hides the mistake, that wall is
+taken down as well, and the mutant says which: a defence counts only when its absence is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+
+from dataservice.client import worker_stream
+from dataservice.client.streams import StreamTable
+from dataservice.client.tracker import Tracker
+from dataservice.dispatcher import decide, delivery
+from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.liveness import Deadlines
+from dataservice.dispatcher.plans import RowMark
+from dataservice.dispatcher.state import Iteration
+from dataservice.dispatcher.windows import Phase, WindowTable
+from dataservice.wire.elements import RowSpan
+from dataservice.worker.control import DispatcherLink, StreamLeases
+from dataservice.worker.rebatch import Rebatcher
+from dataservice.worker.service import WorkerService
+from tests.simulation.dispatcher_node import Commits, DispatcherNode
+from tests.simulation.reader_node import ReaderNode
+
+Patch = pytest.MonkeyPatch
+
+
+class Mutant(NamedTuple):
+    """`signs` are what the first failure may be about; `walls_off` names what else is missing."""
+
+    name: str
+    apply: Callable[[Patch], None]
+    signs: tuple[str, ...]
+    walls_off: str = ""
+
+
+MUTANTS: list[Mutant] = []
+
+
+def mutant(*signs: str, walls_off: str = "") -> Callable[[Callable[[Patch], None]], None]:
+    def note(apply: Callable[[Patch], None]) -> None:
+        MUTANTS.append(Mutant(apply.__name__, apply, signs, walls_off))
+
+    return note
+
+
+# The reader's tracker
+
+
+def _trust(patch: Patch, *, checks_age: bool, drops_known: bool, refuses_gaps: bool) -> None:
+    original = Tracker._new_part
+
+    def new_part(self: Tracker, span: RowSpan) -> RowSpan | None:
+        known = self._windows.get(span.window)
+        if known is None or span.window in self._finished or known.generation < 0:
+            return original(self, span)
+        if checks_age and (span.generation <= known.fenced or span.generation < known.generation):
+            return None
+        if span.first_row > known.received:
+            return original(self, span) if refuses_gaps else span
+        return original(self, span) if drops_known else span
+
+    patch.setattr(Tracker, "_new_part", new_part)
+
+
+@mutant("I1")
+def reader_keeps_rows_it_has(patch: Patch) -> None:
+    _trust(patch, checks_age=True, drops_known=False, refuses_gaps=True)
+
+
+@mutant("I1", walls_off="streams that lose nothing: two frames get lost")
+def reader_accepts_gaps(patch: Patch) -> None:
+    lose_frames(patch)
+    _trust(patch, checks_age=True, drops_known=True, refuses_gaps=False)
+
+
+@mutant("I1", "I4", walls_off="dedup of rows; no frame comes twice")
+def reader_accepts_old_generations(patch: Patch) -> None:
+    send_frames_once(patch)
+    _trust(patch, checks_age=False, drops_known=False, refuses_gaps=True)
+
+
+@mutant("I4", walls_off="readers drop streams of lost workers, who give up what they had")
+def reader_answers_fences_and_goes_on(patch: Patch) -> None:
+    original, follow = Tracker.fence, StreamTable.follow
+
+    def fence(self: Tracker, window: int, generation: int, start_row: int = 0) -> None:
+        known = self._windows.get(window)
+        fenced = -1 if known is None else known.fenced
+        original(self, window, generation, start_row)
+        if window in self._windows:
+            self._windows[window].fenced = fenced
+
+    def follow_only(self: StreamTable, members: Any, now_s: float) -> None:
+        known = {worker: slot.stream.address for worker, slot in self._slots.items()}
+        follow(self, {**known, **members}, now_s)
+
+    def rejoin(self: WorkerService, worker_id: str, *_place: object) -> None:
+        self.worker_id = worker_id
+
+    patch.setattr(Tracker, "fence", fence)
+    patch.setattr(StreamTable, "follow", follow_only)
+    patch.setattr(WorkerService, "rejoin", rejoin)
+
+
+@mutant("I1")
+def reader_acknowledges_what_it_only_received(patch: Patch) -> None:
+    original = Tracker.receive
+
+    def receive(self: Tracker, source: str, spans: Any, *, divisible: bool = True) -> Any:
+        accepted = original(self, source, spans, divisible=divisible)
+        self.consume(accepted.spans)
+        return accepted
+
+    patch.setattr(Tracker, "receive", receive)
+
+
+@mutant("I1")
+def reader_ignores_checksums(patch: Patch) -> None:
+    class Anything(int):
+        def __ne__(self, _other: object) -> bool:
+            return False
+
+        __hash__ = int.__hash__
+
+    patch.setattr(worker_stream, "checksum", lambda _body: Anything())
+
+
+# The journal
+
+
+@mutant("I4", "I5")
+def dispatcher_answers_before_the_disk_has_it(patch: Patch) -> None:
+    def reply(self: DispatcherNode, call: Any, number: int, value: Any) -> None:
+        self._send(call, number, value)
+
+    patch.setattr(DispatcherNode, "reply", reply)
+
+
+@mutant("I4", "I5")
+def dispatcher_does_not_journal_leases(patch: Patch) -> None:
+    original = Commits.enqueue
+
+    def enqueue(self: Commits, frame: bytes) -> None:
+        if not all(isinstance(event, ev.WindowsLeased) for event in ev.decode_frame(frame)):
+            original(self, frame)
+
+    patch.setattr(Commits, "enqueue", enqueue)
+
+
+@mutant("I5")
+def replay_forgets_releases(patch: Patch) -> None:
+    original = ev.decode_frame
+
+    def decode(frame: bytes) -> tuple[ev.Event, ...]:
+        return tuple(e for e in original(frame) if not isinstance(e, ev.WindowsReleased))
+
+    from dataservice.dispatcher import service
+
+    def apply_all(self: Any, journal: Any) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(service.ev, "decode_frame", decode)
+            recover(self, journal)
+
+    recover = service.DispatcherService._recover
+    patch.setattr(service.DispatcherService, "_recover", apply_all)
+
+
+# Leases
+
+
+@mutant("I10", "contradict")
+def lost_workers_are_not_fenced(patch: Patch) -> None:
+    patch.setattr(WindowTable, "fence_worker", lambda _self, _worker: None)
+
+
+@mutant("I10")
+def nobody_is_ever_missed(patch: Patch) -> None:
+    patch.setattr(Deadlines, "expired", lambda _self, _now_s: [])
+
+
+@mutant("I4", "I1")
+def generations_do_not_grow(patch: Patch) -> None:
+    def set_pending(_self: WindowTable, record: Any, start_row: int) -> None:
+        record.phase, record.start_row = Phase.PENDING, start_row
+
+    patch.setattr(WindowTable, "_set_pending", set_pending)
+
+
+@mutant("I4")
+def windows_are_leased_twice(patch: Patch) -> None:
+    original = WindowTable.candidates
+
+    def candidates(self: WindowTable, reader: Any, count: int) -> tuple[int, ...]:
+        chosen = original(self, reader, count)
+        taken = [w for w, r in self.records.items() if r.phase is Phase.LEASED]
+        return chosen or tuple(taken[:1])
+
+    patch.setattr(WindowTable, "candidates", candidates)
+
+
+@mutant("I1", "DataLossError", walls_off="dedup of rows; no frame comes twice")
+def live_readers_get_rows_again_from_what_they_consumed(patch: Patch) -> None:
+    trust_rows(patch)
+    original = WindowTable.release
+
+    def release(self: WindowTable, reader: Any, marks: Any) -> None:
+        original(
+            self,
+            reader,
+            [
+                mark._replace(row=0) if not mark.final and mark.window in self.records else mark
+                for mark in marks
+            ],
+        )
+
+    patch.setattr(WindowTable, "release", release)
+
+
+@mutant("I1", "I10", "I4", "DataLossError")
+def fences_do_not_wait_for_the_owner(patch: Patch) -> None:
+    original = WindowTable.fence
+
+    def fence(self: WindowTable, indices: Any) -> None:
+        chosen = list(indices)
+        original(self, chosen)
+        for index in chosen:
+            record = self.records.get(index)
+            if record is not None and record.phase is Phase.FENCING and record.owner is not None:
+                mark = RowMark(index, record.generation, record.consumed_row, False)
+                self.release(record.owner, [mark])
+
+    patch.setattr(WindowTable, "fence", fence)
+
+
+@mutant("I1", "I10", "I4", "DataLossError")
+def owners_are_forgotten_when_a_lease_ends(patch: Patch) -> None:
+    original = WindowTable.release
+
+    def release(self: WindowTable, reader: Any, marks: Any) -> None:
+        original(self, reader, marks)
+        mine = self.readers[reader]
+        for index in list(mine.pending):
+            del mine.pending[index]
+            mine.owned.discard(index)
+            self.records[index].owner = None
+            self.orphans[index] = None
+
+    patch.setattr(WindowTable, "release", release)
+
+
+@mutant("I1")
+def what_a_dead_reader_received_counts_as_consumed(patch: Patch) -> None:
+    original = WindowTable.forget_reader
+
+    def forget_reader(self: WindowTable, reader: Any) -> None:
+        mine = self.readers.get(reader)
+        for index in sorted(mine.received) if mine else ():
+            self._finish(index, self.records[index])
+        original(self, reader)
+
+    patch.setattr(WindowTable, "forget_reader", forget_reader)
+
+
+@mutant("I10", walls_off="leases that are given back")
+def a_new_stream_leaves_old_leases_alone(patch: Patch) -> None:
+    patch.setattr(StreamLeases, "give_back", lambda _self, _leases: None)
+    original = DispatcherLink.lease
+
+    def lease(self: DispatcherLink, *args: Any, **_begins: object) -> Any:
+        return original(self, *args)
+
+    patch.setattr(DispatcherLink, "lease", lease)
+
+
+@mutant("I10", walls_off="leases that are given back")
+def requests_of_given_up_streams_are_served(patch: Patch) -> None:
+    original = delivery.lease_windows
+
+    def lease_windows(state: Any, request: Any) -> Any:
+        iteration = state.iterations.get(request.iteration_id)
+        table = None if iteration is None else iteration.windows
+        key = (request.worker_id, request.reader_id)
+        again = None if table is None else table.grants.get(key)
+        if again is not None and again[0] > request.sequence:
+            request = replace(request, sequence=again[0] + 1)
+        return original(state, request)
+
+    patch.setattr(delivery, "lease_windows", lease_windows)
+    patch.setattr(StreamLeases, "give_back", lambda _self, _leases: None)
+
+
+@mutant("I10", walls_off="the fence that a new stream puts up")
+def repeated_requests_get_new_windows(patch: Patch) -> None:
+    original = DispatcherLink.lease
+
+    class Unnumbered:
+        def __next__(self) -> int:
+            return 0
+
+    def lease(self: Any, *args: Any, **_begins: object) -> Any:
+        self._sequence = Unnumbered()
+        return original(self, *args)
+
+    patch.setattr(DispatcherLink, "lease", lease)
+
+
+@mutant("fails")
+def a_worker_outliving_its_lease_fails_its_readers(patch: Patch) -> None:
+    def ask(self: Any, count: int, wait_s: float, should_stop: Any) -> Any:
+        grant = self._link.lease(*self._stream, count, wait_s, should_stop, begins=self._begins)
+        self._begins = False
+        return grant
+
+    patch.setattr(StreamLeases, "ask", ask)
+
+
+@mutant("I10", "contradict")
+def a_worker_keeps_its_place_when_another_takes_its_address(patch: Patch) -> None:
+    original = decide.register_worker
+
+    def register_worker(state: Any, request: Any) -> Any:
+        decision = original(state, request)
+        return decision._replace(events=decision.events[:1])
+
+    patch.setattr(decide, "register_worker", register_worker)
+    patch.setattr(decide, "lose_worker", lambda _state, _worker: delivery.Decision(()))
+
+
+# The end
+
+
+@mutant("I1")
+def readers_are_told_the_end_too_early(patch: Patch) -> None:
+    def is_over_for(self: WindowTable, _reader: Any) -> bool:
+        return self.is_exhausted and self.cursor == self.planned and not self.orphans
+
+    patch.setattr(WindowTable, "is_over_for", is_over_for)
+
+
+@mutant("I10", "contradict")
+def the_end_is_never_noticed(patch: Patch) -> None:
+    patch.setattr(Iteration, "notice_end", lambda _self: None)
+
+
+@mutant("I10")
+def windows_have_no_final_row(patch: Patch) -> None:
+    original = Rebatcher.end_window
+
+    def end_window(self: Rebatcher, window: int, generation: int, end_row: int) -> Any:
+        for element in original(self, window, generation, end_row):
+            yield element._replace(spans=tuple(s._replace(final=False) for s in element.spans))
+        self._spans = [span._replace(final=False) for span in self._spans]
+
+    patch.setattr(Rebatcher, "end_window", end_window)
+
+
+def _with_world(patch: Patch, name: str, value: object) -> None:
+    original = ReaderNode.boot
+
+    def boot(self: ReaderNode) -> None:
+        setattr(self.world, name, value)
+        original(self)
+
+    patch.setattr(ReaderNode, "boot", boot)
+
+
+def lose_frames(patch: Patch) -> None:
+    """Streams lose two frames that have others of the same window before and after them."""
+    _with_world(patch, "lost_frames", 2)
+
+
+def send_frames_once(patch: Patch) -> None:
+    """No stream hands a frame over twice."""
+    _with_world(patch, "doubles_frames", False)
+
+
+def trust_rows(patch: Patch) -> None:
+    """The reader keeps rows it has, and gets none twice from its streams: no harm in itself."""
+    send_frames_once(patch)
+    _trust(patch, checks_age=True, drops_known=False, refuses_gaps=True)

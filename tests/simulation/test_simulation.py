@@ -1,0 +1,82 @@
+"""Thousands of lives of a small cluster, each from a seed, each watched at every step.
+
+SIMULATION_SEEDS says how many (3,000 unless told); a failure names the command that replays it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.simulation.checker import Checker, Violation
+from tests.simulation.mutants import lose_frames, trust_rows
+from tests.simulation.scenario import Failure, play
+from tests.simulation.stage import staged
+
+SEEDS = int(os.environ.get("SIMULATION_SEEDS", "3000"))
+BLOCK = 500
+_PRINT_DIGESTS = """
+from tests.simulation.scenario import play
+from tests.simulation.stage import staged
+with staged():
+    print([play(seed).digest for seed in range(30)])
+"""
+
+
+@pytest.fixture(autouse=True)
+def _stage() -> Iterator[None]:
+    with staged():
+        yield
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
+def test_whatever_fails_every_row_arrives_once(first: int) -> None:
+    for seed in range(first, min(first + BLOCK, SEEDS)):
+        play(seed)
+
+
+def test_a_seed_has_one_outcome() -> None:
+    assert [play(seed) for seed in range(40)] == [play(seed) for seed in range(40)]
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_outcomes_do_not_depend_on_the_process(hash_seed: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PRINT_DIGESTS],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.strip() == str([play(seed).digest for seed in range(30)])
+
+
+def test_most_lives_are_hard() -> None:
+    outcomes = [play(seed) for seed in range(200)]
+    assert sum(bool(outcome.faults) for outcome in outcomes) > 120
+    kinds = {fault.split()[0] for outcome in outcomes for fault in outcome.faults}
+    assert {"kill", "freeze", "cut", "reset", "noise", "corrupt", "join", "close"} <= kinds
+
+
+def test_a_failure_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_self: Checker, _node: object, _delivery: object) -> None:
+        raise Violation("I1: made up")
+
+    monkeypatch.setattr(Checker, "delivered", refuse)
+    with pytest.raises(Failure, match=r"I1: made up\nreplay: python -m tests.simulation.replay 7"):
+        play(7)
+
+
+@pytest.mark.parametrize("wall", [lose_frames, trust_rows])
+def test_one_wall_less_is_still_enough(
+    wall: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a mutant with this wall off shows what the mutant does."""
+    wall(monkeypatch)
+    for seed in range(300):
+        play(seed)

@@ -1,0 +1,33 @@
+"""Tests of the simulation: every deliberate mistake is noticed within 1,500 lives."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.scenario import Failure, play
+from tests.simulation.stage import staged
+
+SEEDS = 1_500
+
+
+def first_failure() -> str | None:
+    for seed in range(SEEDS):
+        try:
+            play(seed)
+        except Failure as failure:
+            return str(failure)
+    return None
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
+def test_the_mistake_is_noticed(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    with staged():
+        mutant.apply(monkeypatch)
+        failure = first_failure()
+    assert failure is not None, f"{mutant.name} survived {SEEDS} seeds"
+    assert any(sign in failure for sign in mutant.signs), failure
+
+
+def test_there_are_enough_mistakes() -> None:
+    assert len(MUTANTS) >= 12
