@@ -25,7 +25,7 @@ from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.source_methods import SourceMethods
 from dataservice.dataset.statistics import DatasetStats, StatsCounter
 from dataservice.dataset.stream import RunContext
-from dataservice.errors import InvalidArgumentError, SchemaError
+from dataservice.errors import FailedPreconditionError, InvalidArgumentError, SchemaError
 
 
 class Dataset(SourceMethods, OperatorMethods):
@@ -139,6 +139,21 @@ class Dataset(SourceMethods, OperatorMethods):
         """One pass as one dict per row: for looking at data, not for training on it."""
         for listed in generate(self.__iter__, lambda batch: batch.to_pylist()):
             yield from listed
+
+    def torch(self) -> Any:
+        """An IterableDataset of dicts of tensors, with `state_dict` and `load_state_dict`.
+
+        FailedPreconditionError without the package torch.
+        """
+        try:
+            home = importlib.import_module("dataservice.dataset.torch_dataset")
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise FailedPreconditionError(
+                "torch() needs the package torch, which is not installed; install pstrain[torch]"
+            ) from error
+        return home.TorchDataset(self)
 
     def to_table(self) -> pa.Table:
         """One pass as a table in memory. InvalidArgumentError for an endless dataset."""

@@ -1,0 +1,65 @@
+"""Datasets in PyTorch: tensors, shares of loader workers, positions. Skipped without torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dataservice.dataset.dataset import Dataset
+from dataservice.errors import FailedPreconditionError
+from tests.unit.checkpoint_checker import numbers
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+
+
+@pytest.mark.skipif(HAS_TORCH, reason="torch is installed")
+def test_without_torch_the_error_says_what_to_install() -> None:
+    with pytest.raises(FailedPreconditionError, match=r"install pstrain\[torch\]"):
+        numbers(3).torch()
+
+
+@needs_torch
+def test_tensors_that_may_be_written_to() -> None:
+    dataset = Dataset.from_numpy(
+        {"x": np.arange(6), "v": np.ones((6, 2), np.float32), "s": np.array(list("abcdef"))}
+    )
+    first, second = list(dataset.batch(3).torch())
+    assert first["x"].tolist() == [0, 1, 2]
+    assert tuple(second["v"].shape) == (3, 2)
+    assert list(second["s"]) == ["d", "e", "f"]
+    first["x"][0] = 99
+    assert next(iter(dataset.numpy()))["x"][0] == 0
+
+
+@needs_torch
+def test_positions() -> None:
+    dataset = numbers(20).shuffle(9, seed=1).batch(3)
+    wanted = [batch["x"].tolist() for batch in dataset.torch()]
+    source = numbers(20).shuffle(9, seed=1).batch(3).torch()
+    assert source.state_dict() == {}
+    iterator = iter(source)
+    next(iterator)
+    next(iterator)
+    for state in (source.state_dict(), iterator.state_dict()):
+        other = numbers(20).shuffle(9, seed=1).batch(3).torch()
+        other.load_state_dict(state)
+        assert other.state_dict() == state
+        assert [batch["x"].tolist() for batch in other] == wanted[2:]
+    assert [b["x"].tolist() for b in pickle.loads(pickle.dumps(source))] == wanted
+
+
+@needs_torch
+def test_loader_workers_share_the_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataservice.dataset import torch_dataset
+
+    found = []
+    for index in range(3):
+        worker: Any = type("Worker", (), {"num_workers": 3, "id": index})
+        monkeypatch.setattr(torch_dataset, "get_worker_info", lambda worker=worker: worker)
+        found += [batch["x"].tolist() for batch in numbers(20).batch(4).torch()]
+    assert sorted(found) == [list(range(i, i + 4)) for i in range(0, 20, 4)]
