@@ -58,6 +58,7 @@ def _run_dispatcher(options: argparse.Namespace) -> None:
         host=options.host,
         work_dir=options.work_dir,
         fault_tolerant_mode=options.fault_tolerant,
+        worker_addresses=options.worker_addresses,
         worker_timeout_ms=options.worker_timeout_ms,
         client_timeout_ms=options.client_timeout_ms,
         job_gc_timeout_ms=options.job_gc_timeout_ms,
@@ -118,6 +119,18 @@ def _serve(
             pass
     if failure:
         raise failure[0]
+    _leave_process()
+
+
+def _leave_process() -> None:
+    """Ends a server's process that has stopped, without taking the interpreter down.
+
+    That takes seconds on a busy machine, and threads that the transports keep can abort it.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _join(server: Any, joined: threading.Event, failure: list[DataServiceError]) -> None:
@@ -272,6 +285,12 @@ def _add_dispatcher(commands: Any) -> None:
     command.add_argument("--work-dir", help="folder of the journal")
     command.add_argument(
         "--fault-tolerant", action="store_true", help="survive restarts (needs --work-dir)"
+    )
+    command.add_argument(
+        "--worker-addresses",
+        nargs="+",
+        metavar="HOST[:PORT]",
+        help="fixed list of workers, in order, for static sharding; %%port%% is any port",
     )
     for name in (
         "--worker-timeout-ms",

@@ -54,6 +54,9 @@ Checked = TypeVar("Checked")
 class DispatcherConfig:
     """Settings of a dispatcher; ``port=0`` takes a free one.
 
+    ``worker_addresses`` is the fixed list of workers that static sharding divides by, in order;
+    others may not register then. An entry is an address, or a host whose port is left out or
+    stands as ``%port%`` or ``%port_name%``, which the first worker from there takes for good.
     ``job_gc_timeout_ms=-1`` keeps idle jobs for ever. With ``fault_tolerant_mode`` the state
     survives a restart in ``work_dir``.
     """
@@ -117,7 +120,8 @@ class WorkerConfig:
     """Settings of a data worker.
 
     ``worker_address`` is what readers are told to connect to; None means the host and port that
-    were bound, ``%port%`` stands for the bound port. ``threads`` is per pipeline, None for the
+    were bound, ``%port%`` and ``%port_name%`` stand for the bound port. With a fixed list of
+    workers it decides the worker's place on the list. ``threads`` is per pipeline, None for the
     cores of this process. ``buffer_bytes`` bounds the elements waiting for readers.
     ``allow_functions=False`` refuses datasets that carry pickled functions.
     """

@@ -22,7 +22,14 @@ PROTOCOL: Final = "grpc"
 
 
 class ShardingPolicy(IntEnum):
-    """How the rows of a dataset are divided among the data workers."""
+    """How the rows of a dataset are divided among the data workers.
+
+    OFF: every worker runs the whole dataset. DYNAMIC: the dispatcher hands parts of the sources to
+    whichever worker is free. The others are static; they need the dispatcher's `worker_addresses`,
+    of which worker i of N is at position i. FILE: worker i reads files i, i + N, ... of each file
+    source. DATA: each worker runs everything and keeps elements i, i + N, ... FILE_OR_DATA: FILE,
+    or DATA where a source has no files. HINT: `shard(SHARD_HINT, ...)` becomes `shard(N, i)`.
+    """
 
     OFF = 0
     DYNAMIC = 1
@@ -30,6 +37,11 @@ class ShardingPolicy(IntEnum):
     DATA = 3
     FILE_OR_DATA = 4
     HINT = 5
+
+    @property
+    def is_static(self) -> bool:
+        """Whether each worker of a fixed list has a share of its own."""
+        return self not in (ShardingPolicy.OFF, ShardingPolicy.DYNAMIC)
 
 
 def parse_target(service: str | tuple[str, str]) -> str:

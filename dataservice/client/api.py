@@ -16,9 +16,10 @@ from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
 from dataservice.client.reader import DEFAULT_BUFFERED_ELEMENTS
 from dataservice.client.source import ServiceSource
 from dataservice.dataset.dataset import Dataset
-from dataservice.dataset.node import walk
+from dataservice.dataset.node import Node, walk
 from dataservice.dataset.plan import decode_plan, encode_plan, freeze_schemas
 from dataservice.dataset.splits import linearise
+from dataservice.dataset.static_sharding import check_policy
 from dataservice.errors import InvalidArgumentError, SchemaError, UnimplementedError
 from dataservice.runtime.frames import decode_schema, encode_schema
 from dataservice.vocabulary import ShardingPolicy, parse_target
@@ -93,6 +94,10 @@ def from_dataset_id(
     Every `iter()` is one repetition of the job. Readers with the same `job_name` and repetition
     share its rows; without a name each iterator has a job of its own. `max_outstanding_requests`
     bounds the elements buffered here. NotFoundError for an unknown id.
+
+    Static policies (FILE, DATA, FILE_OR_DATA, HINT) read from the dispatcher's `worker_addresses`.
+    Every element comes once; that of a worker that is restarted before its share was read, which
+    it begins anew, may come again. A worker that is missing for `timeout_s` is an error.
     """
     target = parse_target(service)
     policy = _policy(processing_mode)
@@ -108,8 +113,7 @@ def from_dataset_id(
             f"is not\n{schema}"
         )
     node = decode_plan(registered.plan)
-    if policy is ShardingPolicy.DYNAMIC:
-        linearise(node)
+    _check_divisible(node, policy)
     name = None if job_name is None else f"dataset_id={dataset_id}/{job_name}"
     source = ServiceSource(
         target=target,
@@ -156,8 +160,7 @@ def distribute(
     max_elements = _max_elements(max_outstanding_requests)
 
     def apply(dataset: Dataset) -> Dataset:
-        if policy is ShardingPolicy.DYNAMIC:
-            linearise(dataset.node)
+        _check_divisible(dataset.node, policy)
         dataset_id = register_dataset(target, dataset, compression, timeout_s=timeout_s)
         source = ServiceSource(
             target=target,
@@ -183,12 +186,14 @@ def _policy(mode: Any) -> ShardingPolicy:
             f"processing_mode must be a ShardingPolicy, {' or '.join(map(repr, _LEGACY_MODES))}, "
             f"got {mode!r}"
         )
-    if chosen not in (ShardingPolicy.OFF, ShardingPolicy.DYNAMIC):
-        raise UnimplementedError(
-            f"ShardingPolicy.{chosen.name} is not implemented; use ShardingPolicy.DYNAMIC to read "
-            "every row once, or ShardingPolicy.OFF to let every worker read all rows"
-        )
     return chosen
+
+
+def _check_divisible(node: Node, policy: ShardingPolicy) -> None:
+    """Raises, naming operator or source, for a plan that the policy cannot divide."""
+    check_policy(node, policy)
+    if policy is ShardingPolicy.DYNAMIC:
+        linearise(node)
 
 
 def _check_job_name(job_name: object) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from dataservice.client.attendance import Attendance
 from dataservice.client.buffer import ElementBuffer
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
 from dataservice.client.pacing import GROUP_S, Pacing
@@ -46,7 +47,11 @@ _TAKE_POLL_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSpec:
-    """What to read and how; `timeout_s` bounds the wait for the dispatcher when opening."""
+    """What to read and how.
+
+    `timeout_s` bounds the wait for the dispatcher when opening, and for a worker that alone has a
+    static share.
+    """
 
     target: str
     dataset_id: str
@@ -89,6 +94,7 @@ class ServiceReader:
         self.reader_id = self._join.reader_id
         self.iteration_id = self._join.iteration_id
         self._session = self._new_session()
+        self._attendance = Attendance(spec.timeout_s)
         self._thread = StoppableThread(
             self._synchronise, owner=f"reader {self.reader_id}", name="sync", on_failure=self._crash
         )
@@ -183,6 +189,9 @@ class ServiceReader:
                 "dataset": self._join.dataset_id or self._spec.dataset_id,
                 "policy": int(self._spec.policy),
                 "epoch": self._spec.repetition,
+                "shards": self._join.num_shards,
+                "listing": self._join.listing,
+                "confirm_end": self._spec.policy is not ShardingPolicy.DYNAMIC,
                 "credit": max(2, min(MAX_CREDIT, self._spec.max_elements)),
             },
             self.schema,
@@ -256,6 +265,10 @@ class ServiceReader:
                 return
             with self._lock:
                 has_ended = not self._closed and self._session.digest(call, reply, time.monotonic())
+            absence = self._attendance.note(reply.missing_workers, time.monotonic())
+            if absence is not None:
+                self._on_failure(absence)
+                return
             if has_ended:
                 self._buffer.wake()
 

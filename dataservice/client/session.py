@@ -47,7 +47,7 @@ class ReadSession:
         self.reader_id = reader_id
         self.iteration_id = iteration_id
         self.streams = streams
-        self._policy = policy
+        self._has_windows = policy is ShardingPolicy.DYNAMIC
         self._pacing = pacing
         self._tracker = Tracker()
         self._outstanding = 0
@@ -121,9 +121,9 @@ class ReadSession:
         """A taker waits and nothing that is known of is on its way."""
         if not self._takers or self._outstanding or self._finished:
             return False
-        if self._policy is ShardingPolicy.OFF:
-            return self.streams.are_silent()
-        return self._tracker.is_quiet()
+        if self._has_windows:
+            return self._tracker.is_quiet()
+        return self.streams.are_silent()
 
     def time_to_call(self, now_s: float) -> float:
         """Seconds until the dispatcher should be called."""
@@ -161,7 +161,7 @@ class ReadSession:
             slot.is_reported = True
         for mark in reply.fences:
             self._tracker.fence(mark.window, mark.generation, mark.row)
-        if call.idle and reply.ended and self.is_idle():
+        if call.idle and reply.ended and self.is_idle() and self._has_all_of(reply.workers):
             self._ended = True
         if reply.iteration_finished and not self._outstanding and self._nothing_can_come():
             self._finished = True
@@ -183,7 +183,11 @@ class ReadSession:
 
     def _nothing_can_come(self) -> bool:
         """Finished windows were consumed, but finished tasks may have elements on their way."""
-        return self._policy is not ShardingPolicy.OFF or self.streams.are_silent()
+        return self._has_windows or self.streams.are_silent()
+
+    def _has_all_of(self, members: Iterable[pb.WorkerInfo]) -> bool:
+        """Without windows only the end of a stream says that its worker has nothing more."""
+        return self._has_windows or self.streams.have_ended(m.worker_id for m in members)
 
 
 def _to_wire(mark: RowMark) -> pb.Mark:

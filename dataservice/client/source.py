@@ -32,6 +32,9 @@ from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import UnimplementedError
 from dataservice.vocabulary import ShardingPolicy
 
+# Policies under which what is endless as a whole is endless for each worker.
+_ALL_SEE_ALL = (ShardingPolicy.OFF, ShardingPolicy.DYNAMIC, ShardingPolicy.DATA)
+
 
 @register_node
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -62,7 +65,11 @@ class ServiceSource(Node):
         return self.is_batched
 
     def cardinality(self) -> int:
-        return self.elements if self.elements in (0, INFINITE_CARDINALITY) else UNKNOWN_CARDINALITY
+        policy = ShardingPolicy(self.policy)
+        if self.elements == 0 and policy is not ShardingPolicy.HINT:
+            return 0
+        endless = self.elements == INFINITE_CARDINALITY
+        return INFINITE_CARDINALITY if endless and policy in _ALL_SEE_ALL else UNKNOWN_CARDINALITY
 
     def sample(self, context: RunContext) -> pa.RecordBatch:  # noqa: ARG002
         return pa.RecordBatch.from_pylist([], schema=self.schema)

@@ -7,7 +7,7 @@ the leases of the old stream and those of the new one cannot be confused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from dataservice.client.worker_stream import WorkerStream
 
@@ -82,6 +82,11 @@ class StreamTable:
     def are_silent(self) -> bool:
         """Nothing more will come from any stream."""
         return all(slot.is_silent() for slot in self._slots.values())
+
+    def have_ended(self, worker_ids: Iterable[str]) -> bool:
+        """Each of these workers said that it has nothing more."""
+        slots = (self._slots.get(worker_id) for worker_id in worker_ids)
+        return all(slot is not None and slot.has_ended for slot in slots)
 
     def all(self) -> list[WorkerStream]:
         """Every stream."""

@@ -8,12 +8,16 @@ generation that was fenced, or older than one seen, changes nothing.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dataservice.errors import DataLossError
 from dataservice.wire.elements import NO_WINDOW, RowSpan
+
+# Of each worker; more than can be under way at once, and only these may come twice.
+_RECENT_FRAMES: Final = 64
 
 
 class RowMark(NamedTuple):
@@ -61,6 +65,7 @@ class Tracker:
         self._windows: dict[int, _Window] = {}
         self._finished: set[int] = set()
         self._releases: dict[tuple[int, int], RowMark] = {}
+        self._recent: dict[str, deque[int]] = {}
 
     def receive(self, source: str, spans: Sequence[RowSpan], *, divisible: bool = True) -> Accepted:
         """Accepts what is new of a frame from worker `source`.
@@ -69,6 +74,8 @@ class Tracker:
         it are missing, or when only part of it is new and it cannot be cut; nothing has changed
         then.
         """
+        if spans and spans[0].window == NO_WINDOW and self._is_repeated(source, spans[0]):
+            return Accepted((), ())
         plan: list[tuple[RowSpan, int, RowSpan | None]] = []
         offset = 0
         for span in spans:
@@ -88,6 +95,14 @@ class Tracker:
             ),
             tuple(part for _, _, part in plan if part is not None),
         )
+
+    def _is_repeated(self, source: str, span: RowSpan) -> bool:
+        """Whether a frame of a task came before: one that the worker could not know to be here."""
+        recent = self._recent.setdefault(source, deque(maxlen=_RECENT_FRAMES))
+        if span.first_row in recent:
+            return True
+        recent.append(span.first_row)
+        return False
 
     def _new_part(self, span: RowSpan) -> RowSpan | None:
         if span.window == NO_WINDOW:

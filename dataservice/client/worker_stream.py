@@ -51,7 +51,8 @@ class StreamEvents(NamedTuple):
 class WorkerStream:
     """Receives the elements that a worker has for a reader.
 
-    `command["credit"]`, at least 2, bounds the frames under way. A worker that gives no sign of
+    `command["credit"]`, at least 2, bounds the frames under way; with `command["confirm_end"]` the
+    worker waits for word that they arrived. A worker that gives no sign of
     life for `silence_s` counts as broken.
     """
 
@@ -71,6 +72,7 @@ class WorkerStream:
         self.address = address
         self._command = {**command, "exchange": EXCHANGE, "worker": worker_id}
         self._credit = int(command["credit"])
+        self._confirms_end = bool(command.get("confirm_end"))
         self._schema = schema
         self._events = events
         self._token = token
@@ -129,6 +131,8 @@ class WorkerStream:
                     raise UnavailableError(f"worker {self.address} ended its stream early")
                 header = unpack(message.header)
                 if header.kind is FrameKind.END:
+                    if self._confirms_end:
+                        self._confirm_end(exchange, taken)
                     self._events.on_end(self)
                     return
                 if header.kind is FrameKind.DATA:
@@ -140,6 +144,16 @@ class WorkerStream:
                     if taken >= self._credit // 2:
                         exchange.send(pack_credit(taken))
                         taken = 0
+
+    def _confirm_end(self, exchange: Exchange, taken: int) -> None:
+        """Tells the worker that all frames arrived, so that it need not keep them for others."""
+        try:
+            exchange.send(pack_credit(taken))
+            exchange.done_writing()
+            while exchange.recv(CONNECT_TIMEOUT_S) is not None:
+                pass
+        except _TRANSIENT as error:
+            logger.info("worker %s may offer frames again: %s", self.address, error)
 
     def _decode(self, header: Header, body: pa.Buffer | None) -> pa.RecordBatch | None:
         if body is None:

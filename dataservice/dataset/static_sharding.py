@@ -14,7 +14,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from dataservice.dataset.node import Node, rewrite, walk
 from dataservice.dataset.operators import Prefetch, Shard
@@ -31,7 +31,8 @@ from dataservice.vocabulary import ShardingPolicy
 Listing: TypeAlias = tuple[tuple[str, ...], ...]
 
 
-class Share(NamedTuple):
+@dataclasses.dataclass(frozen=True, slots=True)
+class Share:
     """Part `index` of `count`; `listing` is what `list_sources` answered, "" to check nothing."""
 
     policy: ShardingPolicy
@@ -102,7 +103,9 @@ def share_of(root: Node, share: Share) -> Node:
             "workers would leave out or repeat files. Start a new repetition, do not add files "
             "while they are read, and let all workers and the dispatcher see the same files"
         )
-    return deal_files(root, listing, share.index, share.count)
+    mine = deal_files(root, listing, share.index, share.count)
+    _check_schemas(root, mine)
+    return mine
 
 
 def fill_hints(root: Node, index: int, count: int) -> Node:
@@ -142,7 +145,7 @@ def _with_paths(source: Node, paths: Sequence[str]) -> Node:
     return dataclasses.replace(source, **changes)  # type: ignore[type-var]
 
 
-def check_schemas(whole: Node, share: Node) -> None:
+def _check_schemas(whole: Node, share: Node) -> None:
     """SchemaError when a share's files have other types than the first file of the whole.
 
     A source takes its types from its first file, which is another one in every share.

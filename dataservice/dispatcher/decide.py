@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from dataservice.dispatcher import events as ev
+from dataservice.dispatcher import shares
 from dataservice.dispatcher.delivery import consumed_facts
 from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.requests import (
@@ -32,7 +33,6 @@ from dataservice.errors import (
     InvalidArgumentError,
     NotFoundError,
     UnavailableError,
-    UnimplementedError,
 )
 from dataservice.vocabulary import (
     DatasetId,
@@ -42,6 +42,7 @@ from dataservice.vocabulary import (
     WorkerId,
 )
 
+_LISTS_SOURCES = (ShardingPolicy.DYNAMIC, ShardingPolicy.FILE, ShardingPolicy.FILE_OR_DATA)
 _RESTARTED = "the dispatcher may have been restarted without fault_tolerant_mode"
 
 
@@ -99,7 +100,10 @@ def find_dataset(state: DispatcherState, dataset_id: DatasetId) -> Dataset:
 
 
 def register_worker(state: DispatcherState, request: RegisterWorker) -> Decision:
-    """Adds a worker; an older one at the same address is lost, since an address has one owner."""
+    """Adds a worker; an older one at the same address is lost, since an address has one owner.
+
+    FailedPreconditionError when there is a worker list that has no place for the address.
+    """
     if not request.address:
         raise InvalidArgumentError("a worker must register with the address readers connect to")
     registered = ev.WorkerRegistered(
@@ -108,11 +112,12 @@ def register_worker(state: DispatcherState, request: RegisterWorker) -> Decision
         host=request.host,
         pid=request.pid,
     )
+    facts = [*shares.bind_place(state, request.address), registered]
     replaced = state.worker_by_address.get(request.address)
-    if replaced is None:
-        return Decision((registered,))
-    # The new one first: its tasks keep iterations going of which the old one had the last task.
-    return Decision((registered, ev.WorkerLost(worker_id=replaced)))
+    if replaced is not None:
+        # After the new one, whose tasks keep iterations going of which the old had the last task.
+        facts.append(ev.WorkerLost(worker_id=replaced))
+    return Decision(tuple(facts))
 
 
 def check_worker(state: DispatcherState, worker_id: WorkerId) -> None:
@@ -143,17 +148,11 @@ def lose_worker(state: DispatcherState, worker_id: WorkerId) -> Decision:
 
 
 def check_policy(policy: int) -> ShardingPolicy:
-    """The policy, or an error for one that is unknown or not offered."""
+    """The policy, or an error for one that is unknown."""
     try:
-        chosen = ShardingPolicy(policy)
+        return ShardingPolicy(policy)
     except ValueError:
         raise InvalidArgumentError(f"unknown sharding policy {policy}") from None
-    if chosen not in (ShardingPolicy.OFF, ShardingPolicy.DYNAMIC):
-        raise UnimplementedError(
-            f"ShardingPolicy.{chosen.name} is not implemented; use ShardingPolicy.DYNAMIC to "
-            "read every row once, or ShardingPolicy.OFF to let every worker read all rows"
-        )
-    return chosen
 
 
 def find_iteration(state: DispatcherState, request: OpenIteration) -> Iteration | None:
@@ -164,6 +163,7 @@ def find_iteration(state: DispatcherState, request: OpenIteration) -> Iteration 
     find_dataset(state, request.dataset_id)
     check_policy(request.policy)
     _check_open(request)
+    shares.check_list(state, request.policy)
     joined = state.iteration_of_reader.get(request.reader_id)
     if joined is not None:
         return state.iterations[joined]
@@ -174,13 +174,14 @@ def find_iteration(state: DispatcherState, request: OpenIteration) -> Iteration 
 
 
 def dataset_to_plan(state: DispatcherState, request: OpenIteration) -> Dataset | None:
-    """The dataset whose splits the repetition needs before it can begin; None when it needs none.
+    """The dataset whose sources must be listed before the repetition can begin, if any.
 
-    For a job that exists it is the job's, not the request's.
+    None for a repetition that has begun, and for a policy that divides no sources. For a job that
+    exists it is the job's, not the request's. NotFoundError for a static policy without a list.
     """
     if request.reader_id in state.departed:
         raise reader_gone(state, request.reader_id)
-    if find_iteration(state, request) is not None or request.policy is ShardingPolicy.OFF:
+    if find_iteration(state, request) is not None or request.policy not in _LISTS_SOURCES:
         return None
     job = _named_job(state, request)
     return state.datasets[request.dataset_id if job is None else job.dataset_id]
@@ -228,11 +229,12 @@ def _job_differences(state: DispatcherState, job: Job, request: OpenIteration) -
 
 
 def open_iteration(
-    state: DispatcherState, request: OpenIteration, plan: WindowPlan | None
+    state: DispatcherState, request: OpenIteration, plan: WindowPlan | str | None
 ) -> Decision:
     """Joins a reader to its repetition, which begins now with `plan` if there is none yet.
 
-    A retry with the reader's id joins nothing twice. Answers an OpenAnswer.
+    Under a static policy the plan is what stands for the listed files. A retry with the reader's
+    id joins nothing twice. Answers an OpenAnswer.
     """
     if request.reader_id in state.departed:
         raise reader_gone(state, request.reader_id)
@@ -242,10 +244,16 @@ def open_iteration(
     facts: list[ev.Event] = []
     if iteration is None:
         job = _named_job(state, request)
-        facts, answer = _begin(request, job, plan)
+        num_shards = len(state.worker_list) if request.policy.is_static else 0
+        facts, answer = _begin(request, job, plan, num_shards)
     else:
-        dataset_id = state.jobs[iteration.job_id].dataset_id
-        answer = OpenAnswer(iteration.job_id, iteration.iteration_id, dataset_id)
+        answer = OpenAnswer(
+            iteration.job_id,
+            iteration.iteration_id,
+            state.jobs[iteration.job_id].dataset_id,
+            len(iteration.shards),
+            iteration.listing,
+        )
     if request.reader_id not in state.iteration_of_reader:
         joined = ev.ReaderJoined(
             reader_id=request.reader_id,
@@ -258,7 +266,7 @@ def open_iteration(
 
 
 def _begin(
-    request: OpenIteration, job: Job | None, plan: WindowPlan | None
+    request: OpenIteration, job: Job | None, plan: WindowPlan | str | None, num_shards: int
 ) -> tuple[list[ev.Event], OpenAnswer]:
     facts: list[ev.Event] = []
     job_id = request.job_id if job is None else job.job_id
@@ -273,13 +281,19 @@ def _begin(
         )
         facts.append(created)
     iteration_id = request.iteration_id
-    facts.append(
-        ev.IterationCreated(iteration_id=iteration_id, job_id=job_id, repetition=request.repetition)
+    listing = plan if isinstance(plan, str) else ""
+    begun = ev.IterationCreated(
+        iteration_id=iteration_id,
+        job_id=job_id,
+        repetition=request.repetition,
+        num_shards=num_shards,
+        listing=listing,
     )
-    if plan is not None:
+    facts.append(begun)
+    if isinstance(plan, WindowPlan):
         facts.append(ev.WindowsPlanned(iteration_id=iteration_id, plan=plan))
         facts.append(ev.RoundOpened(iteration_id=iteration_id))
-    return facts, OpenAnswer(job_id, iteration_id, dataset_id)
+    return facts, OpenAnswer(job_id, iteration_id, dataset_id, num_shards, listing)
 
 
 def find_reader(
@@ -323,6 +337,8 @@ def lose_reader(state: DispatcherState, reader_id: ReaderId) -> Decision:
 def finish_task(state: DispatcherState, worker_id: WorkerId, iteration_id: IterationId) -> Decision:
     """A worker has handed out all of its pass; repeats and late reports change nothing."""
     iteration = state.iterations.get(iteration_id)
+    if iteration is not None and iteration.shards:
+        return shares.finish_shard(state, worker_id, iteration)
     if iteration is None or iteration.tasks.get(worker_id) is not False:
         return Decision(())
     return Decision((ev.TaskFinished(iteration_id=iteration_id, worker_id=worker_id),))

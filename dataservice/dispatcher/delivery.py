@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dataservice.dispatcher import events as ev
+from dataservice.dispatcher import shares
 from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.requests import (
     ALL_WINDOWS,
@@ -170,7 +171,9 @@ def answer_sync(state: DispatcherState, request: Sync) -> SyncAnswer:
             RowMark(window, records[window].generation, records[window].start_row, False)
             for window in sorted(mine.fencing)
         )
-    return SyncAnswer(fences, iteration.is_over_for(request.reader_id), iteration.finished)
+    missing = shares.missing(state, iteration)
+    ended = iteration.is_over_for(request.reader_id) and not missing
+    return SyncAnswer(fences, ended, iteration.finished, missing)
 
 
 def consumed_facts(

@@ -64,7 +64,7 @@ class DispatcherEndpoint:
 
     def register_worker(self, request: pb.RegisterWorkerRequest) -> pb.RegisterWorkerReply:
         worker_id = WorkerId(new_id("worker"))
-        self._service.register_worker(
+        place = self._service.register_worker(
             RegisterWorker(
                 worker_id=worker_id,
                 address=request.address,
@@ -72,7 +72,12 @@ class DispatcherEndpoint:
                 pid=request.pid,
             )
         )
-        return pb.RegisterWorkerReply(worker_id=worker_id, lease_s=self._service.worker_lease_s)
+        return pb.RegisterWorkerReply(
+            worker_id=worker_id,
+            lease_s=self._service.worker_lease_s,
+            place=place.index,
+            places=place.count,
+        )
 
     def worker_heartbeat(self, request: pb.WorkerHeartbeatRequest) -> pb.WorkerHeartbeatReply:
         if request.leaving:
@@ -134,6 +139,8 @@ class DispatcherEndpoint:
             heartbeat_s=self._service.reader_heartbeat_s,
             workers=_worker_messages(workers),
             dataset_id=dataset.dataset_id,
+            num_shards=answer.num_shards,
+            listing=answer.listing,
         )
 
     def sync(self, request: pb.SyncRequest) -> pb.SyncReply:
@@ -152,6 +159,7 @@ class DispatcherEndpoint:
             fences=[pb.Mark(**mark._asdict()) for mark in answer.fences],
             ended=answer.ended,
             iteration_finished=answer.iteration_finished,
+            missing_workers=answer.missing,
         )
 
     def release_reader(self, request: pb.ReleaseReaderRequest) -> pb.ReleaseReaderReply:

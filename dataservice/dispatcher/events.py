@@ -41,8 +41,23 @@ class DatasetRegistered(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerListSet(Event):
+    """The fixed list of workers became this one; none of its places is bound yet."""
+
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceBound(Event):
+    """A place of the worker list belongs to this address from now on."""
+
+    index: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRegistered(Event):
-    """A worker joined; it gets a task of every unfinished iteration without windows."""
+    """A worker joined; it gets a task of every unfinished OFF iteration."""
 
     worker_id: WorkerId
     address: str
@@ -52,7 +67,10 @@ class WorkerRegistered(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost(Event):
-    """A worker was silent for too long or replaced: leases are fenced, tasks count as finished."""
+    """A worker was silent for too long or replaced.
+
+    Its leases are fenced, its OFF tasks count as finished, its shards stay unfinished.
+    """
 
     worker_id: WorkerId
 
@@ -75,11 +93,17 @@ class JobDeleted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationCreated(Event):
-    """A repetition of a job began; one without windows gives every worker a task."""
+    """A repetition of a job began; under OFF every worker has a task of it.
+
+    `num_shards` is that of a static policy, 0 for others; `listing` stands for the files that it
+    deals out.
+    """
 
     iteration_id: IterationId
     job_id: JobId
     repetition: int
+    num_shards: int = 0
+    listing: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +194,14 @@ class TaskFinished(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShardFinished(Event):
+    """Readers have received the last element of a static shard."""
+
+    iteration_id: IterationId
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IterationRestored(Event):
     """An iteration as it was when the journal was shortened; its readers follow."""
 
@@ -179,6 +211,8 @@ class IterationRestored(Event):
     finished: bool
     tasks: tuple[tuple[Any, ...], ...]
     table: TableImage | None
+    shards: tuple[bool, ...] = ()
+    listing: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +251,8 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "ShardingPolicy": ShardingPolicy,
     "tuple[tuple[Any, ...], ...]": lambda rows: tuple(tuple(row) for row in rows),
     "tuple[int, ...]": tuple,
+    "tuple[str, ...]": tuple,
+    "tuple[bool, ...]": tuple,
     "tuple[RowMark, ...]": _decode_marks,
 }
 

@@ -133,6 +133,10 @@ def facts_of(state: DispatcherState) -> Iterator[Event]:
             cardinality=dataset.cardinality,
             compression=dataset.compression,
         )
+    if state.worker_list:
+        yield ev.WorkerListSet(addresses=state.worker_list)
+    for index, address in state.bound.items():
+        yield ev.PlaceBound(index=index, address=address)
     for worker in state.workers.values():
         yield ev.WorkerRegistered(
             worker_id=worker.worker_id, address=worker.address, host=worker.host, pid=worker.pid
@@ -153,6 +157,8 @@ def facts_of(state: DispatcherState) -> Iterator[Event]:
             finished=iteration.finished,
             tasks=tuple(iteration.tasks.items()),
             table=None if iteration.windows is None else image_of(iteration.windows),
+            shards=tuple(iteration.shards),
+            listing=iteration.listing,
         )
         for reader in iteration.readers.values():
             yield ev.ReaderJoined(

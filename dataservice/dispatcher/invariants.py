@@ -25,6 +25,9 @@ def _check_registries(state: DispatcherState) -> None:
     for address, worker_id in state.worker_by_address.items():
         assert state.workers[worker_id].address == address, worker_id
     assert len(state.worker_by_address) == len(state.workers), "two workers share an address"
+    assert all(0 <= index < len(state.worker_list) for index in state.bound), state.bound
+    assert len(set(state.bound.values())) == len(state.bound), "two places share an address"
+    assert not state.worker_list or set(state.worker_by_address) <= set(state.bound.values())
     for name, job_id in state.job_by_name.items():
         assert state.jobs[job_id].name == name, name
     for job in state.jobs.values():
@@ -41,6 +44,8 @@ def _check_iteration(state: DispatcherState, iteration: Iteration) -> None:
     job = state.jobs[iteration.job_id]
     assert iteration.windows is None or job.policy is ShardingPolicy.DYNAMIC
     assert not iteration.tasks or job.policy is ShardingPolicy.OFF
+    assert bool(iteration.shards) == job.policy.is_static
+    assert not iteration.shards or iteration.finished == all(iteration.shards)
     for reader_id in iteration.readers:
         assert state.iteration_of_reader[reader_id] == iteration.iteration_id, reader_id
     if iteration.windows is None:

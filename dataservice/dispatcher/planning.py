@@ -9,11 +9,23 @@ from __future__ import annotations
 import importlib
 
 from dataservice.dispatcher.plans import WindowPlan
+from dataservice.vocabulary import ShardingPolicy
 
 
 def preload() -> None:
     """Imports what planning needs, which takes half a second, so that a restart need not wait."""
     importlib.import_module("dataservice.dataset.splits")
+
+
+def list_files(plan: bytes, policy: ShardingPolicy, num_shards: int) -> str:
+    """What stands for the files that a static policy deals out; "" when it deals out none.
+
+    InvalidArgumentError for fewer files than workers, SourceError for what cannot be listed.
+    """
+    from dataservice.dataset.plan import decode_plan
+    from dataservice.dataset.static_sharding import list_sources
+
+    return list_sources(decode_plan(plan), policy, num_shards)
 
 
 def plan_windows(plan: bytes, repetition: int) -> WindowPlan:

@@ -103,16 +103,31 @@ class LeaseAnswer(NamedTuple):
 
 
 class OpenAnswer(NamedTuple):
-    """What a reader has joined."""
+    """What a reader has joined; `num_shards` and `listing` are those of a static policy."""
 
     job_id: JobId
     iteration_id: IterationId
     dataset_id: DatasetId
+    num_shards: int = 0
+    listing: str = ""
 
 
 class SyncAnswer(NamedTuple):
-    """`ended`: this reader has nothing more to receive, unless another gives windows back."""
+    """`ended`: this reader has nothing more to receive, unless another gives windows back.
+
+    Without windows that holds once its streams from all of its workers have ended.
+    `missing` describes the workers whose shards are due and who are not there.
+    """
 
     fences: tuple[RowMark, ...]
     ended: bool
     iteration_finished: bool
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlace:
+    """The place of a worker on the fixed list, and how many places there are; 0: no list."""
+
+    index: int
+    count: int

@@ -15,7 +15,7 @@ from typing import Final
 
 from dataservice.config import DispatcherConfig
 from dataservice.dispatcher.endpoint import DispatcherEndpoint
-from dataservice.dispatcher.planning import plan_windows, preload
+from dataservice.dispatcher.planning import list_files, plan_windows, preload
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.errors import (
     DataServiceError,
@@ -93,6 +93,8 @@ class DispatchServer:
         self._service = DispatcherService(
             clock=SystemClock(),
             planner=plan_windows,
+            lister=list_files,
+            worker_addresses=config.worker_addresses or (),
             journal=self._journal,
             worker_timeout_s=config.worker_timeout_s,
             client_timeout_s=config.client_timeout_s,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from dataservice.dispatcher import decide, delivery, status
+from dataservice.dispatcher import decide, delivery, shares, status
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.commit import GroupCommit
 from dataservice.dispatcher.images import facts_of
@@ -30,6 +30,7 @@ from dataservice.dispatcher.requests import (
     RegisterWorker,
     Sync,
     SyncAnswer,
+    WorkerPlace,
 )
 from dataservice.dispatcher.state import Dataset, DispatcherState, Worker
 from dataservice.errors import UnavailableError
@@ -38,6 +39,7 @@ from dataservice.vocabulary import (
     DatasetId,
     IterationId,
     ReaderId,
+    ShardingPolicy,
     WorkerId,
 )
 
@@ -48,6 +50,8 @@ logger = logging.getLogger(__name__)
 
 # Splits of a plan (bytes) for a repetition of it.
 Planner = Callable[[bytes, int], WindowPlan]
+# What stands for the files of a plan (bytes) that a policy deals out to so many workers.
+Lister = Callable[[bytes, ShardingPolicy, int], str]
 
 LONG_POLL_MAX_S: Final = 30.0
 # Replaying so many decisions takes about a second; rewriting the state should be rare beside it.
@@ -60,7 +64,8 @@ _STALL_S: Final = 2.0
 class DispatcherService:
     """Everything a dispatcher answers, as values.
 
-    `journal` None keeps nothing. `job_gc_timeout_s` None never collects unread iterations.
+    `worker_addresses` is the fixed list that static policies divide by. `journal` None keeps
+    nothing. `job_gc_timeout_s` None never collects unread iterations.
     """
 
     def __init__(
@@ -68,6 +73,8 @@ class DispatcherService:
         *,
         clock: Clock,
         planner: Planner,
+        lister: Lister = lambda _plan, _policy, _num_shards: "",
+        worker_addresses: Sequence[str] = (),
         journal: Journal | None = None,
         worker_timeout_s: float = 10.0,
         client_timeout_s: float = 60.0,
@@ -78,6 +85,7 @@ class DispatcherService:
         self._lock = threading.Lock()
         self._clock = clock
         self._planner = planner
+        self._lister = lister
         self._commits = None if journal is None else GroupCommit(journal)
         self._workers = Deadlines[WorkerId](worker_timeout_s)
         self._readers = Deadlines[ReaderId](client_timeout_s)
@@ -94,6 +102,8 @@ class DispatcherService:
         self._shorten_at = SHORTEN_AFTER_FRAMES
         if journal is not None:
             self._recover(journal)
+        with self._transaction():
+            self._commit(shares.set_worker_list(self._state, worker_addresses))
 
     @property
     def worker_lease_s(self) -> float:
@@ -130,10 +140,11 @@ class DispatcherService:
 
     # Workers
 
-    def register_worker(self, request: RegisterWorker) -> None:
+    def register_worker(self, request: RegisterWorker) -> WorkerPlace:
         with self._transaction():
             self._commit(decide.register_worker(self._state, request))
             self._workers.renew(request.worker_id, self._clock.now_s())
+            return shares.place_of(self._state, request.worker_id)
 
     def heartbeat(
         self,
@@ -180,9 +191,9 @@ class DispatcherService:
     # Readers
 
     def open_iteration(self, request: OpenIteration) -> tuple[OpenAnswer, Dataset, list[Worker]]:
-        """Joins a reader; plans the splits first when its repetition begins with it.
+        """Joins a reader; plans the division first when its repetition begins with it.
 
-        Blocks while the sources are listed. Answers also the dataset and the workers.
+        Blocks while the sources are listed. Answers also the dataset and the workers to read from.
         """
         with self._lock:
             self._check_open()
@@ -193,29 +204,33 @@ class DispatcherService:
         with self._planning_lock(needed.dataset_id):
             with self._lock:
                 needed = decide.dataset_to_plan(self._state, request)
-            plan = None
-            if needed is not None:
-                plan = self._planner(needed.plan, request.repetition)
+            plan = None if needed is None else self._plan(needed, request)
             return self._join(request, plan)
 
+    def _plan(self, dataset: Dataset, request: OpenIteration) -> WindowPlan | str:
+        if request.policy.is_static:
+            return self._lister(dataset.plan, request.policy, len(self._state.worker_list))
+        return self._planner(dataset.plan, request.repetition)
+
     def _join(
-        self, request: OpenIteration, plan: WindowPlan | None
+        self, request: OpenIteration, plan: WindowPlan | str | None
     ) -> tuple[OpenAnswer, Dataset, list[Worker]]:
         with self._transaction():
             answer: OpenAnswer = self._commit(decide.open_iteration(self._state, request, plan))
             self._readers.renew(request.reader_id, self._clock.now_s())
             dataset = self._state.datasets[answer.dataset_id]
-            return answer, dataset, list(self._state.workers.values())
+            iteration = self._state.iterations[answer.iteration_id]
+            return answer, dataset, shares.members(self._state, iteration)
 
     def sync(self, request: Sync, report: status.ReaderReport) -> tuple[SyncAnswer, list[Worker]]:
-        """Records a reader's marks; answers also the workers there are."""
+        """Records a reader's marks; answers also the workers to read from."""
         with self._transaction():
-            decide.find_reader(self._state, request.reader_id, request.iteration_id)
+            iteration = decide.find_reader(self._state, request.reader_id, request.iteration_id)
             self._readers.renew(request.reader_id, self._clock.now_s())
             self._reader_reports[request.reader_id] = report
             self._commit(delivery.sync(self._state, request))
             answer = delivery.answer_sync(self._state, request)
-            return answer, list(self._state.workers.values())
+            return answer, shares.members(self._state, iteration)
 
     def release_reader(self, reader_id: ReaderId, consumed: tuple[RowMark, ...]) -> None:
         with self._transaction():

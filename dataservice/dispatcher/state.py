@@ -71,38 +71,53 @@ class Job:
 
 @dataclass(slots=True)
 class Iteration:
-    """One repetition of a job: windows under DYNAMIC, tasks (True: finished) under OFF."""
+    """One repetition of a job: windows under DYNAMIC, tasks (True: finished) under OFF.
+
+    `shards` (True: finished) by the place of their worker under a static policy; `listing` stands
+    for the files that are dealt out.
+    """
 
     iteration_id: IterationId
     job_id: JobId
     repetition: int
     windows: WindowTable | None = None
     tasks: dict[WorkerId, bool] = field(default_factory=dict)
+    shards: list[bool] = field(default_factory=list)
+    listing: str = ""
     readers: dict[ReaderId, Reader] = field(default_factory=dict)
     finished: bool = False
 
     def is_over_for(self, reader: ReaderId) -> bool:
-        """Whether nothing is left for this reader, as far as is known now."""
+        """Whether nothing is left for this reader, as far as is known now.
+
+        Without windows: but for what its streams from the workers still bring.
+        """
         if self.windows is None or self.finished:
-            return self.finished
+            return self.finished or bool(self.tasks or self.shards)
         return self.windows.is_over_for(reader)
 
     def notice_end(self) -> None:
-        """Marks the iteration finished once its windows, or all of its tasks, are."""
+        """Marks the iteration finished once its windows, all its tasks or all its shards are."""
         if self.windows is not None:
             self.finished = self.windows.is_finished()
             if self.finished:
                 self.windows.forget_plan()
-        else:
-            self.finished = self.finished or (bool(self.tasks) and all(self.tasks.values()))
+            return
+        parts = self.shards or self.tasks.values()
+        self.finished = self.finished or (bool(parts) and all(parts))
 
 
 @dataclass(slots=True)
 class DispatcherState:
-    """All datasets, workers, jobs, iterations and readers."""
+    """All datasets, workers, jobs, iterations and readers.
+
+    `worker_list` is the configured one, `bound` the addresses that its places belong to.
+    """
 
     datasets: dict[DatasetId, Dataset] = field(default_factory=dict)
     next_dataset_number: int = FIRST_DATASET_NUMBER
+    worker_list: tuple[str, ...] = ()
+    bound: dict[int, str] = field(default_factory=dict)
     workers: dict[WorkerId, Worker] = field(default_factory=dict)
     worker_by_address: dict[str, WorkerId] = field(default_factory=dict)
     jobs: dict[JobId, Job] = field(default_factory=dict)
@@ -114,6 +129,17 @@ class DispatcherState:
     def apply(self, event: ev.Event) -> None:
         """Adds one fact."""
         _APPLY[type(event)](self, event)
+
+    def worker_at(self, index: int) -> Worker | None:
+        """The worker at a place of the list, if it is there now."""
+        worker_id = self.worker_by_address.get(self.bound.get(index, ""))
+        return None if worker_id is None else self.workers[worker_id]
+
+    def place_of(self, worker_id: WorkerId) -> int | None:
+        """The place of a worker on the list; None when it is unknown or there is no list."""
+        worker = self.workers.get(worker_id)
+        places = (i for i, at in self.bound.items() if worker is not None and at == worker.address)
+        return next(places, None)
 
     def unread_iterations(self) -> set[IterationId]:
         """Unfinished iterations without windows that no reader reads: candidates to collect."""
@@ -134,13 +160,21 @@ class DispatcherState:
         while DatasetId(str(self.next_dataset_number)) in self.datasets:
             self.next_dataset_number += 1
 
+    def _set_worker_list(self, event: ev.WorkerListSet) -> None:
+        self.worker_list = event.addresses
+        self.bound.clear()
+
+    def _bind_place(self, event: ev.PlaceBound) -> None:
+        self.bound[event.index] = event.address
+
     def _register_worker(self, event: ev.WorkerRegistered) -> None:
         self.workers[event.worker_id] = Worker(
             worker_id=event.worker_id, address=event.address, host=event.host, pid=event.pid
         )
         self.worker_by_address[event.address] = event.worker_id
         for iteration in self.iterations.values():
-            if iteration.windows is None and not iteration.finished:
+            job = self.jobs[iteration.job_id]
+            if job.policy is ShardingPolicy.OFF and not iteration.finished:
                 iteration.tasks[event.worker_id] = False
 
     def _lose_worker(self, event: ev.WorkerLost) -> None:
@@ -180,6 +214,8 @@ class DispatcherState:
         iteration = Iteration(event.iteration_id, event.job_id, event.repetition)
         if job.policy is ShardingPolicy.OFF:
             iteration.tasks = dict.fromkeys(self.workers, False)
+        iteration.shards = [False] * event.num_shards
+        iteration.listing = event.listing
         self.iterations[event.iteration_id] = iteration
 
     def _collect_iteration(self, event: ev.IterationCollected) -> None:
@@ -255,6 +291,11 @@ class DispatcherState:
         iteration.tasks[event.worker_id] = True
         iteration.notice_end()
 
+    def _finish_shard(self, event: ev.ShardFinished) -> None:
+        iteration = self.iterations[event.iteration_id]
+        iteration.shards[event.index] = True
+        iteration.notice_end()
+
     def _restore_iteration(self, event: ev.IterationRestored) -> None:
         self.jobs[event.job_id].iterations[event.repetition] = event.iteration_id
         self.iterations[event.iteration_id] = Iteration(
@@ -263,6 +304,8 @@ class DispatcherState:
             event.repetition,
             windows=None if event.table is None else table_of(event.table),
             tasks=dict(event.tasks),
+            shards=list(event.shards),
+            listing=event.listing,
             finished=event.finished,
         )
 
@@ -277,6 +320,8 @@ class DispatcherState:
 
 _APPLY: dict[type[ev.Event], Callable[[DispatcherState, Any], None]] = {
     ev.DatasetRegistered: DispatcherState._register_dataset,
+    ev.WorkerListSet: DispatcherState._set_worker_list,
+    ev.PlaceBound: DispatcherState._bind_place,
     ev.WorkerRegistered: DispatcherState._register_worker,
     ev.WorkerLost: DispatcherState._lose_worker,
     ev.JobCreated: DispatcherState._create_job,
@@ -293,6 +338,7 @@ _APPLY: dict[type[ev.Event], Callable[[DispatcherState, Any], None]] = {
     ev.WindowsFenced: DispatcherState._fence_windows,
     ev.WindowsReleased: DispatcherState._release_windows,
     ev.TaskFinished: DispatcherState._finish_task,
+    ev.ShardFinished: DispatcherState._finish_shard,
     ev.IterationRestored: DispatcherState._restore_iteration,
     ev.ReadersDeparted: DispatcherState._restore_departures,
 }

@@ -5,7 +5,7 @@ Pure. Knows nothing of how the values travel or are shown. Rates are as last rep
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,12 +35,20 @@ def describe(
     workers: Mapping[WorkerId, WorkerReport],
     readers: Mapping[ReaderId, ReaderReport],
 ) -> dict[str, Any]:
-    """Workers, jobs with their iterations and readers, and the number of datasets."""
+    """Workers, their list, jobs with iterations and readers, and the number of datasets."""
     return {
         "datasets": len(state.datasets),
         "workers": [
             _worker(state, worker_id, workers.get(worker_id, WorkerReport()))
             for worker_id in state.workers
+        ],
+        "worker_list": [
+            {
+                "configured": configured,
+                "address": state.bound.get(index),
+                "present": state.worker_at(index) is not None,
+            }
+            for index, configured in enumerate(state.worker_list)
         ],
         "jobs": [describe_job(state, job, readers) for job in state.jobs.values()],
     }
@@ -96,8 +104,8 @@ def _iteration(iteration: Iteration, readers: Mapping[ReaderId, ReaderReport]) -
     }
     table = iteration.windows
     if table is None:
-        tasks: Iterable[bool] = iteration.tasks.values()
-        values["tasks"] = {"all": len(iteration.tasks), "finished": sum(tasks)}
+        parts: Collection[bool] = iteration.shards or iteration.tasks.values()
+        values["tasks"] = {"all": len(parts), "finished": sum(parts)}
         return values
     values["windows"] = {
         "planned": table.planned,

@@ -67,12 +67,16 @@ class RegisterWorkerRequest(_message.Message):
     def __init__(self, address: _Optional[str] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
 
 class RegisterWorkerReply(_message.Message):
-    __slots__ = ("worker_id", "lease_s")
+    __slots__ = ("worker_id", "lease_s", "place", "places")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     lease_s: float
-    def __init__(self, worker_id: _Optional[str] = ..., lease_s: _Optional[float] = ...) -> None: ...
+    place: int
+    places: int
+    def __init__(self, worker_id: _Optional[str] = ..., lease_s: _Optional[float] = ..., place: _Optional[int] = ..., places: _Optional[int] = ...) -> None: ...
 
 class WorkerHeartbeatRequest(_message.Message):
     __slots__ = ("worker_id", "iteration_ids", "rows_sent", "rate_rows_per_s", "buffered_bytes", "leaving")
@@ -88,7 +92,7 @@ class WorkerHeartbeatRequest(_message.Message):
     rate_rows_per_s: float
     buffered_bytes: int
     leaving: bool
-    def __init__(self, worker_id: _Optional[str] = ..., iteration_ids: _Optional[_Iterable[str]] = ..., rows_sent: _Optional[int] = ..., rate_rows_per_s: _Optional[float] = ..., buffered_bytes: _Optional[int] = ..., leaving: bool = ...) -> None: ...
+    def __init__(self, worker_id: _Optional[str] = ..., iteration_ids: _Optional[_Iterable[str]] = ..., rows_sent: _Optional[int] = ..., rate_rows_per_s: _Optional[float] = ..., buffered_bytes: _Optional[int] = ..., leaving: _Optional[bool] = ...) -> None: ...
 
 class WorkerHeartbeatReply(_message.Message):
     __slots__ = ("ended_iteration_ids",)
@@ -156,7 +160,7 @@ class LeaseWindowsReply(_message.Message):
     ENDED_FIELD_NUMBER: _ClassVar[int]
     windows: _containers.RepeatedCompositeFieldContainer[WindowLease]
     ended: bool
-    def __init__(self, windows: _Optional[_Iterable[_Union[WindowLease, _Mapping]]] = ..., ended: bool = ...) -> None: ...
+    def __init__(self, windows: _Optional[_Iterable[_Union[WindowLease, _Mapping]]] = ..., ended: _Optional[bool] = ...) -> None: ...
 
 class FinishTaskRequest(_message.Message):
     __slots__ = ("worker_id", "iteration_id")
@@ -191,7 +195,7 @@ class OpenIterationRequest(_message.Message):
     def __init__(self, dataset_id: _Optional[str] = ..., policy: _Optional[int] = ..., job_name: _Optional[str] = ..., repetition: _Optional[int] = ..., delivery: _Optional[str] = ..., reader_host: _Optional[str] = ..., reader_pid: _Optional[int] = ..., reader_id: _Optional[str] = ...) -> None: ...
 
 class OpenIterationReply(_message.Message):
-    __slots__ = ("job_id", "iteration_id", "reader_id", "schema", "compression", "cardinality", "heartbeat_s", "workers", "dataset_id")
+    __slots__ = ("job_id", "iteration_id", "reader_id", "schema", "compression", "cardinality", "heartbeat_s", "workers", "dataset_id", "num_shards", "listing")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     ITERATION_ID_FIELD_NUMBER: _ClassVar[int]
     READER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -201,6 +205,8 @@ class OpenIterationReply(_message.Message):
     HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    NUM_SHARDS_FIELD_NUMBER: _ClassVar[int]
+    LISTING_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     iteration_id: str
     reader_id: str
@@ -210,7 +216,9 @@ class OpenIterationReply(_message.Message):
     heartbeat_s: float
     workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
     dataset_id: str
-    def __init__(self, job_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., reader_id: _Optional[str] = ..., schema: _Optional[bytes] = ..., compression: _Optional[str] = ..., cardinality: _Optional[int] = ..., heartbeat_s: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., dataset_id: _Optional[str] = ...) -> None: ...
+    num_shards: int
+    listing: str
+    def __init__(self, job_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., reader_id: _Optional[str] = ..., schema: _Optional[bytes] = ..., compression: _Optional[str] = ..., cardinality: _Optional[int] = ..., heartbeat_s: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., dataset_id: _Optional[str] = ..., num_shards: _Optional[int] = ..., listing: _Optional[str] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
     __slots__ = ("worker_id", "address", "host")
@@ -232,7 +240,7 @@ class Mark(_message.Message):
     generation: int
     row: int
     final: bool
-    def __init__(self, window: _Optional[int] = ..., generation: _Optional[int] = ..., row: _Optional[int] = ..., final: bool = ...) -> None: ...
+    def __init__(self, window: _Optional[int] = ..., generation: _Optional[int] = ..., row: _Optional[int] = ..., final: _Optional[bool] = ...) -> None: ...
 
 class SyncRequest(_message.Message):
     __slots__ = ("reader_id", "iteration_id", "consumed", "released", "broken_worker_ids", "idle", "rows_consumed", "wait_share")
@@ -252,19 +260,21 @@ class SyncRequest(_message.Message):
     idle: bool
     rows_consumed: int
     wait_share: float
-    def __init__(self, reader_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., consumed: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., broken_worker_ids: _Optional[_Iterable[str]] = ..., idle: bool = ..., rows_consumed: _Optional[int] = ..., wait_share: _Optional[float] = ...) -> None: ...
+    def __init__(self, reader_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., consumed: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., broken_worker_ids: _Optional[_Iterable[str]] = ..., idle: _Optional[bool] = ..., rows_consumed: _Optional[int] = ..., wait_share: _Optional[float] = ...) -> None: ...
 
 class SyncReply(_message.Message):
-    __slots__ = ("workers", "fences", "ended", "iteration_finished")
+    __slots__ = ("workers", "fences", "ended", "iteration_finished", "missing_workers")
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     FENCES_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FINISHED_FIELD_NUMBER: _ClassVar[int]
+    MISSING_WORKERS_FIELD_NUMBER: _ClassVar[int]
     workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
     fences: _containers.RepeatedCompositeFieldContainer[Mark]
     ended: bool
     iteration_finished: bool
-    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., fences: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., ended: bool = ..., iteration_finished: bool = ...) -> None: ...
+    missing_workers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., fences: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., ended: _Optional[bool] = ..., iteration_finished: _Optional[bool] = ..., missing_workers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReleaseReaderRequest(_message.Message):
     __slots__ = ("reader_id", "iteration_id", "consumed")

@@ -67,7 +67,7 @@ class Membership:
 
     def _register(self) -> None:
         reply = self._link.register(self._service.address, self._is_stopping)
-        self._service.rejoin(reply.worker_id)
+        self._service.rejoin(reply.worker_id, (reply.place, reply.places))
         logger.info("worker %s serves at %s", reply.worker_id, self._service.address)
 
     def _run(self, stop: threading.Event) -> None:

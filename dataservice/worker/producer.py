@@ -13,11 +13,12 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
 
+from dataservice.dataset.static_sharding import Share
 from dataservice.errors import CancelledError, DeadlineExceededError, UnavailableError
 from dataservice.runtime.checksum import checksum
 from dataservice.runtime.frames import Compression, encode_batch
@@ -49,6 +50,7 @@ class FrameBuffer:
         self._queue: BoundedQueue[Frame] = BoundedQueue(_MAX_FRAMES, max_bytes)
         self._compression = compression
         self._failure: Exception | None = None
+        self._returned: deque[Frame] = deque()
 
     @property
     def size_bytes(self) -> int:
@@ -78,6 +80,10 @@ class FrameBuffer:
         After the last: raises what the producer failed with, or CancelledError for the end.
         """
         try:
+            return self._returned.popleft()
+        except IndexError:
+            pass
+        try:
             return self._queue.get(timeout_s=timeout_s)
         except DeadlineExceededError:
             return None
@@ -85,6 +91,14 @@ class FrameBuffer:
             if self._failure is not None:
                 raise self._failure from None
             raise
+
+    def put_back(self, frames: Iterable[Frame]) -> None:
+        """Frames that were taken and did not arrive, in order; they come out next."""
+        self._returned.extendleft(reversed(tuple(frames)))
+
+    def has_returned(self) -> bool:
+        """Whether frames that were put back wait to be taken."""
+        return bool(self._returned)
 
     def end(self, failure: Exception | None = None) -> None:
         """No frame follows; what is stored still comes out."""
@@ -282,7 +296,11 @@ class WindowProducer:
 
 
 class TaskProducer:
-    """Runs a whole plan once; every reader takes the next element."""
+    """Runs a whole plan, or a static share of it, once; every reader takes the next element.
+
+    Spans count the rows of the task, so that a reader knows a frame that it got already. The task
+    is drained once a stream came to the end and no stream has frames that may not have arrived.
+    """
 
     def __init__(
         self,
@@ -292,12 +310,17 @@ class TaskProducer:
         buffer_bytes: int,
         name: str,
         on_drained: Callable[[], None],
+        share: Share | None = None,
     ) -> None:
         self.frames = FrameBuffer(buffer_bytes, pipeline.compression)
         self._pipeline = pipeline
         self._epoch = epoch
+        self._share = share
         self._on_drained = on_drained
-        self._drained = threading.Lock()
+        self._lock = threading.Lock()
+        self._streams = 0
+        self._came_to_end = False
+        self._drained = False
         self._closed = False
         self._thread = StoppableThread(self._run, owner=name, name="task")
 
@@ -317,16 +340,34 @@ class TaskProducer:
         """After `close`: waits for the thread until this time of the monotonic clock."""
         self._thread.stop(max(0.0, deadline_s - time.monotonic()))
 
-    def note_drained(self) -> None:
-        """A reader was told the end; the first one reports the task as finished."""
-        if not self._closed and self._drained.acquire(blocking=False):
-            self._on_drained()
+    def begin_stream(self) -> None:
+        """A reader begins to take frames."""
+        with self._lock:
+            self._streams += 1
+
+    def end_stream(self, unconfirmed: Iterable[Frame], *, came_to_end: bool) -> None:
+        """A reader's stream is over; frames that it did not confirm go to whoever comes next.
+
+        Reports the task as finished when this was the last that it waited for.
+        """
+        with self._lock:
+            if not self._closed:
+                self.frames.put_back(unconfirmed)
+            self._streams -= 1
+            self._came_to_end = self._came_to_end or came_to_end
+            pending = self._streams or self.frames.has_returned() or not self._came_to_end
+            if pending or self._closed or self._drained:
+                return
+            self._drained = True
+        self._on_drained()
 
     def _run(self, _stop: threading.Event) -> None:
         failure: Exception | None = None
         try:
-            for batch in self._pipeline.run_whole(self._epoch, self.is_closed):
-                span = RowSpan(NO_WINDOW, 0, 0, batch.num_rows)
+            row = 0
+            for batch in self._pipeline.run_whole(self._epoch, self.is_closed, self._share):
+                span = RowSpan(NO_WINDOW, 0, row, row + batch.num_rows)
+                row = span.end_row
                 self.frames.put(Element(batch, (span,)), divisible=False)
         except Exception as error:
             failure = error

@@ -6,6 +6,7 @@ Invariant: `stop` is bounded and idempotent, frees the port, and leaves no threa
 from __future__ import annotations
 
 import logging
+import re
 import threading
 
 from dataservice.config import WorkerConfig
@@ -20,16 +21,17 @@ from dataservice.worker.service import WorkerService
 
 logger = logging.getLogger(__name__)
 
-_PORT_PLACEHOLDER = "%port%"
+_PORT_PLACEHOLDER = re.compile(r"%(?:dts_)?port(?:_\w+)?%")
 _JOIN_POLL_S = 0.5
 
 
 class WorkerServer:
     """Runs pipelines for readers. Also a context manager.
 
-    Starting waits for the dispatcher, at most `dispatcher_timeout_ms`. A worker that the
-    dispatcher forgot registers again; one whose dispatcher stays away that long stops, and `join`
-    raises the reason.
+    Starting waits for the dispatcher, at most `dispatcher_timeout_ms`, and fails with
+    FailedPreconditionError when its list of workers has no place for the worker's address. A
+    worker that the dispatcher forgot registers again; one whose dispatcher stays away that long
+    stops, and `join` raises the reason.
     """
 
     def __init__(self, config: WorkerConfig, start: bool = True) -> None:
@@ -142,4 +144,4 @@ def _announced(config: WorkerConfig, port: int) -> str:
     given = config.data_transfer_address or config.worker_address
     if given is None:
         return format_address(config.host, port)
-    return given.replace(_PORT_PLACEHOLDER, str(port))
+    return _PORT_PLACEHOLDER.sub(str(port), given)

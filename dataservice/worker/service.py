@@ -10,15 +10,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from dataservice.config import WorkerConfig
+from dataservice.dataset.static_sharding import Share
 from dataservice.errors import (
     CancelledError,
     DataServiceError,
+    FailedPreconditionError,
     InvalidArgumentError,
     UnavailableError,
     UserFunctionError,
@@ -28,7 +30,7 @@ from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire.elements import END, KEEPALIVE, FrameKind, unpack
 from dataservice.worker.control import DispatcherLink, StreamLeases
 from dataservice.worker.leases import LeaseFeed
-from dataservice.worker.producer import FrameBuffer, TaskProducer, WindowProducer
+from dataservice.worker.producer import Frame, FrameBuffer, TaskProducer, WindowProducer
 from dataservice.worker.task import Pipeline
 
 logger = logging.getLogger(__name__)
@@ -53,6 +55,7 @@ class WorkerService:
 
     def __init__(self, config: WorkerConfig, link: DispatcherLink, address: str) -> None:
         self.worker_id = ""
+        self._place = (0, 0)
         self.address = address
         self._config = config
         self._link = link
@@ -65,10 +68,14 @@ class WorkerService:
 
     # Membership
 
-    def rejoin(self, worker_id: str) -> None:
-        """Takes a new identity; what was leased or begun under the old one is given up."""
+    def rejoin(self, worker_id: str, place: tuple[int, int] = (0, 0)) -> None:
+        """Takes a new identity; what was leased or begun under the old one is given up.
+
+        `place`: the index on the dispatcher's list of workers and the length of the list.
+        """
         with self._lock:
             self.worker_id = worker_id
+            self._place = place
             producers = self._forget(set(self._iterations()))
         for producer in producers:
             producer.close()
@@ -125,11 +132,11 @@ class WorkerService:
     def stream(self, command: dict[str, Any], channel: Channel) -> None:
         """Sends a reader its elements until the end; runs on the stream's own thread."""
         try:
-            if ShardingPolicy(command["policy"]) is ShardingPolicy.OFF:
-                self._stream_task(command, channel)
-            else:
+            if ShardingPolicy(command["policy"]) is ShardingPolicy.DYNAMIC:
                 self._stream_windows(command, channel)
-            _await_close(channel)
+                _await_close(channel)
+            else:
+                self._stream_task(command, channel)
         except UserFunctionError as error:
             error.worker = error.worker or self.address
             raise
@@ -182,8 +189,15 @@ class WorkerService:
 
     def _stream_task(self, command: dict[str, Any], channel: Channel) -> None:
         producer = self._shared_task(command)
-        _pump(producer.frames, channel, int(command["credit"]))
-        producer.note_drained()
+        unconfirmed: deque[Frame] = deque()
+        came_to_end = False
+        producer.begin_stream()
+        try:
+            _pump(producer.frames, channel, int(command["credit"]), unconfirmed)
+            _await_confirmation(channel, unconfirmed)
+            came_to_end = True
+        finally:
+            producer.end_stream(unconfirmed, came_to_end=came_to_end)
 
     def _shared_task(self, command: dict[str, Any]) -> TaskProducer:
         pipeline = self._pipeline(command["dataset"])
@@ -198,10 +212,24 @@ class WorkerService:
                     buffer_bytes=self._config.buffer_bytes,
                     name=f"task {iteration}",
                     on_drained=lambda: self._finish_task(worker_id, iteration),
+                    share=self._share(command),
                 )
                 self._tasks[iteration] = producer
                 producer.start()
             return producer
+
+    def _share(self, command: dict[str, Any]) -> Share | None:
+        """The static share that this worker has of an iteration."""
+        policy = ShardingPolicy(command["policy"])
+        if not policy.is_static:
+            return None
+        index, places = self._place
+        if int(command["shards"]) != places:
+            raise FailedPreconditionError(
+                f"the iteration is divided by {command['shards']}, and the list of workers has "
+                f"{places} places; start a new iteration"
+            )
+        return Share(policy, index, places, str(command["listing"]))
 
     def _finish_task(self, worker_id: str, iteration: str) -> None:
         try:
@@ -236,21 +264,29 @@ class WorkerService:
         return pipeline
 
 
-def _pump(frames: FrameBuffer, channel: Channel, credit: int) -> None:
+def _pump(
+    frames: FrameBuffer, channel: Channel, credit: int, unconfirmed: deque[Frame] | None = None
+) -> None:
     """Sends frames as they come, a sign of life when none does, and the end.
 
     Never more frames than the reader gave credit for, so that a reader that stalls leaves the
-    rest of the rows to others.
+    rest of the rows to others. `unconfirmed` gets the frames that were sent, until new credit
+    says that they arrived.
     """
     while True:
         while credit <= 0:
-            credit += _more_credit(channel)
+            more = _more_credit(channel)
+            credit += more
+            if unconfirmed is not None:
+                _confirm(unconfirmed, more)
         try:
             frame = frames.get(KEEPALIVE_S)
         except CancelledError:
             channel.send(END)
             return
         if frame is not None:
+            if unconfirmed is not None:
+                unconfirmed.append(frame)
             channel.send(frame.header, frame.body)
             credit -= 1
         elif channel.cancelled():
@@ -267,6 +303,17 @@ def _more_credit(channel: Channel) -> int:
     if header.kind is not FrameKind.CREDIT or not header.rows:
         raise InvalidArgumentError(f"a reader sent a frame of kind {header.kind.name}")
     return header.rows
+
+
+def _confirm(unconfirmed: deque[Frame], count: int) -> None:
+    for _ in range(min(count, len(unconfirmed))):
+        unconfirmed.popleft()
+
+
+def _await_confirmation(channel: Channel, unconfirmed: deque[Frame]) -> None:
+    """Until the reader says that it has the end, and by credit which frames arrived before."""
+    while (message := channel.recv()) is not None:
+        _confirm(unconfirmed, unpack(message.header).rows)
 
 
 def _await_close(channel: Channel) -> None:

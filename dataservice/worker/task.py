@@ -15,6 +15,7 @@ import pyarrow as pa
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import decode_plan
 from dataservice.dataset.splits import Linear, linearise, open_window, transform_batch
+from dataservice.dataset.static_sharding import Share, share_of
 from dataservice.dataset.stream import RunContext
 from dataservice.runtime.frames import Compression
 from dataservice.worker.leases import Lease
@@ -84,9 +85,14 @@ class Pipeline:
 
         return finish
 
-    def run_whole(self, epoch: int, cancelled: Cancelled) -> Iterator[pa.RecordBatch]:
-        """Record batches of the whole plan."""
-        with optimise(self._node).open(self._context(epoch, cancelled)) as stream:
+    def run_whole(
+        self, epoch: int, cancelled: Cancelled, share: Share | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Elements of the whole plan, or of a static share of it; rows come in chunks."""
+        node = optimise(self._node)
+        if share is not None:
+            node = share_of(node, share)
+        with node.open(self._context(epoch, cancelled)) as stream:
             yield from stream
 
     def _context(self, epoch: int, cancelled: Cancelled) -> RunContext:

@@ -26,7 +26,6 @@ from dataservice.errors import (
     NotFoundError,
     UnauthenticatedError,
     UnavailableError,
-    UnimplementedError,
 )
 from dataservice.runtime.auth import resolve_token
 from dataservice.runtime.process import spawn_module
@@ -253,11 +252,11 @@ def test_missing_files_are_the_readers_error(
             open_range(client, dataset_id)
 
 
-def test_policies_that_are_not_offered_are_named(server: DispatchServer) -> None:
+def test_static_policies_without_a_list_say_what_to_set(server: DispatchServer) -> None:
     with client_of(server.target) as client:
         dataset_id = register(client, Dataset.range(3))
         request = pb.OpenIterationRequest(dataset_id=dataset_id, policy=3)
-        with pytest.raises(UnimplementedError, match=r"ShardingPolicy\.DATA is not implemented"):
+        with pytest.raises(NotFoundError, match=r"ShardingPolicy\.DATA.*worker_addresses"):
             client.call("OpenIteration", request)
 
 

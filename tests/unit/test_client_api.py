@@ -49,8 +49,6 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"processing_mode": ds.ShardingPolicy.FILE}, r"FILE.*DYNAMIC"),
-        ({"processing_mode": ds.ShardingPolicy.HINT}, "HINT"),
         ({"consumer_index": 0, "num_consumers": 2}, "coordinated reads"),
         ({"cross_trainer_cache": object()}, "cross_trainer_cache"),
         ({"ordered": True}, "ordered=True"),

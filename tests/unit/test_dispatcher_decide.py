@@ -13,6 +13,7 @@ from dataservice.dispatcher.requests import (
     Decision,
     LeaseAnswer,
     LeaseWindows,
+    OpenAnswer,
     OpenIteration,
     RegisterDataset,
     RegisterWorker,
@@ -24,7 +25,6 @@ from dataservice.errors import (
     InvalidArgumentError,
     NotFoundError,
     UnavailableError,
-    UnimplementedError,
 )
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
@@ -165,12 +165,6 @@ def test_a_restarted_worker_keeps_an_iteration_alive() -> None:
 # Jobs and iterations
 
 
-@pytest.mark.parametrize("policy", [2, 3, 4, 5])
-def test_policies_that_are_not_offered_say_what_to_use(policy: int) -> None:
-    with pytest.raises(UnimplementedError, match=r"ShardingPolicy\.DYNAMIC"):
-        decide.check_policy(policy)
-
-
 def test_unknown_policies_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="9"):
         decide.check_policy(9)
@@ -195,7 +189,7 @@ def test_readers_of_a_name_share_an_iteration() -> None:
     second = replace(OPEN, reader_id="r2", job_id="j2", iteration_id="i2")
     assert decide.dataset_to_plan(state, second) is None
     answer = commit(state, decide.open_iteration(state, second, None))
-    assert answer == ("j1", "i1", "1000")
+    assert answer == OpenAnswer("j1", "i1", "1000")
     assert set(state.iterations["i1"].readers) == {"r1", "r2"}
 
 
@@ -203,7 +197,7 @@ def test_a_repeated_open_joins_once() -> None:
     state = cluster()
     again = decide.open_iteration(state, replace(OPEN, job_id="j2", iteration_id="i2"), None)
     assert again.events == ()
-    assert again.reply == ("j1", "i1", "1000")
+    assert again.reply == OpenAnswer("j1", "i1", "1000")
 
 
 def test_a_repeated_anonymous_open_joins_its_own_job() -> None:
@@ -211,7 +205,7 @@ def test_a_repeated_anonymous_open_joins_its_own_job() -> None:
     anonymous = replace(OPEN, job_name=None, reader_id="r2", job_id="j2", iteration_id="i2")
     commit(state, decide.open_iteration(state, anonymous, plan_of(1)))
     again = decide.open_iteration(state, replace(anonymous, job_id="j3", iteration_id="i3"), None)
-    assert again == Decision((), ("j2", "i2", "1000"))
+    assert again == Decision((), OpenAnswer("j2", "i2", "1000"))
 
 
 @pytest.mark.parametrize(
@@ -235,7 +229,7 @@ def test_trainers_that_each_register_the_dataset_share_a_job() -> None:
     commit(state, decide.register_dataset(state, DATASET))
     request = replace(OPEN, dataset_id="1001", reader_id="r2")
     answer = commit(state, decide.open_iteration(state, request, None))
-    assert answer == ("j1", "i1", "1000"), "the reader learns which dataset the job reads"
+    assert answer == OpenAnswer("j1", "i1", "1000"), "the reader learns which dataset the job reads"
     later = replace(request, repetition=1, reader_id="r3")
     dataset = decide.dataset_to_plan(state, later)
     assert dataset is not None
@@ -281,7 +275,7 @@ def test_only_unread_iterations_are_collected() -> None:
     commit(state, decide.collect_iteration(state, "i1"))
     assert state.iterations == {}
     fresh = replace(OPEN, policy=ShardingPolicy.OFF, reader_id="r2", iteration_id="i2")
-    assert decide.open_iteration(state, fresh, None).reply == ("j1", "i2", "1000")
+    assert decide.open_iteration(state, fresh, None).reply == OpenAnswer("j1", "i2", "1000")
 
 
 def test_a_job_deleted_while_it_was_planned_is_tried_again() -> None:

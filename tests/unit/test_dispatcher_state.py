@@ -114,6 +114,9 @@ def test_every_fact_survives_the_journal() -> None:
         ev.ReaderReleased(reader_id="r"),
         ev.WindowsFenced(iteration_id="i", windows=(3, 4)),
         ev.TaskFinished(iteration_id="i", worker_id="w"),
+        ev.WorkerListSet(addresses=("a:%port%", "b")),
+        ev.PlaceBound(index=1, address="b:1"),
+        ev.ShardFinished(iteration_id="i", index=1),
         *facts_of(replayed(SCRIPT)),
     )
     assert {type(event) for event in (*SCRIPT, *rest)} == set(ev.FACTS.values())

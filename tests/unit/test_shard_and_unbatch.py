@@ -42,7 +42,7 @@ def test_shards_of_batches() -> None:
         ((0, 0), "shard num_shards must be a positive integer, got 0"),
         ((2, 2), "index must be below num_shards, got index=2 of 2"),
         ((2, -3), "shard index must be a non-negative integer, got -3"),
-        ((SHARD_HINT, 0), "for both num_shards and index or for neither"),
+        ((5, SHARD_HINT), "shard index must be a non-negative integer, got -1"),
         ((2.0, 0), r"positive integer, got 2\.0"),
     ],
 )
@@ -51,8 +51,10 @@ def test_bad_shards(arguments: Any, message: str) -> None:
         numbers(3).shard(*arguments)
 
 
-def test_a_hint_is_for_services() -> None:
-    dataset = numbers(4).shard(SHARD_HINT, SHARD_HINT)
+@pytest.mark.parametrize("index", [SHARD_HINT, 0, 7, None])
+def test_a_hint_is_for_services(index: Any) -> None:
+    dataset = numbers(4).shard(SHARD_HINT, index)
+    assert dataset.cardinality() == UNKNOWN_CARDINALITY
     assert decode_plan(encode_plan(dataset.node)).kind == "shard"
     with pytest.raises(FailedPreconditionError, match=r"ShardingPolicy\.HINT"):
         run(dataset)

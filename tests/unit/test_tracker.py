@@ -152,11 +152,13 @@ def test_a_fence_for_a_window_never_seen_is_released_where_its_lease_began() -> 
     assert tracker.releases() == (RowMark(5, 2, 40, False),)
 
 
-def test_rows_without_a_window_always_pass() -> None:
+def test_rows_without_a_window_pass_once_from_each_worker() -> None:
     tracker = Tracker()
-    shared = RowSpan(NO_WINDOW, 0, 0, 8)
-    assert tracker.receive("a", [shared]).slices == ((0, 8),)
-    assert tracker.receive("a", [shared]).slices == ((0, 8),)
+    for worker in ("a", "b"):
+        for first in (0, 8, 16):
+            shared = RowSpan(NO_WINDOW, 0, first, first + 8)
+            assert tracker.receive(worker, [shared]).slices == ((0, 8),)
+    assert tracker.receive("a", [RowSpan(NO_WINDOW, 0, 8, 16)]).slices == ()
     assert tracker.marks() == ()
 
 

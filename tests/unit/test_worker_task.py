@@ -235,6 +235,27 @@ def test_a_task_runs_the_whole_plan_once_and_reports_its_end_once() -> None:
     elements = list(frames_of(task.frames))
     assert [ids for ids, _ in elements] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert {span.window for _, spans in elements for span in spans} == {NO_WINDOW}
-    task.note_drained()
-    task.note_drained()
+    assert [span.end_row for _, spans in elements for span in spans] == [4, 8]
+    for _ in range(2):
+        task.begin_stream()
+        task.end_stream((), came_to_end=True)
+    assert ends == ["drained"]
+
+
+def test_a_task_is_drained_once_no_stream_holds_frames_that_may_be_lost() -> None:
+    ends: list[str] = []
+    task = task_of(ds.Dataset.range(10).batch(4), lambda: ends.append("drained"))
+    task.start()
+    task.begin_stream()
+    task.begin_stream()
+    first, second = task.frames.get(TIMEOUT_S), task.frames.get(TIMEOUT_S)
+    assert first is not None
+    assert second is not None
+    task.end_stream((), came_to_end=True)
+    assert ends == [], "another stream may still lose its frames"
+    task.end_stream([first, second], came_to_end=False)
+    assert ends == [], "they wait for the next stream"
+    task.begin_stream()
+    assert [task.frames.get(TIMEOUT_S), task.frames.get(TIMEOUT_S)] == [first, second]
+    task.end_stream((), came_to_end=True)
     assert ends == ["drained"]

@@ -1,0 +1,48 @@
+"""Which workers of a fixed list a reader misses, and for how long it puts up with that.
+
+Pure: the caller brings the time. Invariant: a share that is missing is never left out; either its
+worker comes in time, or the reader fails with the worker's place and address.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from dataservice.errors import DeadlineExceededError
+
+logger = logging.getLogger(__name__)
+
+_REMIND_S = 10.0
+
+
+class Attendance:
+    """Waits up to `patience_s` for each missing worker."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._since_s: dict[str, float] = {}
+        self._reminded_s = float("-inf")
+
+    def note(self, missing: Iterable[str], now_s: float) -> DeadlineExceededError | None:
+        """Takes in who is missing now; the error to fail with once that lasted too long."""
+        known = self._since_s
+        self._since_s = {worker: known.get(worker, now_s) for worker in missing}
+        if not self._since_s:
+            return None
+        if self._since_s.keys() - known.keys() or now_s - self._reminded_s >= _REMIND_S:
+            self._reminded_s = now_s
+            logger.warning(
+                "waiting for %s; the elements of a static share come from its own worker only",
+                ", ".join(self._since_s),
+            )
+        late = [w for w, since_s in self._since_s.items() if now_s - since_s >= self._patience_s]
+        return self._error(late) if late else None
+
+    def _error(self, late: list[str]) -> DeadlineExceededError:
+        return DeadlineExceededError(
+            f"{', '.join(late)} has been missing for {self._patience_s:g} s, and no other worker "
+            "has its share of the data; start a worker at that address (worker_address, --port), "
+            "give distribute() a larger timeout_s to wait longer, or use ShardingPolicy.DYNAMIC, "
+            "which needs no certain worker"
+        )

@@ -1,0 +1,69 @@
+"""The fixed list of workers: which place of it an address takes.
+
+Pure text matching, after tf.data service: a place names an exact address, or a host whose port is
+left out or stands as `%port%` or `%port_name%`; the first free place that matches is bound to the
+address that came. Invariant: a bound place belongs to that address alone, so the index of a worker
+is the same after each of its restarts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from dataservice.errors import FailedPreconditionError
+
+_SCHEME: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
+_PORT: Final = re.compile(r":(\w+|%port(?:_\w+)?%)$")
+_OPEN_PORT: Final = re.compile(r"^%port(?:_\w+)?%$")
+
+
+def find_place(places: Sequence[str], bound: Mapping[int, str], address: str) -> int:
+    """The index that `address` has or may take; FailedPreconditionError when there is none."""
+    for index, taken in bound.items():
+        if taken == address:
+            return index
+    for index, place in enumerate(places):
+        if index not in bound and place_matches(place, address):
+            return index
+    described = "; ".join(describe_place(places, bound, index) for index in range(len(places)))
+    raise FailedPreconditionError(
+        f"The worker's address {address} is not configured, or other workers are already running "
+        f"at the configured host. The dispatcher's worker_addresses: {described}. Set the worker's "
+        "worker_address to one that matches; a restarted worker must come back on the port that "
+        "its place is bound to"
+    )
+
+
+def place_matches(place: str, address: str) -> bool:
+    """Whether a worker at `address` may take a place that is configured as `place`."""
+    if place == address:
+        return True
+    host, port = _split(place)
+    if port and _OPEN_PORT.match(port) is None:
+        return (host, port) == _split(address)
+    return host == _split(address)[0]
+
+
+def describe_place(places: Sequence[str], bound: Mapping[int, str], index: int) -> str:
+    """A place for messages: its number, what was configured, and the address it is bound to."""
+    binding = bound.get(index)
+    known = "" if binding in (None, places[index]) else f" (bound to {binding})"
+    return f"worker {index} of {len(places)} at {places[index]}{known}"
+
+
+def _split(address: str) -> tuple[str, str]:
+    """Host without brackets, and port or ""; an IPv6 host without brackets has no port."""
+    text = _SCHEME.sub("", address)
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        return host, rest.removeprefix(":")
+    port = _PORT.search(text)
+    if port is None or _is_bare_ipv6(text):
+        return text, ""
+    return text[: port.start()], port[1]
+
+
+def _is_bare_ipv6(text: str) -> bool:
+    return text.count(":") > 1 and re.fullmatch(r"[0-9A-Fa-f:.]+(%\w+)?", text) is not None

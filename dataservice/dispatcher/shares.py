@@ -1,0 +1,89 @@
+"""Decisions about static shares: the fixed worker list, whose share is whose, who is missing.
+
+Pure, like `decide`. Rules: a place of the list is bound to the first address that fits and stays
+bound; a share is due until its readers have all of it, so it is neither given to another worker nor
+left out because its worker is away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.requests import Decision, WorkerPlace
+from dataservice.dispatcher.roster import describe_place, find_place
+from dataservice.dispatcher.state import DispatcherState, Iteration, Worker
+from dataservice.errors import FailedPreconditionError, NotFoundError
+from dataservice.vocabulary import ShardingPolicy, WorkerId
+
+
+def set_worker_list(state: DispatcherState, addresses: Sequence[str]) -> Decision:
+    """Takes the configured list; a new one only when no iteration is divided by the old one.
+
+    Workers register anew under a new list.
+    """
+    if tuple(addresses) == state.worker_list:
+        return Decision(())
+    for iteration in state.iterations.values():
+        if iteration.shards and not iteration.finished:
+            raise FailedPreconditionError(
+                f"worker_addresses changed from {list(state.worker_list)} to {list(addresses)} "
+                f"while {iteration.iteration_id} is divided by the old list; start the dispatcher "
+                "with the old list and delete that job, or with an empty work_dir"
+            )
+    lost = [ev.WorkerLost(worker_id=worker_id) for worker_id in state.workers]
+    return Decision((*lost, ev.WorkerListSet(addresses=tuple(addresses))))
+
+
+def bind_place(state: DispatcherState, address: str) -> list[ev.Event]:
+    """The fact that a place is bound now, if there is a list and it was not.
+
+    FailedPreconditionError for an address that the list has no place for.
+    """
+    if not state.worker_list:
+        return []
+    index = find_place(state.worker_list, state.bound, address)
+    return [] if index in state.bound else [ev.PlaceBound(index=index, address=address)]
+
+
+def place_of(state: DispatcherState, worker_id: WorkerId) -> WorkerPlace:
+    """Where a registered worker is on the list."""
+    index = state.place_of(worker_id)
+    return WorkerPlace(0, 0) if index is None else WorkerPlace(index, len(state.worker_list))
+
+
+def check_list(state: DispatcherState, policy: ShardingPolicy) -> None:
+    """NotFoundError for a static policy without a worker list."""
+    if policy.is_static and not state.worker_list:
+        workers = ", ".join(sorted(state.worker_by_address)) or "none yet"
+        raise NotFoundError(
+            f"Failed to shard the dataset: ShardingPolicy.{policy.name} divides it by a fixed list "
+            f"of workers, and no worker is in the workers list, which is empty (registered "
+            f"workers: {workers}); set DispatcherConfig.worker_addresses "
+            "(--worker-addresses), or use ShardingPolicy.DYNAMIC"
+        )
+
+
+def members(state: DispatcherState, iteration: Iteration) -> list[Worker]:
+    """The workers that readers should have streams to."""
+    if not iteration.shards:
+        return list(state.workers.values())
+    due = (state.worker_at(index) for index, done in enumerate(iteration.shards) if not done)
+    return [worker for worker in due if worker is not None]
+
+
+def missing(state: DispatcherState, iteration: Iteration) -> tuple[str, ...]:
+    """Descriptions of the places whose shards are due and whose workers are not there."""
+    return tuple(
+        describe_place(state.worker_list, state.bound, index)
+        for index, done in enumerate(iteration.shards)
+        if not done and state.worker_at(index) is None
+    )
+
+
+def finish_shard(state: DispatcherState, worker_id: WorkerId, iteration: Iteration) -> Decision:
+    """Readers have all that a worker had for them; repeats and late reports change nothing."""
+    index = state.place_of(worker_id)
+    if index is None or iteration.shards[index]:
+        return Decision(())
+    return Decision((ev.ShardFinished(iteration_id=iteration.iteration_id, index=index),))

@@ -1,0 +1,290 @@
+"""Static sharding through real servers: worker lists, shares, missing and restarted workers."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import dataservice as ds
+from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from dataservice.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+)
+from tests.integration.service_cluster import (
+    LocalService,
+    local_service,
+    read_ids,
+    wait_until,
+    write_numbers,
+)
+
+FILE, DATA = ds.ShardingPolicy.FILE, ds.ShardingPolicy.DATA
+FILE_OR_DATA, HINT = ds.ShardingPolicy.FILE_OR_DATA, ds.ShardingPolicy.HINT
+LIST = ("127.0.0.1:%port%",) * 3
+
+
+@contextmanager
+def listed(
+    *, workers: int = 3, addresses: tuple[str, ...] = LIST, **settings: object
+) -> Iterator[LocalService]:
+    """A dispatcher with a list of workers, and some of them."""
+    config = ds.DispatcherConfig(worker_addresses=addresses, **settings)
+    with local_service(workers=workers, config=config) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[LocalService]:
+    with listed() as running:
+        yield running
+
+
+def lost_quickly() -> dict[str, object]:
+    return {"worker_timeout_ms": 500}
+
+
+@pytest.mark.parametrize("files", [3, 7])
+@pytest.mark.parametrize("policy", [FILE, FILE_OR_DATA])
+def test_every_row_of_the_files_comes_once(
+    service: LocalService, tmp_path: pathlib.Path, policy: ds.ShardingPolicy, files: int
+) -> None:
+    paths = write_numbers(tmp_path, files=files, rows_per_file=500)
+    dataset = ds.Dataset.from_parquet(paths).shuffle(100, seed=1).batch(64)
+    remote = dataset.distribute(policy, service.target)
+    for _ in range(2):
+        assert sorted(read_ids(remote)) == list(range(files * 500))
+
+
+def test_files_of_a_concatenation(service: LocalService, tmp_path: pathlib.Path) -> None:
+    folders = [tmp_path / name for name in ("a", "b")]
+    parts = []
+    for folder, files in zip(folders, (3, 4), strict=True):
+        folder.mkdir()
+        parts.append(ds.Dataset.from_parquet(write_numbers(folder, files=files, rows_per_file=100)))
+    remote = parts[0].concatenate(parts[1]).batch(10).distribute(FILE, service.target)
+    assert sorted(read_ids(remote)) == sorted([*range(300), *range(400)])
+
+
+@pytest.mark.parametrize("policy", [DATA, FILE_OR_DATA])
+def test_elements_are_dealt_out(service: LocalService, policy: ds.ShardingPolicy) -> None:
+    rows = ds.Dataset.range(1_000).distribute(policy, service.target)
+    assert sorted(read_ids(rows)) == list(range(1_000))
+    batches = ds.Dataset.range(100).batch(7).prefetch(2).distribute(policy, service.target)
+    got = sorted(batch.column("id").to_pylist() for batch in batches)
+    assert got == [list(range(i, min(i + 7, 100))) for i in range(0, 100, 7)]
+
+
+def test_hints_are_filled_in(service: LocalService) -> None:
+    dataset = ds.Dataset.range(100).shard(ds.SHARD_HINT, 0).batch(10)
+    assert sorted(read_ids(dataset.distribute(HINT, service.target))) == list(range(100))
+    whole = ds.Dataset.range(10).distribute(HINT, service.target)
+    assert sorted(read_ids(whole)) == sorted([*range(10)] * 3), "no hint: as written, three times"
+
+
+def test_readers_of_a_job_share_the_shares(service: LocalService) -> None:
+    dataset_id = ds.register_dataset(service.target, ds.Dataset.range(3_000).batch(10))
+    got: list[list[int]] = [[], []]
+
+    def read(number: int) -> None:
+        remote = ds.from_dataset_id(DATA, service.target, dataset_id, job_name="shared")
+        got[number] += read_ids(remote)
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30.0)
+    assert sorted(got[0] + got[1]) == list(range(3_000))
+
+
+def test_a_reader_that_stands_still_keeps_no_other_from_the_end(service: LocalService) -> None:
+    dataset_id = ds.register_dataset(service.target, ds.Dataset.range(6_000).batch(10))
+    remote = ds.from_dataset_id(
+        DATA, service.target, dataset_id, job_name="still", max_outstanding_requests=2
+    )
+    with iter(remote) as still:
+        first = next(still).column("id").to_pylist()
+        other = read_ids(ds.from_dataset_id(DATA, service.target, dataset_id, job_name="still"))
+        rest = [value for batch in still for value in batch.column("id").to_pylist()]
+    assert sorted(first + other + rest) == list(range(6_000))
+
+
+def test_errors_of_plans_come_before_reading(service: LocalService) -> None:
+    with pytest.raises(NotFoundError, match="Found an unshardable source dataset: range"):
+        ds.Dataset.range(5).distribute(FILE, service.target)
+    hinted = ds.Dataset.range(5).shard(ds.SHARD_HINT, 0)
+    for policy in (DATA, FILE_OR_DATA, ds.ShardingPolicy.OFF, ds.ShardingPolicy.DYNAMIC):
+        with pytest.raises(FailedPreconditionError, match=r"ShardingPolicy\.HINT"):
+            hinted.distribute(policy, service.target)
+    dataset_id = ds.register_dataset(service.target, hinted)
+    with pytest.raises(FailedPreconditionError, match=r"ShardingPolicy\.HINT"):
+        ds.from_dataset_id(DATA, service.target, dataset_id)
+
+
+@pytest.mark.parametrize("policy", [FILE, FILE_OR_DATA])
+def test_fewer_files_than_workers(
+    service: LocalService, tmp_path: pathlib.Path, policy: ds.ShardingPolicy
+) -> None:
+    paths = write_numbers(tmp_path, files=2, rows_per_file=10)
+    remote = ds.Dataset.from_parquet(paths).distribute(policy, service.target)
+    with pytest.raises(InvalidArgumentError, match="not enough for the required 3 shards/workers"):
+        iter(remote)
+
+
+def test_cardinality(service: LocalService) -> None:
+    finite, endless = ds.Dataset.range(10), ds.Dataset.range(10).repeat()
+    empty = ds.Dataset.range(0)
+    for policy in (DATA, FILE_OR_DATA, HINT):
+        assert finite.distribute(policy, service.target).cardinality() == UNKNOWN_CARDINALITY
+        expected = INFINITE_CARDINALITY if policy is DATA else UNKNOWN_CARDINALITY
+        assert endless.distribute(policy, service.target).cardinality() == expected
+        expected = UNKNOWN_CARDINALITY if policy is HINT else 0
+        assert empty.distribute(policy, service.target).cardinality() == expected
+
+
+def test_a_job_name_keeps_its_policy(service: LocalService) -> None:
+    dataset_id = ds.register_dataset(service.target, ds.Dataset.range(10))
+    read_ids(ds.from_dataset_id(DATA, service.target, dataset_id, job_name="policy"))
+    other = ds.from_dataset_id(HINT, service.target, dataset_id, job_name="policy")
+    with pytest.raises(InvalidArgumentError, match="existing DATA, got HINT"):
+        iter(other)
+
+
+# Lists of workers
+
+
+def test_without_a_list() -> None:
+    with local_service(workers=1) as unlisted:
+        remote = ds.Dataset.range(5).distribute(DATA, unlisted.target)
+        with pytest.raises(NotFoundError, match=r"in the workers list.*worker_addresses"):
+            iter(remote)
+
+
+def test_workers_that_are_not_on_the_list_do_not_start() -> None:
+    with listed(workers=1, addresses=("127.0.0.1:%port%", "elsewhere")) as service:
+        with pytest.raises(FailedPreconditionError, match=r"is not configured.*elsewhere"):
+            service.add_worker()
+        with pytest.raises(FailedPreconditionError, match="is not configured"):
+            service.add_worker(worker_address="127.0.0.1:worker")
+
+
+def test_addresses_with_placeholders() -> None:
+    places = ("localhost:%port_data%", "127.0.0.1")
+    with listed(workers=0, addresses=places) as service:
+        first = service.add_worker()
+        second = service.add_worker(worker_address="localhost:%port%")
+        assert second.address.startswith("localhost:")
+        assert not second.address.endswith("%")
+        assert read_ids(ds.Dataset.range(4).batch(2).distribute(DATA, service.target))
+        names = [worker["address"] for worker in status_of(service)["worker_list"]]
+        assert names == [second.address, first.address]
+
+
+def status_of(service: LocalService) -> dict[str, object]:
+    from dataservice.client.connection import Connection
+    from dataservice.vocabulary import parse_target
+
+    with Connection(parse_target(service.target)) as connection:
+        return connection.status()
+
+
+def test_a_worker_that_comes_late_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    with listed(workers=2) as service:
+        remote = ds.Dataset.range(90).distribute(DATA, service.target)
+        with caplog.at_level(logging.WARNING), iter(remote) as iterator:
+            got: list[int] = []
+            reading = threading.Thread(
+                target=lambda: got.extend(
+                    value for batch in iterator for value in batch.column("id").to_pylist()
+                )
+            )
+            reading.start()
+            wait_until(lambda: "waiting for worker 2 of 3" in caplog.text, "the message")
+            assert reading.is_alive()
+            service.add_worker()
+            reading.join(20.0)
+        assert sorted(got) == list(range(90))
+
+
+def test_a_worker_that_never_comes_is_an_error_at_the_deadline() -> None:
+    with listed(workers=2) as service:
+        remote = ds.Dataset.range(90).distribute(DATA, service.target, timeout_s=0.5)
+        with pytest.raises(DeadlineExceededError, match=r"worker 2 of 3 at 127\.0\.0\.1:%port%"):
+            read_ids(remote)
+
+
+def test_also_when_the_others_never_end() -> None:
+    with listed(workers=2) as service:
+        endless = ds.Dataset.range(90).repeat().batch(10)
+        remote = endless.distribute(DATA, service.target, timeout_s=0.5)
+        with pytest.raises(DeadlineExceededError, match="worker 2 of 3"):
+            read_ids(remote)
+
+
+def test_a_worker_that_is_lost_for_good_is_an_error_at_the_deadline() -> None:
+    with listed(**lost_quickly()) as service:
+        endless = ds.Dataset.range(90).repeat().batch(10)
+        with iter(endless.distribute(DATA, service.target, timeout_s=0.5)) as iterator:
+            next(iterator)
+            address = service.workers[1].address
+            service.workers[1].stop()
+            with pytest.raises(DeadlineExceededError, match=f"bound to {address}"):
+                for _ in iterator:
+                    pass
+
+
+def test_a_restarted_worker_begins_its_share_again() -> None:
+    """Every row comes; those of the share that was under way may come twice."""
+    dataset = ds.Dataset.range(3_000).batch(10)
+    with listed(**lost_quickly()) as service:
+        remote = dataset.distribute(DATA, service.target, max_outstanding_requests=2)
+        with iter(remote) as iterator:
+            got = next(iterator).column("id").to_pylist()
+            stopped = service.workers[0]
+            stopped.stop()
+            with pytest.raises(FailedPreconditionError, match="bound to"):
+                service.add_worker()
+            service.add_worker(port=int(stopped.address.rpartition(":")[2]))
+            got += [value for batch in iterator for value in batch.column("id").to_pylist()]
+    assert sorted(set(got)) == list(range(3_000))
+    again = {value for value, count in Counter(got).items() if count > 1}
+    assert {value // 10 % 3 for value in again} <= {0}, "other shares are not touched"
+
+
+def test_places_and_shares_survive_a_restart_of_the_dispatcher(tmp_path: pathlib.Path) -> None:
+    def config(port: int) -> ds.DispatcherConfig:
+        return ds.DispatcherConfig(
+            port=port, worker_addresses=LIST, work_dir=tmp_path, fault_tolerant_mode=True
+        )
+
+    with local_service(workers=3, config=config(0)) as service:
+        before = status_of(service)["worker_list"]
+        remote = ds.Dataset.range(3_000).batch(10).distribute(DATA, service.target)
+        with iter(remote) as iterator:
+            got = next(iterator).column("id").to_pylist()
+            service.dispatcher.stop()
+            port = int(service.target.rpartition(":")[2])
+            with ds.DispatchServer(config(port)):
+                got += [value for batch in iterator for value in batch.column("id").to_pylist()]
+                assert status_of(service)["worker_list"] == before
+        assert sorted(got) == list(range(3_000))
+
+
+def test_another_list_waits_until_old_divisions_are_over(tmp_path: pathlib.Path) -> None:
+    settings = {"work_dir": tmp_path, "fault_tolerant_mode": True}
+    with listed(workers=2, **settings) as service:
+        dataset = ds.Dataset.range(9).distribute(DATA, service.target, job_name="open")
+        iterator = iter(dataset)
+        service.dispatcher.stop()
+        with pytest.raises(FailedPreconditionError, match="worker_addresses changed"):
+            ds.DispatchServer(ds.DispatcherConfig(worker_addresses=LIST[:2], **settings))
+        iterator.close()

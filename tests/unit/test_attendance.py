@@ -1,0 +1,41 @@
+"""How long a reader waits for workers of a fixed list, and what it says meanwhile."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from dataservice.client.attendance import Attendance
+from dataservice.errors import DeadlineExceededError
+
+
+def test_who_is_missing_is_named_once_and_then_now_and_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    attendance = Attendance(60.0)
+    with caplog.at_level(logging.WARNING):
+        for now_s in (0.0, 1.0, 2.0, 10.0, 11.0):
+            assert attendance.note(["worker 0 of 2 at a"], now_s) is None
+    assert [record.getMessage().split(";")[0] for record in caplog.records] == [
+        "waiting for worker 0 of 2 at a",
+        "waiting for worker 0 of 2 at a",
+    ]
+
+
+def test_patience_counts_from_the_moment_of_each() -> None:
+    attendance = Attendance(5.0)
+    assert attendance.note(["a"], 0.0) is None
+    assert attendance.note(["a", "b"], 4.9) is None
+    error = attendance.note(["a", "b"], 5.0)
+    assert isinstance(error, DeadlineExceededError)
+    assert str(error).startswith("a has been missing for 5 s")
+
+
+def test_who_came_back_begins_anew() -> None:
+    attendance = Attendance(5.0)
+    assert attendance.note(["a"], 0.0) is None
+    assert attendance.note([], 4.0) is None
+    assert attendance.note(["a"], 6.0) is None
+    assert attendance.note(["a"], 10.9) is None
+    assert attendance.note(["a"], 11.0) is not None

@@ -1,0 +1,72 @@
+"""Which place of a worker list an address takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from dataservice.dispatcher.roster import describe_place, find_place, place_matches
+from dataservice.errors import FailedPreconditionError
+
+
+@pytest.mark.parametrize(
+    ("place", "address"),
+    [
+        ("a:1", "a:1"),
+        ("a", "a:1"),
+        ("a:%port%", "a:1"),
+        ("a:%port_grpc%", "a:1"),
+        ("a:worker", "a:worker"),
+        ("a:%port%", "a:worker"),
+        ("grpc://a:%port%", "a:1"),
+        ("a", "grpc://a:1"),
+        ("grpc://a:1", "a:1"),
+        ("[::1]", "[::1]:7"),
+        ("[::1]:%port%", "[::1]:7"),
+        ("[::1]:7", "[::1]:7"),
+        ("2001:db8::1", "[2001:db8::1]:7"),
+        ("/cell/job:0/task", "/cell/job:0/task:12"),
+        ("/cell/job:0/task:%port%", "/cell/job:0/task:12"),
+    ],
+)
+def test_places_that_match(place: str, address: str) -> None:
+    assert place_matches(place, address)
+
+
+@pytest.mark.parametrize(
+    ("place", "address"),
+    [
+        ("a:1", "a:2"),
+        ("a:1", "b:1"),
+        ("a", "b:1"),
+        ("a:%port%", "b:1"),
+        ("a:worker", "a:1"),
+        ("a:port", "a:1"),
+        ("a:%port%", "aa:1"),
+        ("[::1]:7", "[::1]:8"),
+        ("[::1]", "[::2]:7"),
+    ],
+)
+def test_places_that_do_not_match(place: str, address: str) -> None:
+    assert not place_matches(place, address)
+
+
+def test_equal_hosts_fill_their_places_in_the_order_of_coming() -> None:
+    places = ("a", "a:%port%", "b", "a")
+    bound: dict[int, str] = {}
+    for address in ("a:30", "b:1", "a:10", "a:20"):
+        bound[find_place(places, bound, address)] = address
+    assert bound == {0: "a:30", 2: "b:1", 1: "a:10", 3: "a:20"}
+    assert find_place(places, bound, "a:10") == 1, "a bound address keeps its place"
+    with pytest.raises(FailedPreconditionError, match=r"a:40 is not configured.*bound to a:30"):
+        find_place(places, bound, "a:40")
+
+
+def test_a_bound_place_is_kept_for_its_address() -> None:
+    with pytest.raises(FailedPreconditionError, match="come back on the port"):
+        find_place(("a:%port%",), {0: "a:1"}, "a:2")
+
+
+def test_places_for_people() -> None:
+    assert describe_place(("a", "b:1"), {}, 0) == "worker 0 of 2 at a"
+    assert describe_place(("a", "b:1"), {0: "a:5"}, 0) == "worker 0 of 2 at a (bound to a:5)"
+    assert describe_place(("a", "b:1"), {1: "b:1"}, 1) == "worker 1 of 2 at b:1"
