@@ -38,7 +38,7 @@ def register(service: str) -> str:
 
 
 def check(outcome: dict[str, Any]) -> None:
-    assert outcome["steps"] == 100
+    assert outcome["steps"] == 300
     assert outcome["last_loss"] < 0.9 * outcome["first_loss"]
     assert 0.7 < outcome["auc"] <= 1.0
     assert (pathlib.Path(outcome["checkpoint"]) / "manifest.json").exists()

@@ -34,7 +34,7 @@ def train(
     schema = ps.FeatureSchema(dense=["price"], categorical={"page": ps.Category(64)}, label="label")
     with strategy.scope():
         model = ps.models.WideDeep(schema, dim=16, hidden=(64, 32))
-        optimizer = ps.optimizers.Adagrad(0.2)
+        optimizer = ps.optimizers.Adagrad(0.05)
         auc = ps.metrics.AUC()
 
     def dataset_fn(context: ps.InputContext) -> ds.Dataset:  # noqa: ARG001
@@ -50,7 +50,7 @@ def train(
         auc.update_state(batch["label"], model.predict_on_batch(batch))
         return float(loss)
 
-    losses = [coordinator.schedule(train_step, args=(iterator,)) for _ in range(100)]
+    losses = [coordinator.schedule(train_step, args=(iterator,)) for _ in range(300)]
     coordinator.join(timeout=120)
     path = ps.Checkpoint(model=model, optimizer=optimizer, data=iterator).save(directory)
     values = coordinator.fetch(losses)
