@@ -31,6 +31,8 @@ _HOMES = {
     # training
     "Checkpoint": "pstrain.checkpoint",
     "latest_checkpoint": "pstrain.checkpoint",
+    "CheckpointManager": "pstrain.checkpoint_manager",
+    "checkpoints_iterator": "pstrain.checkpoint_manager",
     "fit": "pstrain.training",
     "evaluate": "pstrain.evaluation",
     "predict": "pstrain.evaluation",
