@@ -17,7 +17,7 @@ from dataservice.client.reader import DEFAULT_BUFFERED_ELEMENTS
 from dataservice.client.source import ServiceSource
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.node import Node, walk
-from dataservice.dataset.plan import decode_plan, encode_plan, freeze_schemas
+from dataservice.dataset.plan import decode_plan, encode_plan, fingerprint, freeze_schemas
 from dataservice.dataset.splits import linearise
 from dataservice.dataset.static_sharding import check_policy
 from dataservice.errors import InvalidArgumentError, SchemaError, UnimplementedError
@@ -67,6 +67,7 @@ def register_dataset(
         cardinality=node.cardinality(),
         compression=_compression(compression),
         dataset_id=None if dataset_id is None else str(dataset_id),
+        fingerprint=fingerprint(node),
     )
     with Connection(target) as connection:
         return connection.register_dataset(request, timeout_s=timeout_s)
@@ -149,7 +150,8 @@ def distribute(
     """For `dataset.apply`: runs everything before it on the data service.
 
     Registers the dataset when applied. Arguments as for `from_dataset_id` and `register_dataset`;
-    readers that name the same job share it, whatever id their own registration got.
+    readers that name the same job share it, whatever id their own registration got. A job of that
+    name with another plan, policy or delivery is an InvalidArgumentError when reading begins.
     """
     target = parse_target(service)
     policy = _policy(processing_mode)

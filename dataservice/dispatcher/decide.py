@@ -63,6 +63,7 @@ def register_dataset(state: DispatcherState, request: RegisterDataset) -> Decisi
         schema=request.schema,
         cardinality=request.cardinality,
         compression=request.compression,
+        fingerprint=request.fingerprint,
     )
     return Decision((registered,), dataset_id)
 
@@ -222,7 +223,10 @@ def _job_differences(state: DispatcherState, job: Job, request: OpenIteration) -
     # Every trainer registers the dataset it distributes, so ids differ where data do not.
     if job.dataset_id != request.dataset_id:
         existing = state.datasets[job.dataset_id]
-        other = _structure_differences(existing, state.datasets[request.dataset_id])
+        requested = state.datasets[request.dataset_id]
+        other = _structure_differences(existing, requested)
+        if existing.fingerprint and requested.fingerprint not in ("", existing.fingerprint):
+            other.append("plan")
         if other:
             differences.append(f"dataset {job.dataset_id} has another {', '.join(other)}")
     return differences

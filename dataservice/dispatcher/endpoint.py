@@ -49,6 +49,7 @@ class DispatcherEndpoint:
                 cardinality=request.cardinality,
                 compression=request.compression,
                 dataset_id=request.dataset_id if request.HasField("dataset_id") else None,
+                fingerprint=request.fingerprint,
             )
         )
         return pb.RegisterDatasetReply(dataset_id=dataset_id)

@@ -38,6 +38,7 @@ class DatasetRegistered(Event):
     schema: bytes
     cardinality: int
     compression: str
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,6 +132,7 @@ def facts_of(state: DispatcherState) -> Iterator[Event]:
             schema=dataset.schema,
             cardinality=dataset.cardinality,
             compression=dataset.compression,
+            fingerprint=dataset.fingerprint,
         )
     if state.worker_list:
         yield ev.WorkerListSet(addresses=state.worker_list)

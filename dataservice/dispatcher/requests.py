@@ -33,13 +33,14 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterDataset:
-    """`dataset_id` None asks for a number."""
+    """`dataset_id` None asks for a number; `fingerprint` "" compares with nothing."""
 
     plan: bytes
     schema: bytes
     cardinality: int
     compression: str
     dataset_id: str | None = None
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,13 +35,17 @@ DEPARTED_READERS_KEPT: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """A registered plan, opaque here; it is never unpickled in this process."""
+    """A registered plan, opaque here; it is never unpickled in this process.
+
+    `fingerprint` is equal for plans that the same program makes; "" when it is not known.
+    """
 
     dataset_id: DatasetId
     plan: bytes
     schema: bytes
     cardinality: int
     compression: str
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +160,7 @@ class DispatcherState:
             schema=event.schema,
             cardinality=event.cardinality,
             compression=event.compression,
+            fingerprint=event.fingerprint,
         )
         while DatasetId(str(self.next_dataset_number)) in self.datasets:
             self.next_dataset_number += 1

@@ -19,18 +19,20 @@ class GetVersionReply(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., dispatcher_id: _Optional[str] = ...) -> None: ...
 
 class RegisterDatasetRequest(_message.Message):
-    __slots__ = ("plan", "schema", "cardinality", "compression", "dataset_id")
+    __slots__ = ("plan", "schema", "cardinality", "compression", "dataset_id", "fingerprint")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     CARDINALITY_FIELD_NUMBER: _ClassVar[int]
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     plan: bytes
     schema: bytes
     cardinality: int
     compression: str
     dataset_id: str
-    def __init__(self, plan: _Optional[bytes] = ..., schema: _Optional[bytes] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., dataset_id: _Optional[str] = ...) -> None: ...
+    fingerprint: str
+    def __init__(self, plan: _Optional[bytes] = ..., schema: _Optional[bytes] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., dataset_id: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class RegisterDatasetReply(_message.Message):
     __slots__ = ("dataset_id",)

@@ -185,6 +185,22 @@ def test_the_same_list_changes_nothing_and_another_one_waits_for_the_end() -> No
     add_worker(state, "w9", "c:4")
 
 
+def test_a_named_job_keeps_its_plan() -> None:
+    state = divided()
+    for number, fingerprint in ((1001, "a"), (1002, "a"), (1003, "b")):
+        dataset = RegisterDataset(
+            plan=b"p", schema=b"s", cardinality=10, compression="AUTO", fingerprint=fingerprint
+        )
+        assert commit(state, decide.register_dataset(state, dataset)) == str(number)
+    first = replace(OPEN, job_name="p", dataset_id="1001", reader_id="r5", job_id="j5")
+    commit(state, decide.open_iteration(state, replace(first, iteration_id="i5"), None))
+    same = replace(first, dataset_id="1002", reader_id="r6")
+    commit(state, decide.open_iteration(state, same, None))
+    assert state.iteration_of_reader["r6"] == "i5"
+    with pytest.raises(InvalidArgumentError, match="dataset 1001 has another plan"):
+        decide.open_iteration(state, replace(same, dataset_id="1003", reader_id="r7"), None)
+
+
 def test_a_named_job_keeps_its_policy() -> None:
     state = divided()
     with pytest.raises(InvalidArgumentError, match="existing DATA, got FILE"):
