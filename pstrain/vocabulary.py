@@ -63,7 +63,7 @@ class VariableSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerSpec:
-    """An update rule: ``name`` picks the kernel, ``slots`` is how many values it keeps per value."""
+    """An update rule: ``name`` picks the kernel, which keeps ``slots`` values for each value."""
 
     name: str
     learning_rate: float

@@ -176,7 +176,7 @@ class FileWriter(CacheWriter):
         self._schema_of = schema_of
         self._sink: Any = None
         self._writer: Any = None
-        self._discard: weakref.finalize | None = None
+        self._discard: weakref.finalize[Any, Any] | None = None
 
     def _open(self, schema: pa.Schema) -> None:
         try:
