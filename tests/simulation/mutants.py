@@ -64,7 +64,11 @@ def _trust(patch: Patch, *, checks_age: bool, drops_known: bool, refuses_gaps: b
             return None
         if span.first_row > known.received:
             return original(self, span) if refuses_gaps else span
-        return original(self, span) if drops_known else span
+        if not drops_known:
+            return span
+        if span.end_row < known.received or (span.end_row == known.received and not span.final):
+            return None
+        return span._replace(first_row=known.received)
 
     patch.setattr(Tracker, "_new_part", new_part)
 
@@ -74,21 +78,22 @@ def reader_keeps_rows_it_has(patch: Patch) -> None:
     _trust(patch, checks_age=True, drops_known=False, refuses_gaps=True)
 
 
-@mutant("I1", walls_off="streams that lose nothing: two frames get lost")
+@mutant("I1", walls_off="streams that lose nothing: a frame gets lost")
 def reader_accepts_gaps(patch: Patch) -> None:
     lose_frames(patch)
     _trust(patch, checks_age=True, drops_known=True, refuses_gaps=False)
 
 
-@mutant("I1", "I4", walls_off="dedup of rows; no frame comes twice")
+@mutant("I4", walls_off="readers drop streams of lost workers, who give up what they had")
 def reader_accepts_old_generations(patch: Patch) -> None:
-    send_frames_once(patch)
-    _trust(patch, checks_age=False, drops_known=False, refuses_gaps=True)
+    keep_zombies(patch)
+    _trust(patch, checks_age=False, drops_known=True, refuses_gaps=True)
 
 
 @mutant("I4", walls_off="readers drop streams of lost workers, who give up what they had")
 def reader_answers_fences_and_goes_on(patch: Patch) -> None:
-    original, follow = Tracker.fence, StreamTable.follow
+    keep_zombies(patch)
+    original = Tracker.fence
 
     def fence(self: Tracker, window: int, generation: int, start_row: int = 0) -> None:
         known = self._windows.get(window)
@@ -97,16 +102,7 @@ def reader_answers_fences_and_goes_on(patch: Patch) -> None:
         if window in self._windows:
             self._windows[window].fenced = fenced
 
-    def follow_only(self: StreamTable, members: Any, now_s: float) -> None:
-        known = {worker: slot.stream.address for worker, slot in self._slots.items()}
-        follow(self, {**known, **members}, now_s)
-
-    def rejoin(self: WorkerService, worker_id: str, *_place: object) -> None:
-        self.worker_id = worker_id
-
     patch.setattr(Tracker, "fence", fence)
-    patch.setattr(StreamTable, "follow", follow_only)
-    patch.setattr(WorkerService, "rejoin", rejoin)
 
 
 @mutant("I1")
@@ -372,13 +368,28 @@ def _with_world(patch: Patch, name: str, value: object) -> None:
 
 
 def lose_frames(patch: Patch) -> None:
-    """Streams lose two frames that have others of the same window before and after them."""
-    _with_world(patch, "lost_frames", 2)
+    """Streams lose a frame that has others of the same window before and after it."""
+    _with_world(patch, "lost_frames", 1)
 
 
 def send_frames_once(patch: Patch) -> None:
     """No stream hands a frame over twice."""
     _with_world(patch, "doubles_frames", False)
+
+
+def keep_zombies(patch: Patch) -> None:
+    """Workers whose lease ran out go on sending what they had: no harm in itself."""
+    follow = StreamTable.follow
+
+    def follow_only(self: StreamTable, members: Any, now_s: float) -> None:
+        known = {worker: slot.stream.address for worker, slot in self._slots.items()}
+        follow(self, {**known, **members}, now_s)
+
+    def rejoin(self: WorkerService, worker_id: str, *_place: object) -> None:
+        self.worker_id = worker_id
+
+    patch.setattr(StreamTable, "follow", follow_only)
+    patch.setattr(WorkerService, "rejoin", rejoin)
 
 
 def trust_rows(patch: Patch) -> None:
