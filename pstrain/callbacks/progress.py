@@ -14,6 +14,9 @@ from pstrain.callbacks.base import Callback
 
 _REDRAW_S = 0.1
 _BAR_WIDTH = 20
+_BAR_WIDTH_MIN = 5
+# What stands beside the bar, at its longest.
+_OTHER_COLUMNS = 74
 
 
 class ProgressBar(Callback):
@@ -55,26 +58,38 @@ class ProgressBar(Callback):
         return min(1.0, logs["examples"] / self._expected) if self._expected else None
 
     def _line(self, share: float | None, logs: dict[str, float]) -> str:
+        """What matters while one waits comes first: a narrow terminal cuts off the end."""
         elapsed_s = time.perf_counter() - self._started_s
         parts = [f"epoch {self._epoch + 1}/{self.params.get('epochs', '?')}"]
         if share is not None:
-            done = round(share * _BAR_WIDTH)
-            parts.append(f"[{'=' * done}{'.' * (_BAR_WIDTH - done)}] {share:4.0%}")
+            width = _bar_width(self._width()) if self._is_live else _BAR_WIDTH
+            done = round(share * width)
+            parts.append(f"[{'=' * done}{'.' * (width - done)}] {share:4.0%}")
         parts.append(f"{logs['examples_per_s']:,.0f} examples/s")
         parts.append(f"loss {logs['loss']:.4f}")
-        known = ("loss", "examples", "examples_per_s", "data_stall")
-        parts += [f"{name} {value:.4f}" for name, value in logs.items() if name not in known]
         parts.append(f"data stall {logs['data_stall']:.0%}")
         if share is not None and 0 < share < 1:
             parts.append(f"{elapsed_s * (1 - share) / share:.0f} s left")
         else:
             parts.append(f"{elapsed_s:.1f} s")
-        return "  ".join(parts)
+        known = ("loss", "examples", "examples_per_s", "data_stall")
+        parts += [f"{name} {value:.4f}" for name, value in logs.items() if name not in known]
+        return " ".join(parts) if self._is_live else "  ".join(parts)
 
     def _draw(self, line: str, *, end: str) -> None:
         if self._is_live:
-            width = shutil.get_terminal_size().columns
-            self._stream.write("\r" + line[: width - 1].ljust(width - 1) + end)
+            # The line of a finished epoch stays, so it may be longer than the terminal is wide.
+            shown = line if end == "\n" else line[: self._width()]
+            self._stream.write("\r" + shown.ljust(self._width()) + end)
         else:
             self._stream.write(line + end)
         self._stream.flush()
+
+    @staticmethod
+    def _width() -> int:
+        """Columns to write in; the last stays free, or some terminals would begin a new line."""
+        return shutil.get_terminal_size().columns - 1
+
+
+def _bar_width(columns: int) -> int:
+    return max(_BAR_WIDTH_MIN, min(_BAR_WIDTH, columns - _OTHER_COLUMNS))

@@ -108,7 +108,10 @@ class ParameterServer:
     def _answer(self, message: Message) -> tuple[dict[str, Any], Any]:
         header = messages.decode_header(message.header)
         store = self._sessions.store(header.get("session"))
-        return answer(store, Call(header, message.body))
+        reply = answer(store, Call(header, message.body))
+        # Streams count side by side; a lost count is worth less than a lock on every request.
+        self._requests[str(header["kind"])] += 1
+        return reply
 
     def _reset(self, body: bytes) -> bytes:
         self._sessions.begin(json.loads(body)["session"])

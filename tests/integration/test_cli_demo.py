@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -50,8 +51,12 @@ def test_the_demo_learns_and_closes_with_one_line_of_json(tmp_path: pathlib.Path
     assert 0.3 < result["test_logloss"] < 0.5
     assert pathlib.Path(result["checkpoint"]).is_dir()
     assert (tmp_path / "out" / "training.png").read_bytes().startswith(b"\x89PNG")
-    for word in ("coordinator.schedule", "model.fit", "data stall", "rows streamed", "pulls"):
+    for word in ("coordinator.schedule", "model.fit", "data stall"):
         assert word in done.stderr
+    for work in ("rows streamed", "pulls", "pushes", "closures run", "windows dealt out"):
+        counts = re.findall(rf"([\d,]+) {work}", done.stderr)
+        assert counts, work
+        assert all(int(count.replace(",", "")) > 0 for count in counts), (work, counts)
 
 
 @pytest.mark.slow

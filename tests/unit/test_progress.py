@@ -1,0 +1,54 @@
+"""The progress bar: what it shows, on terminals of any width and in files."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from pstrain.callbacks import ProgressBar
+
+LOGS = {"loss": 0.4545, "examples": 250.0, "examples_per_s": 124_648.4, "data_stall": 0.3}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def begun(stream: io.StringIO) -> ProgressBar:
+    bar = ProgressBar(examples_per_epoch=1_000, stream=stream)
+    bar.params = {"epochs": 5, "steps": None}
+    bar.on_epoch_begin(1)
+    return bar
+
+
+@pytest.mark.parametrize("columns", ["80", "200"])
+def test_all_that_matters_fits_a_terminal(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    stream = Terminal()
+    begun(stream).on_train_batch_end(3, LOGS | {"auc": 0.7681})
+    drawn = stream.getvalue()
+    assert drawn.startswith("\r")
+    assert "\n" not in drawn
+    assert len(drawn) == int(columns)
+    for part in ("epoch 2/5", "25%", "124,648 examples/s", "loss 0.4545", "data stall 30%", "left"):
+        assert part in drawn
+    assert ("auc 0.7681" in drawn) is (columns == "200")
+
+
+def test_the_line_of_a_finished_epoch_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    stream = Terminal()
+    begun(stream).on_epoch_end(1, LOGS | {"auc": 0.7681, "val_auc": 0.7345, "val_loss": 0.4857})
+    assert stream.getvalue().endswith("val_auc 0.7345 val_loss 0.4857\n")
+
+
+def test_a_file_gets_one_line_per_epoch() -> None:
+    stream = io.StringIO()
+    bar = begun(stream)
+    bar.on_train_batch_end(3, LOGS)
+    assert not stream.getvalue()
+    bar.on_epoch_end(1, LOGS)
+    assert stream.getvalue().count("\n") == 1
+    assert "\r" not in stream.getvalue()
