@@ -19,6 +19,7 @@ from dataservice.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
+from dataservice.runtime.sockets import sever_connections
 from tests.integration.service_cluster import (
     LocalService,
     local_service,
@@ -116,6 +117,19 @@ def test_a_reader_that_stands_still_keeps_no_other_from_the_end(service: LocalSe
         other = read_ids(ds.from_dataset_id(DATA, service.target, dataset_id, job_name="still"))
         rest = [value for batch in still for value in batch.column("id").to_pylist()]
     assert sorted(first + other + rest) == list(range(6_000))
+
+
+def test_a_cut_connection_costs_and_repeats_nothing(service: LocalService) -> None:
+    remote = ds.Dataset.range(9_000).batch(10).distribute(DATA, service.target)
+    got: list[int] = []
+    with iter(remote) as iterator:
+        for number, batch in enumerate(iterator):
+            got += batch.column("id").to_pylist()
+            if number in (50, 300, 600):
+                for worker in service.workers:
+                    sever_connections(int(worker.address.rpartition(":")[2]))
+    assert len(got) == 9_000
+    assert sorted(got) == list(range(9_000))
 
 
 def test_errors_of_plans_come_before_reading(service: LocalService) -> None:
