@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from dataservice.dataset.node import Node, rewrite, walk
-from dataservice.dataset.operators import Prefetch, Shard
+from dataservice.dataset.operators import Cache, Prefetch, Shard
 from dataservice.dataset.sources import FileListSource, Source
 from dataservice.errors import (
     FailedPreconditionError,
@@ -114,7 +114,7 @@ def fill_hints(root: Node, index: int, count: int) -> Node:
     def fill(node: Node) -> Node:
         if isinstance(node, Shard) and node.is_hint:
             return Shard(node.input, count, index)
-        return node
+        return _with_own_cache(node)
 
     return rewrite(root, fill)
 
@@ -132,11 +132,16 @@ def deal_files(root: Node, listing: Listing, index: int, count: int) -> Node:
 
     def deal(node: Node) -> Node:
         if not _has_files(node):
-            return node
+            return _with_own_cache(node)
         mine = next(dealt)[index::count]
         return _with_paths(node, mine)
 
     return rewrite(root, deal)
+
+
+def _with_own_cache(node: Node) -> Node:
+    """What the whole plan, or another share of it, kept in memory is not what a share yields."""
+    return dataclasses.replace(node) if isinstance(node, Cache) else node
 
 
 def _with_paths(source: Node, paths: Sequence[str]) -> Node:

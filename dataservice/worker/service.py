@@ -1,8 +1,8 @@
 """What a worker is working on: producers by iteration and reader, and who reads from them.
 
 Knows leases, pipelines and the channel it is given, not how either is transported. A DYNAMIC
-stream has a producer of its own; an OFF iteration has one that all its streams share. Invariant:
-a producer is in the table exactly while it may still produce.
+stream has a producer of its own; a task of any other policy has one that all its streams share.
+Invariant: a producer is in the table exactly while it may still produce.
 """
 
 from __future__ import annotations

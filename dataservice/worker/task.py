@@ -12,6 +12,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
+from dataservice.dataset.node import Node
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import decode_plan
 from dataservice.dataset.splits import Linear, linearise, open_window, transform_batch
@@ -22,6 +23,9 @@ from dataservice.worker.leases import Lease
 from dataservice.worker.rebatch import Element, Rebatcher
 
 _CODECS: dict[str, Compression] = {"LZ4": "lz4", "ZSTD": "zstd"}
+
+# A worker has one share of a dataset per policy, and new ones only when files or the list change.
+_MAX_SHARES = 8
 
 Cancelled = Callable[[], bool]
 
@@ -37,6 +41,7 @@ class Pipeline:
         self.compression = _CODECS.get(compression)
         self._node = decode_plan(plan)
         self._allow_functions = allow_functions
+        self._shares: dict[Share, Node] = {}
 
     @cached_property
     def _linear(self) -> Linear:
@@ -89,11 +94,17 @@ class Pipeline:
         self, epoch: int, cancelled: Cancelled, share: Share | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Elements of the whole plan, or of a static share of it; rows come in chunks."""
-        node = optimise(self._node)
-        if share is not None:
-            node = share_of(node, share)
+        node = optimise(self._node) if share is None else self._share_of(share)
         with node.open(self._context(epoch, cancelled)) as stream:
             yield from stream
+
+    def _share_of(self, share: Share) -> Node:
+        """The plan of a share; the same one in each repetition, so that its caches serve again."""
+        node = self._shares.get(share)
+        if node is None:
+            node = share_of(optimise(self._node), share)
+            self._shares = {**dict(list(self._shares.items())[1 - _MAX_SHARES :]), share: node}
+        return node
 
     def _context(self, epoch: int, cancelled: Cancelled) -> RunContext:
         return RunContext(

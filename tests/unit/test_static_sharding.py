@@ -103,6 +103,23 @@ def test_columns_and_filters_still_reach_the_files(files: pathlib.Path) -> None:
     assert shares(dataset, FILE, 2)[1] == [3, 4, 5, 9, 10, 11] * 2
 
 
+def test_both_sides_of_a_zip_are_dealt_alike(files: pathlib.Path) -> None:
+    both = parquet(files).zip(parquet(files).rename({"x": "y"}))
+    listing = list_sources(both.node, FILE, 2)
+    for index in range(2):
+        rows = list(Dataset(share_of(both.node, Share(FILE, index, 2, listing))).rows())
+        assert rows
+        assert all(row["x"] == row["y"] for row in rows)
+
+
+@pytest.mark.parametrize("policy", [FILE, HINT])
+def test_shares_do_not_read_each_others_caches(files: pathlib.Path, policy: ShardingPolicy) -> None:
+    dataset = parquet(files).shard(SHARD_HINT, 0) if policy is HINT else parquet(files)
+    node = dataset.cache().node
+    got = [values(Dataset(share_of(node, Share(policy, index, 2)))) for index in range(2)]
+    assert sorted(got[0] + got[1]) == list(range(15))
+
+
 def test_too_few_files(files: pathlib.Path) -> None:
     message = r"Found 5 files .*not enough for the required 6 shards/workers"
     for policy in (FILE, FILE_OR_DATA):
