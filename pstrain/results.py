@@ -60,18 +60,18 @@ def _pack(value: Any, buffers: list[bytes]) -> Any:
     if isinstance(value, bytes):
         buffers[index] = value
         return ["bytes", index]
-    if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OV":
         array = np.asarray(value)
         buffers[index] = array.tobytes()
         kind = "scalar" if isinstance(value, np.generic) else "array"
         return [kind, index, array.dtype.str, list(array.shape)]
-    if isinstance(value, pa.RecordBatch):
+    if isinstance(value, pa.RecordBatch | pa.Table):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, value.schema) as writer:
-            writer.write_batch(value)
+            writer.write(value)
         buffers[index] = sink.getvalue().to_pybytes()
-        return ["batch", index]
-    if hasattr(value, "__array__"):
+        return ["batch" if isinstance(value, pa.RecordBatch) else "table", index]
+    if hasattr(value, "__array__") and not isinstance(value, np.ndarray | np.generic):
         buffers.pop()
         return _pack(np.asarray(value), buffers)
     raise InvalidArgumentError(
@@ -96,8 +96,9 @@ def _unpack(tree: Any, buffers: list[memoryview]) -> Any:
     if kind in ("array", "scalar"):
         array = np.frombuffer(bytearray(data), dtype=np.dtype(rest[1])).reshape(rest[2])
         return array if kind == "array" else array[()]
-    if kind == "batch":
-        return pa.ipc.open_stream(pa.py_buffer(bytes(data))).read_next_batch()
+    if kind in ("batch", "table"):
+        reader = pa.ipc.open_stream(pa.py_buffer(bytes(data)))
+        return reader.read_next_batch() if kind == "batch" else reader.read_all()
     raise InvalidArgumentError(f"unknown kind {kind!r} in an encoded result")
 
 

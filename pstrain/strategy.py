@@ -51,74 +51,13 @@ def get_strategy() -> ParameterServerStrategy:
     return strategy
 
 
-class ParameterServerStrategy:
-    """Variables on the parameter servers of a cluster, training on its workers.
-
-    Blocks until every parameter server answers, at most ``config.start_timeout_s``, saying what
-    it waits for; then takes the servers over: what another coordinator had there is dropped.
-    ``variable_partitioner``: a function ``(shape=, dtype=)`` of shards per axis, of which only the
-    first may exceed 1. A cluster without parameter servers or workers, with other jobs, or a task
-    that is not in it raises InvalidArgumentError (a ValueError).
-    """
-
-    def __init__(
-        self,
-        cluster_resolver: ClusterResolver,
-        variable_partitioner: PartitionFunction | None = None,
-        *,
-        config: ParameterConfig | None = None,
-    ) -> None:
-        spec = cluster_resolver.cluster_spec()
-        check_training_cluster(spec, cluster_resolver.task_type, cluster_resolver.task_id)
-        self._resolver = cluster_resolver
-        self._partitioner = variable_partitioner
-        self._config = config or ParameterConfig()
-        self.session = new_id("session")
-        self.parameters = RemoteParameters(
-            [spec.task_address("ps", index) for index in spec.task_indices("ps")],
-            token=getattr(cluster_resolver, "token", None),
-            session=self.session,
-            config=self._config,
-        )
-        self.extended = Extended(self)
-        self._placement = _RoundRobin(self)
-        self.begin()
-
-    @property
-    def cluster_resolver(self) -> ClusterResolver:
-        return self._resolver
+class Replica:
+    """What a strategy offers where there is one replica: in the program and on trainers."""
 
     @property
     def num_replicas_in_sync(self) -> int:
         """1: trainers work asynchronously, each on batches of its own."""
         return 1
-
-    @property
-    def variables(self) -> tuple[BaseVariable, ...]:
-        """All variables created in the scope, in order of creation."""
-        return tuple(self._placement.variables)
-
-    @property
-    def variable_partitioner(self) -> PartitionFunction | None:
-        return self._partitioner
-
-    @contextmanager
-    def scope(self) -> Iterator[ParameterServerStrategy]:
-        """Variables made inside, in this thread, live on the parameter servers, round robin.
-
-        May be entered again inside itself; inside another strategy's scope: FailedPreconditionError
-        (a RuntimeError).
-        """
-        if _entered.get() not in (None, self):
-            raise FailedPreconditionError(
-                "another strategy's scope is entered; leave it before entering this one"
-            )
-        reset = _entered.set(self)
-        try:
-            with placement_scope(self._placement):
-                yield self
-        finally:
-            _entered.reset(reset)
 
     def run(
         self,
@@ -160,6 +99,71 @@ class ParameterServerStrategy:
     ) -> Callable[..., Any]:
         """The function itself: give it to ``coordinator.create_per_worker_dataset``."""
         return dataset_fn
+
+
+class ParameterServerStrategy(Replica):
+    """Variables on the parameter servers of a cluster, training on its workers.
+
+    Blocks until every parameter server answers, at most ``config.start_timeout_s``, saying what
+    it waits for; then takes the servers over: what another coordinator had there is dropped.
+    ``variable_partitioner``: a function ``(shape=, dtype=)`` of shards per axis, of which only the
+    first may exceed 1. A cluster without parameter servers or workers, with other jobs, or a task
+    that is not in it raises InvalidArgumentError (a ValueError).
+    """
+
+    def __init__(
+        self,
+        cluster_resolver: ClusterResolver,
+        variable_partitioner: PartitionFunction | None = None,
+        *,
+        config: ParameterConfig | None = None,
+    ) -> None:
+        spec = cluster_resolver.cluster_spec()
+        check_training_cluster(spec, cluster_resolver.task_type, cluster_resolver.task_id)
+        self._resolver = cluster_resolver
+        self._partitioner = variable_partitioner
+        self._config = config or ParameterConfig()
+        self.session = new_id("session")
+        self.parameters = RemoteParameters(
+            [spec.task_address("ps", index) for index in spec.task_indices("ps")],
+            token=getattr(cluster_resolver, "token", None),
+            session=self.session,
+            config=self._config,
+        )
+        self.extended = Extended(self)
+        self._placement = _RoundRobin(self)
+        self.begin()
+
+    @property
+    def cluster_resolver(self) -> ClusterResolver:
+        return self._resolver
+
+    @property
+    def variables(self) -> tuple[BaseVariable, ...]:
+        """All variables created in the scope, in order of creation."""
+        return tuple(self._placement.variables)
+
+    @property
+    def variable_partitioner(self) -> PartitionFunction | None:
+        return self._partitioner
+
+    @contextmanager
+    def scope(self) -> Iterator[ParameterServerStrategy]:
+        """Variables made inside, in this thread, live on the parameter servers, round robin.
+
+        May be entered again inside itself; inside another strategy's scope: FailedPreconditionError
+        (a RuntimeError).
+        """
+        if _entered.get() not in (None, self):
+            raise FailedPreconditionError(
+                "another strategy's scope is entered; leave it before entering this one"
+            )
+        reset = _entered.set(self)
+        try:
+            with placement_scope(self._placement):
+                yield self
+        finally:
+            _entered.reset(reset)
 
     def begin(self) -> None:
         """Waits for every parameter server, makes this session its current one, makes variables.

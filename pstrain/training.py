@@ -38,11 +38,11 @@ class History:
 def fit(
     model: Any,
     data: Any,
-    *,
     epochs: int = 1,
     steps_per_epoch: int | None = None,
     validation_data: Any = None,
     callbacks: Sequence[Callback] = (),
+    *,
     verbose: int = 1,
     batch_size: int = 1024,
     steps_per_execution: int = 8,
@@ -73,7 +73,7 @@ def fit(
             totals.add(report)
             calls.batch_end(totals.steps, totals.logs())
         if not totals.steps:
-            raise DataError(f"epoch {epoch} had no rows to train on: the dataset is empty")
+            raise DataError(_no_rows(epoch, steps_per_epoch))
         logs = totals.logs()
         if validation_data is not None:
             held_out = model.evaluate(validation_data, batch_size=batch_size, verbose=0)
@@ -164,6 +164,15 @@ class Totals:
         for metric, state in zip(self._metrics, self._states, strict=True):
             values[metric.name] = metric.compute(state)
         return values
+
+
+def _no_rows(epoch: int, steps_per_epoch: int | None) -> str:
+    if steps_per_epoch is None or epoch == 0:
+        return f"epoch {epoch} had no rows to train on: the dataset is empty"
+    return (
+        f"the data was used up before epoch {epoch}: with steps_per_epoch the dataset goes on from "
+        "epoch to epoch; repeat() it, or leave steps_per_epoch out for one pass per epoch"
+    )
 
 
 def _check(model: Any, epochs: int, steps_per_epoch: int | None, steps_per_execution: int) -> None:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+CLOSURE_MAX_BYTES = 24 << 20
+"""What a function, its arguments or its result may take: two of them fit one control message."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSpec:

@@ -22,6 +22,7 @@ from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.service import Scheduler
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.strategy import ParameterServerStrategy
+from pstrain.vocabulary import CLOSURE_MAX_BYTES
 from pstrain.wire import trainer_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -121,7 +122,7 @@ class ClusterCoordinator:
             raise InvalidTypeError(f"schedule needs a function, got {type(fn).__name__}")
         function_id = self._function_id(fn)
         arguments = (tuple(args or ()), dict(kwargs or {}))
-        pickled = session.dumps(arguments, self._reference)
+        pickled = _bounded("the arguments of", fn, session.dumps(arguments, self._reference))
         return self._scheduler.submit(function_id, pickled, arguments)
 
     def join(self, timeout: float | None = None) -> None:
@@ -177,7 +178,7 @@ class ClusterCoordinator:
         known = self._known.get(id(fn))
         if known is not None and known[0] is fn:
             return known[1]
-        pickled = session.dumps_function(fn, self._reference)
+        pickled = _bounded("what is captured by", fn, session.dumps_function(fn, self._reference))
         function_id = hashlib.sha256(pickled).hexdigest()[:16]
         self._functions[function_id] = pickled
         self._known[id(fn)] = (fn, function_id)
@@ -187,6 +188,7 @@ class ClusterCoordinator:
 
     def _define_resource(self, resource_id: str, source: tuple[object, int]) -> None:
         pickled = session.dumps_function(source, self._reference)
+        _bounded("the dataset of", source[0], pickled)
         self._scheduler.add_resource(resource_id, pickled)
 
     def _reference(self, value: object) -> tuple[str, ...] | None:
@@ -213,3 +215,13 @@ def _shut_down(scheduler: Scheduler, links: list[TrainerLink]) -> None:
     scheduler.stop()
     for link in links:
         link.stop()
+
+
+def _bounded(what: str, of: object, pickled: bytes) -> bytes:
+    if len(pickled) > CLOSURE_MAX_BYTES:
+        name = getattr(of, "__qualname__", type(of).__name__)
+        raise InvalidArgumentError(
+            f"{what} {name} takes {len(pickled):,} bytes; at most {CLOSURE_MAX_BYTES:,} travel: "
+            "read large data from files, or keep it in variables"
+        )
+    return pickled

@@ -31,6 +31,7 @@ _CONFIGURE_TIMEOUT_S = 10.0
 _RECONNECT_S = 0.25
 _RECONNECT_MAX_S = 3.0
 _CLOSURES_PER_MESSAGE = 64
+_MESSAGE_BYTES = 1 << 20
 
 
 class TrainerLink:
@@ -114,6 +115,8 @@ class TrainerLink:
             while True:
                 self._add(request, item, defined)
                 if len(request.closures) >= _CLOSURES_PER_MESSAGE:
+                    break
+                if request.ByteSize() >= _MESSAGE_BYTES:
                     break
                 try:
                     item = outbox.items.get_nowait()

@@ -91,11 +91,11 @@ class Model(ABC):
         self.optimizer = optimizer
         self.metrics = list(metrics)
 
-    def fit(self, data: Any, **options: Any) -> Any:
+    def fit(self, data: Any, *arguments: Any, **options: Any) -> Any:
         """Trains; see :func:`pstrain.training.fit`."""
         from pstrain.training import fit
 
-        return fit(self, data, **options)
+        return fit(self, data, *arguments, **options)
 
     def evaluate(self, data: Any, **options: Any) -> Any:
         """Loss and metrics over data; see :func:`pstrain.evaluation.evaluate`."""

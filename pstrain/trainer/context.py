@@ -6,11 +6,10 @@ asking for it is an error rather than a guess.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
 
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 
@@ -53,20 +52,3 @@ def trainer_scope(index: int) -> Iterator[None]:
         yield
     finally:
         _trainer_index.reset(token)
-
-
-class TrainerStrategy:
-    """The strategy as a scheduled function sees it: one replica, its own trainer."""
-
-    num_replicas_in_sync = 1
-
-    def run(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...] | list[Any] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Calls ``fn`` on this trainer."""
-        if not isinstance(args, tuple | list):
-            raise InvalidArgumentError(f"args is a tuple or a list, got {type(args).__name__}")
-        return fn(*args, **(kwargs or {}))

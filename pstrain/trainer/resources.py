@@ -77,7 +77,9 @@ def open_dataset(source: Any, epoch: int, context: InputContext) -> Iterator[Any
 
     ``epoch`` is the repetition to read; datasets that do not know epochs are read from the start.
     """
-    dataset = _call(source, context) if callable(source) else source
+    dataset = source
+    while callable(dataset):  # a function may return what distribute_datasets_from_function gave
+        dataset = _call(dataset, context)
     if hasattr(dataset, "iterator"):
         return dataset.iterator(epoch=epoch)  # type: ignore[no-any-return]
     if not hasattr(dataset, "__iter__"):

@@ -15,6 +15,7 @@ import os
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,14 +23,17 @@ from dataservice.runtime.identity import new_id
 from pstrain import results, session
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.parameters import Parameters, step_scope
-from pstrain.trainer.context import InputContext, TrainerStrategy, trainer_scope
+from pstrain.strategy import Replica
+from pstrain.trainer.context import InputContext, trainer_scope
 from pstrain.trainer.resources import TrainerIterator, open_dataset
-from pstrain.vocabulary import StepToken
+from pstrain.vocabulary import CLOSURE_MAX_BYTES, StepToken
 from pstrain.wire import trainer_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
 _RESULTS_PER_MESSAGE = 64
+_MESSAGE_BYTES = 1 << 20
+_SESSIONS_REMEMBERED = 64
 
 Connect = Callable[[list[str], str], Parameters]
 
@@ -70,7 +74,7 @@ class TrainerSession:
             with trainer_scope(self.trainer_index), step_scope(token):
                 function = self._function(closure.function_id)
                 args, kwargs = session.loads(closure.pickled_arguments, self._resolve)
-                result.value = results.encode(function(*args, **kwargs))
+                result.value = _bounded(results.encode(function(*args, **kwargs)))
         except Exception as error:
             result.error_json = results.encode_error(error, self._where)
         result.seconds = time.perf_counter() - started_s
@@ -97,10 +101,23 @@ class TrainerSession:
             case ("parameters",):
                 return self._parameters
             case ("strategy",):
-                return TrainerStrategy()
-            case ("resource", resource_id):
+                return Replica()
+            case ("resource", resource_id) if resource_id in self._resources:
                 return self._resources[resource_id]
+            case ("resource", _):
+                raise InvalidArgumentError(
+                    "this per-worker iterator was closed: make another with iter()"
+                )
         raise InvalidArgumentError(f"unknown reference {key!r} in a closure")
+
+
+def _bounded(value: bytes) -> bytes:
+    if len(value) > CLOSURE_MAX_BYTES:
+        raise InvalidArgumentError(
+            f"a closure returned {len(value):,} bytes; at most {CLOSURE_MAX_BYTES:,} travel to the "
+            "coordinator: return less, or write it to a file or a variable"
+        )
+    return value
 
 
 class TrainerService:
@@ -111,12 +128,19 @@ class TrainerService:
         self._incarnation = new_id("trainer")
         self._lock = threading.Lock()
         self._session: TrainerSession | None = None
+        self._replaced: deque[str] = deque(maxlen=_SESSIONS_REMEMBERED)
         self._closures_run = 0
 
     def configure(self, request: pb.ConfigureRequest) -> pb.ConfigureReply:
+        if request.session in self._replaced:
+            raise FailedPreconditionError(
+                f"session {request.session} is over: another coordinator has taken this trainer"
+            )
         parameters = self._connect(list(request.ps_addresses), request.session)
         with self._lock:
             old, self._session = self._session, TrainerSession(request, parameters)
+            if old is not None and old.id != request.session:
+                self._replaced.append(old.id)
         if old is not None:
             logger.info("session %s replaces %s", request.session, old.id)
             old.close()
@@ -134,12 +158,18 @@ class TrainerService:
             if isinstance(first, Exception):
                 raise first
             reply = pb.RunReply(results=[first])
-            while len(reply.results) < _RESULTS_PER_MESSAGE and not ended.empty():
+            size_bytes = len(first.value)
+            while (
+                len(reply.results) < _RESULTS_PER_MESSAGE
+                and size_bytes < _MESSAGE_BYTES
+                and not ended.empty()
+            ):
                 following = ended.get()
                 if not isinstance(following, pb.ClosureResult):
                     ended.put(following)
                     break
                 reply.results.append(following)
+                size_bytes += len(following.value)
             yield reply
 
     def get_status(self, request: pb.GetStatusRequest) -> pb.GetStatusReply:  # noqa: ARG002

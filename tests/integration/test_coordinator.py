@@ -119,6 +119,58 @@ def test_what_cannot_be_scheduled_is_refused(coordinator: ps.ClusterCoordinator)
         coordinator.join(timeout=DEADLINE_S)
 
 
+def test_what_is_too_large_is_refused_and_the_rest_goes_on(
+    coordinator: ps.ClusterCoordinator,
+) -> None:
+    large = np.zeros(30 << 20, dtype=np.uint8)
+    with pytest.raises(InvalidArgumentError, match=r"arguments of .* takes 31,"):
+        coordinator.schedule(lambda x: len(x), args=(large,))
+    with pytest.raises(InvalidArgumentError, match="captured by"):
+        coordinator.schedule(lambda: large.size)
+    value = coordinator.schedule(lambda: np.zeros(30 << 20, dtype=np.uint8))
+    with pytest.raises(InvalidArgumentError, match="returned 31,"):
+        coordinator.join(timeout=DEADLINE_S)
+    with pytest.raises(InvalidArgumentError, match="returned 31,"):
+        value.fetch(DEADLINE_S)
+    sizes = [coordinator.schedule(lambda: np.zeros(8 << 20, np.uint8)) for _ in range(12)]
+    assert {len(size.fetch(DEADLINE_S)) for size in sizes} == {8 << 20}
+
+
+def test_the_tutorials_forms_work_on_trainers(coordinator: ps.ClusterCoordinator) -> None:
+    strategy = coordinator.strategy
+
+    def dataset_fn(context: ps.InputContext) -> Dataset:  # noqa: ARG001
+        return Dataset.range(100).repeat().batch(4)
+
+    def per_worker_dataset_fn() -> Any:
+        return strategy.distribute_datasets_from_function(dataset_fn)
+
+    iterator = iter(coordinator.create_per_worker_dataset(per_worker_dataset_fn))
+
+    def step(it: Any) -> Any:
+        sums = strategy.run(lambda batch: batch.column(0).to_numpy().sum(), args=(next(it),))
+        return strategy.reduce("SUM", sums, axis=None)
+
+    assert coordinator.schedule(step, args=(iterator,)).fetch(DEADLINE_S) == 6
+    iterator.close()
+    coordinator.schedule(step, args=(iterator,))
+    with pytest.raises(InvalidArgumentError, match="iterator was closed"):
+        coordinator.join(timeout=DEADLINE_S)
+
+
+def test_a_coordinator_that_was_replaced_does_not_take_the_trainers_back() -> None:
+    with ps.LocalCluster(workers=1, ps=1, data_workers=0) as other:
+        first = ps.ClusterCoordinator(ps.ParameterServerStrategy(other.resolver))
+        assert first.schedule(lambda: 1).fetch(DEADLINE_S) == 1
+        second = ps.ClusterCoordinator(ps.ParameterServerStrategy(other.resolver))
+        assert second.schedule(lambda: 2).fetch(DEADLINE_S) == 2
+        with pytest.raises(RuntimeError, match="another coordinator"):
+            first.schedule(time.sleep, args=(0,)).fetch(DEADLINE_S)
+        assert second.schedule(lambda: 3).fetch(DEADLINE_S) == 3
+        first.close()
+        second.close()
+
+
 def test_one_coordinator_per_strategy(coordinator: ps.ClusterCoordinator) -> None:
     assert ps.ClusterCoordinator(coordinator.strategy) is coordinator
     with pytest.raises(ValueError, match="ParameterServerStrategy"):

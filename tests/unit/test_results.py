@@ -50,6 +50,14 @@ def test_what_has_an_array_form_travels_as_an_array() -> None:
 def test_other_types_are_refused_by_name() -> None:
     with pytest.raises(InvalidArgumentError, match="can't return a set"):
         results.encode({"x": {1, 2}})
+    for array in (np.array([object()]), np.zeros(2, dtype=[("a", "i4")])):
+        with pytest.raises(InvalidArgumentError, match="can't return a ndarray"):
+            results.encode(array)
+
+
+def test_tables_travel_as_tables() -> None:
+    table = pa.table({"x": [1, 2, 3]})
+    assert results.decode(results.encode({"t": table}))["t"].equals(table)
 
 
 @given(st.binary(max_size=200))
