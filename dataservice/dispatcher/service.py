@@ -91,6 +91,7 @@ class DispatcherService:
         self._readers = Deadlines[ReaderId](client_timeout_s)
         self._worker_reports: dict[WorkerId, status.WorkerReport] = {}
         self._reader_reports: dict[ReaderId, status.ReaderReport] = {}
+        self._denied: dict[ReaderId, dict[WorkerId, int]] = {}
         self._job_gc_timeout_s = job_gc_timeout_s
         self._job_gc_check_interval_s = job_gc_check_interval_s
         self._unread_since_s: dict[IterationId, float] = {}
@@ -169,14 +170,27 @@ class DispatcherService:
             deadline_s = self._clock.now_s() + min(wait_s, LONG_POLL_MAX_S)
             self._hear_of_worker(request.worker_id)
             self._commit(delivery.give_back(self._state, request))
-            while True:
+            while not self._was_denied(request):
                 answer = self._try_lease(request)
                 left_s = deadline_s - self._clock.now_s()
-                if answer.leases or answer.ended or left_s <= 0 or not request.count:
+                if answer.leases or answer.ended:
                     return answer
+                if left_s <= 0 or not request.count:
+                    break
                 self._condition(request.iteration_id).wait(left_s)
                 self._check_open()
                 decide.check_worker(self._state, request.worker_id)
+            denied = self._denied.setdefault(request.reader_id, {})
+            denied[request.worker_id] = max(request.sequence, denied.get(request.worker_id, 0))
+            return LeaseAnswer((), False)
+
+    def _was_denied(self, request: LeaseWindows) -> bool:
+        """Whether the worker has gone on: an answer to a copy of its request would reach nobody.
+
+        Not a fact: copies do not outlive the connections of this process.
+        """
+        denied = self._denied.get(request.reader_id, {}).get(request.worker_id, 0)
+        return 0 < request.sequence <= denied
 
     def _try_lease(self, request: LeaseWindows) -> LeaseAnswer:
         self._commit(delivery.open_round(self._state, request.iteration_id))
@@ -359,11 +373,14 @@ class DispatcherService:
                 logger.warning("worker %s is gone", event.worker_id)
                 self._workers.drop(event.worker_id)
                 self._worker_reports.pop(event.worker_id, None)
+                for denied in self._denied.values():
+                    denied.pop(event.worker_id, None)
             case ev.ReaderReleased() | ev.ReaderLost():
                 if isinstance(event, ev.ReaderLost):
                     logger.warning("reader %s was silent for too long", event.reader_id)
                 self._readers.drop(event.reader_id)
                 self._reader_reports.pop(event.reader_id, None)
+                self._denied.pop(event.reader_id, None)
             case ev.JobDeleted():
                 logger.info("job %s deleted", event.job_id)
             case ev.RowsConsumed() | ev.WindowsFenced() | ev.WindowsReleased():

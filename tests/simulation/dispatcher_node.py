@@ -104,9 +104,9 @@ class DispatcherNode(Node):
 
     # Calls
 
-    def receive(self, call: Call, number: int) -> None:
-        """A request arrives, perhaps not for the first time."""
-        if not self.alive:
+    def receive(self, call: Call, number: int, life: int) -> None:
+        """A request arrives, perhaps not for the first time; one to an earlier process does not."""
+        if not self.alive or life != self.life:
             self._send(call, number, UnavailableError("connection refused"))
             return
         self._open[(id(call), number)] = (call, number)
@@ -126,6 +126,8 @@ class DispatcherNode(Node):
             return
         except DataServiceError as error:
             value = error
+        if self.world.verbose:
+            print("   ", _shown(request), "->", _shown(value))
         self.reply(call, number, value)
 
     def reply(self, call: Call, number: int, value: Any) -> None:
@@ -195,6 +197,10 @@ class DispatcherNode(Node):
         self.offset_s = self.world.dice.uniform(-3600.0, 3600.0)
         self._boot()
         self.world.checker.replayed(self.service._state)
+
+
+def _shown(message: object) -> str:
+    return " ".join(str(message).split())
 
 
 @cache

@@ -170,7 +170,8 @@ class Call:
             return
         self._number += 1
         dispatcher = self._world.dispatcher
-        self._world.send(self.node, dispatcher, dispatcher.receive, self, self._number)
+        receive, life = dispatcher.receive, dispatcher.life
+        self._world.send(self.node, dispatcher, receive, self, self._number, life)
         self._world.at(self._attempt_timeout_s, self.node, self._expire, self._number)
 
     def answer(self, number: int, value: Any) -> None:

@@ -1,0 +1,105 @@
+"""A worker's stream to a reader, as the dispatcher sees it: what a new one ends, what a late
+request of an old one gets. Requests are numbered; copies and stragglers must not lease windows
+that nobody would work on.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.requests import (
+    ALL_WINDOWS,
+    LeaseWindows,
+    OpenIteration,
+    RegisterDataset,
+    RegisterWorker,
+    Sync,
+)
+from dataservice.dispatcher.service import DispatcherService
+from dataservice.dispatcher.status import ReaderReport
+from dataservice.runtime.clock import ManualClock
+from dataservice.sharding import Split
+from dataservice.vocabulary import ShardingPolicy
+
+BEGIN = (RowMark(ALL_WINDOWS, 0, 0, False),)
+
+
+def plan_windows(plan: bytes, repetition: int) -> WindowPlan:
+    splits = tuple(Split(start=i, stop=i + 1, rows=1) for i in range(len(plan)))
+    return WindowPlan(splits=splits, target_rows=1, repetition=repetition)
+
+
+@pytest.fixture
+def service() -> DispatcherService:
+    service = DispatcherService(clock=ManualClock(), planner=plan_windows)
+    service.register_dataset(
+        RegisterDataset(plan=b"p", schema=b"s", cardinality=-2, compression="AUTO")
+    )
+    service.register_worker(RegisterWorker(worker_id="w", address="w:1"))
+    service.open_iteration(
+        OpenIteration(
+            dataset_id="1000",
+            policy=ShardingPolicy.DYNAMIC,
+            job_name=None,
+            repetition=0,
+            delivery="exactly_once",
+            reader_id="r",
+            job_id="j",
+            iteration_id="i",
+        )
+    )
+    return service
+
+
+def lease(
+    service: DispatcherService, sequence: int, returned: tuple[RowMark, ...] = ()
+) -> list[tuple[int, int]]:
+    request = LeaseWindows(
+        worker_id="w",
+        iteration_id="i",
+        reader_id="r",
+        count=1,
+        returned=returned,
+        sequence=sequence,
+    )
+    answer = service.lease_windows(request)
+    return [(granted.window_index, granted.generation) for granted in answer.leases]
+
+
+def answer_fences(service: DispatcherService, broken: tuple[str, ...] = ()) -> int:
+    """The reader gives back what it is asked for; how much that was."""
+    asked = Sync(reader_id="r", iteration_id="i", broken_worker_ids=broken)
+    fences = service.sync(asked, ReaderReport())[0].fences
+    service.sync(Sync(reader_id="r", iteration_id="i", released=fences), ReaderReport())
+    return len(fences)
+
+
+def test_a_new_stream_ends_the_leases_of_the_old_one(service: DispatcherService) -> None:
+    assert lease(service, 1, BEGIN) == [(0, 0)]
+    assert lease(service, 2, BEGIN) == []
+    assert answer_fences(service) == 1
+    assert lease(service, 3) == [(0, 1)]
+
+
+def test_the_first_request_of_a_stream_may_be_repeated(service: DispatcherService) -> None:
+    assert lease(service, 1, BEGIN) == lease(service, 1, BEGIN) == [(0, 0)]
+    assert answer_fences(service) == 0
+
+
+def test_a_straggler_of_the_old_stream_gets_nothing(service: DispatcherService) -> None:
+    lease(service, 1, BEGIN)
+    lease(service, 3, BEGIN)
+    answer_fences(service)
+    assert lease(service, 2) == []
+    assert lease(service, 4) == [(0, 1)]
+
+
+def test_a_copy_of_a_request_that_got_nothing_gets_nothing_later(
+    service: DispatcherService,
+) -> None:
+    lease(service, 1, BEGIN)
+    assert lease(service, 2) == []
+    answer_fences(service, broken=("w",))
+    assert lease(service, 2) == []
+    assert lease(service, 3) == [(0, 1)]
