@@ -229,11 +229,13 @@ def _elements(rebatcher: Rebatcher, step: Any) -> Iterator[Element]:
 
 
 def _is_inside_a_window(message: Any) -> bool:
-    """Whether rows of the same window went before and will follow."""
+    """Whether rows of the same lease went before and will follow: a first lease begins at 0."""
     if not isinstance(message, tuple) or message[1] is None:
         return False
     spans = unpack(message[0]).spans
-    return len(spans) == 1 and spans[0].first_row > 0 and not spans[0].final
+    if len(spans) != 1 or spans[0].final:
+        return False
+    return spans[0].generation == 0 and spans[0].first_row > 0
 
 
 class Stream:
