@@ -29,7 +29,8 @@ def evaluate(
 ) -> Logs:
     """Loss and compiled metrics over ``data`` (as for ``fit``), on the trainers if there are any.
 
-    Exact for any number of trainers: integer counts and float64 sums are merged. Blocks.
+    Integer counts are merged, so the number of trainers makes no difference. A trainer lost on
+    the way takes the batches along that it was reading, which is logged. Blocks.
     """
     executor = executor_of(model)
     dataset = executor.dataset(as_source(data, batch_size))

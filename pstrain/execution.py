@@ -8,6 +8,7 @@ or when the steps asked for are done, whichever comes first.
 from __future__ import annotations
 
 import collections
+import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -28,6 +29,14 @@ Report = dict[str, Any]
 
 StepFunction = Callable[[Any, int], Report]
 """``(iterator, steps)``: takes at most so many elements; must not raise at the end of the data."""
+
+
+logger = logging.getLogger(__name__)
+
+_LOST = (
+    "a trainer was lost while it read the data: rows that it had taken and not finished were left "
+    "out of this pass"
+)
 
 
 class Executor(Protocol):
@@ -109,6 +118,7 @@ class ClusterExecutor:
         on_trainer = _OnTrainer(function)
         promised = 0
         ended: set[int] = set()
+        retries = self._coordinator.stats()["retries"]
         while True:
             over = bool(ended) and ended >= self._coordinator.live_trainers()
             while len(in_flight) < window and not over and (steps is None or promised < steps):
@@ -117,6 +127,7 @@ class ClusterExecutor:
                 in_flight.append((value, share))
                 promised += share
             if not in_flight:
+                self._warn_of_losses(retries, whole=steps is None, ended=len(ended))
                 return
             value, share = in_flight.popleft()
             report = self._fetch(value)
@@ -124,6 +135,12 @@ class ClusterExecutor:
             if report["ended"]:
                 ended.add(report["trainer"])
             yield report
+
+    def _warn_of_losses(self, retries: int, *, whole: bool, ended: int) -> None:
+        """A whole pass has one end per trainer, and no closure that had to run again."""
+        retried = self._coordinator.stats()["retries"] > retries
+        if retried or (whole and ended < self._coordinator.num_trainers):
+            logger.warning(_LOST)
 
     def _fetch(self, value: RemoteValue) -> Report:
         try:

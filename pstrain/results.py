@@ -46,7 +46,7 @@ def decode(data: bytes) -> Any:
 
 
 def _pack(value: Any, buffers: list[bytes]) -> Any:
-    if isinstance(value, _PLAIN):
+    if isinstance(value, _PLAIN) and not isinstance(value, np.generic):
         return value
     if isinstance(value, list):
         return ["list", *(_pack(item, buffers) for item in value)]
@@ -113,11 +113,17 @@ def encode_error(error: BaseException, where: str) -> str:
         {
             "kind": "user",
             "type": f"{type(error).__module__}.{type(error).__qualname__}",
-            "message": str(error),
+            "message": _message(error),
             "traceback": trace,
             "where": where,
         }
     )
+
+
+def _message(error: BaseException) -> str:
+    """What made the error; ``str`` of a KeyError would add quotes at each hop."""
+    is_plain = len(error.args) == 1 and isinstance(error.args[0], str)
+    return error.args[0] if is_plain else str(error)
 
 
 def decode_error(text: str) -> Exception:

@@ -123,7 +123,8 @@ class ParameterServerStrategy(Replica):
         self._resolver = cluster_resolver
         self._partitioner = variable_partitioner
         self._config = config or ParameterConfig()
-        self.session = new_id("session")
+        # Named by when it began, so that trainers can tell an older session from a newer one.
+        self.session = new_id(f"session-{time.time_ns():020d}")
         self.parameters = RemoteParameters(
             [spec.task_address("ps", index) for index in spec.task_indices("ps")],
             token=getattr(cluster_resolver, "token", None),

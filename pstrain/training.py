@@ -63,17 +63,19 @@ def fit(
     calls = CallbackList([*callbacks, *shown], model, epochs=epochs, steps=steps_per_epoch)
     history = History()
     calls.train_begin()
-    iterator: Any = None
+    iterator, is_used_up = None, True
     for epoch in range(initial_epoch, epochs):
         calls.epoch_begin(epoch)
-        if iterator is None or steps_per_epoch is None:
-            iterator = iter(dataset)
+        if is_used_up:
+            iterator, is_used_up = iter(dataset), False
         totals = Totals(model.metrics)
         for report in executor.run(step, iterator, steps_per_epoch, steps_per_execution):
             totals.add(report)
             calls.batch_end(totals.steps, totals.logs())
+            if report["ended"]:
+                is_used_up = True
         if not totals.steps:
-            raise DataError(_no_rows(epoch, steps_per_epoch))
+            raise DataError(f"epoch {epoch} had no rows to train on: the dataset is empty")
         logs = totals.logs()
         if validation_data is not None:
             held_out = model.evaluate(validation_data, batch_size=batch_size, verbose=0)
@@ -164,15 +166,6 @@ class Totals:
         for metric, state in zip(self._metrics, self._states, strict=True):
             values[metric.name] = metric.compute(state)
         return values
-
-
-def _no_rows(epoch: int, steps_per_epoch: int | None) -> str:
-    if steps_per_epoch is None or epoch == 0:
-        return f"epoch {epoch} had no rows to train on: the dataset is empty"
-    return (
-        f"the data was used up before epoch {epoch}: with steps_per_epoch the dataset goes on from "
-        "epoch to epoch; repeat() it, or leave steps_per_epoch out for one pass per epoch"
-    )
 
 
 def _check(model: Any, epochs: int, steps_per_epoch: int | None, steps_per_execution: int) -> None:

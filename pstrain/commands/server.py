@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import threading
@@ -58,7 +59,9 @@ def run(args: argparse.Namespace) -> int:
     while not stop.wait(0.5):
         pass
     server.stop()
-    return 0
+    # Threads that the transports keep can make taking the interpreter down slow, or abort it.
+    logging.shutdown()
+    os._exit(0)
 
 
 def _resolver(args: argparse.Namespace) -> ClusterResolver:

@@ -177,6 +177,7 @@ class ClusterCoordinator:
     def _function_id(self, fn: Callable[..., Any]) -> str:
         known = self._known.get(id(fn))
         if known is not None and known[0] is fn:
+            self._known.move_to_end(id(fn))
             return known[1]
         pickled = _bounded("what is captured by", fn, session.dumps_function(fn, self._reference))
         function_id = hashlib.sha256(pickled).hexdigest()[:16]

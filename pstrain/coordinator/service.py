@@ -94,6 +94,8 @@ class Scheduler:
     def submit(self, function_id: str, pickled_arguments: bytes, arguments: object) -> RemoteValue:
         """Queues a closure; blocks while the queue is full; raises errors of earlier ones."""
         with self.changed:
+            if self._fatal is not None:
+                raise self._fatal
             if self._state.is_idle and not self._outboxes:
                 self._alone_since_s = time.monotonic()
             self._wait(lambda: len(self._closures) < self._capacity, None, "room in the queue")
@@ -178,7 +180,7 @@ class Scheduler:
 
     def trainer_joined(self, trainer: int, slots: int, outbox: Outbox) -> None:
         with self.changed:
-            for resource_id, pickled in self._resources.items():
+            for resource_id, pickled in list(self._resources.items()):
                 outbox.items.put(DefineResource(resource_id, pickled))
             self._outboxes[trainer] = outbox
             self._apply(decide.join_trainer(self._state, trainer, slots))

@@ -91,11 +91,19 @@ class Model(ABC):
         self.optimizer = optimizer
         self.metrics = list(metrics)
 
-    def fit(self, data: Any, *arguments: Any, **options: Any) -> Any:
+    def fit(
+        self,
+        data: Any,
+        epochs: int = 1,
+        steps_per_epoch: int | None = None,
+        validation_data: Any = None,
+        callbacks: Sequence[Any] = (),
+        **options: Any,
+    ) -> Any:
         """Trains; see :func:`pstrain.training.fit`."""
         from pstrain.training import fit
 
-        return fit(self, data, *arguments, **options)
+        return fit(self, data, epochs, steps_per_epoch, validation_data, callbacks, **options)
 
     def evaluate(self, data: Any, **options: Any) -> Any:
         """Loss and metrics over data; see :func:`pstrain.evaluation.evaluate`."""

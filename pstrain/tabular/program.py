@@ -1,12 +1,12 @@
 """``pstrain train``: from a user's files to a folder with a trained model, and back from it.
 
 Decides nothing about columns and computes nothing of models. Invariant: what is learnt from data
-(values, statistics, weights) comes from training rows only; held-out rows are only scored.
+(values, statistics, weights) comes from training rows only; held-out rows are only scored. A run
+that fails leaves the model that was in its folder as it was.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from pstrain.checkpoint import checkpoints, latest_checkpoint, read_config
 from pstrain.errors import AlreadyExistsError, DataError, InvalidArgumentError, NotFoundError
 from pstrain.kernels import warm_up
 from pstrain.launch.activity import Activity, activities
+from pstrain.manifest import remove
 from pstrain.narration import Narrator
 from pstrain.tabular import preparation
 from pstrain.tabular.files import check_columns, open_files
@@ -85,7 +86,7 @@ def train(config: TrainConfig, narrator: Narrator) -> Outcome:
     check_columns(validation, findings.preparation.columns, "the validation data")
     narrator.say("compiling kernels, which takes a while the first time on a machine")
     warm_up(lambda text: narrator.say(f"  {text}"))
-    _clear_out(config)
+    config.out.mkdir(parents=True, exist_ok=True)
     with _cluster(config, narrator) as (cluster, strategy):
         with ExitStack() as scope:
             if strategy is not None:
@@ -106,8 +107,7 @@ def train(config: TrainConfig, narrator: Narrator) -> Outcome:
         )
         narrator.say("evaluating on the validation rows")
         scores = model.evaluate(held_out, verbose=0)
-        path = ps.Checkpoint(model=model, optimizer=model.optimizer).save(config.out)
-        findings.preparation.save(config.out)
+        path = _save(model, findings.preparation, config.out)
         roles = activities(cluster, strategy.parameters) if cluster and strategy else []
     return Outcome(
         auc=scores["auc"],
@@ -252,16 +252,27 @@ def _rates(config: TrainConfig) -> Callable[[int], float]:
 
 
 def _check_out(config: TrainConfig) -> None:
-    if not config.overwrite and (config.out / preparation.FILE).exists():
+    out = config.out
+    if out.exists() and not out.is_dir():
+        raise InvalidArgumentError(f"--out must name a folder, and {str(out)!r} is a file")
+    if config.overwrite:
+        return
+    if (out / preparation.FILE).exists() or checkpoints(out):
         raise AlreadyExistsError(
-            f"{str(config.out)!r} holds a trained model; name another folder with --out, or pass "
-            "--overwrite"
+            f"{str(out)!r} holds a trained model or checkpoints; name another folder with --out, "
+            "or pass --overwrite, which removes them once the new model is saved"
         )
 
 
-def _clear_out(config: TrainConfig) -> None:
-    """Removes the model that is to be overwritten; creates the folder."""
-    config.out.mkdir(parents=True, exist_ok=True)
-    (config.out / preparation.FILE).unlink(missing_ok=True)
-    for path in checkpoints(config.out):
-        shutil.rmtree(path)
+def _save(model: Any, prepared: Preparation, out: Path) -> str:
+    """Saves the model into ``out``, then removes the older ones; the path of its checkpoint."""
+    path = ps.Checkpoint(model=model, optimizer=model.optimizer).save(out)
+    try:
+        prepared.save(out)
+    except BaseException:
+        # Alone it would be the newest checkpoint, next to the preparation of an older model.
+        remove(path)
+        raise
+    for older in checkpoints(out)[:-1]:
+        remove(older)
+    return path

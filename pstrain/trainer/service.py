@@ -15,10 +15,10 @@ import os
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from dataservice.errors import CancelledError, UnavailableError
 from dataservice.runtime.identity import new_id
 from pstrain import results, session
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
@@ -33,7 +33,6 @@ logger = logging.getLogger(__name__)
 
 _RESULTS_PER_MESSAGE = 64
 _MESSAGE_BYTES = 1 << 20
-_SESSIONS_REMEMBERED = 64
 
 Connect = Callable[[list[str], str], Parameters]
 
@@ -75,7 +74,7 @@ class TrainerSession:
                 function = self._function(closure.function_id)
                 args, kwargs = session.loads(closure.pickled_arguments, self._resolve)
                 result.value = _bounded(results.encode(function(*args, **kwargs)))
-        except Exception as error:
+        except BaseException as error:  # sys.exit() in a closure ends the closure, not its thread
             result.error_json = results.encode_error(error, self._where)
         result.seconds = time.perf_counter() - started_s
         return result
@@ -120,6 +119,14 @@ def _bounded(value: bytes) -> bytes:
     return value
 
 
+def _drain(waiting: queue.SimpleQueue[pb.Closure | None]) -> None:
+    try:
+        while True:
+            waiting.get_nowait()
+    except queue.Empty:
+        return
+
+
 class TrainerService:
     """Implements the rpcs of trainer.proto. Thread-safe."""
 
@@ -128,19 +135,18 @@ class TrainerService:
         self._incarnation = new_id("trainer")
         self._lock = threading.Lock()
         self._session: TrainerSession | None = None
-        self._replaced: deque[str] = deque(maxlen=_SESSIONS_REMEMBERED)
         self._closures_run = 0
 
     def configure(self, request: pb.ConfigureRequest) -> pb.ConfigureReply:
-        if request.session in self._replaced:
-            raise FailedPreconditionError(
-                f"session {request.session} is over: another coordinator has taken this trainer"
-            )
+        with self._lock:
+            # Sessions are named by when they began: an older one never comes back.
+            if self._session is not None and request.session < self._session.id:
+                raise FailedPreconditionError(
+                    f"session {request.session} is over: another coordinator has taken this trainer"
+                )
         parameters = self._connect(list(request.ps_addresses), request.session)
         with self._lock:
             old, self._session = self._session, TrainerSession(request, parameters)
-            if old is not None and old.id != request.session:
-                self._replaced.append(old.id)
         if old is not None:
             logger.info("session %s replaces %s", request.session, old.id)
             old.close()
@@ -200,13 +206,12 @@ class TrainerService:
                     runners.append(self._start_runner(current, waiting, ended, len(runners)))
                 for closure in request.closures:
                     waiting.put(closure)
-        except FailedPreconditionError as error:
+        except (CancelledError, UnavailableError) as error:
+            logger.info("closure stream ended: %s", error)
+        except Exception as error:
             ended.put(error)
-        except Exception as error:  # the stream broke: the coordinator is gone or gave it up
-            logger.info("closure stream ended: %s", type(error).__name__)
         finally:
-            while not waiting.empty():
-                waiting.get()
+            _drain(waiting)
             for _ in runners:
                 waiting.put(None)
             ended.put(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,6 +19,7 @@ from pstrain.errors import (
     DeadlineExceededError,
     InvalidArgumentError,
     OutOfRangeError,
+    RemoteError,
     UnavailableError,
 )
 
@@ -107,6 +109,16 @@ def test_an_error_cancels_what_waits(coordinator: ps.ClusterCoordinator) -> None
         waiting[-1].fetch(DEADLINE_S)
 
 
+def test_sys_exit_in_a_closure_ends_the_closure_only(
+    coordinator: ps.ClusterCoordinator,
+) -> None:
+    for _ in range(5):
+        coordinator.schedule(sys.exit, args=(3,))
+        with pytest.raises(RemoteError, match="SystemExit"):
+            coordinator.join(timeout=DEADLINE_S)
+    assert coordinator.schedule(lambda: 5).fetch(DEADLINE_S) == 5
+
+
 def test_what_cannot_be_scheduled_is_refused(coordinator: ps.ClusterCoordinator) -> None:
     with pytest.raises(TypeError, match="function"):
         coordinator.schedule(3)  # type: ignore[arg-type]
@@ -164,6 +176,9 @@ def test_a_coordinator_that_was_replaced_does_not_take_the_trainers_back() -> No
         assert first.schedule(lambda: 1).fetch(DEADLINE_S) == 1
         second = ps.ClusterCoordinator(ps.ParameterServerStrategy(other.resolver))
         assert second.schedule(lambda: 2).fetch(DEADLINE_S) == 2
+        for _ in range(2):
+            other.restart("worker", 0)
+            assert second.schedule(lambda: 2).fetch(DEADLINE_S) == 2
         with pytest.raises(RuntimeError, match="another coordinator"):
             first.schedule(time.sleep, args=(0,)).fetch(DEADLINE_S)
         assert second.schedule(lambda: 3).fetch(DEADLINE_S) == 3

@@ -121,6 +121,11 @@ def test_bad_data_is_told_and_training_can_go_on(
     assert model.fit(clicks(1_000), verbose=0).history["examples"] == [1_000.0]
 
 
+def test_data_that_is_used_up_begins_again_in_the_next_epoch() -> None:
+    history = compiled(None).fit(clicks(4_000), 3, 30, batch_size=100, verbose=0)
+    assert history.history["examples"] == [3_000.0, 1_000.0, 3_000.0]
+
+
 @pytest.mark.parametrize("bad", [{"epochs": 0}, {"steps_per_epoch": -1}, {"epochs": 1.5}])
 def test_bad_arguments_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError, match=next(iter(bad))):
@@ -147,7 +152,9 @@ def test_callbacks_see_every_epoch_and_can_end_training() -> None:
     assert history.epoch == [0, 1]
 
 
-def test_a_trainer_lost_in_an_epoch_does_not_end_it(tmp_path: Any) -> None:
+def test_a_trainer_lost_in_an_epoch_does_not_end_it(
+    tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     class Killer(ps.callbacks.Callback):
         def __init__(self, cluster: ps.LocalCluster) -> None:
             self.cluster, self.done = cluster, False
@@ -169,5 +176,6 @@ def test_a_trainer_lost_in_an_epoch_does_not_end_it(tmp_path: Any) -> None:
             steps_per_execution=2,
         )
         assert killer.done
+        assert "a trainer was lost while it read the data" in caplog.text
         assert history.history["examples"][0] >= 20_000
         ps.ClusterCoordinator(strategy).close()

@@ -31,11 +31,17 @@ def test_structures_come_back_as_they_were(value: object) -> None:
 
 def test_arrays_scalars_and_batches_keep_type_and_shape() -> None:
     batch = pa.record_batch({"x": [1, 2], "s": ["a", None]})
-    value = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.int16(4), "b": batch}
+    value = {
+        "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "n": np.int16(4),
+        "f": np.float64(2),
+        "b": batch,
+    }
     back = results.decode(results.encode(value))
     np.testing.assert_array_equal(back["a"], value["a"])
     assert back["a"].dtype == np.float32
     assert isinstance(back["n"], np.int16)
+    assert isinstance(back["f"], np.float64)
     assert back["b"].equals(batch)
 
 
@@ -78,8 +84,9 @@ def _round_trip(error: BaseException) -> Exception:
 
 
 def test_built_in_errors_come_back_as_themselves_with_the_remote_traceback() -> None:
-    error = _round_trip(KeyError("price"))
+    error = _round_trip(_round_trip(KeyError("price")))
     assert isinstance(error, KeyError)
+    assert error.args == ("price",)
     assert "_raised" in "".join(error.__notes__)
 
 
