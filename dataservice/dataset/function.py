@@ -98,7 +98,7 @@ class Function:
             )
         try:
             loaded = pickle.loads(self._blob or b"")
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise FailedPreconditionError(
                 f"function {self.name!r} cannot be loaded here: {type(error).__name__}: {error}; "
                 "the modules that it uses must be installed on data workers too"
@@ -119,9 +119,9 @@ def call_user(
         if isinstance(argument, dict) and hasattr(function, "py_func"):
             return _call_compiled(function, argument)
         return function(argument)
-    except UserFunctionError:
+    except (UserFunctionError, KeyboardInterrupt, GeneratorExit):
         raise
-    except Exception as error:
+    except BaseException as error:  # sys.exit() would end a thread that others wait for
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
             trace = trace.tb_next
@@ -184,7 +184,7 @@ def _import(reference: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module_name)
         for part in qualname.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, SystemExit) as error:
         raise FailedPreconditionError(
             f"function {reference!r} cannot be imported here: {error}"
         ) from error

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from dataservice.errors import CancelledError, DataServiceError, NotFoundError
+from dataservice.errors import CancelledError, DataServiceError, InternalError, NotFoundError
 from dataservice.runtime.threads import StoppableThread
 from dataservice.sharding import Split
 
@@ -101,11 +101,17 @@ class LeaseFeed:
             while not stop.is_set() and not self._ended:
                 self._ask_once(stop)
         except DataServiceError as error:
-            with self.lock:
-                self._failure = error
-                self.news.notify_all()
+            self._fail(error)
+        except BaseException as error:
+            self._fail(InternalError(f"leasing windows failed: {error!r}"))
+            raise
         finally:
             self._return_unused(stop)
+
+    def _fail(self, error: DataServiceError) -> None:
+        with self.lock:
+            self._failure = error
+            self.news.notify_all()
 
     def _ask_once(self, stop: threading.Event) -> None:
         with self.lock:

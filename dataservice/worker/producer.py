@@ -19,7 +19,12 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from dataservice.dataset.static_sharding import Share
-from dataservice.errors import CancelledError, DeadlineExceededError, UnavailableError
+from dataservice.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    UnavailableError,
+    UserFunctionError,
+)
 from dataservice.runtime.checksum import checksum
 from dataservice.runtime.frames import Compression, encode_batch
 from dataservice.runtime.threads import BoundedQueue, StoppableThread
@@ -132,6 +137,18 @@ class _Ticket:
         self.failure: Exception | None = None
 
 
+def _reportable(error: BaseException) -> Exception:
+    """What a reader can be told; `sys.exit()` in its pipeline must not just end a thread here."""
+    if isinstance(error, Exception):
+        return error
+    failure = UserFunctionError(
+        f"the pipeline was left by {type(error).__name__}: {error}; a function of a dataset must "
+        "return or raise an Exception"
+    )
+    failure.__cause__ = error
+    return failure
+
+
 _FLUSH = object()
 _ENDED = object()
 
@@ -154,10 +171,14 @@ class WindowProducer:
         self._tickets: deque[_Ticket] = deque()
         self._closed = False
         self._threads = [
-            StoppableThread(self._compute, owner=name, name=f"compute-{index}")
-            for index in range(threads)
+            self._new_thread(self._compute, name, f"compute-{index}") for index in range(threads)
         ]
-        self._threads.append(StoppableThread(self._assemble, owner=name, name="assemble"))
+        self._threads.append(self._new_thread(self._assemble, name, "assemble"))
+
+    def _new_thread(
+        self, run: Callable[[threading.Event], None], owner: str, name: str
+    ) -> StoppableThread:
+        return StoppableThread(run, owner=owner, name=name, on_failure=self._end)
 
     def start(self) -> None:
         """Starts leasing and computing."""
@@ -205,8 +226,8 @@ class WindowProducer:
         try:
             for batch, first_row in self._pipeline.run_window(ticket.lease, self.is_closed):
                 self._hold(ticket, batch, first_row)
-        except Exception as error:
-            failure = error
+        except BaseException as error:
+            failure = _reportable(error)
         with self._lock:
             ticket.failure = failure
             ticket.done = True
@@ -238,9 +259,13 @@ class WindowProducer:
             divisible = self._pipeline.is_divisible
             for element in self._elements():
                 self.frames.put(finish(element), divisible=divisible)
-        except Exception as error:
-            failure = error
-        self.frames.end(failure)
+        except BaseException as error:
+            failure = _reportable(error)
+        self._end(failure)
+
+    def _end(self, failure: BaseException | None) -> None:
+        """No frame follows, and the reader learns why."""
+        self.frames.end(None if failure is None else _reportable(failure))
         with self._lock:
             self._closed = True
             self._news.notify_all()
@@ -369,6 +394,6 @@ class TaskProducer:
                 span = RowSpan(NO_WINDOW, 0, row, row + batch.num_rows)
                 row = span.end_row
                 self.frames.put(Element(batch, (span,)), divisible=False)
-        except Exception as error:
-            failure = error
+        except BaseException as error:
+            failure = _reportable(error)
         self.frames.end(failure)

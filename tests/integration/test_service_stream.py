@@ -7,6 +7,7 @@ import itertools
 import logging
 import pathlib
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -278,6 +279,20 @@ def test_a_function_that_raises_is_reported_once_and_the_worker_lives(
     assert error.worker in {worker.address for worker in service.workers}
     with pytest.raises((CancelledError, FailedPreconditionError)):
         next(iterator)
+    again = ds.Dataset.range(10).distribute(DYNAMIC, service.target)
+    assert sorted(read_ids(again)) == list(range(10))
+
+
+@pytest.mark.parametrize("policy", [DYNAMIC, OFF])
+def test_a_function_that_exits_is_reported_and_the_worker_lives(
+    service: LocalService, policy: ds.ShardingPolicy
+) -> None:
+    def leave(_columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        sys.exit("enough")
+
+    remote = ds.Dataset.range(1_000).map(leave, schema=pa.schema({"id": pa.int64()}))
+    with pytest.raises(UserFunctionError, match="map raised SystemExit: enough"):
+        read_ids(remote.distribute(policy, service.target))
     again = ds.Dataset.range(10).distribute(DYNAMIC, service.target)
     assert sorted(read_ids(again)) == list(range(10))
 

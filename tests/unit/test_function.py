@@ -114,6 +114,25 @@ def test_an_error_shows_the_users_frames_only() -> None:
     assert isinstance(error.__cause__, KeyError)
 
 
+@pytest.mark.parametrize("raised", [SystemExit(3), BaseException("neither")])
+def test_what_is_no_exception_is_reported_as_one(raised: BaseException) -> None:
+    def leave(_columns: Any) -> Any:
+        raise raised
+
+    with pytest.raises(UserFunctionError, match=f"map raised {type(raised).__name__}") as caught:
+        call_user(leave, {}, "map", str)
+    assert "in leave" in caught.value.user_traceback
+    assert caught.value.__cause__ is raised
+
+
+def test_ctrl_c_in_a_function_stays_what_it_is() -> None:
+    def interrupted(_columns: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        call_user(interrupted, {}, "map", str)
+
+
 def test_an_error_in_a_row_shows_the_users_frames_only() -> None:
     with pytest.raises(UserFunctionError) as caught:
         call_user_per_row(broken, [{}], "map", str)

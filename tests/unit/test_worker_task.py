@@ -12,7 +12,7 @@ import pytest
 import dataservice as ds
 from dataservice.dataset.plan import encode_plan, freeze_schemas
 from dataservice.dataset.splits import linearise, plan_splits, plan_windows
-from dataservice.errors import CancelledError, UnavailableError, UserFunctionError
+from dataservice.errors import CancelledError, InternalError, UnavailableError, UserFunctionError
 from dataservice.runtime.checksum import checksum
 from dataservice.runtime.frames import decode_batch
 from dataservice.wire.elements import NO_WINDOW, RowSpan, unpack
@@ -183,6 +183,47 @@ def test_rows_before_an_error_leave_before_it() -> None:
     producer.close()
     assert got == list(range(len(got)))
     assert 400 < len(got) <= 500
+
+
+def interrupt(_columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    raise KeyboardInterrupt("from a function")
+
+
+def test_no_way_to_leave_a_pipeline_leaves_its_reader_waiting() -> None:
+    dataset = ds.Dataset.range(1_000).map(interrupt, schema=SCHEMA)
+    windows = producer_of(pipeline_of(dataset), Dispatcher(leases_of(dataset)))
+    task = task_of(dataset, lambda: None)
+    for producer in (windows, task):
+        producer.start()
+        with pytest.raises(UserFunctionError, match="left by KeyboardInterrupt: from a function"):
+            producer.frames.get(TIMEOUT_S)
+        producer.close()
+
+
+def test_a_defect_in_leasing_ends_the_stream_with_its_error() -> None:
+    def ask(_count: int, _wait_s: float) -> Grant:
+        raise KeyError("defect")
+
+    feed = LeaseFeed(ask, lambda _leases: None, ahead=2, name="test")
+    pipeline = pipeline_of(ds.Dataset.range(4))
+    producer = WindowProducer(feed, pipeline, threads=1, buffer_bytes=1 << 20, name="test")
+    producer.start()
+    with pytest.raises(InternalError, match=r"leasing windows failed: KeyError\('defect'\)"):
+        producer.frames.get(TIMEOUT_S)
+
+
+def test_a_defect_in_a_compute_thread_ends_the_stream_with_its_error() -> None:
+    dataset = ds.Dataset.range(4)
+    dispatcher = Dispatcher(leases_of(dataset))
+    producer = producer_of(pipeline_of(dataset), dispatcher)
+
+    def defect() -> None:
+        raise KeyError("defect")
+
+    producer._feed.take_held = defect  # type: ignore[method-assign, assignment]
+    producer.start()
+    with pytest.raises(KeyError, match="defect"):
+        producer.frames.get(TIMEOUT_S)
 
 
 def test_leases_in_store_are_given_back_when_the_stream_ends() -> None:
