@@ -1,7 +1,8 @@
-"""Which workers of a fixed list a reader misses, and for how long it puts up with that.
+"""Which workers a reader misses, and for how long it puts up with that.
 
 Pure: the caller brings the time. Invariant: a share that is missing is never left out; either its
-worker comes in time, or the reader fails with the worker's place and address.
+worker comes in time, or the reader fails with the worker's place and address. Nor does a reader
+wait without an end, or without a word, for workers that nobody started.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from dataservice.errors import DeadlineExceededError
+from dataservice.errors import DeadlineExceededError, UnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -46,3 +47,32 @@ class Attendance:
             "give distribute() a larger timeout_s to wait longer, or use ShardingPolicy.DYNAMIC, "
             "which needs no certain worker"
         )
+
+
+class Starvation:
+    """Waits up to `patience_s` for any worker at all."""
+
+    def __init__(self, target: str, patience_s: float) -> None:
+        self._target = target
+        self._patience_s = patience_s
+        self._since_s: float | None = None
+        self._reminded_s = 0.0
+
+    def note(self, starving: bool, now_s: float) -> UnavailableError | None:
+        """Takes in whether somebody waits while there is no worker; the error to fail with."""
+        if not starving:
+            self._since_s = None
+            return None
+        if self._since_s is None:
+            self._since_s = self._reminded_s = now_s
+        cause = f"no data worker is registered with the dispatcher at {self._target}"
+        remedy = f"start one with `dataservice worker --dispatcher {self._target}`"
+        if now_s - self._since_s >= self._patience_s:
+            return UnavailableError(
+                f"{cause}, and none came in {self._patience_s:g} s; {remedy}, or give distribute() "
+                "a larger timeout_s to wait longer"
+            )
+        if now_s - self._reminded_s >= _REMIND_S:
+            self._reminded_s = now_s
+            logger.warning("waiting: %s; %s", cause, remedy)
+        return None

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from dataservice.client.attendance import Attendance
+from dataservice.client.attendance import Attendance, Starvation
 from dataservice.client.buffer import ElementBuffer
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
 from dataservice.client.pacing import GROUP_S, Pacing
@@ -49,8 +49,8 @@ _TAKE_POLL_S = 1.0
 class ReadSpec:
     """What to read and how.
 
-    `timeout_s` bounds the wait for the dispatcher when opening, and for a worker that alone has a
-    static share.
+    `timeout_s` bounds the wait for the dispatcher when opening, for a worker that alone has a
+    static share, and for any worker while there is none.
     """
 
     target: str
@@ -95,6 +95,7 @@ class ServiceReader:
         self.iteration_id = self._join.iteration_id
         self._session = self._new_session()
         self._attendance = Attendance(spec.timeout_s)
+        self._starvation = Starvation(spec.target, spec.timeout_s)
         self._thread = StoppableThread(
             self._synchronise, owner=f"reader {self.reader_id}", name="sync", on_failure=self._crash
         )
@@ -265,12 +266,21 @@ class ServiceReader:
                 return
             with self._lock:
                 has_ended = not self._closed and self._session.digest(call, reply, time.monotonic())
-            absence = self._attendance.note(reply.missing_workers, time.monotonic())
+            absence = self._absence(reply)
             if absence is not None:
                 self._on_failure(absence)
                 return
             if has_ended:
                 self._buffer.wake()
+
+    def _absence(self, reply: pb.SyncReply) -> DataServiceError | None:
+        """The error of having waited too long for workers."""
+        now_s = time.monotonic()
+        missing = reply.missing_workers
+        with self._lock:
+            waits = self._session.is_waited_on() and not reply.ended
+        starving = waits and not reply.workers and not missing
+        return self._attendance.note(missing, now_s) or self._starvation.note(starving, now_s)
 
     def _time_to_call(self) -> float:
         return self._session.time_to_call(time.monotonic())

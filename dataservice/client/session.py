@@ -90,6 +90,10 @@ class ReadSession:
         """It waits no more."""
         self._takers -= 1
 
+    def is_waited_on(self) -> bool:
+        """Whether a taker waits and no element is there for it."""
+        return self._takers > 0 and not self._outstanding and not self._finished
+
     def take_end(self) -> bool:
         """Whether the end was announced; once, so that the next taker asks anew."""
         if self._outstanding:

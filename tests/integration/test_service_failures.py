@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 import dataservice as ds
-from dataservice.errors import DataServiceError
+from dataservice.errors import DataServiceError, UnavailableError
 from dataservice.vocabulary import parse_target
 from tests.integration.service_cluster import (
     ProcessCluster,
@@ -234,6 +234,13 @@ def test_ctrl_c_ends_a_waiting_reader_at_once(tmp_path: pathlib.Path) -> None:
     assert time.monotonic() - began_s < 4
     assert "KeyboardInterrupt" in errors
     assert reader.returncode != 0
+
+
+def test_a_reader_without_any_worker_ends_with_an_error(tmp_path: pathlib.Path) -> None:
+    with process_cluster(tmp_path / "logs", workers=0) as cluster:
+        remote = ds.Dataset.range(10).distribute(DYNAMIC, cluster.target, timeout_s=1.5)
+        with pytest.raises(UnavailableError, match="no data worker is registered"):
+            next(iter(remote))
 
 
 def test_a_worker_stops_cleanly_on_sigterm(cluster: ProcessCluster, dataset: ds.Dataset) -> None:

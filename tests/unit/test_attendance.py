@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from dataservice.client.attendance import Attendance
-from dataservice.errors import DeadlineExceededError
+from dataservice.client.attendance import Attendance, Starvation
+from dataservice.errors import DeadlineExceededError, UnavailableError
 
 
 def test_who_is_missing_is_named_once_and_then_now_and_again(
@@ -39,3 +39,29 @@ def test_who_came_back_begins_anew() -> None:
     assert attendance.note(["a"], 6.0) is None
     assert attendance.note(["a"], 10.9) is None
     assert attendance.note(["a"], 11.0) is not None
+
+
+def test_a_reader_without_workers_says_so_now_and_again(caplog: pytest.LogCaptureFixture) -> None:
+    starvation = Starvation("host:5050", 60.0)
+    with caplog.at_level(logging.WARNING):
+        for now_s in (0.0, 9.9):
+            assert starvation.note(True, now_s) is None
+        assert not caplog.records
+        for now_s in (10.0, 11.0, 20.0):
+            assert starvation.note(True, now_s) is None
+    assert [record.getMessage() for record in caplog.records] == [
+        "waiting: no data worker is registered with the dispatcher at host:5050; "
+        "start one with `dataservice worker --dispatcher host:5050`"
+    ] * 2
+
+
+def test_a_reader_without_workers_gives_up_in_the_end() -> None:
+    starvation = Starvation("host:5050", 5.0)
+    assert starvation.note(True, 100.0) is None
+    assert starvation.note(False, 104.0) is None
+    assert starvation.note(True, 105.0) is None
+    assert starvation.note(True, 109.9) is None
+    error = starvation.note(True, 110.0)
+    assert isinstance(error, UnavailableError)
+    assert "no data worker is registered with the dispatcher at host:5050" in str(error)
+    assert "none came in 5 s" in str(error)

@@ -66,6 +66,20 @@ def members(*workers: str) -> list[pb.WorkerInfo]:
     return [pb.WorkerInfo(worker_id=worker, address=f"{worker}:1") for worker in workers]
 
 
+def test_a_reader_is_waited_on_while_a_taker_finds_nothing() -> None:
+    reader = Reader(DYNAMIC)
+    assert not reader.session.is_waited_on()
+    reader.session.begin_wait()
+    assert reader.session.is_waited_on()
+    reader.join("a")
+    reader.use(reader.frame(0, 4))
+    reader.frame(4, 8)
+    assert not reader.session.is_waited_on(), "an element is there"
+    reader.session.end_wait()
+    reader.session.note_taken()
+    assert not reader.session.is_waited_on()
+
+
 def test_a_reader_is_idle_only_while_somebody_waits_for_nothing_known() -> None:
     reader = Reader(DYNAMIC, "a")
     assert not reader.session.is_idle()
