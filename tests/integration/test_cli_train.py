@@ -11,7 +11,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+import pstrain as ps
 from pstrain.__main__ import main
+from pstrain.tabular.preparation import Preparation
 
 ROWS = 6_000
 
@@ -67,6 +69,14 @@ def fails(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
     error = capsys.readouterr().err.strip().splitlines()
     assert error[0].startswith(f"pstrain {arguments[0]}: ")
     return error[0]
+
+
+def contents(folder: pathlib.Path) -> dict[pathlib.Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def checkpoint_names(folder: pathlib.Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("ckpt-*"))
 
 
 def test_a_cluster_learns_from_files_and_holds_rows_out(
@@ -141,10 +151,64 @@ def test_csv_of_answers_and_numbers_trains_a_logistic_regression(
 
 
 def test_a_trained_model_is_not_overwritten_by_accident(
-    files: pathlib.Path, model: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "--overwrite" in fails(capsys, local(files / "part-*.parquet", model))
-    assert main(local(files / "part-*.parquet", model, "--overwrite", "--batch-size", "64")) == 0
+    data, out = files / "part-*.parquet", tmp_path / "out"
+    assert main(local(data, out, "--batch-size", "512")) == 0
+    before = contents(out)
+    assert "--overwrite" in fails(capsys, local(data, out))
+    assert contents(out) == before
+    assert main(local(data, out, "--batch-size", "512", "--seed", "1", "--overwrite")) == 0
+    assert checkpoint_names(out) == ["ckpt-2"]
+    assert main(["evaluate", str(out), "--data", str(files / "new.pq")]) == 0
+
+
+def test_checkpoints_of_other_programs_are_not_touched(
+    files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ps.Checkpoint(mine=ps.Variable([1.0, 2.0])).save(tmp_path)
+    before = contents(tmp_path)
+    error = fails(capsys, local(files / "part-*.parquet", tmp_path))
+    assert "--overwrite" in error
+    assert "--out" in error
+    assert contents(tmp_path) == before
+
+
+def test_a_failed_run_keeps_the_model_that_it_was_to_replace(
+    files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, out = files / "part-*.parquet", tmp_path / "out"
+    assert main(local(data, out, "--batch-size", "512")) == 0
+    before = contents(out)
+    unknown = clicks(10).set_column(0, "clicked", pa.array([2] * 10))
+    pq.write_table(unknown, tmp_path / "unknown.parquet")
+    options = ["--validation-data", str(tmp_path / "unknown.parquet"), "--overwrite"]
+    capsys.readouterr()
+    assert main(local(data, out, *options, "--batch-size", "512")) == 2
+    assert "label column 'clicked' must hold the two values 0 and 1" in capsys.readouterr().err
+    assert contents(out) == before
+
+
+def test_a_checkpoint_does_not_stay_without_its_preparation(
+    files: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, out = files / "part-*.parquet", tmp_path / "out"
+    assert main(local(data, out, "--batch-size", "512")) == 0
+    before = contents(out)
+
+    def full(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Preparation, "save", full)
+    assert main(local(data, out, "--overwrite", "--batch-size", "512")) == 1
+    assert contents(out) == before
+
+
+def test_a_file_is_no_folder_for_a_model(
+    files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "out").write_text("notes")
+    assert "is a file" in fails(capsys, local(files / "part-*.parquet", tmp_path / "out"))
 
 
 def test_files_that_are_not_there(
