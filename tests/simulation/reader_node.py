@@ -19,6 +19,8 @@ from tests.simulation.world import Call, Node, Task, World
 ASK_AGAIN_S = 0.3
 SYNC_TIMEOUT_S = 60.0
 TAKE_POLL_S = 1.0
+# A clock with an offset does not add up to the last bit: a shorter wait might never end.
+_TIMER_STEP_S = 1e-6
 
 
 class ReaderNode(Node):
@@ -93,7 +95,7 @@ class ReaderNode(Node):
             if remaining_s <= 0:
                 call = reader._session.prepare_call(reader.statistics)
         if call is None:
-            self._plan_turn(min(remaining_s, GROUP_S))
+            self._plan_turn(min(max(remaining_s, _TIMER_STEP_S), GROUP_S))
             return
         self._syncing = True
         Call(

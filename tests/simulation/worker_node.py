@@ -2,9 +2,9 @@
 
 Real: membership, the service's table of producers, leasing, the order of windows, re-batching,
 headers and checksums. Modelled, because the originals are loops that hold state over a wait: the
-assembling thread, `_pump` with its credit, and the receiving loop of `WorkerStream`. A stream is
-in order and loses nothing unless it breaks, like TCP; it may hand a frame over twice, which TCP
-does not. A cut delays it, and is noticed by silence.
+leasing and assembling threads, `_pump` with its credit, and the receiving loop of `WorkerStream`.
+A stream is in order and loses nothing unless it breaks, like TCP; it may hand a frame over twice,
+which TCP does not. A cut delays it, and is noticed by silence.
 """
 
 from __future__ import annotations
@@ -206,16 +206,18 @@ class WorkerNode(Node):
 
 
 def _lease(stream: Stream) -> None:
-    """The leasing thread, from where it waited for its call."""
+    """`LeaseFeed._run`, from where it waited for its call."""
     feed = stream.feed
     stop: Any = feed._thread.stop_event
-    if stop.is_set() and stream.leasing.has_answer:
-        unset: Any = Flag()
-        try:
+    try:
+        if stop.is_set() and stream.leasing.has_answer:
+            unset: Any = Flag()
             feed._ask_once(unset)
-        except DataServiceError as error:
-            feed._failure = error
-    feed._run(stop)
+        while not stop.is_set() and not feed._ended:
+            feed._ask_once(stop)
+    except DataServiceError as error:
+        feed._fail(error)
+    feed._return_unused(stop)
 
 
 def _elements(rebatcher: Rebatcher, step: Any) -> Iterator[Element]:

@@ -22,6 +22,7 @@ from dataservice.errors import (
 from tests.simulation.stage import STAGE, Blocked
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
+MAX_EVENTS = 200_000
 
 
 class Node:
@@ -90,6 +91,10 @@ class World:
     def run(self, until_s: float, is_done: Callable[[], bool]) -> None:
         """Lets things happen until nothing need happen any more, or that time."""
         while self._heap and not is_done():
+            if self.events > MAX_EVENTS:
+                raise RuntimeError(
+                    f"{MAX_EVENTS} events until {self.now_s:.6f} s: time stands still"
+                )
             time_s, sequence, node, life, action, args = heapq.heappop(self._heap)
             if time_s > until_s:
                 return
