@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
     from dataservice.dispatcher.server import DispatchServer
     from dataservice.errors import DataServiceError
-    from dataservice.vocabulary import SHARD_HINT, ShardingPolicy
+    from dataservice.vocabulary import AUTOTUNE, SHARD_HINT, ShardingPolicy
     from dataservice.worker.server import WorkerServer
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "UNKNOWN_CARDINALITY",
     "ShardingPolicy",
     "SHARD_HINT",
+    "AUTOTUNE",
     "register_dataset",
     "from_dataset_id",
     "distribute",
@@ -53,6 +54,7 @@ _HOMES = {
     "UNKNOWN_CARDINALITY": "dataservice.dataset.node",
     "ShardingPolicy": "dataservice.vocabulary",
     "SHARD_HINT": "dataservice.vocabulary",
+    "AUTOTUNE": "dataservice.vocabulary",
     "register_dataset": "dataservice.client.api",
     "from_dataset_id": "dataservice.client.api",
     "distribute": "dataservice.client.api",

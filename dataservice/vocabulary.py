@@ -18,6 +18,7 @@ ReaderId = NewType("ReaderId", str)
 WorkerId = NewType("WorkerId", str)
 
 SHARD_HINT: Final = -1
+AUTOTUNE: Final = -1
 PROTOCOL: Final = "grpc"
 
 

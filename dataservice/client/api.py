@@ -22,7 +22,7 @@ from dataservice.dataset.splits import linearise
 from dataservice.dataset.static_sharding import check_policy
 from dataservice.errors import InvalidArgumentError, SchemaError, UnimplementedError
 from dataservice.runtime.frames import decode_schema, encode_schema
-from dataservice.vocabulary import ShardingPolicy, parse_target
+from dataservice.vocabulary import AUTOTUNE, ShardingPolicy, parse_target
 from dataservice.wire import dispatcher_pb2 as pb
 
 _COMPRESSIONS = {"AUTO": "AUTO", "LZ4": "LZ4", "ZSTD": "ZSTD", "NONE": "NONE", None: "NONE"}
@@ -33,7 +33,6 @@ _LEGACY_MODES = {
 _DELIVERIES = ("exactly_once", "at_most_once")
 _PROTOCOLS = (None, "grpc", "flight")
 _TARGETS = ("AUTO", "ANY")
-_AUTOTUNE = -1
 
 Service = str | tuple[str, str]
 
@@ -249,7 +248,7 @@ def _compression(compression: str | None) -> str:
 
 
 def _max_elements(max_outstanding_requests: object) -> int:
-    if max_outstanding_requests in (None, _AUTOTUNE):
+    if max_outstanding_requests in (None, AUTOTUNE):
         return DEFAULT_BUFFERED_ELEMENTS
     wanted = max_outstanding_requests
     if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1:

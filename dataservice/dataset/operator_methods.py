@@ -10,14 +10,19 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from dataservice.dataset import operators as ops
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.node import Node
 from dataservice.errors import InvalidArgumentError
+from dataservice.vocabulary import AUTOTUNE
 
 ColumnFunction: TypeAlias = "Expression | Callable[..., Any] | str"
+
+# Covers the jitter of one step; more would only cost memory, as rates are not measured here.
+_AUTOTUNED_BATCHES = 4
 
 
 class OperatorMethods:
@@ -89,11 +94,13 @@ class OperatorMethods:
         return self._over(ops.Repeat(self._node, count))
 
     def take(self, count: int) -> Self:
-        """The first `count` elements."""
-        return self._over(ops.Take(self._node, count))
+        """The first `count` elements; all of them for -1."""
+        return self if _is_auto(count) else self._over(ops.Take(self._node, count))
 
     def skip(self, count: int) -> Self:
-        """All elements but the first `count`."""
+        """All elements but the first `count`; none for -1."""
+        if _is_auto(count):
+            return self._over(ops.Take(self._node, 0))
         return self._over(ops.Skip(self._node, count))
 
     def concatenate(self, other: OperatorMethods) -> Self:
@@ -116,8 +123,9 @@ class OperatorMethods:
         return self._over(ops.Enumerate(self._node, name))
 
     def prefetch(self, buffer_size: int) -> Self:
-        """Reads up to `buffer_size` record batches ahead on a thread."""
-        return self._over(ops.Prefetch(self._node, buffer_size))
+        """Reads up to `buffer_size` record batches ahead on a thread; AUTOTUNE reads a few."""
+        size = _AUTOTUNED_BATCHES if _is_auto(buffer_size) else buffer_size
+        return self._over(ops.Prefetch(self._node, size))
 
     def shard(self, num_shards: int, index: int) -> Self:
         """Every `num_shards`-th element, from number `index` on.
@@ -228,3 +236,8 @@ def nodes_of(datasets: Any, operator: str) -> tuple[Node, ...]:
         if not isinstance(dataset, OperatorMethods):
             raise InvalidArgumentError(f"{operator} takes Datasets, got {dataset!r}")
     return tuple(dataset._node for dataset in datasets)
+
+
+def _is_auto(count: Any) -> bool:
+    """Whether a number is left to the dataset: AUTOTUNE for a buffer, all elements for a count."""
+    return isinstance(count, int | np.integer) and count == AUTOTUNE

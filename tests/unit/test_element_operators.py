@@ -50,10 +50,18 @@ def test_a_batch_size_is_a_positive_integer(bad: Any) -> None:
 
 def test_other_arguments_are_checked_when_called() -> None:
     for call, message in [
-        (lambda d: d.take(-1), "take count must be a non-negative integer, got -1"),
-        (lambda d: d.skip(True), "skip count must be a non-negative integer, got True"),
+        (lambda d: d.take(-2), r"take count \(-1: all\) must be a non-negative integer, got -2"),
+        (lambda d: d.skip(-2), r"skip count \(-1: all\) must be a non-negative integer, got -2"),
+        (
+            lambda d: d.skip(True),
+            r"skip count \(-1: all\) must be a non-negative integer, got True",
+        ),
         (lambda d: d.repeat(-2), "repeat count must be a non-negative integer, got -2"),
-        (lambda d: d.prefetch(0), "prefetch buffer_size must be a positive integer, got 0"),
+        (lambda d: d.prefetch(-2), "must be a positive integer, got -2"),
+        (
+            lambda d: d.prefetch(0),
+            r"prefetch buffer_size \(-1: AUTOTUNE\) must be a positive integer, got 0",
+        ),
         (lambda d: d.enumerate(""), "column name"),
         (lambda d: d.batch(3, drop_remainder=1), "drop_remainder must be True or False, got 1"),
         (lambda d: d.concatenate([1]), "takes a Dataset"),
@@ -62,6 +70,16 @@ def test_other_arguments_are_checked_when_called() -> None:
         with pytest.raises(InvalidArgumentError, match=message):
             call(numbers(3))
     assert numbers(3).batch(np.int64(2)).cardinality() == 2
+
+
+def test_minus_one_means_all_elements() -> None:
+    for dataset in (numbers(7, [2, 3]), numbers(7).batch(3)):
+        assert values(run(dataset.take(-1))) == values(run(dataset)) == list(range(7))
+        assert dataset.take(np.int64(-1)).cardinality() == dataset.cardinality()
+        assert run(dataset.skip(-1)) == []
+        assert dataset.skip(-1).cardinality() == 0
+    assert numbers(7).repeat().take(-1).cardinality() == INFINITE_CARDINALITY
+    assert run(numbers(7).repeat().skip(-1)) == []
 
 
 @given(st.integers(0, 20), st.integers(0, 25), st.integers(0, 25))

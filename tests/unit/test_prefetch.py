@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import dataservice as ds
 from dataservice.errors import CancelledError, UserFunctionError
 from tests.unit.checkpoint_checker import check_positions, numbers, open_stream, run, values
 
@@ -33,6 +34,12 @@ def test_the_elements_and_positions_are_those_below() -> None:
     assert dataset.cardinality() == 40
     check_positions(dataset)
     check_positions(numbers(40).prefetch(1).batch(7).prefetch(2))
+
+
+def test_autotune_reads_ahead_without_a_number() -> None:
+    dataset = numbers(20, [3, 4]).prefetch(ds.AUTOTUNE)
+    assert values(run(dataset)) == list(range(20))
+    check_positions(dataset)
 
 
 def test_an_error_arrives_at_its_place_and_ends_the_stream() -> None:

@@ -32,7 +32,7 @@ class Prefetch(Operator):
     buffer_size: int
 
     def __post_init__(self) -> None:
-        size = integer_at_least(self.buffer_size, 1, "prefetch buffer_size")
+        size = integer_at_least(self.buffer_size, 1, "prefetch buffer_size (-1: AUTOTUNE)")
         object.__setattr__(self, "buffer_size", size)
 
     def input_context(self, context: RunContext) -> RunContext:

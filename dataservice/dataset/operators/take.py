@@ -21,7 +21,7 @@ class Take(Operator):
     count: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "count", integer_at_least(self.count, 0, "take count"))
+        object.__setattr__(self, "count", integer_at_least(self.count, 0, "take count (-1: all)"))
 
     def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:  # noqa: ARG002
         return _TakeStream(stream, self.count, whole_batches=self.batched)
@@ -42,7 +42,7 @@ class Skip(Operator):
     count: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "count", integer_at_least(self.count, 0, "skip count"))
+        object.__setattr__(self, "count", integer_at_least(self.count, 0, "skip count (-1: all)"))
 
     def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:  # noqa: ARG002
         return _SkipStream(stream, self.count, whole_batches=self.batched)
