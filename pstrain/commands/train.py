@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pstrain.commands.options import add_cluster, names, positive, role_rows, share
+from pstrain.commands.options import add_cluster, names, positive, rate, role_rows, share
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -31,7 +31,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--hidden", type=_layers, default=(64, 32), metavar="UNITS,...", help="default 64,32"
     )
     model.add_argument("--optimizer", choices=("adagrad", "sgd"), default="adagrad")
-    model.add_argument("--learning-rate", type=float, help="default 0.02 (adagrad), 0.1 (sgd)")
+    model.add_argument("--learning-rate", type=rate, help="default 0.02 (adagrad), 0.1 (sgd)")
     model.add_argument("--batch-size", type=positive, default=1024, help="default 1024")
     model.add_argument("--epochs", type=positive, default=3, help="default 3")
     model.add_argument("--seed", type=int, default=0)
