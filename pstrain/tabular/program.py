@@ -142,7 +142,10 @@ def evaluate(folder: Path, data: str, batch_size: int) -> dict[str, float]:
 
 
 def predictions(folder: Path, data: str, column: str) -> Iterator[pa.RecordBatch]:
-    """The rows of ``data``, batch by batch, with the predicted probability in ``column``."""
+    """The rows of ``data``, batch by batch, with the predicted probability in ``column``.
+
+    Raises DataError when there is not one row.
+    """
     model, prepared = load(folder)
     rows = open_files(data, prepared.types)
     check_columns(rows, prepared.columns, data)
@@ -153,9 +156,13 @@ def predictions(folder: Path, data: str, column: str) -> Iterator[pa.RecordBatch
     unlabelled = rows.schema.names
     if prepared.label in unlabelled:
         unlabelled = [name for name in unlabelled if name != prepared.label]
+    is_empty = True
     for batch in rows:
+        is_empty = False
         chances = model.predict_on_batch(prepared(batch.select(unlabelled)))
         yield batch.append_column(column, pa.array(chances, pa.float32()))
+    if is_empty:
+        raise DataError(f"{data!r} holds no rows to predict")
 
 
 def _parts(config: TrainConfig) -> tuple[ds.Dataset, ds.Dataset]:

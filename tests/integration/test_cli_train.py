@@ -136,6 +136,21 @@ def test_rows_without_the_label_can_be_predicted(
     assert once.equals(again)
 
 
+@pytest.mark.parametrize("name", ["none.csv", "none.parquet"])
+def test_there_is_nothing_to_predict_or_score_without_rows(
+    model: pathlib.Path, tmp_path: pathlib.Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = pyarrow.csv.write_csv if name.endswith(".csv") else pq.write_table
+    write(clicks(10).slice(0, 0), tmp_path / name)
+    data, output = ["--data", str(tmp_path / name)], tmp_path / "predictions.csv"
+    error = fails(capsys, ["predict", str(model), *data, "--output", str(output)])
+    assert f"{name}' holds no rows" in error
+    assert not output.exists()
+    capsys.readouterr()
+    assert main(["evaluate", str(model), *data]) == 2
+    assert "no rows" in capsys.readouterr().err
+
+
 def test_csv_of_answers_and_numbers_trains_a_logistic_regression(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -280,7 +295,14 @@ def test_folders_without_a_model_and_rows_that_do_not_fit(
 
 
 @pytest.mark.parametrize(
-    "option", [["--batch-size", "0"], ["--validation", "1.5"], ["--epochs", "many"]]
+    "option",
+    [
+        ["--batch-size", "0"],
+        ["--validation", "1.5"],
+        ["--epochs", "many"],
+        ["--learning-rate", "-1"],
+        ["--learning-rate", "nan"],
+    ],
 )
 def test_wrong_options(
     files: pathlib.Path, tmp_path: pathlib.Path, option: list[str],
