@@ -23,12 +23,13 @@ EXIT_ERROR: Final = 2
 _CALL_TIMEOUT_S: Final = 10.0
 _READY_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.5
+_ACTIONS: Final = ("list", "delete")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    options = _parser().parse_args(arguments)
+    options = _parser().parse_args(_action_first(arguments))
     options.arguments = arguments
     logging.basicConfig(
         level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -44,6 +45,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of a pipe, such as `head`, has seen enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _action_first(arguments: Sequence[str]) -> list[str]:
+    """Also `jobs HOST:PORT list` is understood, as `jobs list HOST:PORT`."""
+    words = list(arguments)
+    for index, (group, first, second) in enumerate(zip(words, words[1:], words[2:], strict=False)):
+        if group in ("jobs", "datasets") and second in _ACTIONS and ":" in first:
+            words[index + 1 : index + 3] = second, first
+            break
+    return words
 
 
 # Servers
@@ -256,6 +267,11 @@ def _list_datasets(options: argparse.Namespace) -> None:
     print(text if options.json else datasets_text(text))
 
 
+def _delete_dataset(options: argparse.Namespace) -> None:
+    _call(options, "DeleteDataset", dataset_id=options.dataset_id)
+    print(f"deleted dataset {options.dataset_id}")
+
+
 # Arguments
 
 
@@ -370,12 +386,16 @@ def _add_jobs(commands: Any) -> None:
 
 
 def _add_datasets(commands: Any) -> None:
-    actions = commands.add_parser("datasets", help="list datasets").add_subparsers(
+    actions = commands.add_parser("datasets", help="list or delete datasets").add_subparsers(
         dest="action", required=True, metavar="ACTION"
     )
     listing = actions.add_parser("list", help="list datasets")
     _add_address(listing)
     listing.set_defaults(run=_list_datasets)
+    deletion = actions.add_parser("delete", help="delete a dataset that no job reads")
+    _add_address(deletion)
+    deletion.add_argument("dataset_id", help="id of the dataset")
+    deletion.set_defaults(run=_delete_dataset)
 
 
 def _add_address(command: argparse.ArgumentParser) -> None:

@@ -57,6 +57,10 @@ def register_dataset(state: DispatcherState, request: RegisterDataset) -> Decisi
         if dataset_id in state.datasets:
             _check_same_structure(state.datasets[dataset_id], request)
             return Decision((), dataset_id)
+        if state.is_used(dataset_id):
+            raise FailedPreconditionError(
+                f"dataset {dataset_id!r} was deleted, and its id stays used; choose another"
+            )
     registered = ev.DatasetRegistered(
         dataset_id=dataset_id,
         plan=request.plan,
@@ -364,3 +368,15 @@ def delete_job(state: DispatcherState, job_name: str) -> Decision:
         known = ", ".join(sorted(state.job_by_name)) or "none"
         raise NotFoundError(f"no job is named {job_name!r}; named jobs: {known}")
     return Decision((ev.JobDeleted(job_id=job_id),))
+
+
+def delete_dataset(state: DispatcherState, dataset_id: DatasetId) -> Decision:
+    """Deletes a dataset; FailedPreconditionError while there is a job that reads it."""
+    find_dataset(state, dataset_id)
+    jobs = [job.name or job.job_id for job in state.jobs.values() if job.dataset_id == dataset_id]
+    if jobs:
+        raise FailedPreconditionError(
+            f"dataset {dataset_id} is read by {', '.join(sorted(jobs))}; wait for the end of it, "
+            "or delete it first with `dataservice jobs delete`"
+        )
+    return Decision((ev.DatasetDeleted(dataset_id=dataset_id),))

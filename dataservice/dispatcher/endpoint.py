@@ -180,6 +180,10 @@ class DispatcherEndpoint:
     def list_datasets(self, _: pb.ListDatasetsRequest) -> pb.ListDatasetsReply:
         return pb.ListDatasetsReply(json=json.dumps(self._service.datasets()))
 
+    def delete_dataset(self, request: pb.DeleteDatasetRequest) -> pb.DeleteDatasetReply:
+        self._service.delete_dataset(DatasetId(request.dataset_id))
+        return pb.DeleteDatasetReply()
+
 
 def _marks(messages: Iterable[pb.Mark]) -> tuple[RowMark, ...]:
     return tuple(RowMark(m.window, m.generation, m.row, m.final) for m in messages)

@@ -42,6 +42,13 @@ class DatasetRegistered(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetDeleted(Event):
+    """A dataset is gone. Its id stays used: workers may still know the plan by it."""
+
+    dataset_id: DatasetId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerListSet(Event):
     """The fixed list of workers became this one; none of its places is bound yet."""
 

@@ -134,6 +134,8 @@ def facts_of(state: DispatcherState) -> Iterator[Event]:
             compression=dataset.compression,
             fingerprint=dataset.fingerprint,
         )
+    for dataset_id in sorted(state.deleted_datasets):
+        yield ev.DatasetDeleted(dataset_id=dataset_id)
     if state.worker_list:
         yield ev.WorkerListSet(addresses=state.worker_list)
     for index, address in state.bound.items():

@@ -268,6 +268,10 @@ class DispatcherService:
         with self._transaction():
             self._commit(decide.delete_job(self._state, job_name))
 
+    def delete_dataset(self, dataset_id: DatasetId) -> None:
+        with self._transaction():
+            self._commit(decide.delete_dataset(self._state, dataset_id))
+
     # Time
 
     def tick(self) -> None:
@@ -383,6 +387,9 @@ class DispatcherService:
                 self._denied.pop(event.reader_id, None)
             case ev.JobDeleted():
                 logger.info("job %s deleted", event.job_id)
+            case ev.DatasetDeleted():
+                logger.info("dataset %s deleted", event.dataset_id)
+                self._planning.pop(event.dataset_id, None)
             case ev.RowsConsumed() | ev.WindowsFenced() | ev.WindowsReleased():
                 self._wake_if_finished(event.iteration_id)
 

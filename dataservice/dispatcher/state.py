@@ -115,10 +115,12 @@ class Iteration:
 class DispatcherState:
     """All datasets, workers, jobs, iterations and readers.
 
-    `worker_list` is the configured one, `bound` the addresses that its places belong to.
+    `worker_list` is the configured one, `bound` the addresses that its places belong to. An id of
+    `deleted_datasets` is never given to another.
     """
 
     datasets: dict[DatasetId, Dataset] = field(default_factory=dict)
+    deleted_datasets: set[DatasetId] = field(default_factory=set)
     next_dataset_number: int = FIRST_DATASET_NUMBER
     worker_list: tuple[str, ...] = ()
     bound: dict[int, str] = field(default_factory=dict)
@@ -162,8 +164,20 @@ class DispatcherState:
             compression=event.compression,
             fingerprint=event.fingerprint,
         )
-        while DatasetId(str(self.next_dataset_number)) in self.datasets:
+        self._skip_used_numbers()
+
+    def _delete_dataset(self, event: ev.DatasetDeleted) -> None:
+        self.datasets.pop(event.dataset_id, None)
+        self.deleted_datasets.add(event.dataset_id)
+        self._skip_used_numbers()
+
+    def _skip_used_numbers(self) -> None:
+        while self.is_used(DatasetId(str(self.next_dataset_number))):
             self.next_dataset_number += 1
+
+    def is_used(self, dataset_id: DatasetId) -> bool:
+        """Whether a dataset has, or had, this id."""
+        return dataset_id in self.datasets or dataset_id in self.deleted_datasets
 
     def _set_worker_list(self, event: ev.WorkerListSet) -> None:
         self.worker_list = event.addresses
@@ -325,6 +339,7 @@ class DispatcherState:
 
 _APPLY: dict[type[ev.Event], Callable[[DispatcherState, Any], None]] = {
     ev.DatasetRegistered: DispatcherState._register_dataset,
+    ev.DatasetDeleted: DispatcherState._delete_dataset,
     ev.WorkerListSet: DispatcherState._set_worker_list,
     ev.PlaceBound: DispatcherState._bind_place,
     ev.WorkerRegistered: DispatcherState._register_worker,

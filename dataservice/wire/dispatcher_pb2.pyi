@@ -94,7 +94,7 @@ class WorkerHeartbeatRequest(_message.Message):
     rate_rows_per_s: float
     buffered_bytes: int
     leaving: bool
-    def __init__(self, worker_id: _Optional[str] = ..., iteration_ids: _Optional[_Iterable[str]] = ..., rows_sent: _Optional[int] = ..., rate_rows_per_s: _Optional[float] = ..., buffered_bytes: _Optional[int] = ..., leaving: _Optional[bool] = ...) -> None: ...
+    def __init__(self, worker_id: _Optional[str] = ..., iteration_ids: _Optional[_Iterable[str]] = ..., rows_sent: _Optional[int] = ..., rate_rows_per_s: _Optional[float] = ..., buffered_bytes: _Optional[int] = ..., leaving: bool = ...) -> None: ...
 
 class WorkerHeartbeatReply(_message.Message):
     __slots__ = ("ended_iteration_ids",)
@@ -162,7 +162,7 @@ class LeaseWindowsReply(_message.Message):
     ENDED_FIELD_NUMBER: _ClassVar[int]
     windows: _containers.RepeatedCompositeFieldContainer[WindowLease]
     ended: bool
-    def __init__(self, windows: _Optional[_Iterable[_Union[WindowLease, _Mapping]]] = ..., ended: _Optional[bool] = ...) -> None: ...
+    def __init__(self, windows: _Optional[_Iterable[_Union[WindowLease, _Mapping]]] = ..., ended: bool = ...) -> None: ...
 
 class FinishTaskRequest(_message.Message):
     __slots__ = ("worker_id", "iteration_id")
@@ -242,7 +242,7 @@ class Mark(_message.Message):
     generation: int
     row: int
     final: bool
-    def __init__(self, window: _Optional[int] = ..., generation: _Optional[int] = ..., row: _Optional[int] = ..., final: _Optional[bool] = ...) -> None: ...
+    def __init__(self, window: _Optional[int] = ..., generation: _Optional[int] = ..., row: _Optional[int] = ..., final: bool = ...) -> None: ...
 
 class SyncRequest(_message.Message):
     __slots__ = ("reader_id", "iteration_id", "consumed", "released", "broken_worker_ids", "idle", "rows_consumed", "wait_share")
@@ -262,7 +262,7 @@ class SyncRequest(_message.Message):
     idle: bool
     rows_consumed: int
     wait_share: float
-    def __init__(self, reader_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., consumed: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., broken_worker_ids: _Optional[_Iterable[str]] = ..., idle: _Optional[bool] = ..., rows_consumed: _Optional[int] = ..., wait_share: _Optional[float] = ...) -> None: ...
+    def __init__(self, reader_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., consumed: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., broken_worker_ids: _Optional[_Iterable[str]] = ..., idle: bool = ..., rows_consumed: _Optional[int] = ..., wait_share: _Optional[float] = ...) -> None: ...
 
 class SyncReply(_message.Message):
     __slots__ = ("workers", "fences", "ended", "iteration_finished", "missing_workers")
@@ -276,7 +276,7 @@ class SyncReply(_message.Message):
     ended: bool
     iteration_finished: bool
     missing_workers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., fences: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., ended: _Optional[bool] = ..., iteration_finished: _Optional[bool] = ..., missing_workers: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., fences: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., ended: bool = ..., iteration_finished: bool = ..., missing_workers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReleaseReaderRequest(_message.Message):
     __slots__ = ("reader_id", "iteration_id", "consumed")
@@ -331,3 +331,13 @@ class ListDatasetsReply(_message.Message):
     JSON_FIELD_NUMBER: _ClassVar[int]
     json: str
     def __init__(self, json: _Optional[str] = ...) -> None: ...
+
+class DeleteDatasetRequest(_message.Message):
+    __slots__ = ("dataset_id",)
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    dataset_id: str
+    def __init__(self, dataset_id: _Optional[str] = ...) -> None: ...
+
+class DeleteDatasetReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -393,8 +393,11 @@ def test_jobs_are_listed_and_deleted(server: DispatchServer) -> None:
     status = json.loads(command("status", address, "--json").stdout)
     assert status["jobs"][0]["iterations"][0]["windows"]["planned"] == 64
     assert "0/64 windows" in command("status", address).stdout
+    assert "is read by train" in command("datasets", "delete", address, "1000").stderr
     assert command("jobs", "delete", address, "train").stdout == "deleted job train\n"
-    assert command("jobs", "list", address).stdout == "no jobs\n"
+    assert command("jobs", address, "list").stdout == "no jobs\n"
+    assert command("datasets", address, "delete", "1000").stdout == "deleted dataset 1000\n"
+    assert command("datasets", "list", address).stdout == "no datasets\n"
 
 
 def test_one_command_runs_several_workers(server: DispatchServer) -> None:

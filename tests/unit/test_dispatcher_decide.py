@@ -255,6 +255,20 @@ def test_a_deleted_job_frees_its_name_and_fences_its_readers() -> None:
         decide.delete_job(state, "trian")
 
 
+def test_a_dataset_is_deleted_once_no_job_reads_it() -> None:
+    state = cluster()
+    with pytest.raises(FailedPreconditionError, match=r"dataset 1000 is read by train; .*delete"):
+        decide.delete_dataset(state, "1000")
+    commit(state, decide.delete_job(state, "train"))
+    commit(state, decide.delete_dataset(state, "1000"))
+    assert state.datasets == {}
+    with pytest.raises(NotFoundError, match="Dataset id 1000 not found"):
+        decide.delete_dataset(state, "1000")
+    with pytest.raises(FailedPreconditionError, match="'1000' was deleted, and its id stays used"):
+        decide.register_dataset(state, replace(DATASET, dataset_id="1000"))
+    assert commit(state, decide.register_dataset(state, DATASET)) == "1001"
+
+
 def test_a_lost_reader_cannot_come_back() -> None:
     state = cluster()
     commit(state, decide.lose_reader(state, "r1"))

@@ -107,9 +107,22 @@ def test_few_facts_lead_to_the_same_state(cut: int) -> None:
     assert short == replayed(SCRIPT), "and go on alike"
 
 
+def test_the_number_of_a_deleted_dataset_stays_used() -> None:
+    state = DispatcherState()
+    state.apply(DATASET)
+    state.apply(ev.DatasetDeleted(dataset_id=DATASET.dataset_id))
+    short = DispatcherState()
+    for event in facts_of(state):
+        short.apply(event)
+    assert short == state
+    assert (short.datasets, short.is_used(DATASET.dataset_id)) == ({}, True)
+    assert not short.is_used(str(short.next_dataset_number))
+
+
 def test_every_fact_survives_the_journal() -> None:
     rest: tuple[ev.Event, ...] = (
         ev.JobDeleted(job_id="j"),
+        ev.DatasetDeleted(dataset_id="d"),
         ev.IterationCollected(iteration_id="i"),
         ev.ReaderReleased(reader_id="r"),
         ev.WindowsFenced(iteration_id="i", windows=(3, 4)),
