@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.metadata
 import logging
 import os
 import sys
@@ -32,11 +33,26 @@ _WRONG_INPUT = (
 )
 
 
+class _Version(argparse.Action):
+    """Looks the version up only when asked, so that a tree that is not installed runs too."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        parser.exit(message=_version_line())
+
+
+def _version_line() -> str:
+    try:
+        return f"pstrain {importlib.metadata.version('pstrain')}\n"
+    except importlib.metadata.PackageNotFoundError:
+        return "pstrain, not installed\n"
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="pstrain", description="Parameter-server training for click and tabular models."
     )
     parser.add_argument("--verbose", action="store_true", help="log every change of state")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
         importlib.import_module(f"pstrain.commands.{name}").add_parser(commands)
@@ -57,6 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except MemoryError as error:
+        print(f"pstrain {args.command}: not enough memory: {error}", file=sys.stderr)
         return 1
     except (DataServiceError, OSError) as error:
         print(f"pstrain {args.command}: {error}", file=sys.stderr)

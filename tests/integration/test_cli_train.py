@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import pathlib
 
@@ -292,6 +293,21 @@ def test_folders_without_a_model_and_rows_that_do_not_fit(
     assert "no column 'site'" in fails(capsys, ["predict", str(model), *less, *output])
     error = fails(capsys, ["predict", str(model), *data, "--output", str(tmp_path / "out.txt")])
     assert ".parquet or .csv" in error
+
+
+def test_a_model_larger_than_the_memory_is_refused_in_one_line(
+    files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = files / "part-*.parquet"
+    assert main(local(data, tmp_path / "out", "--dim", "1000000000000")) == 1
+    assert capsys.readouterr().err.startswith("pstrain train: not enough memory: ")
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"pstrain {importlib.metadata.version('pstrain')}\n"
 
 
 @pytest.mark.parametrize(
