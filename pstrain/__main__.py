@@ -37,14 +37,15 @@ class _Version(argparse.Action):
     """Looks the version up only when asked, so that a tree that is not installed runs too."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        parser.exit(message=_version_line())
+        print(_version_line())
+        parser.exit()
 
 
 def _version_line() -> str:
     try:
-        return f"pstrain {importlib.metadata.version('pstrain')}\n"
+        return f"pstrain {importlib.metadata.version('pstrain')}"
     except importlib.metadata.PackageNotFoundError:
-        return "pstrain, not installed\n"
+        return "pstrain, not installed"
 
 
 def _parser() -> argparse.ArgumentParser:
