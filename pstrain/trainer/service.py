@@ -139,18 +139,26 @@ class TrainerService:
 
     def configure(self, request: pb.ConfigureRequest) -> pb.ConfigureReply:
         with self._lock:
-            # Sessions are named by when they began: an older one never comes back.
-            if self._session is not None and request.session < self._session.id:
-                raise FailedPreconditionError(
-                    f"session {request.session} is over: another coordinator has taken this trainer"
-                )
+            self._refuse_older(request.session)
         parameters = self._connect(list(request.ps_addresses), request.session)
-        with self._lock:
-            old, self._session = self._session, TrainerSession(request, parameters)
+        try:
+            with self._lock:
+                self._refuse_older(request.session)
+                old, self._session = self._session, TrainerSession(request, parameters)
+        except FailedPreconditionError:
+            parameters.close()
+            raise
         if old is not None:
             logger.info("session %s replaces %s", request.session, old.id)
             old.close()
         return pb.ConfigureReply(incarnation=self._incarnation, pid=os.getpid())
+
+    def _refuse_older(self, session_id: str) -> None:
+        """Sessions are named by when they began: an older one never comes back."""
+        if self._session is not None and session_id < self._session.id:
+            raise FailedPreconditionError(
+                f"session {session_id} is over: another coordinator has taken this trainer over"
+            )
 
     def run_closures(self, requests: Iterator[pb.RunRequest]) -> Iterator[pb.RunReply]:
         """Results in the order in which closures end, until the coordinator closes the stream."""
