@@ -132,6 +132,10 @@ class ParameterServerStrategy(Replica):
             config=self._config,
         )
         self.extended = Extended(self)
+        # The ClusterCoordinator lives as long as its strategy. Servers apply a closure's changes
+        # once per session, so closures of one session never share a number.
+        self.coordinator: Any = None
+        self.closure_ids = itertools.count()
         self._placement = _RoundRobin(self)
         self.begin()
 

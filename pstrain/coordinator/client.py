@@ -31,9 +31,6 @@ QUEUE_CAPACITY = 262_144
 ATTEMPTS_MAX = 10
 _FUNCTIONS_REMEMBERED = 1_024
 
-_References = weakref.WeakKeyDictionary[ParameterServerStrategy, "weakref.ref[ClusterCoordinator]"]
-_coordinators: _References = weakref.WeakKeyDictionary()
-
 
 class ClusterCoordinator:
     """Schedules functions on the trainers of a strategy's cluster. Thread-safe.
@@ -49,7 +46,7 @@ class ClusterCoordinator:
             raise InvalidArgumentError(
                 f"ClusterCoordinator needs a ParameterServerStrategy, got {type(strategy).__name__}"
             )
-        return _existing(strategy) or super().__new__(cls)
+        return strategy.coordinator or super().__new__(cls)
 
     def __init__(
         self,
@@ -59,18 +56,19 @@ class ClusterCoordinator:
         queue_capacity: int = QUEUE_CAPACITY,
         trainer_timeout_s: float = 300.0,
     ) -> None:
-        if _existing(strategy) is self:
+        if strategy.coordinator is self:
             return
         self.strategy = strategy
         self._functions: dict[str, bytes] = {}
         self._known: OrderedDict[int, tuple[object, str]] = OrderedDict()
         self._scheduler = Scheduler(
+            ids=strategy.closure_ids,
             capacity=queue_capacity,
             attempts_max=ATTEMPTS_MAX,
             trainer_timeout_s=trainer_timeout_s,
         )
         self._links = self._make_links(strategy, closures_in_flight)
-        _coordinators[strategy] = weakref.ref(self)
+        strategy.coordinator = self
         self._finalizer = weakref.finalize(self, _shut_down, self._scheduler, self._links)
         for link in self._links:
             link.start()
@@ -172,7 +170,8 @@ class ClusterCoordinator:
     def close(self) -> None:
         """Cancels what has not ended and disconnects; the trainers go idle. Idempotent."""
         self._finalizer()
-        _coordinators.pop(self.strategy, None)
+        if self.strategy.coordinator is self:
+            self.strategy.coordinator = None
 
     def _function_id(self, fn: Callable[..., Any]) -> str:
         known = self._known.get(id(fn))
@@ -205,11 +204,6 @@ class ClusterCoordinator:
         if value is self.strategy.parameters:
             return ("parameters",)
         return None
-
-
-def _existing(strategy: ParameterServerStrategy) -> ClusterCoordinator | None:
-    reference = _coordinators.get(strategy)
-    return reference() if reference is not None else None
 
 
 def _shut_down(scheduler: Scheduler, links: list[TrainerLink]) -> None:

@@ -10,7 +10,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,14 +74,21 @@ class DropResource:
 class Scheduler:
     """Thread-safe; ``submit`` and ``wait_idle`` block, nothing else does."""
 
-    def __init__(self, *, capacity: int, attempts_max: int, trainer_timeout_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        ids: Iterator[int],
+        capacity: int,
+        attempts_max: int,
+        trainer_timeout_s: float,
+    ) -> None:
         self.changed = threading.Condition()
         self._capacity = capacity
         self._attempts_max = attempts_max
         self._trainer_timeout_s = trainer_timeout_s
         self._state = CoordinatorState()
         self._closures: dict[int, Closure] = {}
-        self._next_id = 0
+        self._ids = ids
         self._outboxes: dict[int, Outbox] = {}
         self._resources: dict[str, bytes] = {}
         self._errors: list[Exception] = []
@@ -99,14 +106,14 @@ class Scheduler:
             if self._state.is_idle and not self._outboxes:
                 self._alone_since_s = time.monotonic()
             self._wait(lambda: len(self._closures) < self._capacity, None, "room in the queue")
+            number = next(self._ids)
             closure = Closure(
-                self._next_id,
+                number,
                 function_id,
                 pickled_arguments,
                 arguments,
-                RemoteValue(self._next_id, self.changed),
+                RemoteValue(number, self.changed),
             )
-            self._next_id += 1
             self._closures[closure.id] = closure
             self._apply(decide.schedule(self._state, closure.id))
             self._raise_errors(None)

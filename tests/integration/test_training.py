@@ -81,6 +81,18 @@ def test_the_cluster_learns_what_one_process_learns(
     assert abs(scores[0]["auc"] - scores[1]["auc"]) < 0.02, scores
 
 
+def test_the_second_fit_learns_as_the_first_did(strategy: ps.ParameterServerStrategy) -> None:
+    data = ds.Dataset.from_numpy(clicks(5_000)).batch(100)
+    ends = []
+    for _ in range(3):
+        model = compiled(strategy)
+        history = model.fit(data, epochs=2, validation_data=data, verbose=0)
+        ends.append(history.history["val_loss"][-1])
+        assert int(model.optimizer.iterations.numpy()) == 100
+        ps.ClusterCoordinator(strategy).close()
+    assert max(ends) - min(ends) < 0.05, ends
+
+
 def test_evaluation_is_the_same_wherever_it_runs(strategy: ps.ParameterServerStrategy) -> None:
     from sklearn.metrics import log_loss, roc_auc_score
 
