@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dataservice import errors
     from dataservice.client.api import distribute, from_dataset_id, register_dataset
+    from dataservice.client.arguments import CrossTrainerCache
     from dataservice.config import DispatcherConfig, WorkerConfig
     from dataservice.dataset.dataset import Dataset
     from dataservice.dataset.expressions import col, lit
@@ -36,6 +37,7 @@ __all__ = [
     "register_dataset",
     "from_dataset_id",
     "distribute",
+    "CrossTrainerCache",
     "DispatchServer",
     "DispatcherConfig",
     "WorkerServer",
@@ -58,6 +60,7 @@ _HOMES = {
     "register_dataset": "dataservice.client.api",
     "from_dataset_id": "dataservice.client.api",
     "distribute": "dataservice.client.api",
+    "CrossTrainerCache": "dataservice.client.arguments",
     "DispatchServer": "dataservice.dispatcher.server",
     "DispatcherConfig": "dataservice.config",
     "WorkerServer": "dataservice.worker.server",

@@ -26,6 +26,7 @@ from dataservice.client.worker_stream import StreamEvents, WorkerStream
 from dataservice.config import DEFAULT_BUFFER_BYTES, DEFAULT_DISPATCHER_TIMEOUT_MS
 from dataservice.dataset.columns import concat_batches
 from dataservice.errors import CancelledError, DataServiceError, InternalError
+from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
 from dataservice.runtime.frames import decode_schema
 from dataservice.runtime.identity import new_id
 from dataservice.runtime.threads import StoppableThread
@@ -59,6 +60,10 @@ class ReadSpec:
     job_name: str | None = None
     repetition: int = 0
     delivery: str = "exactly_once"
+    options: JobOptions = DEFAULT_OPTIONS
+    consumer_index: int = -1
+    trainer_id: str = ""
+    protocol: str | None = None
     max_elements: int = DEFAULT_BUFFERED_ELEMENTS
     buffer_bytes: int = DEFAULT_BUFFER_BYTES
     timeout_s: float = DEFAULT_TIMEOUT_S
@@ -111,6 +116,7 @@ class ServiceReader:
             job_name=spec.job_name,
             repetition=spec.repetition,
             delivery=spec.delivery,
+            options=pb.JobOptions(**spec.options.to_json()),
             reader_id=new_id("reader"),
         )
         return self._connection.open_iteration(request, timeout_s=spec.timeout_s)
@@ -190,6 +196,7 @@ class ServiceReader:
                 "dataset": self._join.dataset_id or self._spec.dataset_id,
                 "policy": int(self._spec.policy),
                 "epoch": self._spec.repetition,
+                "options": self._spec.options.to_json(),
                 "shards": self._join.num_shards,
                 "listing": self._join.listing,
                 "confirm_end": self._spec.policy is not ShardingPolicy.DYNAMIC,

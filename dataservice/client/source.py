@@ -30,6 +30,7 @@ from dataservice.dataset.node import (
 )
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import UnimplementedError
+from dataservice.job_options import JobOptions
 from dataservice.vocabulary import ShardingPolicy
 
 # Policies under which what is endless as a whole is endless for each worker.
@@ -46,7 +47,9 @@ class ServiceSource(Node):
     """
 
     kind: ClassVar[str] = "service"
-    loose: ClassVar[frozenset[str]] = frozenset({"target", "max_elements", "buffer_bytes"})
+    loose: ClassVar[frozenset[str]] = frozenset(
+        {"target", "max_elements", "buffer_bytes", "consumer_index", "trainer_id", "protocol"}
+    )
 
     target: str
     dataset_id: str
@@ -56,6 +59,13 @@ class ServiceSource(Node):
     is_batched: bool = False
     job_name: str | None = None
     delivery: str = "exactly_once"
+    ordered: bool = False
+    num_consumers: int = 0
+    consumer_index: int = -1
+    target_workers: str = "AUTO"
+    trainer_id: str = ""
+    on_error: str = "raise"
+    protocol: str | None = None
     max_elements: int = DEFAULT_BUFFERED_ELEMENTS
     buffer_bytes: int = DEFAULT_BUFFER_BYTES
     timeout_s: float = DEFAULT_TIMEOUT_S
@@ -63,6 +73,17 @@ class ServiceSource(Node):
     @property
     def batched(self) -> bool:
         return self.is_batched
+
+    @property
+    def options(self) -> JobOptions:
+        """What it shares with the other readers of its job."""
+        return JobOptions(
+            ordered=self.ordered,
+            num_consumers=self.num_consumers,
+            target_workers=self.target_workers,
+            cross_trainer_cache=bool(self.trainer_id),
+            on_error=self.on_error,
+        )
 
     def cardinality(self) -> int:
         policy = ShardingPolicy(self.policy)
@@ -82,6 +103,10 @@ class ServiceSource(Node):
             job_name=self.job_name,
             repetition=context.epoch,
             delivery=self.delivery,
+            options=self.options,
+            consumer_index=self.consumer_index,
+            trainer_id=self.trainer_id,
+            protocol=self.protocol,
             max_elements=self.max_elements,
             buffer_bytes=self.buffer_bytes,
             timeout_s=self.timeout_s,

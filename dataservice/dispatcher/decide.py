@@ -224,6 +224,7 @@ def _job_differences(state: DispatcherState, job: Job, request: OpenIteration) -
         differences.append(f"policy (existing {job.policy.name}, got {now})")
     if job.delivery != request.delivery:
         differences.append(f"delivery (existing {job.delivery}, got {request.delivery})")
+    differences.extend(job.options.differences(request.options))
     # Every trainer registers the dataset it distributes, so ids differ where data do not.
     if job.dataset_id != request.dataset_id:
         existing = state.datasets[job.dataset_id]
@@ -286,6 +287,7 @@ def _begin(
             dataset_id=dataset_id,
             policy=ShardingPolicy(request.policy),
             delivery=request.delivery,
+            options=request.options,
         )
         facts.append(created)
     iteration_id = request.iteration_id

@@ -23,6 +23,7 @@ from dataservice.dispatcher.requests import (
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.dispatcher.state import EXACTLY_ONCE, Worker
 from dataservice.dispatcher.status import ReaderReport, WorkerReport
+from dataservice.job_options import JobOptions
 from dataservice.runtime.identity import new_id
 from dataservice.sharding import Split
 from dataservice.vocabulary import DatasetId, IterationId, JobId, ReaderId, WorkerId
@@ -123,6 +124,7 @@ class DispatcherEndpoint:
                 job_name=request.job_name if request.HasField("job_name") else None,
                 repetition=request.repetition,
                 delivery=request.delivery or EXACTLY_ONCE,
+                options=_options(request.options),
                 reader_id=reader_id,
                 job_id=JobId(new_id("job")),
                 iteration_id=IterationId(new_id("iteration")),
@@ -183,6 +185,16 @@ class DispatcherEndpoint:
     def delete_dataset(self, request: pb.DeleteDatasetRequest) -> pb.DeleteDatasetReply:
         self._service.delete_dataset(DatasetId(request.dataset_id))
         return pb.DeleteDatasetReply()
+
+
+def _options(message: pb.JobOptions) -> JobOptions:
+    return JobOptions(
+        ordered=message.ordered,
+        num_consumers=message.num_consumers,
+        target_workers=message.target_workers or "AUTO",
+        cross_trainer_cache=message.cross_trainer_cache,
+        on_error=message.on_error or "raise",
+    )
 
 
 def _marks(messages: Iterable[pb.Mark]) -> tuple[RowMark, ...]:

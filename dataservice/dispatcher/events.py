@@ -16,6 +16,7 @@ from typing import Any, Final
 from dataservice.dispatcher.images import TableImage, image_from_json, image_to_json
 from dataservice.dispatcher.plans import RowMark, WindowPlan, plan_from_json, plan_to_json
 from dataservice.errors import DataLossError
+from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
 from dataservice.vocabulary import (
     DatasetId,
     IterationId,
@@ -90,6 +91,7 @@ class JobCreated(Event):
     dataset_id: DatasetId
     policy: ShardingPolicy
     delivery: str
+    options: JobOptions = DEFAULT_OPTIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,11 +251,13 @@ def _decode_marks(rows: list[list[int]]) -> tuple[RowMark, ...]:
 # Fields whose type JSON does not have, by the name of the type.
 _ENCODERS: dict[str, Callable[[Any], Any]] = {
     "bytes": _encode_bytes,
+    "JobOptions": JobOptions.to_json,
     "WindowPlan": plan_to_json,
     "TableImage | None": image_to_json,
 }
 _DECODERS: dict[str, Callable[[Any], Any]] = {
     "bytes": base64.b64decode,
+    "JobOptions": JobOptions.from_json,
     "WindowPlan": plan_from_json,
     "TableImage | None": image_from_json,
     "ShardingPolicy": ShardingPolicy,

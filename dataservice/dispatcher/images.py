@@ -151,6 +151,7 @@ def facts_of(state: DispatcherState) -> Iterator[Event]:
             dataset_id=job.dataset_id,
             policy=job.policy,
             delivery=job.delivery,
+            options=job.options,
         )
     for iteration in state.iterations.values():
         yield ev.IterationRestored(

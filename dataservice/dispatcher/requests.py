@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from dataservice.dispatcher.events import Event
 from dataservice.dispatcher.plans import RowMark
+from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
 from dataservice.sharding import Window
 from dataservice.vocabulary import (
     DatasetId,
@@ -65,6 +66,7 @@ class OpenIteration:
     iteration_id: IterationId
     reader_host: str = ""
     reader_pid: int = 0
+    options: JobOptions = DEFAULT_OPTIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from typing import Any, Final
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.images import table_of
 from dataservice.dispatcher.windows import WindowTable
+from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
 from dataservice.vocabulary import (
     DatasetId,
     IterationId,
@@ -70,6 +71,7 @@ class Job:
     dataset_id: DatasetId
     policy: ShardingPolicy
     delivery: str
+    options: JobOptions = DEFAULT_OPTIONS
     iterations: dict[int, IterationId] = field(default_factory=dict)
 
 
@@ -211,7 +213,12 @@ class DispatcherState:
 
     def _create_job(self, event: ev.JobCreated) -> None:
         self.jobs[event.job_id] = Job(
-            event.job_id, event.name, event.dataset_id, event.policy, event.delivery
+            event.job_id,
+            event.name,
+            event.dataset_id,
+            event.policy,
+            event.delivery,
+            event.options,
         )
         if event.name is not None:
             self.job_by_name[event.name] = event.job_id

@@ -79,6 +79,7 @@ def describe_job(
         "dataset_id": job.dataset_id,
         "policy": job.policy.name,
         "delivery": job.delivery,
+        "options": job.options.to_json(),
         "iterations": [
             _iteration(state.iterations[iteration_id], readers)
             for _, iteration_id in sorted(job.iterations.items())

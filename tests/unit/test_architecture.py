@@ -33,6 +33,7 @@ STDLIB_ONLY = (
 )
 PURE = (
     "dataservice/sharding.py",
+    "dataservice/job_options.py",
     "dataservice/dispatcher/events.py",
     "dataservice/dispatcher/state.py",
     "dataservice/dispatcher/decide.py",

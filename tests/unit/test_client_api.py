@@ -39,6 +39,10 @@ def distribute(**arguments: Any) -> Any:
         ({"target_workers": "NEAR"}, "Unrecognized target workers 'NEAR'"),
         ({"data_transfer_protocol": "pigeon"}, "'pigeon'"),
         ({"delivery": "perhaps"}, "'perhaps'"),
+        ({"on_error": "ignore"}, "'ignore'"),
+        ({"cross_trainer_cache": "trainer"}, "must be a CrossTrainerCache"),
+        ({"consumer_index": 2, "num_consumers": 2}, "from 0 to num_consumers - 1"),
+        ({"consumer_index": 0, "num_consumers": True}, "must be integers"),
     ],
 )
 def test_a_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> None:
@@ -50,8 +54,10 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> N
     ("arguments", "message"),
     [
         ({"consumer_index": 0, "num_consumers": 2}, "coordinated reads"),
-        ({"cross_trainer_cache": object()}, "cross_trainer_cache"),
+        ({"cross_trainer_cache": ds.CrossTrainerCache("a")}, "cross_trainer_cache"),
         ({"ordered": True}, "ordered=True"),
+        ({"target_workers": "LOCAL"}, "LOCAL"),
+        ({"on_error": "skip"}, "on_error"),
     ],
 )
 def test_what_is_not_offered_says_so(arguments: dict[str, Any], message: str) -> None:

@@ -58,13 +58,13 @@ def test_importing_the_package_imports_nothing_else() -> None:
             "distribute",
             "processing_mode service job_name consumer_index num_consumers "
             "max_outstanding_requests data_transfer_protocol compression cross_trainer_cache "
-            "target_workers delivery ordered timeout_s",
+            "target_workers delivery ordered on_error timeout_s",
         ),
         (
             "from_dataset_id",
             "processing_mode service dataset_id element_spec job_name consumer_index "
             "num_consumers max_outstanding_requests data_transfer_protocol cross_trainer_cache "
-            "target_workers delivery ordered timeout_s",
+            "target_workers delivery ordered on_error timeout_s",
         ),
         ("register_dataset", "service dataset compression dataset_id timeout_s"),
     ],

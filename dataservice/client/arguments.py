@@ -1,0 +1,209 @@
+"""What users pass to `distribute` and `from_dataset_id`, checked, as one value.
+
+Reaches nothing. Invariant: whatever is known to fail later fails here, in the user's process, with
+the argument, its value and the remedy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dataservice.client.reader import DEFAULT_BUFFERED_ELEMENTS
+from dataservice.errors import InvalidArgumentError, UnimplementedError
+from dataservice.job_options import TARGETS, JobOptions
+from dataservice.vocabulary import AUTOTUNE, ShardingPolicy
+
+_COMPRESSIONS = {"AUTO": "AUTO", "LZ4": "LZ4", "ZSTD": "ZSTD", "NONE": "NONE", None: "NONE"}
+_LEGACY_MODES = {
+    "parallel_epochs": ShardingPolicy.OFF,
+    "distributed_epoch": ShardingPolicy.DYNAMIC,
+}
+_DELIVERIES = ("exactly_once", "at_most_once")
+_PROTOCOLS = (None, "grpc", "flight")
+NO_CONSUMER: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class CrossTrainerCache:
+    """Lets trainers read the same elements of a job, each at its own pace, from a shared cache.
+
+    `trainer_id` names the trainer; readers with the same id share what the trainer gets.
+    """
+
+    trainer_id: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.trainer_id, str) or not self.trainer_id:
+            raise InvalidArgumentError(
+                f"CrossTrainerCache requires a non-empty trainer ID, got {self.trainer_id!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadArguments:
+    """How a dataset is to be read; made by `check`."""
+
+    policy: ShardingPolicy
+    job_name: str | None
+    options: JobOptions
+    consumer_index: int
+    trainer_id: str
+    max_elements: int
+    protocol: str | None
+    delivery: str
+    timeout_s: float
+
+    @classmethod
+    def check(
+        cls,
+        *,
+        processing_mode: object,
+        job_name: object,
+        consumer_index: object,
+        num_consumers: object,
+        max_outstanding_requests: object,
+        data_transfer_protocol: object,
+        cross_trainer_cache: object,
+        target_workers: object,
+        delivery: object,
+        ordered: object,
+        on_error: object,
+        timeout_s: float,
+    ) -> ReadArguments:
+        """The checked arguments; InvalidArgumentError for the first that is wrong."""
+        options = JobOptions(
+            ordered=bool(ordered),
+            num_consumers=_consumers(consumer_index, num_consumers),
+            target_workers=_target(target_workers),
+            cross_trainer_cache=cross_trainer_cache is not None,
+            on_error=str(on_error),
+        )
+        arguments = cls(
+            policy=_policy(processing_mode),
+            job_name=_job_name(job_name),
+            options=options,
+            consumer_index=NO_CONSUMER if consumer_index is None else int(str(consumer_index)),
+            trainer_id=_trainer_id(cross_trainer_cache),
+            max_elements=_max_elements(max_outstanding_requests),
+            protocol=_protocol(data_transfer_protocol),
+            delivery=_delivery(delivery),
+            timeout_s=timeout_s,
+        )
+        _check_offered(options)
+        return arguments
+
+
+def check_compression(compression: str | None) -> str:
+    """The compression as it is registered."""
+    if compression not in _COMPRESSIONS:
+        raise InvalidArgumentError(
+            f"Invalid `compression` argument: {compression!r}; use 'AUTO', 'LZ4', 'ZSTD' or None"
+        )
+    return _COMPRESSIONS[compression]
+
+
+def _check_offered(options: JobOptions) -> None:
+    if options.num_consumers:
+        raise UnimplementedError("coordinated reads (num_consumers) are not implemented")
+    if options.cross_trainer_cache:
+        raise UnimplementedError(
+            "cross_trainer_cache is not implemented; use a job_name of its own for each trainer"
+        )
+    if options.ordered:
+        raise UnimplementedError(
+            "ordered=True is not implemented; read with one worker for a fixed order"
+        )
+    if options.target_workers == "LOCAL":
+        raise UnimplementedError("target_workers='LOCAL' is not implemented; use 'AUTO'")
+    if options.on_error == "skip":
+        raise UnimplementedError("on_error='skip' is not implemented")
+
+
+def _policy(mode: Any) -> ShardingPolicy:
+    chosen = _LEGACY_MODES.get(mode) if isinstance(mode, str) else mode
+    if not isinstance(chosen, ShardingPolicy):
+        raise InvalidArgumentError(
+            f"processing_mode must be a ShardingPolicy, {' or '.join(map(repr, _LEGACY_MODES))}, "
+            f"got {mode!r}"
+        )
+    return chosen
+
+
+def _job_name(job_name: object) -> str | None:
+    if job_name is None:
+        return None
+    if not isinstance(job_name, str):
+        raise InvalidArgumentError(f"`job_name` must be a string, got {job_name!r}")
+    if not job_name:
+        raise InvalidArgumentError("`job_name` must not be empty; leave it out for a private job")
+    return job_name
+
+
+def _consumers(index: object, count: object) -> int:
+    if (index is None) != (count is None):
+        raise InvalidArgumentError(
+            "consumer_index and num_consumers go together, got "
+            f"consumer_index={index!r} and num_consumers={count!r}"
+        )
+    if count is None:
+        return 0
+    if not _is_integer(count) or not _is_integer(index):
+        raise InvalidArgumentError(
+            f"consumer_index and num_consumers must be integers, got {index!r} and {count!r}"
+        )
+    consumers, consumer = int(str(count)), int(str(index))
+    if not 0 <= consumer < consumers:
+        raise InvalidArgumentError(
+            f"consumer_index must be from 0 to num_consumers - 1, got consumer_index={consumer} "
+            f"and num_consumers={consumers}"
+        )
+    return consumers
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _target(target_workers: object) -> str:
+    if not isinstance(target_workers, str) or target_workers.upper() not in TARGETS:
+        raise InvalidArgumentError(
+            f"Unrecognized target workers {target_workers!r}; use one of {TARGETS}"
+        )
+    return target_workers.upper()
+
+
+def _trainer_id(cache: object) -> str:
+    if cache is None:
+        return ""
+    if not isinstance(cache, CrossTrainerCache):
+        raise InvalidArgumentError(
+            f"cross_trainer_cache must be a CrossTrainerCache, got {cache!r} of type "
+            f"{type(cache).__name__}"
+        )
+    return cache.trainer_id
+
+
+def _protocol(protocol: object) -> str | None:
+    if protocol not in _PROTOCOLS:
+        raise InvalidArgumentError(
+            f"data_transfer_protocol must be one of {_PROTOCOLS}, got {protocol!r}"
+        )
+    return None if protocol is None else str(protocol)
+
+
+def _delivery(delivery: object) -> str:
+    if delivery not in _DELIVERIES:
+        raise InvalidArgumentError(f"delivery must be one of {_DELIVERIES}, got {delivery!r}")
+    return str(delivery)
+
+
+def _max_elements(max_outstanding_requests: object) -> int:
+    if max_outstanding_requests in (None, AUTOTUNE):
+        return DEFAULT_BUFFERED_ELEMENTS
+    wanted = max_outstanding_requests
+    if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1:
+        raise InvalidArgumentError(
+            f"max_outstanding_requests must be positive or AUTOTUNE (-1), got {wanted!r}"
+        )
+    return wanted
