@@ -24,6 +24,7 @@ from dataservice.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     UnauthenticatedError,
+    UnavailableError,
     error_from_dict,
 )
 from dataservice.runtime.auth import TOKEN_METADATA_KEY, TlsConfig
@@ -86,7 +87,7 @@ class RpcClient:
         try:
             return stub(request, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
-            raise self._error_of(error, method, timeout_s) from None
+            raise self._error_of(error, method, timeout_s, cancellable=False) from None
         except ValueError:
             if not self._closed.is_set():
                 raise
@@ -175,15 +176,25 @@ class RpcClient:
         return CancelledError(f"the client of {self._peer} is closed")
 
     def _error_of(
-        self, error: grpc.RpcError, method: str, timeout_s: float | None
+        self,
+        error: grpc.RpcError,
+        method: str,
+        timeout_s: float | None,
+        *,
+        cancellable: bool = True,
     ) -> DataServiceError:
-        """The error of the tree that ``error`` stands for."""
+        """The error of the tree that ``error`` stands for.
+
+        Of a call that nobody here cancels, a cancellation says that the server is going away.
+        """
         for key, value in error.trailing_metadata() or ():
             if key == ERROR_METADATA_KEY:
                 return self._remote_error(value)
         status, details = error.code(), error.details()
         if status is grpc.StatusCode.CANCELLED and self._closed.is_set():
             return self._closed_error()
+        if status is grpc.StatusCode.CANCELLED and not cancellable:
+            return UnavailableError(f"{self._peer} ended {method}: it is shutting down")
         messages = {
             grpc.StatusCode.UNAVAILABLE: f"cannot reach {self._peer}: {details}",
             grpc.StatusCode.DEADLINE_EXCEEDED: (
