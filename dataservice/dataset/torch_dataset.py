@@ -23,7 +23,8 @@ class TorchDataset(IterableDataset):
     """Batches of a dataset as dicts of tensors, with `state_dict` and `load_state_dict`.
 
     Positions are those before the next batch. A distributed dataset is not divided again among the
-    workers of a loader: give its job a name, so that they share it.
+    workers of a loader: give its job a name, so that they share it, and start the workers with
+    `multiprocessing_context="spawn"`, since gRPC cannot be used after a fork.
     """
 
     def __init__(self, dataset: Dataset) -> None:

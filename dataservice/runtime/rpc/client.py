@@ -38,6 +38,7 @@ from dataservice.runtime.rpc.conventions import (
     serialize,
     snake_case,
 )
+from dataservice.runtime.rpc.forking import check_not_forked
 from dataservice.vocabulary import parse_target
 
 
@@ -45,7 +46,7 @@ class RpcClient:
     """Calls one service at one address over a connection of its own.
 
     Connects at the first call and again by itself after a loss. Thread-safe. Not usable in a
-    forked child, which raises FailedPreconditionError.
+    forked child, where FailedPreconditionError is raised, also for a new client.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class RpcClient:
     ) -> None:
         self.address = parse_target(address)
         self._peer = f"the {snake_case(service.name).replace('_', ' ')} at {self.address}"
+        check_not_forked(f"a client of {self._peer}")
         self._pid = os.getpid()
         self._metadata = ((TOKEN_METADATA_KEY, token),)
         self._closed = threading.Event()
@@ -153,7 +155,7 @@ class RpcClient:
         if self._pid != os.getpid():
             raise FailedPreconditionError(
                 f"the client of {self._peer} was made before os.fork() and cannot be used in the "
-                "child; make a new one there, or start processes by 'spawn'"
+                "child; start processes by 'spawn', and make a client there"
             )
         if self._closed.is_set():
             raise self._closed_error()

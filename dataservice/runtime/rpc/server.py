@@ -39,6 +39,7 @@ from dataservice.runtime.rpc.conventions import (
     serialize,
     snake_case,
 )
+from dataservice.runtime.rpc.forking import check_not_forked
 from dataservice.vocabulary import format_address
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class RpcServer:
         tls: TlsConfig | None = None,
         max_threads: int = CONTROL_MAX_THREADS,
     ) -> None:
+        check_not_forked(f"a server at {host}:{port}")
         self._host = host
         self._wanted_port = port
         self._tls = tls
