@@ -63,9 +63,6 @@ class Round:
     windows: tuple[Window, ...]
     unfinished: int
 
-    def holds(self, index: int) -> bool:
-        return self.first <= index < self.first + len(self.windows)
-
 
 @dataclass(slots=True)
 class WindowTable:
@@ -130,7 +127,7 @@ class WindowTable:
 
     def locate(self, index: int) -> tuple[int, Window]:
         """Round and window of an index that is not done."""
-        held = next(r for r in self.rounds if r.holds(index))
+        held = self._round_of(index)
         return held.number, held.windows[index - held.first]
 
     # Changes
@@ -264,15 +261,24 @@ class WindowTable:
         mine = self.readers.get(record.owner) if record.owner else None
         if mine is not None:
             mine.owned.discard(index)
-            mine.fencing.discard(index)
-            mine.received.discard(index)
-            mine.pending.pop(index, None)
+            # Nearly all windows end as leased ones, which are in none of these.
+            if record.phase is not Phase.LEASED:
+                mine.fencing.discard(index)
+                mine.received.discard(index)
+                mine.pending.pop(index, None)
         del self.records[index]
         self.done += 1
-        held = next(r for r in self.rounds if r.holds(index))
+        held = self._round_of(index)
         held.unfinished -= 1
         if not held.unfinished:
             self.rounds.remove(held)
+
+    def _round_of(self, index: int) -> Round:
+        # Nearly always the first of one or two.
+        for held in self.rounds:
+            if held.first <= index < held.first + len(held.windows):
+                return held
+        raise AssertionError(f"window {index} is of no open round")
 
     @staticmethod
     def _owner(record: WindowRecord) -> ReaderId:

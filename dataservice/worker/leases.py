@@ -1,14 +1,17 @@
 """The windows that one reader's stream gets from this worker: leased ahead, handed out in order.
 
 Knows how to ask and how to give back (callables), nothing of gRPC or of what a window contains.
-Invariant: a lease that was granted is either handed out or given back, even when its stream ended
-while the request was under way: the dispatcher believes it to be with this worker.
+Asks for as many at once as are worked through in a moment, so that tiny windows do not cost a call
+each and large ones are not hoarded. Invariant: a lease that was granted is either handed out or
+given back, even when its stream ended while the request was under way: the dispatcher believes it
+to be with this worker.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -20,6 +23,11 @@ from dataservice.sharding import Split
 logger = logging.getLogger(__name__)
 
 LONG_POLL_S = 5.0
+# Work to keep in store: long beside a call to the dispatcher and its journal, short beside the
+# time that a lost worker costs its readers anyway.
+STORE_S = 0.1
+# Bounds what a stream whose reader stalls keeps from others, and the size of a reply.
+MAX_STORE = 256
 _RECHECK_S = 1.0
 
 
@@ -45,8 +53,38 @@ Ask = Callable[[int, float], Grant]
 GiveBack = Callable[[Sequence[Lease]], None]
 
 
+class StoreSize:
+    """How many leases to keep in store: `least` at first, then as many as last for `STORE_S`.
+
+    Doubles while a store is used up sooner than that, or before the next leases come; halves when
+    it lasts twice as long. Pure; not thread safe.
+    """
+
+    def __init__(self, least: int) -> None:
+        self.count = least
+        self._least = least
+        self._taken = 0
+        self._since_s: float | None = None
+
+    def note_taken(self) -> None:
+        """A lease was handed out."""
+        self._taken += 1
+
+    def note_granted(self, now_s: float, *, held: int) -> None:
+        """New leases came while `held` were left: sees how long those taken since then lasted."""
+        since_s, self._since_s = self._since_s, now_s
+        taken, self._taken = self._taken, 0
+        if since_s is None or not taken:
+            return
+        lasts_s = (now_s - since_s) * self.count / taken
+        if not held or lasts_s < STORE_S:
+            self.count = min(MAX_STORE, 2 * self.count)
+        elif lasts_s > 2 * STORE_S:
+            self.count = max(self._least, self.count // 2)
+
+
 class LeaseFeed:
-    """Keeps up to `ahead` leases in store.
+    """Keeps leases in store, `ahead` at least, more where they are used up in no time.
 
     `lock` guards the feed's state, and that of its owner, so that one wait covers leases and the
     owner's work; `news`, a condition of it, is notified of new leases, of their absence and of the
@@ -59,7 +97,7 @@ class LeaseFeed:
         self._needed = threading.Condition(self.lock)
         self._ask = ask
         self._give_back = give_back
-        self._ahead = ahead
+        self._store = StoreSize(ahead)
         self._leases: deque[Lease] = deque()
         self._dry = False
         self._ended = False
@@ -80,8 +118,11 @@ class LeaseFeed:
         """The next lease, or None when there is none now."""
         if not self._leases:
             return None
-        self._needed.notify()
-        return self._leases.popleft()
+        self._store.note_taken()
+        lease = self._leases.popleft()
+        if self._wanted():
+            self._needed.notify()
+        return lease
 
     def is_dry_held(self) -> bool:
         """The dispatcher has nothing for this reader now."""
@@ -116,18 +157,21 @@ class LeaseFeed:
     def _ask_once(self, stop: threading.Event) -> None:
         with self.lock:
             self._needed.wait_for(lambda: self._wanted() or stop.is_set(), _RECHECK_S)
+            if stop.is_set() or not self._wanted():
+                return
             count, wait_s = self._wanted(), LONG_POLL_S if self._dry else 0.0
-        if stop.is_set() or not count:
-            return
         grant = self._ask(count, wait_s)
         with self.lock:
+            self._store.note_granted(time.monotonic(), held=len(self._leases))
             self._leases.extend(grant.leases)
             self._dry = not grant.leases
             self._ended = grant.ended
             self.news.notify_all()
 
     def _wanted(self) -> int:
-        return self._ahead - len(self._leases)
+        """How many to ask for; none before half of the store is used up."""
+        size, held = self._store.count, len(self._leases)
+        return size - held if held <= size // 2 else 0
 
     def _return_unused(self, stop: threading.Event) -> None:
         if not stop.is_set():

@@ -259,7 +259,7 @@ def staged() -> Iterator[None]:
             patch.setattr(module, "threading", threads)
         for module in (client_reader, leases, producer, membership):
             patch.setattr(module, "StoppableThread", IdleThread)
-        for module in (client_reader, statistics, membership, producer):
+        for module in (client_reader, statistics, membership, leases, producer):
             patch.setattr(module, "time", clock, raising=False)
         for module in (client_reader, rebatch):
             patch.setattr(module, "concat_batches", join_rows)

@@ -8,7 +8,7 @@ from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.scenario import Failure, play
 from tests.simulation.stage import staged
 
-SEEDS = 1_500
+SEEDS = 3_000
 
 
 def first_failure() -> str | None:

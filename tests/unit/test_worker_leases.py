@@ -1,0 +1,87 @@
+"""How many leases a stream keeps in store, and when it asks for more."""
+
+from __future__ import annotations
+
+import pytest
+
+from dataservice.worker.leases import MAX_STORE, STORE_S, Grant, Lease, LeaseFeed, StoreSize
+
+TIMEOUT_S = 10.0
+
+
+def store_after(window_s: float, *, grants: int, least: int = 3) -> int:
+    """The size of a store whose windows take `window_s` each, asked for when half are left."""
+    store, now_s = StoreSize(least), 0.0
+    for _ in range(grants):
+        store.note_granted(now_s, held=store.count // 2)
+        taken = max(1, store.count - store.count // 2)
+        for _ in range(taken):
+            store.note_taken()
+        now_s += taken * window_s
+    return store.count
+
+
+def test_tiny_windows_are_asked_for_in_ever_larger_numbers() -> None:
+    assert store_after(0.0, grants=1) == 3
+    assert store_after(0.0, grants=4) == 24
+    assert store_after(0.0, grants=100) == MAX_STORE
+
+
+@pytest.mark.parametrize("window_s", [0.0005, 0.002, 0.01])
+def test_a_store_lasts_about_as_long_as_it_should(window_s: float) -> None:
+    lasts_s = store_after(window_s, grants=50) * window_s
+    assert STORE_S <= lasts_s <= 2 * STORE_S or lasts_s == MAX_STORE * window_s
+
+
+def test_large_windows_are_not_hoarded() -> None:
+    assert store_after(1.0, grants=50) == 3
+
+
+def test_a_store_shrinks_when_its_windows_become_larger() -> None:
+    store = StoreSize(3)
+    store.count = MAX_STORE
+    for grant in range(12):
+        store.note_granted(grant * 1.0, held=1)
+        store.note_taken()
+    assert store.count == 3
+
+
+def test_a_store_that_runs_out_before_the_answer_grows_however_slow_the_dispatcher() -> None:
+    store = StoreSize(3)
+    store.note_granted(0.0, held=0)
+    for _ in range(3):
+        store.note_taken()
+    store.note_granted(5.0, held=0)
+    assert store.count == 6
+
+
+def test_nothing_taken_says_nothing() -> None:
+    store = StoreSize(3)
+    for grant in range(5):
+        store.note_granted(grant * 100.0, held=0)
+    assert store.count == 3
+
+
+def test_calls_are_few_for_many_tiny_windows() -> None:
+    left = [Lease(index, 0, 0, 0, index, ()) for index in range(5_000)]
+    asked: list[int] = []
+
+    def ask(count: int, _wait_s: float) -> Grant:
+        asked.append(count)
+        granted, left[:] = left[:count], left[count:]
+        return Grant(tuple(granted), not granted)
+
+    feed = LeaseFeed(ask, lambda _leases: None, ahead=3, name="test")
+    feed.start()
+    got = []
+    with feed.lock:
+        while not feed.is_over_held():
+            lease = feed.take_held()
+            if lease is None:
+                assert feed.news.wait(TIMEOUT_S)
+            else:
+                got.append(lease.window)
+    assert got == list(range(5_000))
+    assert asked[0] == 3
+    assert max(asked) <= MAX_STORE
+    assert len(asked) < 100
