@@ -85,7 +85,9 @@ def from_dataset_id(
 
     Every `iter()` is one repetition of the job. Readers with the same `job_name` and repetition
     share its rows; without a name each iterator has a job of its own. `max_outstanding_requests`
-    bounds the elements buffered here. NotFoundError for an unknown id.
+    bounds the elements buffered here. `target_workers`: "LOCAL" reads only from workers on this
+    host, an UnavailableError when there is none for `timeout_s`; "AUTO" and "ANY" read from all.
+    NotFoundError for an unknown id.
 
     Static policies (FILE, DATA, FILE_OR_DATA, HINT) read from the dispatcher's `worker_addresses`.
     Every element comes once; that of a worker that is restarted before its share was read, which

@@ -50,11 +50,12 @@ class Attendance:
 
 
 class Starvation:
-    """Waits up to `patience_s` for any worker at all."""
+    """Waits up to `patience_s` for any worker at all; with a `host`, for one on that host."""
 
-    def __init__(self, target: str, patience_s: float) -> None:
+    def __init__(self, target: str, patience_s: float, host: str | None = None) -> None:
         self._target = target
         self._patience_s = patience_s
+        self._host = host
         self._since_s: float | None = None
         self._reminded_s = 0.0
 
@@ -67,6 +68,12 @@ class Starvation:
             self._since_s = self._reminded_s = now_s
         cause = f"no data worker is registered with the dispatcher at {self._target}"
         remedy = f"start one with `dataservice worker --dispatcher {self._target}`"
+        if self._host is not None:
+            cause = (
+                "Local reads require local data workers, but no local worker is found: none on "
+                f"host {self._host} is registered with the dispatcher at {self._target}"
+            )
+            remedy += " there, or use target_workers='AUTO'"
         if now_s - self._since_s >= self._patience_s:
             return UnavailableError(
                 f"{cause}, and none came in {self._patience_s:g} s; {remedy}, or give distribute() "

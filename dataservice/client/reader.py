@@ -8,6 +8,7 @@ accepted by the tracker reaches a taker, unless the reader is closed first.
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from dataclasses import dataclass
@@ -22,13 +23,14 @@ from dataservice.client.pacing import GROUP_S, Pacing
 from dataservice.client.session import ReadSession
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import StreamTable
+from dataservice.client.targets import Targets
 from dataservice.client.worker_stream import StreamEvents, WorkerStream
 from dataservice.config import DEFAULT_BUFFER_BYTES, DEFAULT_DISPATCHER_TIMEOUT_MS
 from dataservice.dataset.columns import concat_batches
 from dataservice.errors import CancelledError, DataServiceError, InternalError
 from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
 from dataservice.runtime.frames import decode_schema
-from dataservice.runtime.identity import new_id
+from dataservice.runtime.identity import host_identity, new_id
 from dataservice.runtime.threads import StoppableThread
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
@@ -89,9 +91,11 @@ class ServiceReader:
         self._wakeup = threading.Condition(self._lock)
         self._closed = False
         self._failure: DataServiceError | None = None
+        self._targets = Targets(spec.options, spec.policy, host_identity())
         self._connection = Connection(spec.target, token=spec.token)
         try:
             self._join = self._open()
+            self._targets.narrow(self._join)
         except BaseException:
             self._connection.close()
             raise
@@ -100,7 +104,8 @@ class ServiceReader:
         self.iteration_id = self._join.iteration_id
         self._session = self._new_session()
         self._attendance = Attendance(spec.timeout_s)
-        self._starvation = Starvation(spec.target, spec.timeout_s)
+        here = socket.gethostname() if self._targets.only_local else None
+        self._starvation = Starvation(spec.target, spec.timeout_s, here)
         self._thread = StoppableThread(
             self._synchronise, owner=f"reader {self.reader_id}", name="sync", on_failure=self._crash
         )
@@ -266,6 +271,7 @@ class ServiceReader:
                     timeout_s=DEFAULT_DISPATCHER_TIMEOUT_MS / 1_000,
                     should_stop=stop.is_set,
                 )
+                self._targets.narrow(reply)
             except CancelledError:
                 return
             except DataServiceError as error:

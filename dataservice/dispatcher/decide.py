@@ -116,6 +116,7 @@ def register_worker(state: DispatcherState, request: RegisterWorker) -> Decision
         address=request.address,
         host=request.host,
         pid=request.pid,
+        host_id=request.host_id,
     )
     facts = [*shares.bind_place(state, request.address), registered]
     replaced = state.worker_by_address.get(request.address)

@@ -72,6 +72,7 @@ class DispatcherEndpoint:
                 address=request.address,
                 host=request.host,
                 pid=request.pid,
+                host_id=request.host_id,
             )
         )
         return pb.RegisterWorkerReply(
@@ -203,7 +204,12 @@ def _marks(messages: Iterable[pb.Mark]) -> tuple[RowMark, ...]:
 
 def _worker_messages(workers: Iterable[Worker]) -> list[pb.WorkerInfo]:
     return [
-        pb.WorkerInfo(worker_id=worker.worker_id, address=worker.address, host=worker.host)
+        pb.WorkerInfo(
+            worker_id=worker.worker_id,
+            address=worker.address,
+            host=worker.host,
+            host_id=worker.host_id,
+        )
         for worker in workers
     ]
 

@@ -72,6 +72,7 @@ class WorkerRegistered(Event):
     address: str
     host: str
     pid: int
+    host_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,7 +142,11 @@ def facts_of(state: DispatcherState) -> Iterator[Event]:
         yield ev.PlaceBound(index=index, address=address)
     for worker in state.workers.values():
         yield ev.WorkerRegistered(
-            worker_id=worker.worker_id, address=worker.address, host=worker.host, pid=worker.pid
+            worker_id=worker.worker_id,
+            address=worker.address,
+            host=worker.host,
+            pid=worker.pid,
+            host_id=worker.host_id,
         )
     for job in state.jobs.values():
         yield ev.JobCreated(

@@ -50,6 +50,7 @@ class RegisterWorker:
     address: str
     host: str = ""
     pid: int = 0
+    host_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

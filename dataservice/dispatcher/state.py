@@ -55,6 +55,7 @@ class Worker:
     address: str
     host: str
     pid: int
+    host_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +191,11 @@ class DispatcherState:
 
     def _register_worker(self, event: ev.WorkerRegistered) -> None:
         self.workers[event.worker_id] = Worker(
-            worker_id=event.worker_id, address=event.address, host=event.host, pid=event.pid
+            worker_id=event.worker_id,
+            address=event.address,
+            host=event.host,
+            pid=event.pid,
+            host_id=event.host_id,
         )
         self.worker_by_address[event.address] = event.worker_id
         for iteration in self.iterations.values():

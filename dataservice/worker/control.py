@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataservice.config import WorkerConfig
 from dataservice.errors import NotFoundError, UnavailableError
 from dataservice.runtime.auth import TlsConfig
+from dataservice.runtime.identity import host_identity
 from dataservice.runtime.rpc import RpcClient
 from dataservice.sharding import Split
 from dataservice.wire import dispatcher_pb2 as pb
@@ -40,7 +41,10 @@ class DispatcherLink:
     def register(self, address: str, should_stop: Callable[[], bool]) -> pb.RegisterWorkerReply:
         """Joins the cluster under a new worker id."""
         request = pb.RegisterWorkerRequest(
-            address=address, pid=os.getpid(), host=socket.gethostname()
+            address=address,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            host_id=host_identity(),
         )
         return self._liveness.call_retrying(
             "RegisterWorker", request, timeout_s=self._patience_s, should_stop=should_stop

@@ -50,6 +50,7 @@ PURE = (
     "dataservice/dispatcher/invariants.py",
     "dataservice/client/tracker.py",
     "dataservice/client/attendance.py",
+    "dataservice/client/targets.py",
     "pstrain/partition.py",
     "pstrain/coordinator/events.py",
     "pstrain/coordinator/state.py",

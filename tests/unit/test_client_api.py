@@ -56,7 +56,6 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> N
         ({"consumer_index": 0, "num_consumers": 2}, "coordinated reads"),
         ({"cross_trainer_cache": ds.CrossTrainerCache("a")}, "cross_trainer_cache"),
         ({"ordered": True}, "ordered=True"),
-        ({"target_workers": "LOCAL"}, "LOCAL"),
         ({"on_error": "skip"}, "on_error"),
     ],
 )
