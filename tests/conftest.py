@@ -23,6 +23,13 @@ settings.load_profile("house")
 UNIT = pathlib.Path(__file__).parent / "unit"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options must be known before the tests that they are for."""
+    group = parser.getgroup("chaos", "killing real processes by seeded schedules")
+    group.addoption("--chaos-seeds", type=int, default=0, help="random schedules to play (0)")
+    group.addoption("--chaos-first", type=int, default=0, help="the first seed of them (0)")
+
+
 def _is_unit(item: pytest.Item | pytest.FixtureRequest) -> bool:
     return UNIT in pathlib.Path(str(item.path)).parents
 

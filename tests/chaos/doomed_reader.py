@@ -1,0 +1,44 @@
+"""A reader's process that will be killed: writes down what it got before it acknowledges it.
+
+`python -m tests.chaos.doomed_reader TARGET DATASET_ID JOB PROTOCOL PATH`. One line an
+element: the time and the ids. What a SIGKILL leaves of the file is what this reader may keep.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import dataservice as ds
+from dataservice.dataset.stream import RunContext
+from dataservice.runtime.process import announce_ready, exit_with_parent
+
+
+def main() -> None:
+    target, dataset_id, job_name, protocol, path = sys.argv[1:]
+    exit_with_parent()
+    dataset = ds.from_dataset_id(
+        ds.ShardingPolicy.DYNAMIC,
+        target,
+        dataset_id,
+        job_name=job_name,
+        data_transfer_protocol=protocol or None,
+    )
+    # The iterator acknowledges before it returns: a kill in between would lose the row's trace.
+    stream = dataset.node.open(RunContext())
+    reader = stream.reader
+    announce_ready()
+    lines = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    while True:
+        delivery = reader.take()
+        if delivery is None:
+            time.sleep(0.1)
+            continue
+        ids = " ".join(map(str, delivery.batch.column("id").to_pylist()))
+        os.write(lines, f"{time.monotonic()} {ids}\n".encode())
+        reader.acknowledge(delivery)
+
+
+if __name__ == "__main__":
+    main()

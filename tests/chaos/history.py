@@ -1,0 +1,100 @@
+"""What readers got, and whether that is every row once.
+
+Pure but for its lock. Knows nothing of how rows came. Rows that a killed reader wrote down but
+could not report any more belong to others again; that is the only way for a row to appear twice.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+# Readers report about every 0.2 s; more than that on a busy machine.
+REPORT_S = 1.5
+
+
+class Written(NamedTuple):
+    """Rows that a reader wrote down before it acknowledged them."""
+
+    time_s: float
+    rows: tuple[int, ...]
+
+
+class History:
+    """Rows by reader, with the moments that matter. Thread safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rows: list[int] = []
+        self._ends: dict[str, float] = {}
+        self.first_s: float | None = None
+        self.last_s = 0.0
+
+    def note_rows(self, rows: Sequence[int]) -> None:
+        """A living reader was given these."""
+        with self._lock:
+            self.last_s = time.monotonic()
+            self.first_s = self.first_s or self.last_s
+            self._rows.extend(rows)
+
+    def note_end(self, reader: str) -> None:
+        """A reader was told that nothing is left for it at present."""
+        with self._lock:
+            self._ends[reader] = time.monotonic()
+
+    def ended_s(self, reader: str) -> float | None:
+        """When a reader last saw the end."""
+        return self._ends.get(reader)
+
+    def rows(self) -> list[int]:
+        with self._lock:
+            return list(self._rows)
+
+
+def missing_rows(total: int, lived: Sequence[int], written: Sequence[Written]) -> set[int]:
+    """Rows that neither living readers nor the killed one have: time may bring them."""
+    return set(range(total)) - set(lived) - set(_rows_of(written))
+
+
+def damage(
+    total: int,
+    lived: Sequence[int],
+    written: Sequence[Written],
+    killed_s: float | None,
+    *,
+    reports_late: bool,
+) -> list[str]:
+    """What is wrong with the rows there are, and stays so; `written` is the killed reader's.
+
+    `reports_late`: the killed reader may not have reached the dispatcher for a while.
+    """
+    of_dead = _rows_of(written)
+    faults = []
+    for whose, rows in (("the readers", lived), ("the killed reader", of_dead)):
+        again = [row for row, count in Counter(rows).items() if count > 1]
+        if again:
+            faults.append(f"I1: {whose} got {len(again)} rows more than once: {shown(again)}")
+    strange = (set(lived) | set(of_dead)) - set(range(total))
+    if strange:
+        faults.append(f"I1: rows that do not exist: {shown(strange)}")
+    if killed_s is not None and not reports_late:
+        early = _rows_of([w for w in written if w.time_s < killed_s - REPORT_S])
+        repeated = set(early) & set(lived)
+        if repeated:
+            faults.append(
+                f"I1: rows of a dead reader that were reported come again: {shown(repeated)}"
+            )
+    return faults
+
+
+def _rows_of(written: Sequence[Written]) -> list[int]:
+    return [row for entry in written for row in entry.rows]
+
+
+def shown(rows: Sequence[int] | set[int]) -> str:
+    """The first few, for a message."""
+    ordered = sorted(rows)
+    return f"{ordered[:8]} ... {ordered[-1]}" if len(ordered) > 8 else str(ordered)

@@ -1,0 +1,196 @@
+"""Plays one schedule with real processes and says what went wrong.
+
+Readers are threads of this process, except one that is to be killed. Invariant: `play` returns
+within `PATIENCE_S` of the last action, whatever hangs.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import dataservice as ds
+from dataservice.errors import DataServiceError
+from tests.chaos.cluster import ChaosCluster
+from tests.chaos.history import History, damage, missing_rows, shown
+from tests.chaos.schedule import Schedule
+
+PATIENCE_S = 30.0
+RESTART_S = 3.0
+_JOB = "shared"
+_FILES = 8
+_POLL_S = 0.02
+
+
+class Result(NamedTuple):
+    """What a run was. `recoveries_s`: how long each restart of the dispatcher stopped the work."""
+
+    faults: tuple[str, ...]
+    seconds: float
+    recoveries_s: tuple[float, ...]
+
+
+def busyness() -> float:
+    """How many times slower than alone this machine may be now: waits are longer then."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def dataset_of(schedule: Schedule, folder: pathlib.Path) -> ds.Dataset:
+    """Rows with ids from 0 on, which take `schedule.seconds` of one thread."""
+    row_s = schedule.seconds / schedule.rows
+
+    def take_time(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        time.sleep(row_s * len(columns["id"]))
+        return columns
+
+    if schedule.source == "range":
+        dataset = ds.Dataset.range(schedule.rows)
+    else:
+        ids = np.arange(schedule.rows)
+        for index, part in enumerate(np.array_split(ids, _FILES)):
+            pq.write_table(pa.table({"id": part}), folder / f"{index}.parquet", row_group_size=97)
+        dataset = ds.Dataset.from_parquet(str(folder / "*.parquet"))
+    dataset = dataset.map(take_time, schema=pa.schema({"id": pa.int64()}))
+    if schedule.is_shuffled:
+        dataset = dataset.shuffle(schedule.rows // 10, seed=5)
+    return dataset.batch(schedule.batch_rows)
+
+
+class _Readers:
+    """Threads that read a job until all is there and all have seen the end after it."""
+
+    def __init__(self, datasets: list[ds.Dataset], history: History) -> None:
+        self.faults: list[str] = []
+        self._history = history
+        self._stop = threading.Event()
+        self._names = [f"reader-{index}" for index in range(len(datasets))]
+        self._threads = [
+            threading.Thread(target=self._read, args=(dataset, name), name=name, daemon=True)
+            for dataset, name in zip(datasets, self._names, strict=True)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def _read(self, dataset: ds.Dataset, name: str) -> None:
+        try:
+            with iter(dataset) as iterator:
+                while not self._stop.is_set():
+                    for batch in iterator:
+                        self._history.note_rows(batch.column("id").to_pylist())
+                        if self._stop.is_set():
+                            return
+                    self._history.note_end(name)
+                    self._stop.wait(0.05)
+        except DataServiceError as error:
+            self.faults.append(f"{name} fails: {error!r}")
+
+    def have_ended(self) -> bool:
+        """Whether each saw the end after the last row that anyone got."""
+        ends = [self._history.ended_s(name) for name in self._names]
+        return all(end is not None and end > self._history.last_s for end in ends)
+
+    def stop(self, timeout_s: float) -> None:
+        self._stop.set()
+        deadline_s = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+            if thread.is_alive():
+                self.faults.append(f"I10: {thread.name} does not stop")
+
+
+def play(schedule: Schedule, folder: pathlib.Path) -> Result:
+    """Runs a schedule; what it leaves in `folder` is logs, journal and rows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    history = History()
+    with ChaosCluster(schedule, folder) as cluster:
+        cluster.start()
+        dataset = dataset_of(schedule, folder)
+        dataset_id = ds.register_dataset(cluster.target, dataset)
+        if schedule.has_doomed_reader:
+            cluster.start_doomed(dataset_id, _JOB)
+
+        def remote() -> ds.Dataset:
+            # One for each reader: a dataset that is iterated again is another repetition.
+            return ds.from_dataset_id(
+                ds.ShardingPolicy.DYNAMIC,
+                cluster.target,
+                dataset_id,
+                job_name=_JOB,
+                data_transfer_protocol=schedule.protocol,
+            )
+
+        readers = _Readers([remote() for _ in range(schedule.readers)], history)
+        began_s = time.monotonic()
+        readers.start()
+        try:
+            faults = _drive(cluster, schedule, readers, history)
+        finally:
+            readers.stop(PATIENCE_S)
+        return Result(
+            tuple(dict.fromkeys((*faults, *readers.faults, *cluster.crashes()))),
+            time.monotonic() - began_s,
+            tuple(cluster.recoveries_s),
+        )
+
+
+def _drive(
+    cluster: ChaosCluster, schedule: Schedule, readers: _Readers, history: History
+) -> list[str]:
+    """Does what the schedule says and waits for the end; what is wrong with it."""
+    if not _wait(lambda: history.first_s is not None or bool(readers.faults), PATIENCE_S):
+        return ["I10: no row ever came"]
+    zero_s = time.monotonic()
+    for action in schedule.actions:
+        time.sleep(max(0.0, zero_s + action.at_s - time.monotonic()))
+        cluster.act(action)
+
+    def missing() -> set[int]:
+        return missing_rows(schedule.rows, history.rows(), cluster.written_by_doomed())
+
+    def damaged() -> list[str]:
+        return readers.faults + damage(
+            schedule.rows,
+            history.rows(),
+            cluster.written_by_doomed(),
+            cluster.killed_s.get("doomed"),
+            reports_late=schedule.disturbs_dispatcher,
+        )
+
+    patience_s = PATIENCE_S * busyness()
+    is_over = _wait(lambda: damaged() or (readers.have_ended() and not missing()), patience_s)
+    faults = damaged()
+    if not is_over:
+        faults.append(f"I10: not all was over {patience_s:.0f} s after the last action")
+        faults.append(f"rows that never came: {shown(missing())}; status: {cluster.status()}")
+    return faults + _check_recoveries(cluster)
+
+
+def _check_recoveries(cluster: ChaosCluster) -> list[str]:
+    """Restarts that took too long, where no other fault may be the reason."""
+    if not cluster.schedule.restarts_only_dispatcher:
+        return []
+    limit_s = RESTART_S * busyness()
+    return [
+        f"the dispatcher needed {seconds:.1f} s to go on, more than {limit_s:.1f} s"
+        for seconds in cluster.recoveries_s
+        if seconds > limit_s
+    ]
+
+
+def _wait(condition: Callable[[], object], timeout_s: float) -> bool:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(_POLL_S)
+    return True

@@ -1,0 +1,252 @@
+"""A TCP proxy that misbehaves on demand: resets, delays, holds back, refuses.
+
+One thread with one event loop carries all links of a `FaultProxy`. Knows bytes only, nothing of
+what they mean and nothing of schedules. What a fault holds back passes when the link is healed, as
+after a partition that TCP survives. Invariant: `close` ends every connection and the thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Way = Literal["up", "down"]
+
+BOTH: tuple[Way, ...] = ("up", "down")
+_CHUNK_BYTES = 64 << 10
+_CALL_TIMEOUT_S = 10.0
+# Closing with this set sends a reset instead of an orderly end.
+_ABORT = struct.pack("ii", 1, 0)
+
+
+@dataclass
+class Counters:
+    """What a link saw so far; `up` is from clients to the server."""
+
+    connections: int = 0
+    refused: int = 0
+    resets: int = 0
+    up: int = 0
+    down: int = 0
+
+
+class Link:
+    """A listener of a proxy that stands for one server. Thread safe; faults last until `heal`."""
+
+    def __init__(self, proxy: FaultProxy, port: int, target: tuple[str, int]) -> None:
+        self.counters = Counters()
+        self.port = port
+        self._proxy = proxy
+        self._target = target
+        self._server: asyncio.Server | None = None
+        self._refuses = False
+        self._delay_s = 0.0
+        self._cut_after: int | None = None
+        self._open = {way: asyncio.Event() for way in BOTH}
+        self._pairs: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def address(self) -> str:
+        """What clients connect to."""
+        return f"127.0.0.1:{self.port}"
+
+    # Faults
+
+    def cut(self) -> None:
+        """Resets every connection that is open now; new ones are served."""
+        self._proxy.call(self._reset_all)
+
+    def cut_after(self, size_bytes: int) -> None:
+        """Resets the connection over which this many more bytes have passed, once."""
+        self._proxy.call(lambda: setattr(self, "_cut_after", size_bytes))
+
+    def refuse(self) -> None:
+        """Resets what is open, and every new connection at once."""
+
+        def act() -> None:
+            self._refuses = True
+            self._reset_all()
+
+        self._proxy.call(act)
+
+    def hold(self, ways: tuple[Way, ...] = BOTH) -> None:
+        """Lets nothing pass these ways; connections stay, and new ones get no answer."""
+        self._proxy.call(lambda: [self._open[way].clear() for way in ways])
+
+    def delay(self, seconds: float) -> None:
+        """Makes every piece late by this much, each way."""
+        self._proxy.call(lambda: setattr(self, "_delay_s", seconds))
+
+    def heal(self) -> None:
+        """Ends all faults; what was held back passes."""
+        self._proxy.call(self._heal)
+
+    def _heal(self) -> None:
+        self._refuses, self._delay_s, self._cut_after = False, 0.0, None
+        for event in self._open.values():
+            event.set()
+
+    def _reset_all(self) -> None:
+        for pair in list(self._pairs):
+            self._reset(pair)
+
+    def _reset(self, pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter]) -> None:
+        if pair in self._pairs:
+            self._pairs.discard(pair)
+            self.counters.resets += 1
+        for writer in pair:
+            _abort(writer)
+
+    # Connections, all on the proxy's thread
+
+    async def listen(self) -> None:
+        """Begins to serve; takes a free port where none was given."""
+        self._heal()
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def shut(self) -> None:
+        """Ends the listener and all connections."""
+        if self._server is not None:
+            self._server.close()
+        self._refuses = True
+        self._reset_all()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            await self._serve(reader, writer)
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            _abort(writer)
+            self._tasks.discard(task)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.counters.connections += 1
+        if self._refuses:
+            self.counters.refused += 1
+            return
+        to_server: asyncio.StreamWriter | None = None
+        try:
+            from_server, to_server = await asyncio.open_connection(*self._target)
+            pair = (writer, to_server)
+            if self._refuses:
+                return
+            self._pairs.add(pair)
+            ways = (
+                self._pump("up", reader, to_server, pair),
+                self._pump("down", from_server, writer, pair),
+            )
+            await asyncio.gather(*ways)
+            self._pairs.discard(pair)
+        except ConnectionRefusedError:
+            self.counters.refused += 1
+        finally:
+            if to_server is not None:
+                _abort(to_server)
+
+    async def _pump(
+        self,
+        way: Way,
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+        pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter],
+    ) -> None:
+        try:
+            while data := await source.read(_CHUNK_BYTES):
+                if self._delay_s:
+                    await asyncio.sleep(self._delay_s)
+                await self._open[way].wait()
+                data, is_last = self._count(way, data)
+                sink.write(data)
+                if is_last:
+                    # What was written is on its way before the reset, so that a message is torn.
+                    await asyncio.sleep(0)
+                    self._reset(pair)
+                    return
+                await sink.drain()
+            if sink.can_write_eof():
+                sink.write_eof()
+        except OSError:
+            self._reset(pair)
+
+    def _count(self, way: Way, data: bytes) -> tuple[bytes, bool]:
+        """What of the data passes, and whether the connection ends with it."""
+        left = self._cut_after
+        if left is not None:
+            if left <= len(data):
+                data, self._cut_after = data[:left], None
+            else:
+                self._cut_after = left - len(data)
+        setattr(self.counters, way, getattr(self.counters, way) + len(data))
+        return data, left is not None and self._cut_after is None
+
+
+class FaultProxy:
+    """Carries links; also a context manager. `link` may be called until `close`."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._links: list[Link] = []
+        self._thread = threading.Thread(target=self._run, name="fault-proxy", daemon=True)
+        self._thread.start()
+
+    def link(self, target_port: int, *, port: int = 0) -> Link:
+        """Begins to serve `target_port` of this machine, which need not listen yet."""
+        link = Link(self, port, ("127.0.0.1", target_port))
+        self._wait(link.listen())
+        self._links.append(link)
+        return link
+
+    def call(self, action: Callable[[], object]) -> None:
+        """Runs a short function on the proxy's thread and waits for it."""
+
+        async def act() -> None:
+            action()
+
+        self._wait(act())
+
+    def close(self) -> None:
+        """Ends everything. Idempotent."""
+        if self._loop.is_closed():
+            return
+        for link in self._links:
+            self._wait(link.shut())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CALL_TIMEOUT_S)
+        self._loop.close()
+
+    def __enter__(self) -> FaultProxy:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def _wait(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_TIMEOUT_S)
+
+
+def _abort(writer: asyncio.StreamWriter) -> None:
+    """Ends a connection by a reset; does nothing to one that has ended."""
+    connection = writer.get_extra_info("socket")
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
+    writer.transport.abort()

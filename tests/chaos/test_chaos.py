@@ -1,0 +1,33 @@
+"""Real processes are killed, frozen and cut off; every row arrives once and the end comes.
+
+The fixed schedules run always. `--chaos-seeds N` adds N random ones, `--chaos-first SEED` says
+where to begin; a failure names the command that plays it again.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from tests.chaos.play import play
+from tests.chaos.schedule import FIXED, schedule_of
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
+
+
+def survive(name: str, folder: pathlib.Path) -> None:
+    schedule = schedule_of(name)
+    result = play(schedule, folder)
+    if result.faults:
+        lines = ["", *result.faults, str(schedule), f"logs: {folder}"]
+        pytest.fail("\n".join([*lines, f"replay: python -m tests.chaos.replay {name}"]))
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_every_row_arrives_once(name: str, tmp_path: pathlib.Path) -> None:
+    survive(name, tmp_path)
+
+
+def test_every_row_arrives_once_under_a_seed(chaos_seed: int, tmp_path: pathlib.Path) -> None:
+    survive(str(chaos_seed), tmp_path)

@@ -1,0 +1,210 @@
+"""The fault proxy: what passes, what does not, and when it passes after all."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.chaos.proxy import FaultProxy, Link
+
+TIMEOUT_S = 5.0
+
+
+class Echo:
+    """Sends back what it gets, each connection on a thread."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._serve, args=(connection,))
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                while data := connection.recv(65_536):
+                    connection.sendall(data)
+            except OSError:
+                return
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(TIMEOUT_S)
+            assert not thread.is_alive()
+
+
+@pytest.fixture
+def link() -> Iterator[Link]:
+    echo = Echo()
+    with FaultProxy() as proxy:
+        yield proxy.link(echo.port)
+    echo.close()
+
+
+@pytest.fixture
+def connect(link: Link) -> Iterator[Callable[[], socket.socket]]:
+    opened: list[socket.socket] = []
+
+    def open_one() -> socket.socket:
+        client = socket.create_connection(("127.0.0.1", link.port), TIMEOUT_S)
+        opened.append(client)
+        return client
+
+    yield open_one
+    for client in opened:
+        client.close()
+
+
+def ask(client: socket.socket, data: bytes) -> bytes:
+    client.sendall(data)
+    return read_exactly(client, len(data))
+
+
+def read_exactly(client: socket.socket, size_bytes: int) -> bytes:
+    got = b""
+    while len(got) < size_bytes:
+        piece = client.recv(65_536)
+        if not piece:
+            break
+        got += piece
+    return got
+
+
+def is_reset(client: socket.socket) -> bool:
+    try:
+        return client.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def is_turned_away(connect: Callable[[], socket.socket]) -> bool:
+    """The reset may come while connecting, or right after."""
+    try:
+        return is_reset(connect())
+    except ConnectionError:
+        return True
+
+
+def test_everything_passes_without_faults(link: Link, connect: Callable) -> None:
+    data = bytes(range(256)) * 4_000
+    assert ask(connect(), data) == data
+    assert ask(connect(), b"again") == b"again"
+    assert link.counters.up == link.counters.down == len(data) + 5
+    assert link.counters.connections == 2
+
+
+def test_an_orderly_end_passes(connect: Callable) -> None:
+    client = connect()
+    assert ask(client, b"all") == b"all"
+    client.shutdown(socket.SHUT_WR)
+    assert client.recv(1) == b""
+
+
+def test_a_cut_resets_what_is_open_and_nothing_else(link: Link, connect: Callable) -> None:
+    client = connect()
+    ask(client, b"hello")
+    link.cut()
+    assert is_reset(client)
+    assert link.counters.resets == 1
+    assert ask(connect(), b"again") == b"again"
+
+
+def test_a_cut_in_the_middle_of_a_message(link: Link, connect: Callable) -> None:
+    client = connect()
+    ask(client, b"hello")
+    link.cut_after(1_000)
+    client.sendall(b"x" * 5_000)
+    assert is_reset(client)
+    assert 5 < link.counters.up <= 1_005
+    assert ask(connect(), b"y" * 5_000) == b"y" * 5_000
+
+
+def test_refusing_until_healed(link: Link, connect: Callable) -> None:
+    first = connect()
+    ask(first, b"hello")
+    link.refuse()
+    assert is_reset(first)
+    assert is_turned_away(connect)
+    link.heal()
+    assert ask(connect(), b"again") == b"again"
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_what_is_held_back_passes_when_healed(link: Link, connect: Callable, way: str) -> None:
+    client = connect()
+    ask(client, b"hello")
+    link.hold((way,))
+    client.sendall(b"late")
+    client.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        client.recv(1)
+    assert getattr(link.counters, way) == 5
+    link.heal()
+    client.settimeout(TIMEOUT_S)
+    assert read_exactly(client, 4) == b"late"
+    assert link.counters.up == link.counters.down == 9
+
+
+def test_a_connection_made_while_nothing_passes(link: Link, connect: Callable) -> None:
+    link.hold()
+    client = connect()
+    client.sendall(b"x")
+    client.settimeout(0.1)
+    with pytest.raises(TimeoutError):
+        client.recv(1)
+    link.heal()
+    client.settimeout(TIMEOUT_S)
+    assert client.recv(1) == b"x"
+
+
+def test_a_delay_is_felt_both_ways(link: Link, connect: Callable) -> None:
+    client = connect()
+    ask(client, b"hello")
+    link.delay(0.1)
+    began_s = time.monotonic()
+    assert ask(client, b"slow") == b"slow"
+    assert time.monotonic() - began_s >= 0.19
+    link.heal()
+
+
+def test_a_server_that_is_away_is_a_reset_and_may_come_later() -> None:
+    with FaultProxy() as proxy:
+        echo = Echo()
+        port = echo.port
+        echo.close()
+        link = proxy.link(port)
+        clients: list[socket.socket] = []
+
+        def connect() -> socket.socket:
+            clients.append(socket.create_connection(("127.0.0.1", link.port), TIMEOUT_S))
+            return clients[0]
+
+        assert is_turned_away(connect)
+        for client in clients:
+            client.close()
+        assert link.counters.refused == 1
+
+
+def test_closing_ends_connections_that_are_held(connect: Callable, link: Link) -> None:
+    client = connect()
+    ask(client, b"hello")
+    link.hold()
+    client.sendall(b"never")
+    # The fixture closes the proxy; its thread must end although data waits.
+    assert link.counters.up == 5
