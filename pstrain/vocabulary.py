@@ -66,13 +66,24 @@ class VariableSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerSpec:
-    """An update rule: ``name`` picks the kernel, which keeps ``slots`` values for each value."""
+    """An update rule: ``name`` picks the kernel; ``l2`` times the value is added to its gradient.
+
+    ``slots`` are the first values of what it keeps for each value, ``row_slots`` of what it keeps
+    for each row.
+    """
 
     name: str
     learning_rate: float
+    l2: float = 0.0
     parameters: dict[str, float] = field(default_factory=dict)
-    slots: int = 0
-    slot_init: float = 0.0
+    slots: tuple[float, ...] = ()
+    row_slots: tuple[float, ...] = ()
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> OptimizerSpec:
+        """Inverse of ``dataclasses.asdict`` through JSON."""
+        kept = {name: tuple(value[name]) for name in ("slots", "row_slots")}
+        return cls(**{**value, **kept})
 
 
 class Lookup(NamedTuple):

@@ -37,41 +37,40 @@ def gather_rows(slab: F32, width: int, row_start: int, ids: I64, out: F32) -> No
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def sgd_rows(slab: F32, width: int, row_start: int, ids: I64, gradients: F32, hyper: F32) -> None:
-    """``value -= learning_rate * gradient`` for rows ``ids``; ``hyper`` is [learning_rate]."""
-    rate = hyper[0]
+    """``value -= learning_rate * (gradient + l2 * value)``; ``hyper`` is [learning_rate, l2]."""
+    rate, l2 = hyper[0], hyper[1]
     for position in range(ids.size):
         row = slab[np.uint64(ids[position] - row_start)]
         gradient = gradients[position]
         for column in range(width):
-            row[column] -= rate * gradient[column]
+            row[column] -= rate * (gradient[column] + l2 * row[column])
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def sgd_all(slab: F32, width: int, gradients: F32, hyper: F32) -> None:
     """:func:`sgd_rows` of every row; ``gradients`` [rows, width]."""
-    rate = hyper[0]
+    rate, l2 = hyper[0], hyper[1]
     for index in range(slab.shape[0]):
         row = slab[index]
         gradient = gradients[index]
         for column in range(width):
-            row[column] -= rate * gradient[column]
+            row[column] -= rate * (gradient[column] + l2 * row[column])
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def adagrad_rows(
     slab: F32, width: int, row_start: int, ids: I64, gradients: F32, hyper: F32
 ) -> None:
-    """Adagrad of rows ``ids``: slot 0 sums squares; ``hyper`` is [learning_rate, epsilon].
+    """Adagrad of rows ``ids``: slot 0 sums squares; ``hyper`` is [learning_rate, l2, epsilon].
 
     ``a += g * g; value -= learning_rate * g / sqrt(a + epsilon)`` (Duchi et al. 2011, with the
     epsilon inside the root as in Keras).
     """
-    rate = hyper[0]
-    epsilon = hyper[1]
+    rate, l2, epsilon = hyper[0], hyper[1], hyper[2]
     for position in range(ids.size):
         row = np.uint64(ids[position] - row_start)
         for column in range(width):
-            g = gradients[position, column]
+            g = gradients[position, column] + l2 * slab[row, column]
             a = slab[row, width + column] + g * g
             slab[row, width + column] = a
             slab[row, column] -= rate * g / np.sqrt(a + epsilon)
@@ -80,11 +79,10 @@ def adagrad_rows(
 @njit(nogil=True, cache=True, error_model="numpy")
 def adagrad_all(slab: F32, width: int, gradients: F32, hyper: F32) -> None:
     """:func:`adagrad_rows` of every row; ``gradients`` [rows, width]."""
-    rate = hyper[0]
-    epsilon = hyper[1]
+    rate, l2, epsilon = hyper[0], hyper[1], hyper[2]
     for row in range(slab.shape[0]):
         for column in range(width):
-            g = gradients[row, column]
+            g = gradients[row, column] + l2 * slab[row, column]
             a = slab[row, width + column] + g * g
             slab[row, width + column] = a
             slab[row, column] -= rate * g / np.sqrt(a + epsilon)
@@ -93,7 +91,7 @@ def adagrad_all(slab: F32, width: int, gradients: F32, hyper: F32) -> None:
 def warm_up() -> None:
     """Compiles for gradients made here and for those received, which are read-only."""
     slab, ids = np.zeros((1, 2), np.float32), np.zeros(1, np.int64)
-    gradients, hyper = np.zeros((1, 1), np.float32), np.ones(2, np.float32)
+    gradients, hyper = np.zeros((1, 1), np.float32), np.ones(3, np.float32)
     received, received_ids = gradients.copy(), ids.copy()
     received.flags.writeable = False
     received_ids.flags.writeable = False

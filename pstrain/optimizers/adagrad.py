@@ -1,9 +1,10 @@
-"""Adagrad (Duchi, Hazan and Singer, 2011), in the form Keras uses."""
+"""Adagrad (Duchi, Hazan and Singer, 2011): per value as Keras has it, or per row as FBGEMM has."""
 
 from __future__ import annotations
 
-from pstrain.optimizers.base import Optimizer, check_rate
-from pstrain.vocabulary import OptimizerSpec
+from typing import Any, ClassVar
+
+from pstrain.optimizers.base import Optimizer, Rate, check_rate
 
 
 class Adagrad(Optimizer):
@@ -13,18 +14,46 @@ class Adagrad(Optimizer):
     as they are.
     """
 
+    name: ClassVar[str] = "adagrad"
+
     def __init__(
         self,
-        learning_rate: float = 0.001,
+        learning_rate: Rate = 0.001,
         initial_accumulator_value: float = 0.1,
         epsilon: float = 1e-7,
+        **options: Any,
     ) -> None:
         start = check_rate("initial_accumulator_value", initial_accumulator_value)
-        spec = OptimizerSpec(
-            name="adagrad",
-            learning_rate=check_rate("learning_rate", learning_rate),
+        super().__init__(
+            learning_rate,
+            {"initial_accumulator_value": start, "epsilon": epsilon},
             parameters={"epsilon": check_rate("epsilon", epsilon)},
-            slots=1,
-            slot_init=start,
+            slots=(start,),
+            **options,
         )
-        super().__init__(spec)
+
+
+class RowWiseAdagrad(Optimizer):
+    """accumulator += mean(gradient²); row -= learning_rate * gradient / (sqrt(accumulator) + ε).
+
+    One accumulator for a whole row: a table of width 16 needs 6 % more memory instead of twice as
+    much. A variable of one dimension has rows of one value.
+    """
+
+    name: ClassVar[str] = "rowwise_adagrad"
+
+    def __init__(
+        self,
+        learning_rate: Rate = 0.01,
+        initial_accumulator_value: float = 0.0,
+        epsilon: float = 1e-8,
+        **options: Any,
+    ) -> None:
+        start = check_rate("initial_accumulator_value", initial_accumulator_value)
+        super().__init__(
+            learning_rate,
+            {"initial_accumulator_value": start, "epsilon": epsilon},
+            parameters={"epsilon": check_rate("epsilon", epsilon)},
+            row_slots=(start,),
+            **options,
+        )

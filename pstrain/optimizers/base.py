@@ -1,41 +1,88 @@
 """What an optimizer is here: a rule with numbers, and a counter of the steps it has made.
 
-The arithmetic happens where the rows are. Invariant: an optimizer object never changes after it
-is made, so threads and trainers share it freely.
+The arithmetic happens where the rows are. Invariant: the rule of an optimizer never changes after
+it is made, so threads and trainers share it freely.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from pstrain import initializers
 from pstrain.errors import InvalidArgumentError
+from pstrain.optimizers import schedules
+from pstrain.optimizers.clipping import Clipping
+from pstrain.optimizers.schedules import LearningRateSchedule
 from pstrain.tape import Gradients
 from pstrain.variable import create_variable
 from pstrain.vocabulary import OptimizerSpec, Update
 
+Rate = float | LearningRateSchedule
+
+# Between two looks at the counter a trainer adds its own steps only.
+_STEPS_PER_LOOK = 16
+
 
 class Optimizer:
-    """Base of optimizers. Make it in the same strategy scope as the model it trains."""
+    """Base of optimizers. Make it in the same strategy scope as the model it trains.
 
-    def __init__(self, spec: OptimizerSpec) -> None:
-        self.spec = spec
+    All take ``learning_rate``, a number or a schedule of the steps made; ``l2``, which times the
+    value is added to the gradient of what a step changes; and one of ``clipvalue``, ``clipnorm``
+    (per variable) and ``global_clipnorm`` (over all variables of the step).
+    """
+
+    name: ClassVar[str] = ""
+
+    def __init__(
+        self,
+        learning_rate: Rate,
+        arguments: Mapping[str, Any],
+        *,
+        rule: str = "",
+        parameters: Mapping[str, float] | None = None,
+        slots: Sequence[float] = (),
+        row_slots: Sequence[float] = (),
+        l2: float = 0.0,
+        clipvalue: float | None = None,
+        clipnorm: float | None = None,
+        global_clipnorm: float | None = None,
+    ) -> None:
+        self._schedule = learning_rate if isinstance(learning_rate, LearningRateSchedule) else None
+        self._clipping = Clipping(value=clipvalue, norm=clipnorm, global_norm=global_clipnorm)
+        self._arguments = {
+            **arguments,
+            "l2": l2,
+            "clipvalue": clipvalue,
+            "clipnorm": clipnorm,
+            "global_clipnorm": global_clipnorm,
+        }
+        self.spec = OptimizerSpec(
+            name=rule or self.name,
+            learning_rate=_first_rate(learning_rate),
+            l2=check_rate("l2", l2),
+            parameters=dict(parameters or {}),
+            slots=tuple(slots),
+            row_slots=tuple(row_slots),
+        )
         self.iterations = create_variable(
             initializers.zeros(),
             shape=(),
             dtype="int64",
-            name=f"{spec.name}/iterations",
+            name=f"{self.name}/iterations",
             trainable=False,
         )
+        self._counter = _StepCounter()
 
     @property
-    def learning_rate(self) -> float:
-        return self.spec.learning_rate
+    def learning_rate(self) -> Rate:
+        """The rate, or the schedule that it follows."""
+        return self._schedule or self.spec.learning_rate
 
     @property
     def variables(self) -> list[Any]:
@@ -56,29 +103,78 @@ class Optimizer:
                 f"the optimizer and the variables it is to change ({names}, ...) live in "
                 "different places: create both inside the same strategy.scope(), or both outside"
             )
-        gradients.parameters.apply(gradients.updates, self.spec, iterations=self.iterations.spec)
+        updates = self._clipping.clip(gradients.updates)
+        gradients.parameters.apply(updates, self._present_spec(), iterations=self.iterations.spec)
+
+    def _present_spec(self) -> OptimizerSpec:
+        if self._schedule is None:
+            return self.spec
+        step = self._counter.next_step(self.iterations)
+        return replace(self.spec, learning_rate=self._schedule(step))
 
     def with_learning_rate(self, learning_rate: float) -> Self:
         """The same rule with another rate, and with the same counter and slots."""
         changed = copy.copy(self)
         rate = check_rate("learning_rate", learning_rate)
+        changed._schedule = None
         changed.spec = replace(self.spec, learning_rate=rate)
         return changed
 
     def get_config(self) -> dict[str, Any]:
         """JSON form, from which :func:`pstrain.optimizers.from_config` makes the same rule."""
-        return {
-            "name": self.spec.name,
-            "learning_rate": self.spec.learning_rate,
-            "parameters": dict(self.spec.parameters),
-            "slot_init": self.spec.slot_init,
-        }
+        rate = self.spec.learning_rate if self._schedule is None else self._schedule.get_config()
+        return {"name": self.name, "learning_rate": rate, **self._arguments}
+
+
+class _StepCounter:
+    """The number of the next step, as far as this process knows it. Thread safe.
+
+    Exact where one process steps; among several trainers behind by what the others did since
+    the last look, which is little beside what a schedule notices.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._step = 0
+        self._until_look = 0
+
+    def next_step(self, iterations: Any) -> int:
+        with self._lock:
+            if self._until_look <= 0:
+                self._step = int(iterations)
+                self._until_look = _STEPS_PER_LOOK
+            step = self._step
+            self._step += 1
+            self._until_look -= 1
+            return step
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __setstate__(self, _state: dict[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]
+
+
+def _first_rate(rate: Rate) -> float:
+    return check_rate("learning_rate", rate(0) if isinstance(rate, LearningRateSchedule) else rate)
+
+
+def rate_of(config: Any) -> Rate:
+    """The rate or schedule of a configuration."""
+    return schedules.from_config(config) if isinstance(config, Mapping) else float(config)
 
 
 def check_rate(name: str, value: float) -> float:
     """``value``, if it can be a learning rate."""
     if not np.isfinite(value) or value < 0:
         raise InvalidArgumentError(f"{name} must be finite and not negative, got {value}")
+    return float(value)
+
+
+def check_fraction(name: str, value: float) -> float:
+    """``value``, if it can be the share of the past in a moving mean."""
+    if not 0 <= value < 1:
+        raise InvalidArgumentError(f"{name} must be at least 0 and below 1, got {value}")
     return float(value)
 
 

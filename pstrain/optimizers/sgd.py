@@ -1,14 +1,44 @@
-"""Stochastic gradient descent: value -= learning_rate * gradient."""
+"""Stochastic gradient descent, plain and with momentum."""
 
 from __future__ import annotations
 
-from pstrain.optimizers.base import Optimizer, check_rate
-from pstrain.vocabulary import OptimizerSpec
+from typing import Any, ClassVar
+
+from pstrain.optimizers.base import Optimizer, Rate, check_fraction
 
 
 class SGD(Optimizer):
-    """Plain stochastic gradient descent; keeps nothing per value."""
+    """value -= learning_rate * gradient; keeps nothing per value."""
 
-    def __init__(self, learning_rate: float = 0.01) -> None:
-        rate = check_rate("learning_rate", learning_rate)
-        super().__init__(OptimizerSpec(name="sgd", learning_rate=rate))
+    name: ClassVar[str] = "sgd"
+
+    def __init__(self, learning_rate: Rate = 0.01, **options: Any) -> None:
+        super().__init__(learning_rate, {}, **options)
+
+
+class Momentum(Optimizer):
+    """velocity = momentum * velocity - learning_rate * gradient; value += velocity.
+
+    ``nesterov``: the value moves by momentum * velocity - learning_rate * gradient instead
+    (Sutskever et al., 2013). Rows that a step does not touch keep value and velocity.
+    """
+
+    name: ClassVar[str] = "momentum"
+
+    def __init__(
+        self,
+        learning_rate: Rate = 0.01,
+        momentum: float = 0.9,
+        nesterov: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            learning_rate,
+            {"momentum": momentum, "nesterov": nesterov},
+            parameters={
+                "momentum": check_fraction("momentum", momentum),
+                "nesterov": float(nesterov),
+            },
+            slots=(0.0,),
+            **options,
+        )

@@ -20,6 +20,7 @@ from pstrain.errors import DataLossError, InvalidArgumentError, NotFoundError
 from pstrain.paramserver.shard import Shard
 
 _BLOCK_BYTES = 16 << 20
+_ROW_SLOT = "row_slot_"
 
 
 class SavedShard(NamedTuple):
@@ -72,7 +73,8 @@ def write_shard(directory: str, name: str, shard: Shard) -> SavedShard:
     """Writes one file into ``directory`` and syncs it to disk; blocks.
 
     The caller keeps changes away meanwhile. Columns: ``values`` and ``slot_<i>``, fixed-size
-    lists of the variable's row width; the file's metadata says which rows it holds.
+    lists of the variable's row width, and ``row_slot_<i>``, of width 1; the file's metadata says
+    which rows it holds.
     """
     file = f"variable-{shard.spec.id}-shard-{shard.index}.arrow"
     os.makedirs(directory, exist_ok=True)
@@ -177,6 +179,7 @@ def _verify(directory: str, part: SavedShard) -> None:
 def _restore(directory: str, part: SavedShard, shards: Sequence[Shard]) -> None:
     with pa.memory_map(os.path.join(directory, part.file)) as source:
         reader = pa.ipc.open_file(source)
+        row_slots = sum(name.startswith(_ROW_SLOT) for name in reader.schema.names)
         start = part.row_start
         for position in range(reader.num_record_batches):
             batch = reader.get_batch(position)
@@ -186,7 +189,7 @@ def _restore(directory: str, part: SavedShard, shards: Sequence[Shard]) -> None:
                 b = min(start + batch.num_rows, shard.row_stop)
                 if a < b:
                     rows = [column[a - start : b - start] for column in columns]
-                    shard.restore(a, rows, part.optimizer)
+                    shard.restore(a, rows, part.optimizer, row_slots=row_slots)
             start += batch.num_rows
 
 
@@ -196,9 +199,13 @@ def _column(batch: pa.RecordBatch, index: int) -> NDArray[Any]:
 
 
 def _schema(name: str, shard: Shard) -> pa.Schema:
-    kind = pa.list_(pa.from_numpy_dtype(shard.slab.dtype), shard.width)
-    fields = [pa.field("values", kind, nullable=False)]
-    fields += [pa.field(f"slot_{i}", kind, nullable=False) for i in range(shard.slots)]
+    names = ["values", *(f"slot_{i}" for i in range(shard.slots))]
+    names += [f"{_ROW_SLOT}{i}" for i in range(shard.row_slots)]
+    dtype = pa.from_numpy_dtype(shard.slab.dtype)
+    fields = [
+        pa.field(column, pa.list_(dtype, width), nullable=False)
+        for column, width in zip(names, shard.column_widths, strict=True)
+    ]
     metadata = {
         "variable": name,
         "row_start": str(shard.row_start),
@@ -209,18 +216,18 @@ def _schema(name: str, shard: Shard) -> pa.Schema:
 
 
 def _blocks(shard: Shard) -> Iterator[pa.RecordBatch]:
-    slab, width = shard.slab, shard.width
+    slab = shard.slab
     schema = _schema("", shard).remove_metadata()
     rows = max(1, _BLOCK_BYTES // max(1, slab.shape[1] * slab.itemsize))
     for start in range(0, len(slab), rows):
         block = slab[start : start + rows]
-        columns = []
-        for index in range(shard.slots + 1):
-            values = np.ascontiguousarray(block[:, index * width : (index + 1) * width])
-            columns.append(pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), width))
-        yield pa.RecordBatch.from_arrays(
-            [column.cast(schema.field(0).type) for column in columns], schema=schema
-        )
+        columns, at = [], 0
+        for width, field in zip(shard.column_widths, schema, strict=True):
+            values = np.ascontiguousarray(block[:, at : at + width])
+            lists = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), width)
+            columns.append(lists.cast(field.type))
+            at += width
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 class _Checksum:

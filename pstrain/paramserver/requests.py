@@ -94,7 +94,7 @@ def _push(store: Store, call: Call) -> Reply:
     counter = call.header.get("iterations")
     applied = store.update(
         changes,
-        OptimizerSpec(**call.header["optimizer"]),
+        OptimizerSpec.from_json(call.header["optimizer"]),
         iterations=None if counter is None else store.shard(*counter),
         key=_key(call),
     )

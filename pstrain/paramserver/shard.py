@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,24 +16,11 @@ from numpy.typing import NDArray
 from pstrain.errors import InvalidArgumentError
 from pstrain.kernels import updates
 from pstrain.paramserver.initial import fill
+from pstrain.paramserver.rules import apply_rule, find_rule
 from pstrain.vocabulary import OptimizerSpec, VariableSpec
 
 Array = NDArray[Any]
 
-
-class Rule(NamedTuple):
-    """Kernels of an optimizer, and which parameters follow the learning rate in ``hyper``."""
-
-    rows: Callable[..., None]
-    all: Callable[..., None]
-    slots: int
-    parameters: tuple[str, ...]
-
-
-RULES = {
-    "sgd": Rule(updates.sgd_rows, updates.sgd_all, 0, ()),
-    "adagrad": Rule(updates.adagrad_rows, updates.adagrad_all, 1, ("epsilon",)),
-}
 
 _WHOLE: dict[str, Callable[[Array, Array], Any]] = {
     "set": lambda target, value: np.copyto(target, value, casting="same_kind"),
@@ -53,6 +40,7 @@ _SCATTER: dict[str, np.ufunc] = {
 class Shard:
     """Rows ``[row_start, row_stop)`` of ``spec``; ids and row numbers are global everywhere.
 
+    ``slots`` and ``row_slots`` count the optimizer's values per value and per row.
     ``version`` grows with every change. Values are [rows, width] of the variable's dtype; only
     float32 variables can be trained and so have slots.
     """
@@ -68,6 +56,8 @@ class Shard:
         self.width = spec.width
         self.version = version
         self.optimizer: str | None = None
+        self.slots = 0
+        self.row_slots = 0
         self._lock = threading.Lock()
         self._slab = np.empty((self.row_stop - self.row_start, self.width), spec.dtype)
         if value is None:
@@ -76,13 +66,13 @@ class Shard:
             self._slab[...] = np.asarray(value).reshape(self._slab.shape)
 
     @property
-    def slots(self) -> int:
-        """Optimizer values held per value."""
-        return self._slab.shape[1] // self.width - 1 if self.width else 0
+    def column_widths(self) -> list[int]:
+        """Columns of the slab: the value's, each slot's, and 1 for each number kept per row."""
+        return [*[self.width] * (1 + self.slots), *[1] * self.row_slots]
 
     @property
     def slab(self) -> Array:
-        """Rows and slots side by side, [rows, width * (1 + slots)]; not a copy."""
+        """Rows and slots side by side, [rows, sum of ``column_widths``]; not a copy."""
         return self._slab
 
     def check_ids(self, ids: NDArray[np.int64]) -> None:
@@ -107,20 +97,14 @@ class Shard:
         self._check_range(start, stop)
         out[...] = self._rows(start, stop)[:, : self.width]
 
-    def rule(self, optimizer: OptimizerSpec) -> Rule:
-        """The update rule, or InvalidArgumentError if it cannot be used on this variable."""
-        rule = RULES.get(optimizer.name)
-        if rule is None or rule.slots != optimizer.slots:
-            raise InvalidArgumentError(
-                f"no update rule {optimizer.name!r} with {optimizer.slots} slots; "
-                f"known rules: {', '.join(sorted(RULES))}"
-            )
+    def check_rule(self, optimizer: OptimizerSpec) -> None:
+        """Raises InvalidArgumentError if the rule cannot be used on this variable."""
+        find_rule(optimizer)
         if self._slab.dtype != np.float32:
             raise InvalidArgumentError(
                 f"variable {self.spec.name!r} has dtype {self.spec.dtype}; only float32 variables "
                 f"can be trained"
             )
-        return rule
 
     def check_gradient(self, ids: NDArray[np.int64] | None, gradient: Array) -> None:
         """Raises InvalidArgumentError unless ids and gradient fit this shard."""
@@ -137,16 +121,9 @@ class Shard:
         self, optimizer: OptimizerSpec, ids: NDArray[np.int64] | None, gradient: Array
     ) -> None:
         """One optimizer step of rows ``ids`` (distinct), or of all. Arguments must be checked."""
-        rule = self.rule(optimizer)
-        rates = [optimizer.learning_rate, *(optimizer.parameters[p] for p in rule.parameters)]
-        hyper = np.array(rates, np.float32)
         with self._lock:
-            if optimizer.slots:
-                self._own_slots(optimizer)
-            if ids is None:
-                rule.all(self._slab, self.width, gradient, hyper)
-            else:
-                rule.rows(self._slab, self.width, self.row_start, ids, gradient, hyper)
+            self._own_slots(optimizer)
+            apply_rule(optimizer, self._slab, self.width, self.row_start, ids, gradient)
             self.version += 1
 
     def check_assign(self, op: str, start: int, rows: int) -> None:
@@ -181,16 +158,19 @@ class Shard:
                 _SCATTER[op].at(values, ids - self.row_start, rows)
             self.version += 1
 
-    def restore(self, start: int, columns: list[Array], optimizer: str | None) -> None:
-        """Overwrites rows from ``start`` on with values and slots (``columns``: one per slot)."""
+    def restore(
+        self, start: int, columns: list[Array], optimizer: str | None, *, row_slots: int = 0
+    ) -> None:
+        """Overwrites rows from ``start`` on: values, then each slot, then each row slot."""
         stop = start + len(columns[0])
         self._check_range(start, stop)
         with self._lock:
-            self._resize_slots(len(columns) - 1)
+            self._resize_slots(len(columns) - 1 - row_slots, row_slots)
             self.optimizer = optimizer
-            rows = self._rows(start, stop)
-            for position, column in enumerate(columns):
-                rows[:, position * self.width : (position + 1) * self.width] = column
+            rows, at = self._rows(start, stop), 0
+            for column in columns:
+                rows[:, at : at + column.shape[1]] = column
+                at += column.shape[1]
             self.version += 1
 
     def _rows(self, start: int, stop: int) -> Array:
@@ -204,15 +184,22 @@ class Shard:
             )
 
     def _own_slots(self, optimizer: OptimizerSpec) -> None:
-        if self.optimizer == optimizer.name:
+        if self.optimizer == optimizer.name or not (optimizer.slots or optimizer.row_slots):
             return
-        self._resize_slots(optimizer.slots)
-        self._slab[:, self.width :] = optimizer.slot_init
+        self._resize_slots(len(optimizer.slots), len(optimizer.row_slots))
+        at = self.width
+        for first in optimizer.slots:
+            self._slab[:, at : at + self.width] = first
+            at += self.width
+        for first in optimizer.row_slots:
+            self._slab[:, at] = first
+            at += 1
         self.optimizer = optimizer.name
 
-    def _resize_slots(self, slots: int) -> None:
-        if self.slots == slots:
+    def _resize_slots(self, slots: int, row_slots: int) -> None:
+        if (self.slots, self.row_slots) == (slots, row_slots):
             return
-        slab = np.empty((self._slab.shape[0], self.width * (1 + slots)), self._slab.dtype)
+        columns = self.width * (1 + slots) + row_slots
+        slab = np.empty((self._slab.shape[0], columns), self._slab.dtype)
         slab[:, : self.width] = self._slab[:, : self.width]
-        self._slab = slab
+        self.slots, self.row_slots, self._slab = slots, row_slots, slab

@@ -98,7 +98,7 @@ class Store:
     ) -> bool:
         """One optimizer step; False if ``key`` was applied before (nothing changes then)."""
         for change in changes:
-            change.shard.rule(optimizer)
+            change.shard.check_rule(optimizer)
             change.shard.check_gradient(change.ids, change.gradient)
         with self.change(key) as new:
             if new:

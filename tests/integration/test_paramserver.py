@@ -37,7 +37,7 @@ from pstrain.vocabulary import Fetch, OptimizerSpec, StepToken, Update
 
 TOKEN = "token-of-these-tests"
 ADAGRAD = OptimizerSpec(
-    name="adagrad", learning_rate=0.1, parameters={"epsilon": 1e-7}, slots=1, slot_init=0.1
+    name="adagrad", learning_rate=0.1, parameters={"epsilon": 1e-7}, slots=(0.1,)
 )
 SGD = OptimizerSpec(name="sgd", learning_rate=1.0)
 SHORT = ParameterConfig(request_timeout_s=1.0, start_timeout_s=1.0)
@@ -203,7 +203,7 @@ def test_errors_name_what_is_wrong_and_leave_the_connection_usable(
     with pytest.raises(InvalidArgumentError, match=r"id 1000 .*'table'"):
         strategy.parameters.fetch([Fetch(table.spec, np.array([3, 1000]))])
     (lookup,) = strategy.parameters.fetch([Fetch(table.spec, np.array([3]))])
-    wrong = OptimizerSpec(name="adam", learning_rate=1.0, slots=2)
+    wrong = OptimizerSpec(name="adam", learning_rate=1.0, slots=(0.0, 0.0))
     with pytest.raises(InvalidArgumentError, match="adam"):
         strategy.parameters.apply([Update(table.spec, lookup.rows, lookup)], wrong)
     with local_parameters():

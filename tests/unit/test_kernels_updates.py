@@ -39,11 +39,11 @@ def test_sgd_moves_values_and_leaves_slots(width: int, slots: int) -> None:
     gradients = _gradients(len(ids), width)
     expected = slab.copy()
     expected[ids - START, :width] -= np.float32(0.1) * gradients
-    updates.sgd_rows(slab, width, START, ids, gradients, np.array([0.1], np.float32))
+    updates.sgd_rows(slab, width, START, ids, gradients, np.array([0.1, 0.0], np.float32))
     np.testing.assert_allclose(slab, expected, rtol=1e-6)
     whole = _gradients(ROWS, width)
     expected[:, :width] -= np.float32(0.1) * whole
-    updates.sgd_all(slab, width, whole, np.array([0.1], np.float32))
+    updates.sgd_all(slab, width, whole, np.array([0.1, 0.0], np.float32))
     np.testing.assert_allclose(slab, expected, rtol=1e-5)
 
 
@@ -57,7 +57,7 @@ def _adagrad(slab: np.ndarray, rows: np.ndarray, width: int, gradients: np.ndarr
 def test_adagrad_agrees_with_numpy(width: int) -> None:
     slab, ids = _slab(width, 1), _ids()
     expected = slab.copy()
-    hyper = np.array([0.1, 1e-3], np.float32)
+    hyper = np.array([0.1, 0.0, 1e-3], np.float32)
     gradients = _gradients(len(ids), width)
     _adagrad(expected, ids - START, width, gradients)
     updates.adagrad_rows(slab, width, START, ids, gradients, hyper)

@@ -29,7 +29,7 @@ def test_another_rate_keeps_rule_and_counter() -> None:
     changed = optimizer.with_learning_rate(0.25)
     assert (optimizer.learning_rate, changed.learning_rate) == (0.5, 0.25)
     assert changed.iterations is optimizer.iterations
-    assert changed.spec.slot_init == 0.01
+    assert changed.spec.slots == (0.01,)
     with pytest.raises(InvalidArgumentError, match="learning_rate"):
         optimizer.with_learning_rate(-1.0)
 

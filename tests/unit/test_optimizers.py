@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import pickle
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from pstrain import optimizers
 from pstrain.errors import InvalidArgumentError
 from pstrain.layers import Embedding
-from pstrain.optimizers import SGD, Adagrad
+from pstrain.optimizers import SGD, Adagrad, schedules
 from pstrain.tape import GradientTape, Tensor, record
 from pstrain.variable import Variable, local_parameters
 
@@ -91,10 +92,102 @@ def test_a_rate_that_cannot_be_is_refused(rate: float) -> None:
         Adagrad(epsilon=rate)
 
 
-@pytest.mark.parametrize("make", [lambda: SGD(0.25), lambda: Adagrad(0.5, 0.2, 1e-3)])
-def test_configuration_makes_the_same_rule_again(make: object) -> None:
-    optimizer = make()  # type: ignore[operator]
-    again = optimizers.from_config(json.loads(json.dumps(optimizer.get_config())))
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SGD(0.25, l2=0.1, clipvalue=2.0),
+        lambda: Adagrad(0.5, 0.2, 1e-3),
+        lambda: optimizers.RowWiseAdagrad(0.5, global_clipnorm=3.0),
+        lambda: optimizers.Momentum(0.1, 0.5, nesterov=True),
+        lambda: optimizers.RMSprop(0.1, rho=0.8),
+        lambda: optimizers.RMSprop(0.1, momentum=0.8),
+        lambda: optimizers.Adam(schedules.ExponentialDecay(0.1, 10, 0.5), clipnorm=1.0),
+        lambda: optimizers.Ftrl(0.1, l1_regularization_strength=0.2),
+    ],
+)
+def test_configuration_makes_the_same_rule_again(make: Callable[[], optimizers.Optimizer]) -> None:
+    optimizer = make()
+    config = optimizer.get_config()
+    again = optimizers.from_config(json.loads(json.dumps(config)))
     assert again.spec == optimizer.spec
-    with pytest.raises(InvalidArgumentError, match="unknown optimizer 'adam'"):
-        optimizers.from_config({"name": "adam", "learning_rate": 0.1})
+    assert again.get_config() == config
+    assert again.learning_rate == optimizer.learning_rate
+
+
+def test_an_unknown_configuration_names_what_there_is() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"unknown optimizer 'lamb'.*adam, ftrl"):
+        optimizers.from_config({"name": "lamb", "learning_rate": 0.1})
+
+
+def test_a_schedule_gives_each_step_its_rate() -> None:
+    variable = Variable(np.zeros(3, np.float32), name="x")
+    optimizer = SGD(schedules.PiecewiseConstantDecay([0, 1], [1.0, 0.1, 0.01]))
+    for _ in range(20):
+        optimizer.apply_gradients([(GRADIENT, variable)])
+    np.testing.assert_allclose(variable.numpy(), -(1.0 + 0.1 + 18 * 0.01) * GRADIENT, rtol=1e-5)
+    fixed = optimizer.with_learning_rate(1.0)
+    fixed.apply_gradients([(GRADIENT, variable)])
+    np.testing.assert_allclose(variable.numpy(), -2.28 * GRADIENT, rtol=1e-5)
+
+
+def test_a_copy_in_another_process_goes_on_with_the_schedule() -> None:
+    variable = Variable(np.zeros(3, np.float32), name="x")
+    optimizer = SGD(schedules.PiecewiseConstantDecay([0], [1.0, 0.0]))
+    optimizer.apply_gradients([(GRADIENT, variable)])
+    counter = pickle.loads(pickle.dumps(optimizer._counter))
+    assert counter.next_step(optimizer.iterations) == 1
+
+
+def test_a_global_norm_bounds_all_variables_together() -> None:
+    variables = [Variable(np.zeros(2, np.float32), name=name) for name in "ab"]
+    gradients = [np.array([3.0, 0.0], np.float32), np.array([0.0, 4.0], np.float32)]
+    SGD(1.0, global_clipnorm=1.0).apply_gradients(zip(gradients, variables, strict=True))
+    np.testing.assert_allclose(variables[0].numpy(), [-0.6, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(variables[1].numpy(), [0.0, -0.8], rtol=1e-6)
+    assert gradients[0][0] == 3.0, "the caller's gradient is not changed"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clipnorm": 1.0, "clipvalue": 1.0}, "at most one of clipvalue"),
+        ({"clipnorm": 0.0}, "clipnorm must be positive, got 0"),
+        ({"l2": -0.1}, "l2 must be finite and not negative"),
+    ],
+)
+def test_bounds_that_cannot_be_are_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        SGD(0.1, **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: optimizers.Adam(beta_1=1.0), "beta_1 must be at least 0 and below 1"),
+        (lambda: optimizers.Momentum(momentum=-0.1), "momentum must be"),
+        (lambda: optimizers.Ftrl(learning_rate_power=0.5), "learning_rate_power must not"),
+        (lambda: optimizers.Ftrl(l2=0.5), "l2_regularization_strength"),
+        (lambda: schedules.ExponentialDecay(0.1, 0, 0.5), "decay_steps must be positive"),
+        (lambda: schedules.PiecewiseConstantDecay([1], [0.1]), "one value more"),
+        (lambda: schedules.PiecewiseConstantDecay([2, 1], [1, 2, 3]), "boundaries must rise"),
+        (lambda: schedules.from_config({"kind": "Sawtooth"}), "unknown schedule 'Sawtooth'"),
+    ],
+)
+def test_numbers_that_make_no_rule_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        make()
+
+
+def test_rare_rows_keep_their_own_count_of_updates() -> None:
+    layer, optimizer = Embedding(4, 2), optimizers.Adam(0.1)
+    before = layer.variables[0].numpy()
+    for ids in ([0], [0], [0], [0, 3]):
+        with GradientTape() as tape:
+            rows = layer(np.array(ids))
+            ones = np.ones(rows.shape, np.float32)
+            loss = record(Tensor(rows.value.sum()), (rows,), lambda g, ones=ones: g * ones)
+        optimizer.apply_gradients(tape.gradients(loss))
+    moved = before - layer.variables[0].numpy()
+    np.testing.assert_allclose(moved[0], 0.4, rtol=1e-4)
+    np.testing.assert_allclose(moved[3], 0.1, rtol=1e-4)
+    np.testing.assert_array_equal(moved[1:3], 0.0)

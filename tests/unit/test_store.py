@@ -25,7 +25,7 @@ from pstrain.vocabulary import InitializerSpec, OptimizerSpec, ShardSpec, Variab
 
 SGD = OptimizerSpec(name="sgd", learning_rate=0.5)
 ADAGRAD = OptimizerSpec(
-    name="adagrad", learning_rate=0.1, parameters={"epsilon": 1e-7}, slots=1, slot_init=0.1
+    name="adagrad", learning_rate=0.1, parameters={"epsilon": 1e-7}, slots=(0.1,)
 )
 
 
@@ -160,8 +160,8 @@ def test_every_change_gives_a_new_version() -> None:
         lambda s: s.assign("set", 9, ones(2)),
         lambda s: s.scatter("pow", ids(0), ones(1)),
         lambda s: s.scatter("add", ids(10), ones(1)),
-        lambda s: s.rule(OptimizerSpec(name="sgdd", learning_rate=1)),
-        lambda s: s.rule(OptimizerSpec(name="sgd", learning_rate=1, slots=2)),
+        lambda s: s.check_rule(OptimizerSpec(name="sgdd", learning_rate=1)),
+        lambda s: s.check_rule(OptimizerSpec(name="sgd", learning_rate=1, slots=(0.0, 0.0))),
         lambda s: s.check_gradient(ids(0), ones(2)),
         lambda s: s.check_gradient(None, ones(3)),
         lambda s: s.check_gradient(ids(11), ones(1)),
@@ -179,7 +179,7 @@ def test_what_cannot_be_done_is_refused_and_changes_nothing(call: Any) -> None:
 def test_integers_are_not_trained() -> None:
     shard = Shard(make_spec(dtype="int64", initializer=initializers.zeros()), 0)
     with pytest.raises(InvalidArgumentError, match="int64"):
-        shard.rule(SGD)
+        shard.check_rule(SGD)
 
 
 # -- store
@@ -273,13 +273,13 @@ def test_quiet_waits_for_changes_and_keeps_new_ones_out() -> None:
 # -- shards as files
 
 
-def _trained(cuts: tuple[int, ...]) -> list[Shard]:
-    spec = make_spec(50, 3, cuts=cuts)
+def _trained(cuts: tuple[int, ...], rule: OptimizerSpec = ADAGRAD, width: int = 3) -> list[Shard]:
+    spec = make_spec(50, width, cuts=cuts)
     shards = [Shard(spec, index) for index in range(len(spec.shards))]
     for shard in shards:
         rows = np.arange(shard.row_start, shard.row_stop, dtype=np.float32)
-        gradient = np.ascontiguousarray(np.broadcast_to(rows[:, None], (len(rows), 3)))
-        shard.update(ADAGRAD, None, gradient)
+        gradient = np.ascontiguousarray(np.broadcast_to(rows[:, None], (len(rows), width)))
+        shard.update(rule, None, gradient)
     return shards
 
 
@@ -297,6 +297,36 @@ def test_any_cut_restores_onto_any_other(
     expected = np.concatenate([shard.slab for shard in shards])
     np.testing.assert_array_equal(np.concatenate([t.slab for _, t in targets]), expected)
     assert {t.optimizer for _, t in targets} == {"adagrad"}
+
+
+ADAM = OptimizerSpec(
+    name="adam",
+    learning_rate=0.1,
+    parameters={"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7},
+    slots=(0.0, 0.0),
+    row_slots=(0.0,),
+)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_what_is_kept_per_row_comes_back(tmp_path: pathlib.Path, width: int) -> None:
+    (shard,) = _trained((), ADAM, width)
+    saved = write_shard(str(tmp_path), "m/table", shard)
+    with pa.ipc.open_file(str(tmp_path / saved.file)) as reader:
+        assert reader.schema.names == ["values", "slot_0", "slot_1", "row_slot_0"]
+    target = Shard(make_spec(50, width, initializer=initializers.zeros()), 0)
+    read_into(str(tmp_path), [("m/table", target)], [saved])
+    np.testing.assert_array_equal(target.slab, shard.slab)
+    assert (target.slots, target.row_slots) == (2, 1)
+    for one in (shard, target):
+        one.update(ADAM, ids(1, 7), ones(2, width))
+    np.testing.assert_array_equal(target.slab, shard.slab)
+
+
+def test_a_rule_without_its_numbers_is_refused() -> None:
+    lacking = OptimizerSpec(name="adagrad", learning_rate=0.1, slots=(0.1,))
+    with pytest.raises(InvalidArgumentError, match="needs epsilon; missing: epsilon"):
+        Shard(make_spec(), 0).check_rule(lacking)
 
 
 def test_files_are_plain_arrow(tmp_path: pathlib.Path) -> None:

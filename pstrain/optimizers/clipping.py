@@ -1,0 +1,67 @@
+"""Bounds for gradients before they are applied. Pure: new arrays out, none changed.
+
+Invariant: a gradient within the bounds passes through as the same object.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pstrain.errors import InvalidArgumentError
+from pstrain.vocabulary import Update
+
+Float32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clipping:
+    """At most one of: each number to [-value, value]; each variable's norm; the norm of all.
+
+    The gradient of looked-up rows is that of these rows, each id's repeats summed up.
+    """
+
+    value: float | None = None
+    norm: float | None = None
+    global_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        given = {
+            "clipvalue": self.value,
+            "clipnorm": self.norm,
+            "global_clipnorm": self.global_norm,
+        }
+        chosen = {name: bound for name, bound in given.items() if bound is not None}
+        if len(chosen) > 1:
+            raise InvalidArgumentError(
+                f"at most one of clipvalue, clipnorm and global_clipnorm can be set, got {chosen}"
+            )
+        for name, bound in chosen.items():
+            if not bound > 0:
+                raise InvalidArgumentError(f"{name} must be positive, got {bound}")
+
+    def clip(self, updates: tuple[Update, ...]) -> tuple[Update, ...]:
+        """The updates of one step with bounded gradients."""
+        if self.value is not None:
+            bound = self.value
+            return tuple(u._replace(gradient=np.clip(u.gradient, -bound, bound)) for u in updates)
+        if self.norm is not None:
+            return tuple(_scaled(u, _square_sum(u.gradient), self.norm) for u in updates)
+        if self.global_norm is not None:
+            total = sum(_square_sum(u.gradient) for u in updates)
+            return tuple(_scaled(u, total, self.global_norm) for u in updates)
+        return updates
+
+
+def _square_sum(gradient: Float32) -> float:
+    flat = gradient.reshape(-1)
+    return float(np.dot(flat, flat))
+
+
+def _scaled(update: Update, square_sum: float, bound: float) -> Update:
+    norm = square_sum**0.5
+    if norm <= bound:
+        return update
+    return update._replace(gradient=update.gradient * np.float32(bound / norm))

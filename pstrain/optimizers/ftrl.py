@@ -1,0 +1,63 @@
+"""FTRL-Proximal (McMahan et al., 2013), in the form Keras uses."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pstrain.errors import InvalidArgumentError
+from pstrain.optimizers.base import Optimizer, Rate, check_rate
+
+
+class Ftrl(Optimizer):
+    """Follows the regularised leader: with ``l1`` weights of rare features are exactly 0.
+
+    ``learning_rate_power`` at most 0; ``beta`` as in the paper. Its ``l2`` regularisation is part
+    of the rule: give ``l2_regularization_strength``.
+    """
+
+    name: ClassVar[str] = "ftrl"
+
+    def __init__(
+        self,
+        learning_rate: Rate = 0.001,
+        learning_rate_power: float = -0.5,
+        initial_accumulator_value: float = 0.1,
+        l1_regularization_strength: float = 0.0,
+        l2_regularization_strength: float = 0.0,
+        l2_shrinkage_regularization_strength: float = 0.0,
+        beta: float = 0.0,
+        **options: Any,
+    ) -> None:
+        if learning_rate_power > 0:
+            raise InvalidArgumentError(
+                f"learning_rate_power must not be positive, got {learning_rate_power}"
+            )
+        if options.get("l2"):
+            raise InvalidArgumentError(
+                f"Ftrl has an l2 of its own: give l2_regularization_strength instead of "
+                f"l2={options['l2']}"
+            )
+        arguments = {
+            "learning_rate_power": learning_rate_power,
+            "initial_accumulator_value": initial_accumulator_value,
+            "l1_regularization_strength": l1_regularization_strength,
+            "l2_regularization_strength": l2_regularization_strength,
+            "l2_shrinkage_regularization_strength": l2_shrinkage_regularization_strength,
+            "beta": beta,
+        }
+        for name, value in arguments.items():
+            if name != "learning_rate_power":
+                check_rate(name, value)
+        super().__init__(
+            learning_rate,
+            arguments,
+            parameters={
+                "power": learning_rate_power,
+                "l1": l1_regularization_strength,
+                "l2_own": l2_regularization_strength,
+                "l2_shrinkage": l2_shrinkage_regularization_strength,
+                "beta": beta,
+            },
+            slots=(initial_accumulator_value, 0.0),
+            **options,
+        )

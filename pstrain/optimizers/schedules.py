@@ -1,0 +1,167 @@
+"""Learning rates that depend on the number of the step, as Keras defines them.
+
+Pure arithmetic on a step number; whoever asks brings it. Invariant: a schedule and a step give the
+same rate in every process.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pstrain.errors import InvalidArgumentError
+
+
+class LearningRateSchedule(ABC):
+    """Base of schedules: call one with a step, counted from 0, for its rate."""
+
+    @abstractmethod
+    def __call__(self, step: int) -> float: ...
+
+    def get_config(self) -> dict[str, Any]:
+        """JSON form, from which ``from_config`` makes the same schedule."""
+        return {"kind": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True)
+class ExponentialDecay(LearningRateSchedule):
+    """``initial_learning_rate * decay_rate ** (step / decay_steps)``.
+
+    ``staircase``: the exponent is rounded down, so that the rate falls in steps.
+    """
+
+    initial_learning_rate: float
+    decay_steps: int
+    decay_rate: float
+    staircase: bool = False
+
+    def __post_init__(self) -> None:
+        _check_positive("decay_steps", self.decay_steps)
+
+    def __call__(self, step: int) -> float:
+        exponent = step / self.decay_steps
+        exponent = math.floor(exponent) if self.staircase else exponent
+        return float(self.initial_learning_rate * self.decay_rate**exponent)
+
+
+@dataclass(frozen=True)
+class InverseTimeDecay(LearningRateSchedule):
+    """``initial_learning_rate / (1 + decay_rate * step / decay_steps)``."""
+
+    initial_learning_rate: float
+    decay_steps: int
+    decay_rate: float
+    staircase: bool = False
+
+    def __post_init__(self) -> None:
+        _check_positive("decay_steps", self.decay_steps)
+
+    def __call__(self, step: int) -> float:
+        passed = step / self.decay_steps
+        passed = math.floor(passed) if self.staircase else passed
+        return float(self.initial_learning_rate / (1 + self.decay_rate * passed))
+
+
+@dataclass(frozen=True)
+class PolynomialDecay(LearningRateSchedule):
+    """From the initial to the end rate in ``decay_steps``, along a polynomial; then constant.
+
+    ``cycle``: instead of staying, begins again over twice, three times, ... the steps.
+    """
+
+    initial_learning_rate: float
+    decay_steps: int
+    end_learning_rate: float = 0.0001
+    power: float = 1.0
+    cycle: bool = False
+
+    def __post_init__(self) -> None:
+        _check_positive("decay_steps", self.decay_steps)
+
+    def __call__(self, step: int) -> float:
+        steps = self.decay_steps
+        if self.cycle:
+            steps *= max(1, math.ceil(step / self.decay_steps))
+        left = 1 - min(step, steps) / steps
+        span = self.initial_learning_rate - self.end_learning_rate
+        return float(span * left**self.power + self.end_learning_rate)
+
+
+@dataclass(frozen=True)
+class CosineDecay(LearningRateSchedule):
+    """Half a cosine from the initial rate to ``alpha`` times it (Loshchilov and Hutter 2017).
+
+    With ``warmup_target`` the rate first rises in a line from the initial to the target one in
+    ``warmup_steps``, from where it decays.
+    """
+
+    initial_learning_rate: float
+    decay_steps: int
+    alpha: float = 0.0
+    warmup_target: float | None = None
+    warmup_steps: int = 0
+
+    def __post_init__(self) -> None:
+        _check_positive("decay_steps", self.decay_steps)
+
+    def __call__(self, step: int) -> float:
+        top = self.initial_learning_rate
+        if self.warmup_target is not None:
+            if step < self.warmup_steps:
+                return top + (self.warmup_target - top) * step / self.warmup_steps
+            top, step = self.warmup_target, step - self.warmup_steps
+        passed = min(step, self.decay_steps) / self.decay_steps
+        cosine = 0.5 * (1 + math.cos(math.pi * passed))
+        return top * ((1 - self.alpha) * cosine + self.alpha)
+
+
+@dataclass(frozen=True)
+class PiecewiseConstantDecay(LearningRateSchedule):
+    """``values[i]`` up to and including step ``boundaries[i]``, the last value afterwards."""
+
+    boundaries: Sequence[int]
+    values: Sequence[float]
+
+    def __post_init__(self) -> None:
+        if len(self.values) != len(self.boundaries) + 1:
+            raise InvalidArgumentError(
+                f"PiecewiseConstantDecay needs one value more than boundaries, got "
+                f"{len(self.values)} values and {len(self.boundaries)} boundaries"
+            )
+        if list(self.boundaries) != sorted(set(self.boundaries)):
+            raise InvalidArgumentError(f"boundaries must rise, got {list(self.boundaries)}")
+
+    def __call__(self, step: int) -> float:
+        return float(self.values[bisect_left(self.boundaries, step)])
+
+
+_KINDS: dict[str, Any] = {
+    cls.__name__: cls
+    for cls in (
+        ExponentialDecay,
+        InverseTimeDecay,
+        PolynomialDecay,
+        CosineDecay,
+        PiecewiseConstantDecay,
+    )
+}
+
+
+def from_config(config: Mapping[str, Any]) -> LearningRateSchedule:
+    """Inverse of :meth:`LearningRateSchedule.get_config`."""
+    kind = _KINDS.get(config.get("kind", ""))
+    if kind is None:
+        raise InvalidArgumentError(
+            f"unknown schedule {config.get('kind')!r}: choose one of {', '.join(_KINDS)}"
+        )
+    schedule: LearningRateSchedule = kind(**{k: v for k, v in config.items() if k != "kind"})
+    return schedule
+
+
+def _check_positive(name: str, value: float) -> None:
+    if value <= 0:
+        raise InvalidArgumentError(f"{name} must be positive, got {value}")

@@ -1,0 +1,92 @@
+"""Update rules by name: their kernels, and what they keep beside a value and a row.
+
+Knows kernels and numbers, nothing of shards or variables. Invariant: a rule's kernels read and
+write exactly the columns that its counts of slots name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pstrain.errors import InvalidArgumentError
+from pstrain.kernels import adaptive, updates
+from pstrain.vocabulary import OptimizerSpec
+
+Array = NDArray[Any]
+
+
+class Rule(NamedTuple):
+    """Kernels of an optimizer, and which parameters follow rate and l2 in ``hyper``.
+
+    ``slots`` counts values kept per value, ``row_slots`` values kept per row. ``all``, where there
+    is one, is the kernel for a gradient of every row.
+    """
+
+    rows: Callable[..., None]
+    slots: int
+    parameters: tuple[str, ...]
+    row_slots: int = 0
+    all: Callable[..., None] | None = None
+
+
+RULES = {
+    "sgd": Rule(updates.sgd_rows, 0, (), all=updates.sgd_all),
+    "adagrad": Rule(updates.adagrad_rows, 1, ("epsilon",), all=updates.adagrad_all),
+    "rowwise_adagrad": Rule(adaptive.rowwise_adagrad_rows, 0, ("epsilon",), row_slots=1),
+    "momentum": Rule(adaptive.momentum_rows, 1, ("momentum", "nesterov")),
+    "rmsprop": Rule(adaptive.rmsprop_rows, 1, ("rho", "epsilon")),
+    "rmsprop_momentum": Rule(adaptive.rmsprop_momentum_rows, 2, ("rho", "epsilon", "momentum")),
+    "adam": Rule(adaptive.adam_rows, 2, ("beta_1", "beta_2", "epsilon"), row_slots=1),
+    "ftrl": Rule(adaptive.ftrl_rows, 2, ("power", "l1", "l2_own", "l2_shrinkage", "beta")),
+}
+
+
+def find_rule(optimizer: OptimizerSpec) -> Rule:
+    """The rule of an optimizer; InvalidArgumentError where it is unknown or keeps other slots."""
+    rule = RULES.get(optimizer.name)
+    kept = (len(optimizer.slots), len(optimizer.row_slots))
+    if rule is None or (rule.slots, rule.row_slots) != kept:
+        raise InvalidArgumentError(
+            f"no update rule {optimizer.name!r} with {kept[0]} slots per value and {kept[1]} per "
+            f"row; known rules: {', '.join(sorted(RULES))}"
+        )
+    missing = [name for name in rule.parameters if name not in optimizer.parameters]
+    if missing:
+        raise InvalidArgumentError(
+            f"update rule {optimizer.name!r} needs {', '.join(rule.parameters)}; missing: "
+            f"{', '.join(missing)}"
+        )
+    return rule
+
+
+def apply_rule(
+    optimizer: OptimizerSpec,
+    slab: Array,
+    width: int,
+    row_start: int,
+    ids: NDArray[np.int64] | None,
+    gradient: Array,
+) -> None:
+    """One step of rows ``ids`` (distinct, in range), or of all rows, of a slab with its slots."""
+    rule = find_rule(optimizer)
+    rates = [optimizer.learning_rate, optimizer.l2]
+    hyper = np.array([*rates, *(optimizer.parameters[p] for p in rule.parameters)], np.float32)
+    if ids is None and rule.all is not None:
+        rule.all(slab, width, gradient, hyper)
+        return
+    if ids is None:
+        ids = np.arange(row_start, row_start + len(slab), dtype=np.int64)
+    if rule.all is None:
+        ids, gradient = _read_only(ids), _read_only(gradient)
+    rule.rows(slab, width, row_start, ids, gradient, hyper)
+
+
+def _read_only(array: Array) -> Array:
+    """A view that the kernel which was compiled for it takes, whoever owns the array."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
