@@ -94,6 +94,7 @@ def _run_worker(options: argparse.Namespace) -> int | None:
         dispatcher_timeout_ms=options.dispatcher_timeout_ms,
         threads=options.threads,
         allow_functions=options.functions,
+        cross_trainer_cache_size_bytes=options.cross_trainer_cache_size_bytes,
         **({} if options.buffer_bytes is None else {"buffer_bytes": options.buffer_bytes}),
         **_security(options),
     )
@@ -331,6 +332,12 @@ def _add_worker(commands: Any) -> None:
     command.add_argument("--log-dir", help="folder for the logs of --processes")
     command.add_argument("--threads", type=int, metavar="N", help="per pipeline")
     command.add_argument("--buffer-bytes", type=int, metavar="N")
+    command.add_argument(
+        "--cross-trainer-cache-size-bytes",
+        type=int,
+        metavar="N",
+        help="what a job keeps for slower trainers (10 GiB, or a quarter of the memory)",
+    )
     command.add_argument(
         "--no-functions",
         dest="functions",

@@ -43,6 +43,9 @@ DEFAULT_HEARTBEAT_INTERVAL_MS: Final = 1_000
 # How long a worker or reader outlives a dispatcher that is being restarted.
 DEFAULT_DISPATCHER_TIMEOUT_MS: Final = 3_600_000
 DEFAULT_BUFFER_BYTES: Final = 64 << 20
+# tf.data service's own. It fills up in time whatever the trainers do, so it is also bounded by a
+# part of the memory there is.
+DEFAULT_CROSS_TRAINER_CACHE_SIZE_BYTES: Final = 10 << 30
 NEVER_COLLECT: Final = -1
 
 _DATA_TRANSFER_PROTOCOLS: Final = ("flight", "grpc")
@@ -123,6 +126,8 @@ class WorkerConfig:
     were bound, ``%port%`` and ``%port_name%`` stand for the bound port. With a fixed list of
     workers it decides the worker's place on the list. ``threads`` is per pipeline, None for the
     cores of this process. ``buffer_bytes`` bounds the elements waiting for readers.
+    ``cross_trainer_cache_size_bytes`` bounds the elements that a job with a cross-trainer cache
+    keeps for slower trainers; None: 10 GiB, or a quarter of the memory if that is less.
     ``allow_functions=False`` refuses datasets that carry pickled functions.
     """
 
@@ -143,6 +148,7 @@ class WorkerConfig:
     threads: int | None = None
     buffer_bytes: int = DEFAULT_BUFFER_BYTES
     allow_functions: bool = True
+    cross_trainer_cache_size_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.dispatcher_address is None:
@@ -157,6 +163,9 @@ class WorkerConfig:
         _check_optional_int("dispatcher_timeout_ms", self.dispatcher_timeout_ms, 1)
         _check_optional_int("threads", self.threads, 1)
         _check_int("buffer_bytes", self.buffer_bytes, 1)
+        _check_optional_int(
+            "cross_trainer_cache_size_bytes", self.cross_trainer_cache_size_bytes, 1
+        )
         _check_bool("allow_functions", self.allow_functions)
         if self.data_transfer_protocol not in (None, *_DATA_TRANSFER_PROTOCOLS):
             raise InvalidArgumentError(
@@ -178,6 +187,12 @@ class WorkerConfig:
         return _or_default(self.dispatcher_timeout_ms, DEFAULT_DISPATCHER_TIMEOUT_MS) / 1_000
 
     @property
+    def cache_bytes(self) -> int:
+        """Bytes of elements that the window of a cross-trainer cache holds at most."""
+        default = min(DEFAULT_CROSS_TRAINER_CACHE_SIZE_BYTES, memory_bytes() // 4)
+        return _or_default(self.cross_trainer_cache_size_bytes, default)
+
+    @property
     def pipeline_threads(self) -> int:
         """``threads``, or the number of cores this process may use."""
         return _or_default(self.threads, available_cores())
@@ -188,6 +203,13 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def memory_bytes() -> int:
+    """Memory of this machine."""
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 8 << 30
 
 
 def is_loopback(host: str) -> bool:

@@ -19,6 +19,7 @@ WorkerId = NewType("WorkerId", str)
 
 SHARD_HINT: Final = -1
 AUTOTUNE: Final = -1
+INFINITE_CARDINALITY: Final = -1
 PROTOCOL: Final = "grpc"
 
 

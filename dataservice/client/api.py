@@ -16,7 +16,7 @@ from dataservice.client.arguments import CrossTrainerCache, ReadArguments, check
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
 from dataservice.client.source import ServiceSource
 from dataservice.dataset.dataset import Dataset
-from dataservice.dataset.node import Node, walk
+from dataservice.dataset.node import INFINITE_CARDINALITY, Node, walk
 from dataservice.dataset.plan import decode_plan, encode_plan, fingerprint, freeze_schemas
 from dataservice.dataset.splits import linearise
 from dataservice.dataset.static_sharding import check_policy
@@ -117,7 +117,7 @@ def from_dataset_id(
             f"is not\n{schema}"
         )
     node = decode_plan(registered.plan)
-    _check_divisible(node, arguments.policy)
+    _check_divisible(node, arguments)
     name = None if job_name is None else f"dataset_id={dataset_id}/{job_name}"
     named = replace(arguments, job_name=name)
     return Dataset(_source(target, str(dataset_id), node, schema, named))
@@ -164,7 +164,7 @@ def distribute(
     check_compression(compression)
 
     def apply(dataset: Dataset) -> Dataset:
-        _check_divisible(dataset.node, arguments.policy)
+        _check_divisible(dataset.node, arguments)
         dataset_id = register_dataset(target, dataset, compression, timeout_s=timeout_s)
         return Dataset(_source(target, dataset_id, dataset.node, dataset.schema, arguments))
 
@@ -196,8 +196,14 @@ def _source(
     )
 
 
-def _check_divisible(node: Node, policy: ShardingPolicy) -> None:
-    """Raises, naming operator or source, for a plan that the policy cannot divide."""
-    check_policy(node, policy)
-    if policy is ShardingPolicy.DYNAMIC:
+def _check_divisible(node: Node, arguments: ReadArguments) -> None:
+    """Raises, naming operator or source, for a plan that cannot be read so."""
+    check_policy(node, arguments.policy)
+    if arguments.policy is ShardingPolicy.DYNAMIC:
         linearise(node)
+    if arguments.options.cross_trainer_cache and node.cardinality() != INFINITE_CARDINALITY:
+        raise InvalidArgumentError(
+            "a cross_trainer_cache requires the input dataset to be infinite, got one of "
+            f"cardinality {node.cardinality()}; end it with repeat(), where only batch() and "
+            "prefetch() may follow"
+        )

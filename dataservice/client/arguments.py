@@ -28,7 +28,10 @@ NO_CONSUMER: Final = -1
 class CrossTrainerCache:
     """Lets trainers read the same elements of a job, each at its own pace, from a shared cache.
 
-    `trainer_id` names the trainer; readers with the same id share what the trainer gets.
+    Each data worker computes an element once and keeps the latest in a window. The fastest trainer
+    drives production and is never held back; one that falls behind the window misses what fell out
+    (`stats()["elements_missed"]`). Each element comes at most once. The dataset must be endless,
+    the job named. `trainer_id` names the trainer; readers with the same id share what it gets.
     """
 
     trainer_id: str
@@ -90,6 +93,7 @@ class ReadArguments:
             delivery=_delivery(delivery),
             timeout_s=timeout_s,
         )
+        _check_cache(arguments)
         _check_offered(options)
         return arguments
 
@@ -106,16 +110,38 @@ def check_compression(compression: str | None) -> str:
 def _check_offered(options: JobOptions) -> None:
     if options.num_consumers:
         raise UnimplementedError("coordinated reads (num_consumers) are not implemented")
-    if options.cross_trainer_cache:
-        raise UnimplementedError(
-            "cross_trainer_cache is not implemented; use a job_name of its own for each trainer"
-        )
     if options.ordered:
         raise UnimplementedError(
             "ordered=True is not implemented; read with one worker for a fixed order"
         )
     if options.on_error == "skip":
         raise UnimplementedError("on_error='skip' is not implemented")
+
+
+def _check_cache(arguments: ReadArguments) -> None:
+    options = arguments.options
+    if not options.cross_trainer_cache:
+        return
+    if arguments.job_name is None:
+        raise InvalidArgumentError(
+            "cross_trainer_cache requires named jobs, got job_name=None; trainers that are to read "
+            "the same elements name the same job"
+        )
+    if options.num_consumers:
+        raise InvalidArgumentError(
+            "cross_trainer_cache and coordinated reads exclude each other, got num_consumers="
+            f"{options.num_consumers}; leave one of them out"
+        )
+    if options.ordered:
+        raise InvalidArgumentError(
+            "cross_trainer_cache and ordered=True exclude each other: a trainer that falls behind "
+            "misses elements; leave one of them out"
+        )
+    if arguments.policy is ShardingPolicy.DYNAMIC:
+        raise UnimplementedError(
+            "cross_trainer_cache is not implemented for ShardingPolicy.DYNAMIC; use "
+            "ShardingPolicy.OFF, under which every worker produces elements of its own"
+        )
 
 
 def _policy(mode: Any) -> ShardingPolicy:

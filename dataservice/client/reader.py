@@ -129,7 +129,14 @@ class ServiceReader:
     def _new_session(self) -> ReadSession:
         pacing = Pacing(min(MAX_HEARTBEAT_S, self._join.heartbeat_s), time.monotonic())
         streams = StreamTable(self._open_stream)
-        return ReadSession(self.reader_id, self.iteration_id, self._spec.policy, streams, pacing)
+        return ReadSession(
+            self.reader_id,
+            self.iteration_id,
+            self._spec.policy,
+            streams,
+            pacing,
+            self._spec.trainer_id,
+        )
 
     # Taking
 
@@ -202,6 +209,7 @@ class ServiceReader:
                 "policy": int(self._spec.policy),
                 "epoch": self._spec.repetition,
                 "options": self._spec.options.to_json(),
+                "trainer": self._spec.trainer_id,
                 "shards": self._join.num_shards,
                 "listing": self._join.listing,
                 "confirm_end": self._spec.policy is not ShardingPolicy.DYNAMIC,
@@ -209,7 +217,12 @@ class ServiceReader:
             },
             self.schema,
             StreamEvents(
-                self._on_frame, self._on_end, self._on_broken, self._on_failure, self._crash
+                self._on_frame,
+                self._on_end,
+                self._on_broken,
+                self._on_failure,
+                self._crash,
+                self.statistics.note_missed,
             ),
             token=self._connection.token,
             tls=self._connection.tls,

@@ -43,7 +43,9 @@ class ReadSession:
         policy: ShardingPolicy,
         streams: StreamTable,
         pacing: Pacing,
+        trainer_id: str = "",
     ) -> None:
+        self._trainer_id = trainer_id
         self.reader_id = reader_id
         self.iteration_id = iteration_id
         self.streams = streams
@@ -155,6 +157,8 @@ class ReadSession:
             idle=idle,
             rows_consumed=statistics.rows,
             wait_share=statistics.take_wait_share(),
+            trainer_id=self._trainer_id,
+            elements_missed=statistics.missed,
         )
         return Call(request, marks, releases, broken, idle)
 

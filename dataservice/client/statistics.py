@@ -17,6 +17,7 @@ class ReadStatistics:
         self._lock = threading.Lock()
         self._started_s = time.monotonic()
         self.rows = 0
+        self.missed = 0
         self._elements = 0
         self._bytes = 0
         self._wait_s = 0.0
@@ -33,6 +34,11 @@ class ReadStatistics:
         with self._lock:
             self._wait_s += seconds
 
+    def note_missed(self, elements: int) -> None:
+        """Elements left the cross-trainer cache before this trainer took them."""
+        with self._lock:
+            self.missed += elements
+
     def take_wait_share(self) -> float:
         """Part of the time since the last call of this method that takers waited, 0 to 1."""
         now_s = time.monotonic()
@@ -42,7 +48,8 @@ class ReadStatistics:
         return min(1.0, waited_s / elapsed_s) if elapsed_s > 0 else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """`rows`, `elements`, `bytes`, `seconds`, `wait_seconds`, `wait_share`, `rows_per_second`.
+        """`rows`, `elements`, `bytes`, `seconds`, `wait_seconds`, `wait_share`, `rows_per_second`,
+        and `elements_missed`, dropped from a cross-trainer cache before this reader came to them.
 
         With several takers, `wait_seconds` is the sum of their waits.
         """
@@ -56,4 +63,5 @@ class ReadStatistics:
                 "wait_seconds": self._wait_s,
                 "wait_share": min(1.0, self._wait_s / elapsed_s),
                 "rows_per_second": self.rows / elapsed_s,
+                "elements_missed": self.missed,
             }

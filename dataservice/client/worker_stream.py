@@ -38,7 +38,8 @@ _TRANSIENT = (UnavailableError, DeadlineExceededError, CancelledError, DataLossE
 class StreamEvents(NamedTuple):
     """What happens on a stream; called on its thread.
 
-    `on_frame` gets the frame's size in bytes besides, and may wait for room.
+    `on_frame` gets the frame's size in bytes besides, and may wait for room; `on_missed` the
+    number of elements that were dropped because the reader was slow.
     """
 
     on_frame: Callable[[WorkerStream, Header, pa.RecordBatch | None, int], None]
@@ -46,6 +47,7 @@ class StreamEvents(NamedTuple):
     on_broken: Callable[[WorkerStream, DataServiceError], None]
     on_failure: Callable[[DataServiceError], None]
     on_crash: Callable[[BaseException], None]
+    on_missed: Callable[[int], None]
 
 
 class WorkerStream:
@@ -135,15 +137,20 @@ class WorkerStream:
                         self._confirm_end(exchange, taken)
                     self._events.on_end(self)
                     return
-                if header.kind is FrameKind.DATA:
-                    batch = self._decode(header, message.body)
-                    size_bytes = 0 if message.body is None else message.body.size
-                    self._events.on_frame(self, header, batch, size_bytes)
+                if header.kind in (FrameKind.DATA, FrameKind.MISSED):
+                    self._pass_on(header, message.body)
                     taken += 1
                     # Half at a time: while this thread waits, the worker always has some left.
                     if taken >= self._credit // 2:
                         exchange.send(pack_credit(taken))
                         taken = 0
+
+    def _pass_on(self, header: Header, body: pa.Buffer | None) -> None:
+        if header.kind is FrameKind.MISSED:
+            self._events.on_missed(header.rows)
+            return
+        batch = self._decode(header, body)
+        self._events.on_frame(self, header, batch, 0 if body is None else body.size)
 
     def _confirm_end(self, exchange: Exchange, taken: int) -> None:
         """Tells the worker that all frames arrived, so that it need not keep them for others."""

@@ -14,10 +14,11 @@ from typing import Any, ClassVar, Final, TypeVar
 
 import pyarrow as pa
 
+from dataservice import vocabulary
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.errors import InvalidArgumentError
 
-INFINITE_CARDINALITY: Final = -1
+INFINITE_CARDINALITY: Final = vocabulary.INFINITE_CARDINALITY
 UNKNOWN_CARDINALITY: Final = -2
 
 NodeClass = TypeVar("NodeClass", bound="type[Node]")

@@ -11,6 +11,7 @@ from collections.abc import Collection
 
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher import shares
+from dataservice.dispatcher.caching import check_cached
 from dataservice.dispatcher.delivery import consumed_facts
 from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.requests import (
@@ -166,8 +167,9 @@ def find_iteration(state: DispatcherState, request: OpenIteration) -> Iteration 
 
     Checks the request against the job of that name.
     """
-    find_dataset(state, request.dataset_id)
+    dataset = find_dataset(state, request.dataset_id)
     check_policy(request.policy)
+    check_cached(request, dataset)
     _check_open(request)
     shares.check_list(state, request.policy)
     joined = state.iteration_of_reader.get(request.reader_id)

@@ -156,7 +156,12 @@ class DispatcherEndpoint:
                 released=_marks(request.released),
                 broken_worker_ids=tuple(map(WorkerId, request.broken_worker_ids)),
             ),
-            ReaderReport(rows_consumed=request.rows_consumed, wait_share=request.wait_share),
+            ReaderReport(
+                rows_consumed=request.rows_consumed,
+                wait_share=request.wait_share,
+                trainer_id=request.trainer_id,
+                elements_missed=request.elements_missed,
+            ),
         )
         return pb.SyncReply(
             workers=_worker_messages(workers),

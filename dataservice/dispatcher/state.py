@@ -19,6 +19,7 @@ from dataservice.dispatcher.images import table_of
 from dataservice.dispatcher.windows import WindowTable
 from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
 from dataservice.vocabulary import (
+    INFINITE_CARDINALITY,
     DatasetId,
     IterationId,
     JobId,
@@ -212,9 +213,16 @@ class DispatcherState:
         for iteration in self.iterations.values():
             if iteration.windows is not None:
                 iteration.windows.fence_worker(event.worker_id)
+            elif self._is_endless(iteration):
+                # What is left of it is as much as ever; the next worker begins it anew.
+                iteration.tasks.pop(event.worker_id, None)
             elif event.worker_id in iteration.tasks:
                 iteration.tasks[event.worker_id] = True
             iteration.notice_end()
+
+    def _is_endless(self, iteration: Iteration) -> bool:
+        dataset_id = self.jobs[iteration.job_id].dataset_id
+        return self.datasets[dataset_id].cardinality == INFINITE_CARDINALITY
 
     def _create_job(self, event: ev.JobCreated) -> None:
         self.jobs[event.job_id] = Job(

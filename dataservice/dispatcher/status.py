@@ -28,6 +28,8 @@ class ReaderReport:
 
     rows_consumed: int = 0
     wait_share: float = 0.0
+    trainer_id: str = ""
+    elements_missed: int = 0
 
 
 def describe(
@@ -99,6 +101,8 @@ def _iteration(iteration: Iteration, readers: Mapping[ReaderId, ReaderReport]) -
                 "pid": reader.pid,
                 "rows_consumed": (report := readers.get(reader_id, ReaderReport())).rows_consumed,
                 "wait_share": report.wait_share,
+                "trainer_id": report.trainer_id,
+                "elements_missed": report.elements_missed,
             }
             for reader_id, reader in iteration.readers.items()
         ],

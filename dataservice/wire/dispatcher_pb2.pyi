@@ -265,7 +265,7 @@ class Mark(_message.Message):
     def __init__(self, window: _Optional[int] = ..., generation: _Optional[int] = ..., row: _Optional[int] = ..., final: bool = ...) -> None: ...
 
 class SyncRequest(_message.Message):
-    __slots__ = ("reader_id", "iteration_id", "consumed", "released", "broken_worker_ids", "idle", "rows_consumed", "wait_share")
+    __slots__ = ("reader_id", "iteration_id", "consumed", "released", "broken_worker_ids", "idle", "rows_consumed", "wait_share", "trainer_id", "elements_missed")
     READER_ID_FIELD_NUMBER: _ClassVar[int]
     ITERATION_ID_FIELD_NUMBER: _ClassVar[int]
     CONSUMED_FIELD_NUMBER: _ClassVar[int]
@@ -274,6 +274,8 @@ class SyncRequest(_message.Message):
     IDLE_FIELD_NUMBER: _ClassVar[int]
     ROWS_CONSUMED_FIELD_NUMBER: _ClassVar[int]
     WAIT_SHARE_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    ELEMENTS_MISSED_FIELD_NUMBER: _ClassVar[int]
     reader_id: str
     iteration_id: str
     consumed: _containers.RepeatedCompositeFieldContainer[Mark]
@@ -282,7 +284,9 @@ class SyncRequest(_message.Message):
     idle: bool
     rows_consumed: int
     wait_share: float
-    def __init__(self, reader_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., consumed: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., broken_worker_ids: _Optional[_Iterable[str]] = ..., idle: bool = ..., rows_consumed: _Optional[int] = ..., wait_share: _Optional[float] = ...) -> None: ...
+    trainer_id: str
+    elements_missed: int
+    def __init__(self, reader_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., consumed: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., broken_worker_ids: _Optional[_Iterable[str]] = ..., idle: bool = ..., rows_consumed: _Optional[int] = ..., wait_share: _Optional[float] = ..., trainer_id: _Optional[str] = ..., elements_missed: _Optional[int] = ...) -> None: ...
 
 class SyncReply(_message.Message):
     __slots__ = ("workers", "fences", "ended", "iteration_finished", "missing_workers")

@@ -22,15 +22,20 @@ _VERSION = 1
 _HEAD = struct.Struct("<BBBxHIQ")  # version, kind, flags, spans, rows, checksum of the body
 _SPAN = struct.Struct("<qqqqB")
 _DIVISIBLE = 1
+_MAX_ROWS = (1 << 32) - 1
 
 
 class FrameKind(IntEnum):
-    """What a frame means: rows, a sign of life, the end; from a reader: frames it can take."""
+    """What a frame means: rows, a sign of life, the end, elements that the reader will not get.
+
+    CREDIT comes from a reader: frames that it can take.
+    """
 
     DATA = 1
     KEEPALIVE = 2
     END = 3
     CREDIT = 4
+    MISSED = 5
 
 
 class RowSpan(NamedTuple):
@@ -53,7 +58,8 @@ class RowSpan(NamedTuple):
 class Header(NamedTuple):
     """A parsed header; `rows` and `checksum` are those of the body, 0 where there is none.
 
-    In a CREDIT `rows` is the number of data frames that the worker may send besides.
+    In a CREDIT `rows` is the number of frames of data, or of word of what was missed, that the
+    worker may send besides; in a MISSED that of the elements which were dropped.
 
     `divisible` says that the body's rows are the spans' rows one by one, so that a part of them
     may be kept; a batch that operators were applied to as a whole is not.
@@ -80,6 +86,11 @@ def pack_data(rows: int, checksum: int, spans: Sequence[RowSpan], *, divisible: 
 def pack_credit(frames: int) -> bytes:
     """Header that lets a worker send so many data frames more."""
     return _HEAD.pack(_VERSION, FrameKind.CREDIT, 0, 0, frames, 0)
+
+
+def pack_missed(elements: int) -> bytes:
+    """Header that says how many elements were dropped before the reader could have them."""
+    return _HEAD.pack(_VERSION, FrameKind.MISSED, 0, 0, min(elements, _MAX_ROWS), 0)
 
 
 def unpack(header: bytes) -> Header:

@@ -46,6 +46,20 @@ class Frame(NamedTuple):
     body: pa.Buffer | None
     rows: int
 
+    @property
+    def size_bytes(self) -> int:
+        return len(self.header) + (self.body.size if self.body is not None else 0)
+
+
+def encode_element(element: Element, compression: Compression | None, *, divisible: bool) -> Frame:
+    """The frame of an element."""
+    batch = element.batch
+    if batch is None or not batch.num_rows:
+        return Frame(pack_data(0, 0, element.spans, divisible=False), None, 0)
+    body = encode_batch(batch, compression=compression)
+    header = pack_data(batch.num_rows, checksum(body), element.spans, divisible=divisible)
+    return Frame(header, body, batch.num_rows)
+
 
 class FrameBuffer:
     """Frames on their way out, bounded in bytes, ended by the end or by an error."""
@@ -63,17 +77,10 @@ class FrameBuffer:
 
     def put(self, element: Element, *, divisible: bool) -> None:
         """Encodes and stores; waits for room. CancelledError once closed."""
-        batch = element.batch
-        if batch is None or not batch.num_rows:
-            frame = Frame(pack_data(0, 0, element.spans, divisible=False), None, 0)
-        else:
-            body = encode_batch(batch, compression=self._compression)
-            header = pack_data(batch.num_rows, checksum(body), element.spans, divisible=divisible)
-            frame = Frame(header, body, batch.num_rows)
-        size_bytes = len(frame.header) + (frame.body.size if frame.body is not None else 0)
+        frame = encode_element(element, self._compression, divisible=divisible)
         while True:
             try:
-                self._queue.put(frame, size_bytes, timeout_s=_RECHECK_S)
+                self._queue.put(frame, frame.size_bytes, timeout_s=_RECHECK_S)
                 self.rows += frame.rows
                 return
             except DeadlineExceededError:
@@ -137,7 +144,7 @@ class _Ticket:
         self.failure: Exception | None = None
 
 
-def _reportable(error: BaseException) -> Exception:
+def reportable(error: BaseException) -> Exception:
     """What a reader can be told; `sys.exit()` in its pipeline must not just end a thread here."""
     if isinstance(error, Exception):
         return error
@@ -227,7 +234,7 @@ class WindowProducer:
             for batch, first_row in self._pipeline.run_window(ticket.lease, self.is_closed):
                 self._hold(ticket, batch, first_row)
         except BaseException as error:
-            failure = _reportable(error)
+            failure = reportable(error)
         with self._lock:
             ticket.failure = failure
             ticket.done = True
@@ -260,12 +267,12 @@ class WindowProducer:
             for element in self._elements():
                 self.frames.put(finish(element), divisible=divisible)
         except BaseException as error:
-            failure = _reportable(error)
+            failure = reportable(error)
         self._end(failure)
 
     def _end(self, failure: BaseException | None) -> None:
         """No frame follows, and the reader learns why."""
-        self.frames.end(None if failure is None else _reportable(failure))
+        self.frames.end(None if failure is None else reportable(failure))
         with self._lock:
             self._closed = True
             self._news.notify_all()
@@ -395,5 +402,5 @@ class TaskProducer:
                 row = span.end_row
                 self.frames.put(Element(batch, (span,)), divisible=False)
         except BaseException as error:
-            failure = _reportable(error)
+            failure = reportable(error)
         self.frames.end(failure)

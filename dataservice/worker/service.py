@@ -28,9 +28,10 @@ from dataservice.errors import (
 from dataservice.runtime.exchange import Message
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire.elements import END, KEEPALIVE, FrameKind, unpack
+from dataservice.worker.cached_task import CachedTask
 from dataservice.worker.control import DispatcherLink, StreamLeases
 from dataservice.worker.leases import LeaseFeed
-from dataservice.worker.producer import Frame, FrameBuffer, TaskProducer, WindowProducer
+from dataservice.worker.producer import Frame, TaskProducer, WindowProducer
 from dataservice.worker.task import Pipeline
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,12 @@ class Channel(Protocol):
     def cancelled(self) -> bool: ...
 
 
+class FrameSource(Protocol):
+    """Where a stream takes its frames from."""
+
+    def get(self, timeout_s: float) -> Frame | None: ...
+
+
 class WorkerService:
     """Serves streams of elements. Thread safe; `worker_id` changes when the worker rejoins."""
 
@@ -62,7 +69,7 @@ class WorkerService:
         self._lock = threading.Lock()
         self._pipelines: OrderedDict[str, Pipeline] = OrderedDict()
         self._windows: dict[tuple[str, str], WindowProducer] = {}
-        self._tasks: dict[str, TaskProducer] = {}
+        self._tasks: dict[str, TaskProducer | CachedTask] = {}
         self._rows_of_ended = 0
         self._stopped = False
 
@@ -95,11 +102,10 @@ class WorkerService:
     def load(self) -> tuple[int, int]:
         """Rows produced so far, and bytes that wait for readers."""
         with self._lock:
-            buffers = [producer.frames for producer in self._windows.values()]
-            buffers += [producer.frames for producer in self._tasks.values()]
+            producers = (*self._windows.values(), *self._tasks.values())
             return (
-                self._rows_of_ended + sum(buffer.rows for buffer in buffers),
-                sum(buffer.size_bytes for buffer in buffers),
+                self._rows_of_ended + sum(producer.frames.rows for producer in producers),
+                sum(producer.frames.size_bytes for producer in producers),
             )
 
     def stop(self) -> None:
@@ -120,9 +126,11 @@ class WorkerService:
     def _iterations(self) -> list[str]:
         return list({iteration for iteration, _ in self._windows} | set(self._tasks))
 
-    def _forget(self, iteration_ids: set[str]) -> list[WindowProducer | TaskProducer]:
+    def _forget(self, iteration_ids: set[str]) -> list[WindowProducer | TaskProducer | CachedTask]:
         keys = [key for key in self._windows if key[0] in iteration_ids]
-        gone: list[WindowProducer | TaskProducer] = [self._windows.pop(key) for key in keys]
+        gone: list[WindowProducer | TaskProducer | CachedTask] = [
+            self._windows.pop(key) for key in keys
+        ]
         gone.extend(self._tasks.pop(i) for i in iteration_ids if i in self._tasks)
         self._rows_of_ended += sum(producer.frames.rows for producer in gone)
         return gone
@@ -132,7 +140,9 @@ class WorkerService:
     def stream(self, command: dict[str, Any], channel: Channel) -> None:
         """Sends a reader its elements until the end; runs on the stream's own thread."""
         try:
-            if ShardingPolicy(command["policy"]) is ShardingPolicy.DYNAMIC:
+            if command.get("trainer"):
+                self._stream_cached(command, channel)
+            elif ShardingPolicy(command["policy"]) is ShardingPolicy.DYNAMIC:
                 self._stream_windows(command, channel)
                 _await_close(channel)
             else:
@@ -205,13 +215,35 @@ class WorkerService:
         with self._lock:
             worker_id = self._check_identity(command)
             producer = self._tasks.get(iteration)
-            if producer is None:
+            if not isinstance(producer, TaskProducer):
                 producer = TaskProducer(
                     pipeline,
                     epoch=int(command["epoch"]),
                     buffer_bytes=self._config.buffer_bytes,
                     name=f"task {iteration}",
                     on_drained=lambda: self._finish_task(worker_id, iteration),
+                    share=self._share(command),
+                )
+                self._tasks[iteration] = producer
+                producer.start()
+            return producer
+
+    def _stream_cached(self, command: dict[str, Any], channel: Channel) -> None:
+        """Sends a trainer what it has not had, until the reader goes: there is no end."""
+        frames = self._cached_task(command).frames_of(str(command["trainer"]))
+        _pump(frames, channel, int(command["credit"]))
+
+    def _cached_task(self, command: dict[str, Any]) -> CachedTask:
+        pipeline = self._pipeline(command["dataset"])
+        iteration = command["iteration"]
+        with self._lock:
+            self._check_identity(command)
+            producer = self._tasks.get(iteration)
+            if not isinstance(producer, CachedTask):
+                producer = CachedTask(
+                    pipeline,
+                    cache_bytes=self._config.cache_bytes,
+                    name=f"task {iteration}",
                     share=self._share(command),
                 )
                 self._tasks[iteration] = producer
@@ -265,7 +297,7 @@ class WorkerService:
 
 
 def _pump(
-    frames: FrameBuffer, channel: Channel, credit: int, unconfirmed: deque[Frame] | None = None
+    frames: FrameSource, channel: Channel, credit: int, unconfirmed: deque[Frame] | None = None
 ) -> None:
     """Sends frames as they come, a sign of life when none does, and the end.
 

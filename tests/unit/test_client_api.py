@@ -43,6 +43,7 @@ def distribute(**arguments: Any) -> Any:
         ({"cross_trainer_cache": "trainer"}, "must be a CrossTrainerCache"),
         ({"consumer_index": 2, "num_consumers": 2}, "from 0 to num_consumers - 1"),
         ({"consumer_index": 0, "num_consumers": True}, "must be integers"),
+        ({"cross_trainer_cache": ds.CrossTrainerCache("a")}, "requires named jobs"),
     ],
 )
 def test_a_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> None:
@@ -54,7 +55,10 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> N
     ("arguments", "message"),
     [
         ({"consumer_index": 0, "num_consumers": 2}, "coordinated reads"),
-        ({"cross_trainer_cache": ds.CrossTrainerCache("a")}, "cross_trainer_cache"),
+        (
+            {"cross_trainer_cache": ds.CrossTrainerCache("a"), "job_name": "j"},
+            "cross_trainer_cache is not implemented for ShardingPolicy.DYNAMIC",
+        ),
         ({"ordered": True}, "ordered=True"),
         ({"on_error": "skip"}, "on_error"),
     ],

@@ -1,0 +1,103 @@
+"""A sliding window over an endless sequence that trainers read each from its own position.
+
+Pure: no threads, no Arrow, no network. Items are opaque and have a size. Invariants: the window
+holds consecutive items, at most `max_bytes` of them; the trainer that is ahead of all never misses
+one, provided that an item is added only while `has_room_ahead`; a trainer behind the window goes
+on at its start, and is told how many it missed.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Final, Generic, TypeVar
+
+from dataservice.errors import InvalidArgumentError
+
+Item = TypeVar("Item")
+
+# Trainers come and go over the life of an endless job; one forgotten begins at the window's start.
+MAX_TRAINERS: Final = 10_000
+
+
+class SlidingWindow(Generic[Item]):
+    """Items `first` to `end` of a sequence, and how far each trainer has read. Not thread safe."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.first = 0
+        self.end = 0
+        self.size_bytes = 0
+        self._max_bytes = max_bytes
+        self._items: deque[tuple[Item, int]] = deque()
+        self._next: OrderedDict[str, int] = OrderedDict()
+        self._furthest = 0
+        self._ahead_bytes = 0
+
+    @property
+    def ahead(self) -> int:
+        """How many items no trainer has taken yet."""
+        return self.end - self._furthest
+
+    def check_size(self, size_bytes: int) -> None:
+        """InvalidArgumentError for an item that no window of this size can hold."""
+        if size_bytes > self._max_bytes:
+            raise InvalidArgumentError(
+                f"an element of {size_bytes} bytes does not fit the cross-trainer cache of "
+                f"{self._max_bytes} bytes; make batches smaller, or give the workers a larger "
+                "cross_trainer_cache_size_bytes (--cross-trainer-cache-size-bytes)"
+            )
+
+    def has_room_ahead(self, size_bytes: int) -> bool:
+        """Whether an item can be added without dropping one that no trainer has taken."""
+        return not self.ahead or self._ahead_bytes + size_bytes <= self._max_bytes
+
+    def add(self, item: Item, size_bytes: int) -> None:
+        """Adds the next item of the sequence and drops the oldest ones that it takes the place of.
+
+        InvalidArgumentError when it is larger than the window may be.
+        """
+        self.check_size(size_bytes)
+        self._items.append((item, size_bytes))
+        self.end += 1
+        self.size_bytes += size_bytes
+        self._ahead_bytes += size_bytes
+        while self.size_bytes > self._max_bytes:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        _, size_bytes = self._items.popleft()
+        if self.first >= self._furthest:
+            self._furthest = self.first + 1
+            self._ahead_bytes -= size_bytes
+        self.first += 1
+        self.size_bytes -= size_bytes
+
+    def catch_up(self, trainer: str) -> int:
+        """Moves a trainer whose next item is gone to the oldest one; how many it missed.
+
+        A new trainer begins at the oldest and has missed nothing.
+        """
+        at = self._next.setdefault(trainer, self.first)
+        self._next.move_to_end(trainer)
+        if len(self._next) > MAX_TRAINERS:
+            self._next.popitem(last=False)
+        missed = max(0, self.first - at)
+        self._next[trainer] = at + missed
+        return missed
+
+    def take(self, trainer: str) -> Item | None:
+        """The trainer's next item, None when it has yet to be added; `catch_up` comes first."""
+        at = self._next.get(trainer, self.first)
+        if at >= self.end:
+            return None
+        item, size_bytes = self._items[at - self.first]
+        self._next[trainer] = at + 1
+        if at >= self._furthest:
+            self._furthest = at + 1
+            self._ahead_bytes -= size_bytes
+        return item
+
+    def clear(self) -> None:
+        """Drops all items, as if all trainers had taken them."""
+        self._items.clear()
+        self.first = self._furthest = self.end
+        self.size_bytes = self._ahead_bytes = 0

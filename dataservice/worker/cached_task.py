@@ -1,0 +1,180 @@
+"""One endless pass over a plan that every trainer reads whole, at its own pace.
+
+Knows threads and pipelines, nothing of gRPC or Flight. Each element is computed and encoded once,
+whatever the number of trainers. Invariants: the trainer that is ahead drives production and is
+never held back by others; one that falls behind the window misses what fell out, and is told how
+much. Delivery is at most once: what a broken stream had under way does not come again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Final
+
+from dataservice.dataset.static_sharding import Share
+from dataservice.errors import (
+    CancelledError,
+    InvalidArgumentError,
+    UnavailableError,
+)
+from dataservice.runtime.frames import Compression
+from dataservice.runtime.threads import StoppableThread
+from dataservice.wire.elements import NO_WINDOW, RowSpan, pack_missed
+from dataservice.worker.cache import SlidingWindow
+from dataservice.worker.producer import Frame, encode_element, reportable
+from dataservice.worker.rebatch import Element
+from dataservice.worker.task import Pipeline
+
+_RECHECK_S: Final = 1.0
+# Computed before any trainer asks, so that the one ahead need not wait for each element.
+_AHEAD: Final = 8
+
+
+class CachedFrames:
+    """Encoded elements in a sliding window. Thread safe."""
+
+    def __init__(self, max_bytes: int, compression: Compression | None) -> None:
+        self.rows = 0
+        self._compression = compression
+        self._window: SlidingWindow[Frame] = SlidingWindow(max_bytes)
+        self._failure: Exception | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+        self._news = threading.Condition(self._lock)
+        self._wanted = threading.Condition(self._lock)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._window.size_bytes
+
+    def put(self, element: Element) -> None:
+        """Encodes and adds; waits until the trainer that is ahead needs it.
+
+        CancelledError once closed, InvalidArgumentError for an element larger than the window.
+        """
+        frame = encode_element(element, self._compression, divisible=False)
+        size_bytes = frame.size_bytes
+        self._window.check_size(size_bytes)
+        with self._lock:
+            while not self._closed and not self._is_wanted(size_bytes):
+                self._wanted.wait(_RECHECK_S)
+            if self._closed:
+                raise CancelledError("the cache was closed")
+            self._window.add(frame, size_bytes)
+            self.rows += frame.rows
+            self._news.notify_all()
+
+    def _is_wanted(self, size_bytes: int) -> bool:
+        return self._window.ahead < _AHEAD and self._window.has_room_ahead(size_bytes)
+
+    def get(self, trainer: str, timeout_s: float) -> Frame | None:
+        """The trainer's next frame, None when there was none in time.
+
+        A frame that only says how many elements it missed comes before the next one. Raises what
+        production failed with.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        with self._lock:
+            while True:
+                missed = self._window.catch_up(trainer)
+                if missed:
+                    return Frame(pack_missed(missed), None, 0)
+                frame = self._window.take(trainer)
+                if frame is not None:
+                    self._wanted.notify()
+                    return frame
+                if self._failure is not None:
+                    raise self._failure
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    return None
+                self._news.wait(left_s)
+
+    def end(self, failure: Exception) -> None:
+        """Nothing follows; trainers still get what is there, then the failure."""
+        with self._lock:
+            self._failure = self._failure or failure
+            self._closed = True
+            self._news.notify_all()
+            self._wanted.notify_all()
+
+    def discard(self) -> None:
+        """Drops all and wakes everybody; readers look for the elements elsewhere."""
+        self.end(UnavailableError("the worker gave the stream up"))
+        with self._lock:
+            self._window.clear()
+
+
+class TrainerFrames:
+    """What one trainer's streams take from; several streams of it share what it gets."""
+
+    def __init__(self, frames: CachedFrames, trainer: str) -> None:
+        self._frames = frames
+        self._trainer = trainer
+
+    def get(self, timeout_s: float) -> Frame | None:
+        """As `CachedFrames.get`."""
+        return self._frames.get(self._trainer, timeout_s)
+
+
+class CachedTask:
+    """Runs an endless plan, or a static share of it, into a window that trainers read from."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        cache_bytes: int,
+        name: str,
+        share: Share | None = None,
+    ) -> None:
+        self.frames = CachedFrames(cache_bytes, pipeline.compression)
+        self._pipeline = pipeline
+        self._share = share
+        self._closed = False
+        self._thread = StoppableThread(self._run, owner=name, name="cached-task")
+
+    def start(self) -> None:
+        """Starts computing."""
+        self._thread.start()
+
+    def frames_of(self, trainer: str) -> TrainerFrames:
+        """Where the streams of a trainer take frames from."""
+        return TrainerFrames(self.frames, trainer)
+
+    def close(self) -> None:
+        """Stops without waiting. Idempotent."""
+        self._closed = True
+        self.frames.discard()
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def join(self, deadline_s: float) -> None:
+        """After `close`: waits for the thread until this time of the monotonic clock."""
+        self._thread.stop(max(0.0, deadline_s - time.monotonic()))
+
+    def _run(self, _stop: threading.Event) -> None:
+        row = 0
+        try:
+            # The only repetition that such a job has.
+            for batch in self._pipeline.run_whole(0, self.is_closed, self._share):
+                if not batch.num_rows:
+                    continue
+                span = RowSpan(NO_WINDOW, 0, row, row + batch.num_rows)
+                row = span.end_row
+                self.frames.put(Element(batch, (span,)))
+            self.frames.end(_no_end(row))
+        except BaseException as error:
+            self.frames.end(reportable(error))
+
+
+def _no_end(rows: int) -> Exception:
+    return InvalidArgumentError(
+        f"the dataset ended after {rows} rows on this worker, and one with a cross-trainer cache "
+        "must not; end it with repeat()"
+        if rows
+        else "the dataset has no elements on this worker, and one with a cross-trainer cache must "
+        "be endless; look for a filter that leaves nothing"
+    )

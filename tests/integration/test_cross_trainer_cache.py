@@ -1,0 +1,191 @@
+"""Trainers that read the same elements of a job, each at its own pace, through real servers."""
+
+from __future__ import annotations
+
+import pathlib
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dataservice as ds
+from dataservice.client.connection import Connection
+from dataservice.errors import InvalidArgumentError
+from dataservice.vocabulary import parse_target
+from tests.integration.service_cluster import (
+    LocalService,
+    local_service,
+    process_cluster,
+    wait_until,
+    write_numbers,
+)
+
+OFF, DATA, FILE = ds.ShardingPolicy.OFF, ds.ShardingPolicy.DATA, ds.ShardingPolicy.FILE
+ROWS = 100_000
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[LocalService]:
+    with local_service(workers=1) as running:
+        yield running
+
+
+def cached(
+    service: Any, trainer: str, job: str, *, rows: int = ROWS, batch: int = 10, **more: Any
+) -> ds.Dataset:
+    """What a trainer reads of the numbers from 0, again and again."""
+    dataset = more.pop("dataset", None) or ds.Dataset.range(rows).repeat().batch(batch)
+    return dataset.distribute(
+        more.pop("policy", OFF),
+        service.target,
+        job_name=job,
+        cross_trainer_cache=ds.CrossTrainerCache(trainer),
+        **more,
+    )
+
+
+def take(iterator: Any, elements: int) -> list[int]:
+    return [i for _ in range(elements) for i in next(iterator).column("id").to_pylist()]
+
+
+def missed(iterator: Any) -> int:
+    return int(iterator.stats()["elements_missed"])
+
+
+def test_each_trainer_reads_all_of_it_at_its_own_pace(service: LocalService) -> None:
+    with iter(cached(service, "a", "pace")) as fast, iter(cached(service, "b", "pace")) as slow:
+        first = take(slow, 5)
+        assert take(fast, 500) == list(range(5_000))
+        assert first + take(slow, 495) == list(range(5_000))
+        assert (missed(fast), missed(slow)) == (0, 0)
+
+
+def test_elements_are_computed_once_for_all_trainers(tmp_path: pathlib.Path) -> None:
+    log = tmp_path / "calls"
+
+    def count(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        with log.open("ab") as file:
+            file.write(b"x" * len(columns["id"]))
+        return columns
+
+    rows = ds.Dataset.range(1_000).map(count, schema=pa.schema({"id": pa.int64()}))
+    dataset = rows.repeat().batch(10)
+    with local_service(workers=1) as service:
+        for trainer in ("a", "b", "c"):
+            with iter(cached(service, trainer, "once", dataset=dataset)) as iterator:
+                assert take(iterator, 100) == list(range(1_000))
+    # Three trainers of 1,000 rows, and what was computed ahead of them.
+    assert log.stat().st_size <= 2_000
+
+
+def test_readers_with_one_trainer_id_share_what_it_gets(service: LocalService) -> None:
+    got: list[list[int]] = [[], []]
+
+    def read(index: int) -> None:
+        with iter(cached(service, "both", "shared")) as iterator:
+            got[index] = take(iterator, 300)
+
+    with iter(cached(service, "other", "shared")) as other:
+        threads = [threading.Thread(target=read, args=(index,)) for index in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30.0)
+        assert take(other, 100) == list(range(1_000)), "another trainer misses nothing by that"
+    together = sorted(got[0] + got[1])
+    assert len(together) == len(set(together)) == 6_000
+    assert all(part == sorted(part) for part in got)
+
+
+def test_a_slow_trainer_skips_what_fell_out_and_is_told() -> None:
+    with local_service(workers=0) as service:
+        service.add_worker(cross_trainer_cache_size_bytes=100_000)
+        options = {"rows": 10_000_000, "batch": 1_000, "max_outstanding_requests": 2}
+        fast = iter(cached(service, "fast", "skip", **options))
+        slow = iter(cached(service, "slow", "skip", **options))
+        with fast, slow:
+            begun = take(slow, 1)
+            assert take(fast, 300) == list(range(300_000)), "the fast one is not held back"
+            rest = take(slow, 50)
+            assert begun == list(range(1_000))
+            assert rest == sorted(set(rest)), "in order, none twice"
+            assert missed(fast) == 0
+            assert missed(slow) > 100
+            assert rest[-1] >= missed(slow) * 1_000
+            wait_until(lambda: shown_misses(service.target).get("slow", 0) > 100, "the status")
+            assert shown_misses(service.target)["fast"] == 0
+
+
+def shown_misses(target: str) -> dict[str, int]:
+    with Connection(parse_target(target)) as connection:
+        jobs = connection.status()["jobs"]
+    return {
+        reader["trainer_id"]: reader["elements_missed"]
+        for job in jobs
+        for iteration in job["iterations"]
+        for reader in iteration["readers"]
+    }
+
+
+def test_a_restarted_worker_begins_again_and_trainers_go_on(tmp_path: pathlib.Path) -> None:
+    with process_cluster(tmp_path, workers=1) as cluster, ExitStack() as stack:
+        iterator = stack.enter_context(iter(cached(cluster, "a", "restart")))
+        assert take(iterator, 10) == list(range(100))
+        cluster.workers[0].kill()
+        cluster.add_worker()
+        assert 0 in take(iterator, 500), "a new worker begins at the beginning"
+
+
+def test_trainers_outlive_the_only_worker() -> None:
+    with local_service(workers=1) as service, ExitStack() as stack:
+        iterator = stack.enter_context(iter(cached(service, "a", "left")))
+        take(iterator, 10)
+        service.workers[0].stop()
+        service.add_worker()
+        assert 0 in take(iterator, 200)
+
+
+@pytest.mark.parametrize("policy", [DATA, FILE])
+def test_static_shares_are_cached_too(tmp_path: pathlib.Path, policy: ds.ShardingPolicy) -> None:
+    config = ds.DispatcherConfig(worker_addresses=["127.0.0.1:%port%"] * 2)
+    paths = write_numbers(tmp_path, files=2, rows_per_file=100)
+    dataset = ds.Dataset.from_parquet(paths).batch(10).repeat()
+    with local_service(workers=2, config=config) as service:
+        for trainer in ("a", "b"):
+            with iter(cached(service, trainer, "s", dataset=dataset, policy=policy)) as iterator:
+                assert set(take(iterator, 200)) == set(range(200))
+
+
+def test_what_a_cache_needs(service: LocalService) -> None:
+    with pytest.raises(InvalidArgumentError, match="to be infinite, got one of cardinality 5"):
+        cached(service, "a", "finite", dataset=ds.Dataset.range(5))
+    with pytest.raises(InvalidArgumentError, match="exclude each other"):
+        cached(service, "a", "rounds", consumer_index=0, num_consumers=2)
+    remote = cached(service, "a", "twice")
+    with iter(remote) as iterator:
+        take(iterator, 1)
+    with pytest.raises(InvalidArgumentError, match="its only repetition is endless"):
+        next(iter(remote))
+    endless = ds.Dataset.range(ROWS).repeat().batch(10)
+    plain = endless.distribute(OFF, service.target, job_name="twice")
+    with pytest.raises(InvalidArgumentError, match=r"cross_trainer_cache \(existing True"):
+        next(iter(plain))
+
+
+def test_an_element_larger_than_the_cache_is_an_error() -> None:
+    with local_service(workers=0) as service:
+        service.add_worker(cross_trainer_cache_size_bytes=1_000)
+        remote = cached(service, "a", "large", batch=1_000)
+        with pytest.raises(InvalidArgumentError, match="does not fit the cross-trainer cache"):
+            next(iter(remote))
+
+
+def test_a_dataset_that_ends_after_all_is_an_error(service: LocalService) -> None:
+    nothing = ds.Dataset.range(10).filter(ds.col("id") < 0).repeat().batch(2)
+    remote = cached(service, "a", "empty", dataset=nothing)
+    with pytest.raises(InvalidArgumentError, match="no elements on this worker"):
+        next(iter(remote))

@@ -1,0 +1,107 @@
+"""The sliding window of the cross-trainer cache: who gets what, who misses what, what is kept."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataservice.errors import InvalidArgumentError
+from dataservice.worker.cache import MAX_TRAINERS, SlidingWindow
+
+
+def filled(items: int, *, max_bytes: int) -> SlidingWindow[int]:
+    """Items 0.. of one byte each."""
+    window: SlidingWindow[int] = SlidingWindow(max_bytes)
+    for item in range(items):
+        window.add(item, 1)
+    return window
+
+
+def drain(window: SlidingWindow[int], trainer: str) -> tuple[int, list[int]]:
+    """How many the trainer misses, and what it gets."""
+    missed, got = window.catch_up(trainer), []
+    while (item := window.take(trainer)) is not None:
+        got.append(item)
+    return missed, got
+
+
+def test_every_trainer_gets_everything() -> None:
+    window = filled(5, max_bytes=10)
+    for trainer in ("a", "b"):
+        assert drain(window, trainer) == (0, [0, 1, 2, 3, 4])
+    window.add(5, 1)
+    assert drain(window, "a") == (0, [5])
+
+
+def test_a_new_trainer_begins_where_the_window_does_and_missed_nothing() -> None:
+    window = filled(5, max_bytes=3)
+    assert drain(window, "late") == (0, [2, 3, 4])
+
+
+def test_a_slow_trainer_skips_what_fell_out_and_learns_how_much() -> None:
+    window = filled(3, max_bytes=3)
+    assert drain(window, "fast") == (0, [0, 1, 2])
+    assert window.catch_up("slow") == 0
+    assert window.take("slow") == 0
+    for item in range(3, 8):
+        window.add(item, 1)
+        assert drain(window, "fast") == (0, [item])
+    assert drain(window, "slow") == (4, [5, 6, 7])
+    assert window.catch_up("slow") == 0, "it is told once"
+
+
+def test_what_no_trainer_has_had_is_not_dropped_for_what_comes() -> None:
+    window = filled(3, max_bytes=4)
+    assert window.has_room_ahead(1)
+    assert not window.has_room_ahead(2)
+    assert window.catch_up("a") == 0
+    assert window.take("a") == 0
+    assert window.has_room_ahead(2), "an item that was taken gives way"
+
+
+def test_an_item_larger_than_the_window_is_an_error() -> None:
+    window = filled(2, max_bytes=4)
+    with pytest.raises(InvalidArgumentError, match=r"5 bytes does not fit .* of 4 bytes"):
+        window.add(2, 5)
+    window.add(2, 4)
+    assert drain(window, "a") == (0, [2])
+
+
+def test_trainers_are_forgotten_in_order() -> None:
+    window = filled(1, max_bytes=1)
+    for number in range(MAX_TRAINERS + 1):
+        assert drain(window, str(number)) == (0, [0])
+    assert drain(window, str(MAX_TRAINERS)) == (0, [])
+    assert drain(window, "0") == (0, [0]), "it begins at the start of the window again"
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["add", "a", "b", "c"]), st.integers(1, 6)), max_size=120
+)
+
+
+@given(STEPS, st.integers(6, 20))
+def test_any_history_loses_only_what_a_slow_trainer_is_told(
+    steps: list[tuple[str, int]], max_bytes: int
+) -> None:
+    window: SlidingWindow[int] = SlidingWindow(max_bytes)
+    produced = 0
+    position: dict[str, int] = {}
+    for who, amount in steps:
+        if who == "add":
+            if window.has_room_ahead(amount):
+                window.add(produced, amount)
+                produced += 1
+        else:
+            ahead = bool(position) and position.get(who, -1) == max(position.values())
+            for _ in range(amount):
+                missed = window.catch_up(who)
+                assert not (missed and ahead), "the trainer ahead misses nothing"
+                expected = position.get(who, window.first) + missed
+                item = window.take(who)
+                assert item == (expected if expected < produced else None)
+                position[who] = expected if item is None else expected + 1
+        assert window.size_bytes <= max_bytes
+        assert window.end == produced
+        assert window.ahead == produced - max(position.values(), default=0)
