@@ -111,12 +111,17 @@ class ChaosCluster:
             self._children[name].wait_ready(READY_TIMEOUT_S)
 
     def start_doomed(self, dataset_id: str, job_name: str) -> None:
-        """Starts the reader that will be killed."""
+        """Starts the reader that will be killed, but for its reading."""
         protocol = self.schedule.protocol or ""
         args = [self.target, dataset_id, job_name, protocol, str(self._doomed_path)]
         self._args["doomed"] = ("tests.chaos.doomed_reader", args)
         self._start("doomed")
         self._children["doomed"].wait_ready(READY_TIMEOUT_S)
+
+    def release_doomed(self) -> None:
+        """Lets it begin, together with the others: alone it might read all there is."""
+        if "doomed" in self._args:
+            self._doomed_path.touch()
 
     @property
     def _doomed_path(self) -> pathlib.Path:

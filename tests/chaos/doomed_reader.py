@@ -1,7 +1,7 @@
 """A reader's process that will be killed: writes down what it got before it acknowledges it.
 
-`python -m tests.chaos.doomed_reader TARGET DATASET_ID JOB PROTOCOL PATH`. One line an
-element: the time and the ids. What a SIGKILL leaves of the file is what this reader may keep.
+`python -m tests.chaos.doomed_reader TARGET DATASET_ID JOB PROTOCOL PATH` begins when PATH exists.
+One line an element: the time and the ids. What a SIGKILL leaves of the file it may keep.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ def main() -> None:
         job_name=job_name,
         data_transfer_protocol=protocol or None,
     )
+    announce_ready()
+    while not os.path.exists(path):
+        time.sleep(0.005)
     # The iterator acknowledges before it returns: a kill in between would lose the row's trace.
     stream = dataset.node.open(RunContext())
     reader = stream.reader
-    announce_ready()
-    lines = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    lines = os.open(path, os.O_WRONLY | os.O_APPEND)
     while True:
         delivery = reader.take()
         if delivery is None:

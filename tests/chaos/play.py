@@ -132,6 +132,7 @@ def play(schedule: Schedule, folder: pathlib.Path) -> Result:
         readers = _Readers([remote() for _ in range(schedule.readers)], history)
         began_s = time.monotonic()
         readers.start()
+        cluster.release_doomed()
         try:
             faults = _drive(cluster, schedule, readers, history)
         finally:
@@ -147,7 +148,10 @@ def _drive(
     cluster: ChaosCluster, schedule: Schedule, readers: _Readers, history: History
 ) -> list[str]:
     """Does what the schedule says and waits for the end; what is wrong with it."""
-    if not _wait(lambda: history.first_s is not None or bool(readers.faults), PATIENCE_S):
+    has_begun = _wait(
+        lambda: history.first_s or cluster.written_by_doomed() or readers.faults, PATIENCE_S
+    )
+    if not has_begun:
         return ["I10: no row ever came"]
     zero_s = time.monotonic()
     for action in schedule.actions:

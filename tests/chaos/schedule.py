@@ -297,6 +297,7 @@ def _random_schedule(seed: int) -> Schedule:
         rows=dice.choice((3_000, 12_000, 40_000)),
         batch_rows=dice.choice((17, 64, 256)),
         is_shuffled=dice.random() < 0.5,
-        seconds=dice.choice((8.0, 14.0)),
+        # Two threads a worker: so the work lasts as long as most faults come.
+        seconds=2 * workers * dice.choice((3.0, 5.0)),
         actions=in_order(*drawer.faults),
     )

@@ -82,9 +82,12 @@ class ReaderNode(Node):
         due_s = self.world.now_s + delay_s
         if due_s < self._turn_s:
             self._turn_s = due_s
-            self.world.at(delay_s, self, self._turn)
+            self.world.at(delay_s, self, self._turn, due_s)
 
-    def _turn(self) -> None:
+    def _turn(self, due_s: float | None = None) -> None:
+        if due_s is not None and due_s != self._turn_s:
+            # An earlier turn took its place; going on would begin a second chain of turns.
+            return
         self._turn_s = float("inf")
         reader = self.reader
         if self._syncing or self._sync_failed or reader._closed:
