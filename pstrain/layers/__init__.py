@@ -5,5 +5,15 @@ from __future__ import annotations
 from pstrain.layers.base import Layer
 from pstrain.layers.dense import Dense
 from pstrain.layers.embedding import Embedding, WideDeepTable
+from pstrain.layers.interaction import Cross, Interaction, NumericEmbedding, concatenate
 
-__all__ = ["Dense", "Embedding", "Layer", "WideDeepTable"]
+__all__ = [
+    "Cross",
+    "Dense",
+    "Embedding",
+    "Interaction",
+    "Layer",
+    "NumericEmbedding",
+    "WideDeepTable",
+    "concatenate",
+]

@@ -7,12 +7,27 @@ from typing import Any
 
 from pstrain.errors import InvalidArgumentError
 from pstrain.models.base import Model
+from pstrain.models.dcn import DCNv2
+from pstrain.models.dlrm import DLRM
+from pstrain.models.factorization import DeepFM, FactorizationMachine
 from pstrain.models.logistic_regression import LogisticRegression
 from pstrain.models.wide_deep import WideDeep
 
-__all__ = ["LogisticRegression", "Model", "WideDeep", "from_config"]
+__all__ = [
+    "DLRM",
+    "DCNv2",
+    "DeepFM",
+    "FactorizationMachine",
+    "LogisticRegression",
+    "Model",
+    "WideDeep",
+    "from_config",
+]
 
-_BY_KIND: dict[str, type[Model]] = {cls.kind: cls for cls in (LogisticRegression, WideDeep)}
+_BY_KIND: dict[str, type[Model]] = {
+    cls.kind: cls
+    for cls in (LogisticRegression, FactorizationMachine, WideDeep, DeepFM, DLRM, DCNv2)
+}
 
 
 def from_config(config: Mapping[str, Any]) -> Model:

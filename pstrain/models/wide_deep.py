@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, ClassVar
 
 from pstrain.errors import InvalidArgumentError
 from pstrain.features import Features
-from pstrain.layers.dense import Dense
 from pstrain.layers.embedding import WideDeepTable
 from pstrain.layers.projection import project
 from pstrain.models.base import Model
+from pstrain.models.network import logit, rectified
 from pstrain.tape import Tensor
 
 
@@ -43,13 +42,10 @@ class WideDeep(Model):
         rows = self.schema.table_rows
         self.table = WideDeepTable(rows, fields, dim, name=f"{name}/table", seed=seed)
         sizes = [fields * dim + dense, *self.hidden]
-        self.deep = [
-            Dense(units, "relu", input_size=size, name=f"{name}/deep_{k}", seed=seed)
-            for k, (size, units) in enumerate(pairwise(sizes))
-        ]
+        self.deep = rectified(sizes, f"{name}/deep", seed)
         # The table has the bias of the sum.
-        self.deep.append(_linear(sizes[-1], f"{name}/deep_out", seed))
-        self.linear = _linear(dense, f"{name}/linear", seed) if dense else None
+        self.deep.append(logit(sizes[-1], f"{name}/deep_out", seed))
+        self.linear = logit(dense, f"{name}/linear", seed) if dense else None
         self.layers = [self.table, *self.deep, *([self.linear] if self.linear else [])]
 
     def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:
@@ -74,7 +70,3 @@ class WideDeep(Model):
             "name": self.name,
             "seed": self.seed,
         }
-
-
-def _linear(input_size: int, name: str, seed: int) -> Dense:
-    return Dense(1, input_size=input_size, use_bias=False, name=name, seed=seed)

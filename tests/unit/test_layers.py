@@ -10,7 +10,15 @@ import pytest
 
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.features import Features
-from pstrain.layers import Dense, Embedding, WideDeepTable
+from pstrain.layers import (
+    Cross,
+    Dense,
+    Embedding,
+    Interaction,
+    NumericEmbedding,
+    WideDeepTable,
+    concatenate,
+)
 from pstrain.tape import GradientTape, Tensor, record
 from pstrain.variable import local_parameters
 
@@ -162,3 +170,60 @@ def test_wide_deep_table_gradients() -> None:
 def test_wide_deep_table_gradients_where_one_part_is_not_used(part: int) -> None:
     layer, features = WideDeepTable(7, 2, 3), _features()
     _check(layer.variables[:1], lambda: _weighted(layer(features)[part]))
+
+
+@pytest.mark.parametrize("rank", [None, 2])
+def test_cross_gradients_reach_both_inputs(rank: int | None) -> None:
+    start, layer = Dense(4, input_size=3, name="start"), Cross(4, rank)
+    inputs = RANDOM.normal(size=(5, 3)).astype(np.float32)
+
+    def forward() -> Tensor:
+        first = start(inputs)
+        return _weighted(layer((first, layer((first, first)))))
+
+    _check(start.variables + layer.variables, forward)
+
+
+def test_cross_multiplies_with_the_start() -> None:
+    layer = Cross(3)
+    first, last = RANDOM.normal(size=(2, 4, 3)).astype(np.float32)
+    kernel, bias = (variable.numpy() for variable in layer.variables)
+    expected = first * (last @ kernel + bias) + last
+    np.testing.assert_allclose(layer((first, last)), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["dot", "sum"])
+def test_interaction_gradients_flow_to_its_inputs(kind: Any) -> None:
+    start, layer = Dense(7, input_size=3), Interaction(3, 2, kind)
+    inputs = RANDOM.normal(size=(5, 3)).astype(np.float32)
+    _check(start.variables, lambda: _weighted(layer(start(inputs))))
+
+
+def test_numeric_embedding_scales_vectors() -> None:
+    layer = NumericEmbedding(2, 3)
+    numbers = RANDOM.normal(size=(5, 2)).astype(np.float32)
+    table = layer.variables[0].numpy()
+    expected = (numbers[:, :, None] * table).reshape(5, 6)
+    np.testing.assert_allclose(layer(numbers), expected, rtol=1e-6)
+    _check(layer.variables, lambda: _weighted(layer(numbers)))
+
+
+def test_concatenation_hands_each_part_its_gradient() -> None:
+    layers = [Dense(2, input_size=3, name="a"), Dense(1, input_size=3, name="b")]
+    inputs = RANDOM.normal(size=(4, 3)).astype(np.float32)
+    variables = [variable for layer in layers for variable in layer.variables]
+    _check(variables, lambda: _weighted(concatenate([layer(inputs) for layer in layers])))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Interaction(3, 2, "cosine"), "kind must be 'dot' or 'sum'"),  # type: ignore[arg-type]
+        (lambda: Interaction(0, 2), "count and dim must be positive"),
+        (lambda: Interaction(3, 2)(np.zeros((1, 5), np.float32)), "at least 6"),
+        (lambda: Cross(3, 0), "rank must be positive"),
+    ],
+)
+def test_products_that_cannot_be_are_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        make()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,7 +15,15 @@ import pytest
 from pstrain import models
 from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.features import Category, FeatureSchema
-from pstrain.models import LogisticRegression, Model, WideDeep
+from pstrain.models import (
+    DLRM,
+    DCNv2,
+    DeepFM,
+    FactorizationMachine,
+    LogisticRegression,
+    Model,
+    WideDeep,
+)
 from pstrain.optimizers import SGD, Adagrad
 from pstrain.tape import GradientTape
 from pstrain.variable import local_parameters
@@ -45,10 +54,23 @@ def _batch(rows: int = 32, seed: int = 0) -> pa.RecordBatch:
     )
 
 
+MAKERS: dict[str, Callable[[], Model]] = {
+    "wide_deep": lambda: WideDeep(SCHEMA, dim=3, hidden=(6, 4)),
+    "factorization_machine": lambda: FactorizationMachine(SCHEMA, dim=3),
+    "deep_fm": lambda: DeepFM(SCHEMA, dim=3, hidden=(6, 4)),
+    "dlrm": lambda: DLRM(SCHEMA, dim=3, bottom=(5,), top=(6, 4)),
+    "dcn": lambda: DCNv2(SCHEMA, dim=3, hidden=(6, 4)),
+    "dcn, parallel, low rank": lambda: DCNv2(
+        SCHEMA, dim=3, hidden=(5,), crosses=1, rank=2, structure="parallel"
+    ),
+}
+KINDS = ["linear", *MAKERS]
+
+
 def _model(kind: str) -> Model:
     if kind == "linear":
         return LogisticRegression(SCHEMA)
-    model = WideDeep(SCHEMA, dim=3, hidden=(6, 4))
+    model = MAKERS[kind]()
     # Away from the start, where wide weights and biases are all 0.
     random = np.random.default_rng(11)
     for variable in model.variables:
@@ -56,7 +78,7 @@ def _model(kind: str) -> Model:
     return model
 
 
-@pytest.mark.parametrize("kind", ["linear", "wide_deep"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_gradients_of_the_loss(kind: str) -> None:
     model, batch = _model(kind), _batch(16)
     with GradientTape() as tape:
@@ -85,7 +107,7 @@ def _slope(model: Model, batch: pa.RecordBatch, variable: Any, direction: np.nda
     return (values[0] - values[1]) / (2 * step)
 
 
-@pytest.mark.parametrize("kind", ["linear", "wide_deep"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("optimizer", [SGD(0.5), Adagrad(0.2)], ids=["sgd", "adagrad"])
 def test_training_finds_the_pattern(kind: str, optimizer: Any) -> None:
     optimizer = type(optimizer)(optimizer.learning_rate)
@@ -120,11 +142,30 @@ def test_models_do_with_one_kind_of_column(schema: FeatureSchema) -> None:
     with GradientTape() as tape:
         loss = model.loss(_batch())
     assert len(tape.gradients(loss)) == len(model.variables)
-    if schema.categorical:
-        assert WideDeep(schema).predict_on_batch(_batch()).shape == (32,)
-    else:
-        with pytest.raises(InvalidArgumentError, match="use LogisticRegression"):
-            WideDeep(schema)
+    for make in (WideDeep, FactorizationMachine, DeepFM, DLRM, DCNv2):
+        if schema.categorical:
+            assert make(schema).predict_on_batch(_batch()).shape == (32,)
+        else:
+            with pytest.raises(InvalidArgumentError, match="use LogisticRegression"):
+                make(schema)
+
+
+def test_a_factorization_machine_adds_up_all_pairs() -> None:
+    model = _model("factorization_machine")
+    features = model.encode(_batch(4))
+    table, bias, numeric, linear = (variable.numpy() for variable in model.variables)
+    expected = []
+    for ids, numbers in zip(features.ids, features.dense, strict=True):
+        vectors = [*table[ids, 1:], *(numbers[:, None] * numeric)]
+        pairs = sum(a @ b for a, b in itertools.combinations(vectors, 2))
+        expected.append(bias[0] + table[ids, 0].sum() + numbers @ linear[:, 0] + pairs)
+    found = model.forward(features).value[:, 0]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_structure_that_cannot_be_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="'stacked' or 'parallel'"):
+        DCNv2(SCHEMA, structure="sideways")  # type: ignore[arg-type]
 
 
 def test_one_fetch_serves_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +199,7 @@ def test_a_batch_without_rows_has_a_loss_and_gradients() -> None:
     assert all(not update.gradient.any() for update in tape.gradients(loss))
 
 
-@pytest.mark.parametrize("kind", ["linear", "wide_deep"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_configuration_makes_the_same_model_again(kind: str) -> None:
     model = _model(kind)
     config = json.loads(json.dumps(model.get_config()))

@@ -1,0 +1,164 @@
+"""How features meet: pairwise products, crosses with the input, and joining of columns.
+
+Invariant: these work on one example at a time, so a batch may be cut anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pstrain import buffers, initializers
+from pstrain.errors import InvalidArgumentError
+from pstrain.kernels import interaction as kernels
+from pstrain.layers.base import Layer, as_tensor, whole
+from pstrain.layers.dense import Dense
+from pstrain.tape import Tensor, record
+from pstrain.variable import create_variable
+from pstrain.vocabulary import Fetch
+
+Float32 = NDArray[np.float32]
+
+
+def concatenate(tensors: Sequence[Tensor]) -> Tensor:
+    """The columns of all, float32 [n, sum of widths]."""
+    if len(tensors) == 1:
+        return tensors[0]
+    widths = [tensor.shape[1] for tensor in tensors]
+    ends = np.cumsum(widths)
+    joined = buffers.empty((len(tensors[0]), int(ends[-1])))
+    np.concatenate([tensor.value for tensor in tensors], axis=1, out=joined)
+
+    def backward(gradient: Float32) -> list[Float32]:
+        return [
+            np.ascontiguousarray(gradient[:, end - width : end])
+            for width, end in zip(widths, ends, strict=True)
+        ]
+
+    return record(Tensor(joined), tensors, backward)
+
+
+class Interaction(Layer):
+    """Products of an example's vectors with each other; it has no variables.
+
+    Inputs are float32 [n, >= count * dim], which begin with ``count`` vectors of ``dim`` values.
+    ``kind="dot"``: every pair's product, [n, count * (count - 1) / 2], pair (f, g < f) at
+    f * (f - 1) / 2 + g (DLRM, Naumov et al., 2019). ``kind="sum"``: their sum, [n, 1], the second
+    order of a factorization machine (Rendle, 2010).
+    """
+
+    def __init__(
+        self,
+        count: int,
+        dim: int,
+        kind: Literal["dot", "sum"] = "dot",
+        *,
+        name: str = "interaction",
+    ) -> None:
+        super().__init__(name)
+        if kind not in ("dot", "sum"):
+            raise InvalidArgumentError(f"layer {name!r}: kind must be 'dot' or 'sum', got {kind!r}")
+        if count < 1 or dim < 1:
+            raise InvalidArgumentError(
+                f"layer {name!r}: count and dim must be positive, got {count} and {dim}"
+            )
+        self.count, self.dim, self.kind = count, dim, kind
+
+    def __call__(self, inputs: Any) -> Tensor:
+        return self.forward([], inputs)
+
+    def forward(self, values: Sequence[Any], inputs: Any) -> Tensor:  # noqa: ARG002
+        vectors = as_tensor(inputs)
+        if vectors.shape[1] < self.count * self.dim:
+            raise InvalidArgumentError(
+                f"layer {self.name!r} takes [n, at least {self.count * self.dim}], got "
+                f"{vectors.shape}"
+            )
+        return self._dots(vectors) if self.kind == "dot" else self._sum(vectors)
+
+    def _dots(self, vectors: Tensor) -> Tensor:
+        pairs = self.count * (self.count - 1) // 2
+        output = Tensor(buffers.empty((len(vectors), pairs)))
+        kernels.pair_dots(vectors.value, self.count, self.dim, output.value)
+
+        def backward(gradient: Float32) -> Float32:
+            found = buffers.empty(vectors.shape)
+            kernels.pair_dots_gradient(gradient, vectors.value, self.count, self.dim, found)
+            return found
+
+        return record(output, (vectors,), backward)
+
+    def _sum(self, vectors: Tensor) -> Tensor:
+        sums = buffers.empty((len(vectors), self.dim))
+        output = Tensor(np.empty((len(vectors), 1), np.float32))
+        kernels.pair_sums(vectors.value, self.count, sums, output.value.reshape(-1))
+
+        def backward(gradient: Float32) -> Float32:
+            found = buffers.empty(vectors.shape)
+            flat = np.ascontiguousarray(gradient).reshape(-1)
+            kernels.pair_sums_gradient(flat, vectors.value, self.count, sums, found)
+            return found
+
+        return record(output, (vectors,), backward)
+
+
+class Cross(Layer):
+    """``x0 * (W x + b) + x`` for inputs ``(x0, x)``, both float32 [n, size] (DCN V2).
+
+    Wang et al., 2021. With ``rank`` the matrix is the product of two thin ones, size x rank and
+    rank x size.
+    """
+
+    def __init__(
+        self, size: int, rank: int | None = None, *, name: str = "cross", seed: int = 0
+    ) -> None:
+        super().__init__(name)
+        if rank is not None and rank < 1:
+            raise InvalidArgumentError(f"layer {name!r}: rank must be positive, got {rank}")
+        self._down = None
+        if rank is not None:
+            self._down = Dense(
+                rank, input_size=size, use_bias=False, name=f"{name}/down", seed=seed
+            )
+        self._out = Dense(size, input_size=rank or size, name=f"{name}/out", seed=seed)
+        self.variables = [*(self._down.variables if self._down else ()), *self._out.variables]
+
+    def forward(self, values: Sequence[Float32], inputs: tuple[Any, Any]) -> Tensor:
+        first, last = (as_tensor(each) for each in inputs)
+        projected = last
+        if self._down is not None:
+            projected = self._down.forward(values[:1], last)
+            values = values[1:]
+        return first * self._out.forward(values, projected) + last
+
+
+class NumericEmbedding(Layer):
+    """A vector for each numeric column, times its value: [n, columns] -> [n, columns * dim]."""
+
+    def __init__(
+        self, columns: int, dim: int, *, name: str = "numeric_embedding", seed: int = 0
+    ) -> None:
+        super().__init__(name)
+        self.columns, self.dim = columns, dim
+        start = initializers.uniform(seed=initializers.seed_for(name, seed))
+        self.variables = [create_variable(start, shape=(columns, dim), name=name)]
+
+    def requests(self, inputs: Any) -> list[Fetch]:  # noqa: ARG002
+        return [Fetch(self.variables[0].spec)]
+
+    def forward(self, values: Sequence[Float32], inputs: Float32) -> Tensor:
+        vectors = whole(self.variables[0], values[0])
+        numbers = np.asarray(inputs, dtype=np.float32)
+        output = buffers.empty((len(numbers), self.columns * self.dim))
+        shaped = output.reshape(len(numbers), self.columns, self.dim)
+        np.multiply(numbers[:, :, None], vectors.value, out=shaped)
+
+        def backward(gradient: Float32) -> Float32:
+            each = gradient.reshape(len(numbers), self.columns, self.dim)
+            found: Float32 = np.einsum("nc,nck->ck", numbers, each, dtype=np.float32)
+            return found
+
+        return record(Tensor(output), (vectors,), backward)

@@ -1,0 +1,84 @@
+"""Deep & Cross Network, version 2 (Wang et al., 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+from pstrain.errors import InvalidArgumentError
+from pstrain.features import Features
+from pstrain.layers.embedding import WideDeepTable
+from pstrain.layers.interaction import Cross, concatenate
+from pstrain.models.base import Model
+from pstrain.models.network import logit, rectified, run
+from pstrain.tape import Tensor
+
+
+class DCNv2(Model):
+    """Logits over cross layers and a network, of embeddings and numeric columns side by side.
+
+    ``crosses``: how many cross layers; ``rank`` as in ``Cross``. ``structure="stacked"``: the
+    network continues from the crosses; ``"parallel"``: it starts from the input, and the logit
+    sees both. The table's weights per category value are added (its rows have room for them).
+    """
+
+    kind: ClassVar[str] = "DCNv2"
+
+    def __init__(
+        self,
+        schema: Any,
+        dim: int = 16,
+        hidden: Sequence[int] = (64, 32),
+        crosses: int = 2,
+        rank: int | None = None,
+        structure: Literal["stacked", "parallel"] = "stacked",
+        *,
+        name: str = "dcn_v2",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(schema)
+        if not self.schema.categorical:
+            raise InvalidArgumentError(
+                "DCNv2 needs at least one categorical column; use LogisticRegression"
+            )
+        if structure not in ("stacked", "parallel") or crosses < 1:
+            raise InvalidArgumentError(
+                f"DCNv2 needs structure 'stacked' or 'parallel' and at least one cross, got "
+                f"{structure!r} and {crosses}"
+            )
+        self.dim, self.hidden, self.crosses = dim, tuple(hidden), crosses
+        self.rank, self.structure, self.name, self.seed = rank, structure, name, seed
+        fields = len(self.schema.categorical)
+        rows = self.schema.table_rows
+        size = fields * dim + len(self.schema.dense)
+        self._table = WideDeepTable(rows, fields, dim, name=f"{name}/table", seed=seed)
+        self._crosses = [
+            Cross(size, rank, name=f"{name}/cross_{k}", seed=seed) for k in range(crosses)
+        ]
+        sizes = [size, *self.hidden]
+        self._deep = rectified(sizes, f"{name}/deep", seed)
+        last = sizes[-1] + (size if structure == "parallel" else 0)
+        self._out = logit(last, f"{name}/out", seed)
+        self.layers = [self._table, *self._crosses, *self._deep, self._out]
+
+    def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:
+        start, wide = self._table.forward(values[0], features)
+        crossed, rest = start, values[1:]
+        for layer in self._crosses:
+            crossed = layer.forward(rest[0], (start, crossed))
+            rest = rest[1:]
+        stacked = self.structure == "stacked"
+        deep = run(self._deep, rest[: len(self._deep)], crossed if stacked else start)
+        joined = deep if stacked else concatenate([crossed, deep])
+        return wide + self._out.forward(rest[-1], joined)
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {
+            "dim": self.dim,
+            "hidden": list(self.hidden),
+            "crosses": self.crosses,
+            "rank": self.rank,
+            "structure": self.structure,
+            "name": self.name,
+            "seed": self.seed,
+        }

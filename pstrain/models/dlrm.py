@@ -1,0 +1,75 @@
+"""DLRM (Naumov et al., 2019): a network, products of pairs of vectors, and another network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from pstrain.errors import InvalidArgumentError
+from pstrain.features import Features
+from pstrain.layers.embedding import Embedding
+from pstrain.layers.interaction import Interaction, concatenate
+from pstrain.models.base import Model
+from pstrain.models.network import logit, rectified, run
+from pstrain.tape import Tensor
+
+
+class DLRM(Model):
+    """Logits = top(bottom(numbers), products of all pairs of embeddings and bottom(numbers)).
+
+    ``bottom``: units of its rectified layers, to which one of ``dim`` units is added; ``top``:
+    likewise before the logit. Without numeric columns there is no bottom.
+    """
+
+    kind: ClassVar[str] = "DLRM"
+
+    def __init__(
+        self,
+        schema: Any,
+        dim: int = 16,
+        bottom: Sequence[int] = (64,),
+        top: Sequence[int] = (64, 32),
+        *,
+        name: str = "dlrm",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(schema)
+        fields, numbers = len(self.schema.categorical), len(self.schema.dense)
+        if not fields:
+            raise InvalidArgumentError(
+                "DLRM needs at least one categorical column; use LogisticRegression"
+            )
+        self.dim, self.bottom, self.top = dim, tuple(bottom), tuple(top)
+        self.name, self.seed = name, seed
+        sizes = self.schema.vocabulary_sizes
+        self._table = Embedding(sizes, dim, name=f"{name}/table", seed=seed)
+        self._bottom = (
+            rectified([numbers, *self.bottom, dim], f"{name}/bottom", seed) if numbers else []
+        )
+        count = fields + bool(numbers)
+        self._pairs = Interaction(count, dim, name=f"{name}/pairs")
+        joined = count * (count - 1) // 2 + (dim if numbers else fields * dim)
+        tops = [joined, *self.top]
+        self._top = rectified(tops, f"{name}/top", seed)
+        self._top.append(logit(tops[-1], f"{name}/top_out", seed, use_bias=True))
+        self.layers = [self._table, *self._bottom, *self._top]
+
+    def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:
+        vectors = self._table.forward(values[0], features)
+        passed_on = vectors
+        if self._bottom:
+            of_bottom = values[1 : 1 + len(self._bottom)]
+            passed_on = run(self._bottom, of_bottom, features.dense)
+            vectors = concatenate([passed_on, vectors])
+        joined = concatenate([passed_on, self._pairs(vectors)])
+        logits: Tensor = run(self._top, values[1 + len(self._bottom) :], joined)
+        return logits
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {
+            "dim": self.dim,
+            "bottom": list(self.bottom),
+            "top": list(self.top),
+            "name": self.name,
+            "seed": self.seed,
+        }

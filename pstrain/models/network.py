@@ -1,0 +1,31 @@
+"""Stacks of dense layers, as the models put them together. Holds no state of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from pstrain.layers.dense import Dense
+from pstrain.tape import Tensor
+
+
+def rectified(sizes: Sequence[int], name: str, seed: int) -> list[Dense]:
+    """Rectified layers from each size to the next, named ``<name>_<k>``."""
+    return [
+        Dense(units, "relu", input_size=size, name=f"{name}_{k}", seed=seed)
+        for k, (size, units) in enumerate(pairwise(sizes))
+    ]
+
+
+def logit(input_size: int, name: str, seed: int, *, use_bias: bool = False) -> Dense:
+    """A layer to one number, for sums that have a bias already or with its own."""
+    return Dense(1, input_size=input_size, use_bias=use_bias, name=name, seed=seed)
+
+
+def run(layers: Sequence[Dense], values: Sequence[Sequence[Any]], inputs: Any) -> Any:
+    """The output of the last layer; ``inputs`` where there are none."""
+    output: Tensor | Any = inputs
+    for layer, value in zip(layers, values, strict=True):
+        output = layer.forward(value, output)
+    return output
