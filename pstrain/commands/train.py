@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from pstrain.commands.options import add_cluster, names, positive, rate, role_rows, share
+from pstrain.tabular.choices import MODELS, OPTIMIZERS
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -25,13 +26,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     for option in ("--dense", "--categorical", "--ignore"):
         columns.add_argument(option, type=names, default=(), metavar="COLUMN,...")
     model = parser.add_argument_group("model")
-    model.add_argument("--model", choices=("wide_deep", "logistic_regression"))
+    model.add_argument("--model", choices=MODELS, help="default wide_deep")
     model.add_argument("--dim", type=positive, default=16, help="embedding size (default 16)")
     model.add_argument(
         "--hidden", type=_layers, default=(64, 32), metavar="UNITS,...", help="default 64,32"
     )
-    model.add_argument("--optimizer", choices=("adagrad", "sgd"), default="adagrad")
-    model.add_argument("--learning-rate", type=rate, help="default 0.02 (adagrad), 0.1 (sgd)")
+    model.add_argument("--optimizer", choices=tuple(OPTIMIZERS), default="adagrad")
+    model.add_argument("--learning-rate", type=rate, help=f"default {_usual_rates()}")
     model.add_argument("--batch-size", type=positive, default=1024, help="default 1024")
     model.add_argument("--epochs", type=positive, default=3, help="default 3")
     model.add_argument("--seed", type=int, default=0)
@@ -86,3 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _layers(text: str) -> tuple[int, ...]:
     return tuple(positive(part) for part in text.split(",") if part)
+
+
+def _usual_rates() -> str:
+    return ", ".join(f"{usual:g} ({name})" for name, (usual, _) in OPTIMIZERS.items())

@@ -25,6 +25,7 @@ from pstrain.launch.activity import Activity, activities
 from pstrain.manifest import remove
 from pstrain.narration import Narrator
 from pstrain.tabular import preparation
+from pstrain.tabular.choices import MODELS, OPTIMIZERS, make_model
 from pstrain.tabular.files import check_columns, open_files
 from pstrain.tabular.holdout import HoldOut
 from pstrain.tabular.inspection import Findings, Wanted, inspect
@@ -34,9 +35,6 @@ SAMPLE_ROWS = 2**18
 _SHUFFLE_ROWS = 65_536
 _SAMPLE_SHUFFLE_ROWS = 8_192
 _EVALUATION_ROWS = 4_096
-_RATES = {"adagrad": 0.02, "sgd": 0.1}
-# Gradients of a mean over a batch are small; with Keras' 0.1 rare categories would hardly learn.
-_ACCUMULATOR = 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,26 +233,16 @@ def _model(config: TrainConfig, findings: Findings, narrator: Narrator) -> Any:
     if kind is None and not findings.schema.categorical:
         narrator.say("no categorical column: logistic regression")
         kind = "logistic_regression"
-    model: Any
-    if kind == "logistic_regression":
-        model = ps.models.LogisticRegression(findings.schema, seed=config.seed)
-    else:
-        model = ps.models.WideDeep(
-            findings.schema, dim=config.dim, hidden=config.hidden, seed=config.seed
-        )
-    rate = _rates(config)(0)
-    optimizer = (
-        ps.optimizers.SGD(rate)
-        if config.optimizer == "sgd"
-        else ps.optimizers.Adagrad(rate, initial_accumulator_value=_ACCUMULATOR)
-    )
-    model.compile(optimizer, metrics=[ps.metrics.AUC()])
+    model = make_model(kind or MODELS[0], findings.schema, config.dim, config.hidden, config.seed)
+    _, make_optimizer = OPTIMIZERS[config.optimizer]
+    model.compile(make_optimizer(_rates(config)(0)), metrics=[ps.metrics.AUC()])
     return model
 
 
 def _rates(config: TrainConfig) -> Callable[[int], float]:
     """From the full learning rate in the first epoch down to a tenth of it in the last."""
-    rate = config.learning_rate if config.learning_rate is not None else _RATES[config.optimizer]
+    usual, _ = OPTIMIZERS[config.optimizer]
+    rate = usual if config.learning_rate is None else config.learning_rate
     return lambda epoch: rate * (1 - 0.9 * epoch / max(config.epochs - 1, 1))
 
 

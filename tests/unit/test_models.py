@@ -25,6 +25,7 @@ from pstrain.models import (
     WideDeep,
 )
 from pstrain.optimizers import SGD, Adagrad
+from pstrain.tabular.choices import MODELS, OPTIMIZERS, make_model
 from pstrain.tape import GradientTape
 from pstrain.variable import local_parameters
 
@@ -239,3 +240,22 @@ def test_threads_may_run_steps_of_one_model_at_once() -> None:
             for expected, found in zip(alone, pool.map(gradients, batches), strict=True):
                 for first, second in zip(expected, found, strict=True):
                     np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_the_command_line_offers_can_be_made_and_saved(name: str) -> None:
+    model = make_model(name, SCHEMA, 4, (6, 4), 0)
+    assert models.from_config(json.loads(json.dumps(model.get_config()))).kind == model.kind
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_usual_rate_of_each_optimizer_learns(name: str) -> None:
+    usual, make = OPTIMIZERS[name]
+    model, optimizer = LogisticRegression(SCHEMA), make(usual)
+    losses = []
+    for step in range(120):
+        with GradientTape() as tape:
+            loss = model.loss(_batch(256, seed=step))
+        optimizer.apply_gradients(tape.gradients(loss))
+        losses.append(float(loss))
+    assert losses[-1] < losses[0]
