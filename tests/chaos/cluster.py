@@ -168,6 +168,8 @@ class ChaosCluster:
                 link.refuse()
             case "delay":
                 link.delay(amount)
+            case "slice":
+                link.slice(int(amount))
             case "heal":
                 link.heal()
             case _:

@@ -48,6 +48,7 @@ class Link:
         self._refuses = False
         self._delay_s = 0.0
         self._cut_after: int | None = None
+        self._slice_bytes: int | None = None
         self._open = {way: asyncio.Event() for way in BOTH}
         self._pairs: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -84,12 +85,17 @@ class Link:
         """Makes every piece late by this much, each way."""
         self._proxy.call(lambda: setattr(self, "_delay_s", seconds))
 
+    def slice(self, size_bytes: int) -> None:
+        """Passes pieces of this size, each by itself."""
+        self._proxy.call(lambda: setattr(self, "_slice_bytes", size_bytes))
+
     def heal(self) -> None:
         """Ends all faults; what was held back passes."""
         self._proxy.call(self._heal)
 
     def _heal(self) -> None:
-        self._refuses, self._delay_s, self._cut_after = False, 0.0, None
+        self._refuses, self._delay_s = False, 0.0
+        self._cut_after = self._slice_bytes = None
         for event in self._open.values():
             event.set()
 
@@ -172,7 +178,7 @@ class Link:
                     await asyncio.sleep(self._delay_s)
                 await self._open[way].wait()
                 data, is_last = self._count(way, data)
-                sink.write(data)
+                await self._pass_on(data, sink)
                 if is_last:
                     # What was written is on its way before the reset, so that a message is torn.
                     await asyncio.sleep(0)
@@ -183,6 +189,14 @@ class Link:
                 sink.write_eof()
         except OSError:
             self._reset(pair)
+
+    async def _pass_on(self, data: bytes, sink: asyncio.StreamWriter) -> None:
+        while self._slice_bytes is not None and len(data) > self._slice_bytes:
+            piece, data = data[: self._slice_bytes], data[self._slice_bytes :]
+            sink.write(piece)
+            # Room for others, and for the kernel to send the piece.
+            await asyncio.sleep(0)
+        sink.write(data)
 
     def _count(self, way: Way, data: bytes) -> tuple[bytes, bool]:
         """What of the data passes, and whether the connection ends with it."""

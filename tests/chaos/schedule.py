@@ -104,7 +104,7 @@ def freeze(at_s: float, target: str, seconds: float) -> tuple[Action, ...]:
 def disturb(
     at_s: float, verb: str, target: str, seconds: float, amount: float = 0.0
 ) -> tuple[Action, ...]:
-    """A fault of a link: delay, hold, hold-up, hold-down, refuse, cut-after."""
+    """A fault of a link: delay, slice, hold, hold-up, hold-down, refuse, cut-after."""
     return Action(at_s, verb, target, amount), Action(at_s + seconds, "heal", target)
 
 
@@ -193,6 +193,13 @@ FIXED: Final = {
 
 # At random
 
+_HOLDS: Final = ("hold", "hold-up", "hold-down")
+_AMOUNTS: Final = {
+    "delay": (0.02, 0.1, 0.3),
+    "slice": (1.0, 7.0, 100.0),
+    "cut-after": (1.0, 300.0, 3_000.0),
+}
+
 
 class _Drawer:
     """Draws faults of one schedule, each where and when the rules allow it."""
@@ -243,9 +250,11 @@ class _Drawer:
 
     def _freeze(self, at_s: float) -> None:
         """Past its lease a worker counts as lost, as one that died."""
-        target = self._dice.choice(self._workers)
+        target = self._dice.choice(("dispatcher", *self._workers, *self._workers))
         seconds = self._dice.choice((0.5, LEASE_S + 0.5, LEASE_S + 1.5))
-        is_death = seconds > LEASE_S
+        is_death = seconds > LEASE_S and target != "dispatcher"
+        if target == "dispatcher":
+            seconds = min(seconds, self._max_outage_s)
         if is_death and not self._may_die(at_s):
             return
         if self._take(at_s, target, seconds):
@@ -254,17 +263,16 @@ class _Drawer:
 
     def _disturb(self, at_s: float) -> None:
         target = self._dice.choice(self._links)
-        verb = self._dice.choice(("hold", "hold-up", "hold-down", "refuse", "delay", "cut-after"))
+        verb = self._dice.choice((*_HOLDS, "refuse", "delay", "slice", "cut-after"))
         longest_s = self._max_outage_s if target == READERS else 2.5
         seconds = self._dice.choice((0.2, 0.8, longest_s))
         # Workers that the dispatcher does not hear of for their lease are lost, all at once.
-        is_death = target == CONTROL and seconds >= LEASE_S and verb != "cut-after"
+        is_death = target == CONTROL and seconds >= LEASE_S and verb in (*_HOLDS, "refuse")
         if is_death and not self._may_die(at_s):
             return
         if self._take(at_s, target, seconds):
             self._deaths += [at_s] if is_death else []
-            amounts = {"delay": (0.02, 0.1, 0.3), "cut-after": (1.0, 300.0, 3_000.0)}
-            amount = self._dice.choice(amounts.get(verb, (0.0,)))
+            amount = self._dice.choice(_AMOUNTS.get(verb, (0.0,)))
             self.faults.append(disturb(at_s, verb, target, seconds, amount))
 
     def _cut(self, at_s: float) -> None:

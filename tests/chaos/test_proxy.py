@@ -183,6 +183,15 @@ def test_a_delay_is_felt_both_ways(link: Link, connect: Callable) -> None:
     link.heal()
 
 
+def test_slices_are_put_together_in_order(link: Link, connect: Callable) -> None:
+    client = connect()
+    link.slice(3)
+    data = bytes(range(256)) * 20
+    assert ask(client, data) == data
+    link.heal()
+    assert ask(client, data) == data
+
+
 def test_a_server_that_is_away_is_a_reset_and_may_come_later() -> None:
     with FaultProxy() as proxy:
         echo = Echo()

@@ -67,8 +67,13 @@ def test_workers_die_seldom_enough_not_to_blame_their_windows() -> None:
 def test_all_faults_occur() -> None:
     found = {(a.verb, a.target.split("-")[0]) for s in random_ones() for a in s.actions}
     links = ("control", "readers", "data")
-    verbs = ("hold", "hold-up", "hold-down", "refuse", "delay", "cut-after", "cut", "heal")
+    verbs = ("hold", "hold-up", "hold-down", "refuse", "delay", "slice", "cut-after", "cut", "heal")
     expected = {(verb, link) for verb in verbs for link in links}
     expected |= {("kill", target) for target in ("worker", "dispatcher", "doomed")}
-    expected |= {("freeze", "worker"), ("thaw", "worker"), ("start", "worker")}
+    expected |= {
+        ("freeze", "worker"),
+        ("freeze", "dispatcher"),
+        ("thaw", "worker"),
+        ("start", "worker"),
+    }
     assert found >= expected
