@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from dataservice.dataset.ledger import Ledger
 from dataservice.dataset.node import Node, walk
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import fingerprint
@@ -41,6 +42,7 @@ class DatasetIterator:
         self._epoch = epoch
         self._stats = stats
         self._own = StatsCounter()
+        self._omissions = Ledger()
         self._began_s = time.perf_counter()
         self._ended_s: float | None = None  # when the last batch was handed over
         self._stream: BatchStream | None = self._opened(node, epoch)
@@ -56,7 +58,11 @@ class DatasetIterator:
         self._stats.watch(times)
         self._retire = weakref.finalize(self, self._stats.retire, times)
         context = RunContext(
-            epoch=epoch, cancelled=closed.is_set, threads=usable_cores(), times=times
+            epoch=epoch,
+            cancelled=closed.is_set,
+            threads=usable_cores(),
+            times=times,
+            omitted=self._omissions.page(),
         )
         return plan.run(context)
 
@@ -70,6 +76,7 @@ class DatasetIterator:
         try:
             batch = next(stream)
         except StopIteration:
+            self._omissions.announce_total()
             raise
         except BaseException:
             self.close()
@@ -83,6 +90,7 @@ class DatasetIterator:
     def stats(self) -> dict[str, Any]:
         """`rows`, `elements`, `seconds` since it began, `wait_seconds` in `next`, `wait_share`.
 
+        `skipped`: what on_error="skip" left out, as counts and the first messages.
         An iterator over the data service adds `bytes` and `rows_per_second` of its reader.
         """
         total = self._own.total()
@@ -93,6 +101,7 @@ class DatasetIterator:
             "seconds": seconds,
             "wait_seconds": total.wait_s,
             "wait_share": min(1.0, total.wait_s / seconds),
+            "skipped": self._omissions.total().to_json(),
         }
         return own | (self._stream.stats() if self._stream is not None else {})
 

@@ -280,5 +280,7 @@ def _check_countable(node: Node, segment: Segment) -> None:
     if not segment.source.counts_rows:
         _refuse(node, f"the number of rows in {segment.source.kind} is not known in advance")
     for operator in segment.operators:
-        if not (isinstance(operator, RowOperator) and operator.one_to_one):
-            _refuse(node, f"it counts the elements that {operator.kind} yields")
+        if not (isinstance(operator, RowOperator) and operator.keeps_rows):
+            skips = getattr(operator, "on_error", "raise") == "skip"
+            what = f"{operator.kind} with on_error='skip'" if skips else operator.kind
+            _refuse(node, f"it counts the elements that {what} yields")

@@ -39,26 +39,39 @@ class OperatorMethods:
         fn: Callable[..., Any] | str,
         format: str = "numpy",
         schema: pa.Schema | None = None,
+        *,
+        on_error: str = "raise",
     ) -> Self:
         """What `fn` makes of each record batch, row for row.
 
         `fn` maps a dict of arrays to one; a RecordBatch with format="arrow"; one row's dict with
         format="rows", which is slow. `schema` is inferred from a few rows unless given.
+
+        on_error="skip" leaves out and counts (`iterator.stats()["skipped"]`) the rows that `fn`
+        raises on. To find them, it is called again on halves of a record batch, so what it makes
+        of a row must not depend on the other rows.
         """
-        return self._over(ops.Map(self._node, fn, format, schema))  # type: ignore[arg-type]
+        node = ops.Map(self._node, fn, format, schema, on_error=on_error)  # type: ignore[arg-type]
+        return self._over(node)
 
     def flat_map(
         self,
         fn: Callable[..., Any] | str,
         format: str = "numpy",
         schema: pa.Schema | None = None,
+        *,
+        on_error: str = "raise",
     ) -> Self:
         """As `map`, but `fn` may return any number of rows for a record batch."""
-        return self._over(ops.FlatMap(self._node, fn, format, schema))  # type: ignore[arg-type]
+        node = ops.FlatMap(self._node, fn, format, schema, on_error=on_error)  # type: ignore[arg-type]
+        return self._over(node)
 
-    def filter(self, condition: ColumnFunction) -> Self:
-        """Rows for which an expression, or a function of the columns to a mask, is true."""
-        return self._over(ops.Filter(self._node, condition))  # type: ignore[arg-type]
+    def filter(self, condition: ColumnFunction, *, on_error: str = "raise") -> Self:
+        """Rows for which an expression, or a function of the columns to a mask, is true.
+
+        `on_error` as for `map`.
+        """
+        return self._over(ops.Filter(self._node, condition, on_error=on_error))  # type: ignore[arg-type]
 
     def select(self, columns: str | Sequence[str], *more: str) -> Self:
         """The named columns in that order."""
@@ -70,9 +83,13 @@ class OperatorMethods:
         """Columns under new names, given as old: new."""
         return self._over(ops.Rename(self._node, names))
 
-    def with_column(self, name: str, value: ColumnFunction) -> Self:
-        """Adds or replaces a column by an expression or a function of the columns to an array."""
-        return self._over(ops.WithColumn(self._node, name, value))  # type: ignore[arg-type]
+    def with_column(self, name: str, value: ColumnFunction, *, on_error: str = "raise") -> Self:
+        """Adds or replaces a column by an expression or a function of the columns to an array.
+
+        `on_error` as for `map`.
+        """
+        node = ops.WithColumn(self._node, name, value, on_error=on_error)  # type: ignore[arg-type]
+        return self._over(node)
 
     def shuffle(
         self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True

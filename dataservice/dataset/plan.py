@@ -187,7 +187,15 @@ def _decode_nodes(tree: Any, blobs: list[bytes]) -> Node:
 def _decode_node(item: Any, inputs: list[Node], blobs: list[bytes]) -> Node:
     cls = node_class(item["kind"])
     decoded = {name: _decode_value(value, blobs) for name, value in item["with"].items()}
-    names = [field.name for field in dataclasses.fields(cls) if field.name not in decoded]
+    # Parameters with a default may be missing: an earlier version did not have them.
+    inputs_of = [
+        field.name
+        for field in dataclasses.fields(cls)
+        if str(field.type).startswith("Node") or field.name == cls.variadic
+    ]
+    if any(decoded.get(name) is not None for name in inputs_of):
+        raise ValueError(f"{cls.kind} has parameters in place of its inputs")
+    names = [name for name in inputs_of if name not in decoded]
     node = cls(**input_fields(cls, inputs, names), **decoded)
     if node.inputs != tuple(inputs):
         raise ValueError(f"{cls.kind} has parameters in place of its inputs")

@@ -87,7 +87,7 @@ def transform_batch(
 
     The second argument tells, for errors, where the rows come from. Not thread safe.
     """
-    steps = [operator.transform(context) for operator in linear.batch_operators]
+    steps = [operator.guarded(context) for operator in linear.batch_operators]
 
     def apply(batch: pa.RecordBatch, location: Callable[[], str]) -> pa.RecordBatch:
         for step in steps:

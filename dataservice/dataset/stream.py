@@ -17,6 +17,7 @@ import pyarrow as pa
 from dataservice.errors import CancelledError, FailedPreconditionError
 
 if TYPE_CHECKING:
+    from dataservice.dataset.ledger import Page
     from dataservice.dataset.timing import OperatorTimes
 
 State: TypeAlias = dict[str, Any]
@@ -38,7 +39,8 @@ class RunContext:
 
     `epoch` and `window` key the shuffles; `split_order` (seed, epoch) permutes the splits of the
     sources below a shuffle. `cancelled` is polled between batches. `threads` above 1 lets Arrow
-    decode columns in parallel. `times` gathers the time of each operator.
+    decode columns in parallel. `times` gathers the time of each operator, `omitted` what is left
+    out of the rows.
     """
 
     epoch: int = 0
@@ -48,6 +50,7 @@ class RunContext:
     window: int | None = None
     split_order: tuple[int, int] | None = None
     times: OperatorTimes | None = None
+    omitted: Page | None = None
 
     def check(self) -> None:
         """Raises CancelledError once the run was given up."""

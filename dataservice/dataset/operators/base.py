@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from dataservice.dataset.node import UNKNOWN_CARDINALITY, Node
 from dataservice.dataset.stream import BatchStream, RunContext, Transform, TransformStream
+from dataservice.dataset.tolerance import check_on_error, narrowed
 from dataservice.errors import InvalidArgumentError
 
 _IN_SAMPLE: Final = "a sample of the first rows, read to find the schema"
@@ -52,12 +53,21 @@ class RowOperator(Operator):
     # Whether row i of its output is made of row i of its input.
     one_to_one: ClassVar[bool] = True
 
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether row i of its output is made of row i of its input, whatever the rows are."""
+        return self.one_to_one
+
     @abstractmethod
     def transform(self, context: RunContext) -> Transform:
         """What it does to a batch; functions are loaded here, once per stream."""
 
+    def guarded(self, context: RunContext) -> Transform:
+        """As `transform`, and without the rows that it is to leave out."""
+        return self.transform(context)
+
     def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:
-        return TransformStream(stream, self.transform(context))
+        return TransformStream(stream, self.guarded(context))
 
     def input_context(self, context: RunContext) -> RunContext:
         return context
@@ -65,10 +75,30 @@ class RowOperator(Operator):
     def sample(self, context: RunContext) -> pa.RecordBatch:
         sample = self.input.sample(context)
         where = _IN_SAMPLE if sample.num_rows else _IN_EMPTY_SAMPLE
-        return self.transform(context)(sample, lambda: where)
+        found = self.guarded(context)(sample, lambda: where)
+        # Rows that a function fails on have no schema: when all of them do, that is the error.
+        return found if found.num_rows else self.transform(context)(sample, lambda: where)
 
     def cardinality(self) -> int:
-        return self.input.cardinality() if self.one_to_one else UNKNOWN_CARDINALITY
+        return self.input.cardinality() if self.keeps_rows else UNKNOWN_CARDINALITY
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FunctionOperator(RowOperator):
+    """A row operator with a user's function; "skip" leaves out the rows that it fails on."""
+
+    on_error: str = dataclasses.field(default="raise", kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_on_error(self.on_error)
+
+    @property
+    def keeps_rows(self) -> bool:
+        return self.one_to_one and self.on_error == "raise"
+
+    def guarded(self, context: RunContext) -> Transform:
+        plain = self.transform(context)
+        return plain if self.on_error == "raise" else narrowed(plain, self.kind, context)
 
 
 def integer_at_least(value: Any, minimum: int, what: str) -> int:

@@ -12,14 +12,14 @@ import pyarrow as pa
 from dataservice.dataset.columns import to_numpy
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import register_node
-from dataservice.dataset.operators.base import RowOperator
+from dataservice.dataset.operators.base import FunctionOperator
 from dataservice.dataset.stream import RunContext, Transform
 from dataservice.errors import SchemaError
 
 
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
-class Filter(RowOperator):
+class Filter(FunctionOperator):
     """Keeps rows by an expression or a function of the columns to a boolean mask.
 
     After `batch` it drops rows of the batches. A null condition drops its row.
@@ -30,6 +30,7 @@ class Filter(RowOperator):
     function: Function
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "function", Function.of(self.function, "filter"))
 
     def transform(self, context: RunContext) -> Transform:
@@ -44,7 +45,7 @@ class Filter(RowOperator):
     def sample(self, context: RunContext) -> pa.RecordBatch:
         # The rows are kept: a sample that is filtered to nothing would say little to a map above.
         sample = self.input.sample(context)
-        self._mask(context)(sample, lambda: "a sample of the first rows")
+        self.guarded(context)(sample, lambda: "a sample of the first rows")
         return sample
 
     def _mask(self, context: RunContext) -> Callable[..., pa.BooleanArray]:

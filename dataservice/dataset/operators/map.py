@@ -14,8 +14,9 @@ import pyarrow as pa
 from dataservice.dataset.columns import conform, from_numpy, plain_batch, plain_schema, to_numpy
 from dataservice.dataset.function import Function, call_user, call_user_per_row
 from dataservice.dataset.node import register_node
-from dataservice.dataset.operators.base import RowOperator
+from dataservice.dataset.operators.base import FunctionOperator
 from dataservice.dataset.stream import RunContext, Transform
+from dataservice.dataset.tolerance import LEFT_OUT, RowGuard, note_failures
 from dataservice.errors import InvalidArgumentError, SchemaError
 
 _Call: TypeAlias = Callable[
@@ -26,7 +27,7 @@ _Call: TypeAlias = Callable[
 
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
-class Map(RowOperator):
+class Map(FunctionOperator):
     """Replaces the columns by what a function makes of them, row for row.
 
     Over batches (after `batch`) the function may also change the number of rows.
@@ -38,6 +39,7 @@ class Map(RowOperator):
     schema: pa.Schema | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "function", Function.of(self.function, self.kind))
         if self.function.expression is not None:
             raise InvalidArgumentError(
@@ -54,10 +56,27 @@ class Map(RowOperator):
             object.__setattr__(self, "schema", plain_schema(self.schema))
 
     def transform(self, context: RunContext) -> Transform:
-        function = self.function.load(context.allow_functions)
+        return self._applied(self.function.load(context.allow_functions), self.one_to_one)
+
+    def guarded(self, context: RunContext) -> Transform:
+        if self.on_error == "raise" or self.format != "rows":
+            return super().guarded(context)
+        guard = RowGuard(self.function.load(context.allow_functions), self.kind)
+        # A row less is not the function's doing here.
+        apply_all = self._applied(guard, keeps_rows=False)
+
+        def apply(batch: pa.RecordBatch, location: Callable[[], str]) -> pa.RecordBatch:
+            guard.begin()
+            result = apply_all(batch, location)
+            note_failures(context, self.kind, guard.failures, location)
+            return result
+
+        return apply
+
+    def _applied(self, function: Callable[..., Any], keeps_rows: bool) -> Transform:
         call = _CALLS[self.format]
         what = f"the columns that the function given to {self.kind} returned"
-        keeps_rows = self.one_to_one and not self.batched
+        keeps_rows = keeps_rows and not self.batched
         expected = self.schema
 
         def apply(batch: pa.RecordBatch, location: Callable[[], str]) -> pa.RecordBatch:
@@ -69,7 +88,8 @@ class Map(RowOperator):
                     f"{batch.num_rows}; map keeps the number of rows: use filter to drop some, "
                     "or flat_map"
                 )
-            expected = expected or result.schema
+            if result.num_rows:
+                expected = expected or result.schema
             return result
 
         return apply
@@ -133,7 +153,10 @@ def _call_rows(
     expected: pa.Schema | None,
     what: str,
 ) -> pa.RecordBatch:
-    rows = call_user_per_row(function, batch.to_pylist(), "map", location)
+    made = call_user_per_row(function, batch.to_pylist(), "map", location)
+    rows = [row for row in made if row is not LEFT_OUT]
+    if made and not rows:
+        return pa.RecordBatch.from_pylist([], schema=expected or batch.schema)
     if not rows:
         empty = pa.RecordBatch.from_pylist([], schema=batch.schema)
         return from_numpy({}, expected) if expected is None else empty

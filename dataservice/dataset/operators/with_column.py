@@ -11,14 +11,14 @@ import pyarrow as pa
 from dataservice.dataset.columns import to_arrow, to_numpy
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import register_node
-from dataservice.dataset.operators.base import RowOperator
+from dataservice.dataset.operators.base import FunctionOperator
 from dataservice.dataset.stream import RunContext, Transform
 from dataservice.errors import InvalidArgumentError, SchemaError
 
 
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
-class WithColumn(RowOperator):
+class WithColumn(FunctionOperator):
     """Sets column `name` to an expression, or to a function of all columns to one array.
 
     An existing column keeps its place, a new one comes last.
@@ -29,6 +29,7 @@ class WithColumn(RowOperator):
     function: Function
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not isinstance(self.name, str) or not self.name:
             raise InvalidArgumentError(f"with_column takes a column name, got {self.name!r}")
         object.__setattr__(self, "function", Function.of(self.function, "with_column"))

@@ -17,15 +17,23 @@ import pyarrow as pa
 
 from dataservice.dataset.node import UNKNOWN_CARDINALITY, Node
 from dataservice.dataset.stream import BatchStream, RunContext, State
+from dataservice.errors import SchemaError, SourceError, UserFunctionError
 from dataservice.sharding import Split, order_key, permuted, total_rows
 
 _SAMPLE_ROWS = 16
+# What is wrong with the data. A generator's function is a source, too.
+_UNREADABLE = (SourceError, SchemaError, UserFunctionError)
 _MAX_SPLITS = 65_536
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Source(Node):
-    """A node without inputs that can be cut into splits."""
+    """A node without inputs that can be cut into splits.
+
+    With `on_error` "skip", what of a split cannot be read is left out and counted.
+    """
+
+    on_error: str = dataclasses.field(default="raise", kw_only=True)
 
     # Whether its splits are files or parts of them, which a shuffle above reads in another order.
     reads_files: ClassVar[bool] = False
@@ -80,7 +88,7 @@ class Source(Node):
         return self.empty() if batch is None else batch.slice(0, _SAMPLE_ROWS)
 
     def cardinality(self) -> int:
-        if not self.counts_rows:
+        if not self.counts_rows or self.on_error == "skip":
             return UNKNOWN_CARDINALITY
         rows = total_rows(self.plan())
         return UNKNOWN_CARDINALITY if rows is None else rows
@@ -102,8 +110,7 @@ class SplitStream(BatchStream):
     def __next__(self) -> pa.RecordBatch:
         while True:
             self._context.check()
-            reader, split = self._current()
-            batch = next(reader, None)
+            batch, split = self._read()
             if batch is None:
                 self._reader = None
                 self._index += 1
@@ -114,6 +121,21 @@ class SplitStream(BatchStream):
             batch = self._source.refine(batch)
             if batch.num_rows:
                 return batch
+
+    def _read(self) -> tuple[pa.RecordBatch | None, Split]:
+        """The next batch of the split; None at its end, and where it cannot be read further."""
+        reader, split = self._current()
+        try:
+            return next(reader, None), split
+        except _UNREADABLE as error:
+            if self._source.on_error != "skip":
+                raise
+            # Where no file at all is to be seen, it is the machine that is wrong, not the data.
+            self._source.empty()
+            if self._context.omitted is not None:
+                left = None if split.rows is None else split.rows - self._row
+                self._context.omitted.split(split.path, left, error.message)
+            return None, split
 
     def _current(self) -> tuple[Generator[pa.RecordBatch, None, None], Split]:
         if self._reader is None:

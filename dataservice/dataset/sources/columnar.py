@@ -5,12 +5,18 @@ Invariant: every file has each wanted column with the type that it has in the fi
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from dataservice.dataset.columns import plain_schema
-from dataservice.errors import InvalidArgumentError, SchemaError
+from dataservice.dataset.sources.files import InputFile
+from dataservice.errors import InvalidArgumentError, SchemaError, SourceError
+from dataservice.sharding import Split
+
+PlanFile: TypeAlias = Callable[[InputFile], list[Split]]
 
 
 def chosen_columns(columns: Any) -> tuple[str, ...] | None:
@@ -37,3 +43,25 @@ def check_types(path: str, found: pa.Schema, expected: pa.Schema, reference: str
             f"{reference!r}, and {path!r} {has}; "
             "rewrite that file, or read such files apart and concatenate them"
         )
+
+
+def plan_file(file: InputFile, on_error: str, plan: PlanFile) -> list[Split]:
+    """What `plan` says; with "skip", one split for a file that cannot be planned.
+
+    Whoever reads it meets the error, and counts it.
+    """
+    try:
+        return plan(file)
+    except (SourceError, SchemaError):
+        if on_error != "skip":
+            raise
+        return [Split(path=file.path, size_bytes=file.size_bytes, version=file.version)]
+
+
+def plan_files(
+    files: Sequence[InputFile], on_error: str, plan: PlanFile, threads: int
+) -> list[Split]:
+    """As `plan_file` for each, several at a time."""
+    with ThreadPoolExecutor(min(threads, len(files))) as pool:
+        parts = pool.map(lambda file: plan_file(file, on_error, plan), files)
+        return [split for part in parts for split in part]

@@ -19,8 +19,10 @@ import pyarrow.csv as pacsv
 from dataservice.dataset.columns import plain_schema
 from dataservice.dataset.node import register_node
 from dataservice.dataset.sources.files import (
+    InputFile,
     check_paths,
     check_storage_options,
+    first_readable,
     opened,
 )
 from dataservice.dataset.sources.whole_files import (
@@ -86,13 +88,15 @@ class CsvSource(WholeFilesSource):
     @functools.cached_property
     def _inferred(self) -> tuple[str, pa.Schema]:
         """The first file and the types found in its first block."""
-        path = next(self.files()).path
+        return first_readable(self.files(), self.on_error, self._infer)
+
+    def _infer(self, file: InputFile) -> tuple[str, pa.Schema]:
         with (
-            self._named_errors(path, None, lambda: 0),
-            self._reader(path, None, RunContext()) as reader,
+            self._named_errors(file.path, None, lambda: 0),
+            self._reader(file.path, None, RunContext()) as reader,
         ):
             assert reader is not None
-            return path, plain_schema(reader.schema)
+            return file.path, plain_schema(reader.schema)
 
     @property
     def _row_schema(self) -> pa.Schema:

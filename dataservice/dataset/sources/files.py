@@ -11,14 +11,16 @@ import contextlib
 import dataclasses
 import glob
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import fsspec
 import pyarrow as pa
 
-from dataservice.errors import InvalidArgumentError, SourceError
+from dataservice.errors import FailedPreconditionError, InvalidArgumentError, SourceError
 from dataservice.sharding import Split
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,21 +64,45 @@ def is_local(path: str) -> bool:
 
 
 def find_files(
-    paths: tuple[str, ...], suffixes: tuple[str, ...], options: Mapping[str, Any] | None
+    paths: tuple[str, ...],
+    suffixes: tuple[str, ...],
+    options: Mapping[str, Any] | None,
+    on_error: str = "raise",
 ) -> Iterator[InputFile]:
     """The files that `paths` name, looked up as the iterator gets to them.
 
     A directory stands for the files below it that end in one of `suffixes`. SourceError for a
-    path that does not exist and for a glob or a directory without a match.
+    path that does not exist, unless `on_error` is "skip": reading it will fail then; and for a
+    glob or a directory without a match.
     """
     for path in paths:
-        if is_local(path):
-            yield from _find_local(path, suffixes)
-        else:
-            yield from _find_remote(path, suffixes, options or {})
+        find = _find_local if is_local(path) else _find_remote
+        try:
+            yield from find(path, suffixes, options or {})
+        except SourceError:
+            if on_error != "skip" or glob.has_magic(path) or os.path.isdir(path):
+                raise
+            yield InputFile(path, 0, "missing")
 
 
-def _find_local(path: str, suffixes: tuple[str, ...]) -> Iterator[InputFile]:
+def first_readable(files: Iterable[InputFile], on_error: str, read: Callable[[InputFile], T]) -> T:
+    """What `read` makes of the first file; with "skip", of the first that it can read."""
+    failure: SourceError | None = None
+    for file in files:
+        try:
+            return read(file)
+        except SourceError as error:
+            if on_error != "skip":
+                raise
+            failure = failure or error
+    raise FailedPreconditionError(
+        f"none of the files can be read on this machine; the first error: {failure}"
+    )
+
+
+def _find_local(
+    path: str, suffixes: tuple[str, ...], _options: Mapping[str, Any]
+) -> Iterator[InputFile]:
     if glob.has_magic(path) and not os.path.exists(path):
         matches = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
         _require_matches(matches, path)

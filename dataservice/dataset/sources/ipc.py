@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Generator, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
@@ -20,13 +19,19 @@ import pyarrow as pa
 from dataservice.dataset.columns import plain_batch, plain_schema, require_columns
 from dataservice.dataset.node import register_node
 from dataservice.dataset.sources.base import Source
-from dataservice.dataset.sources.columnar import check_types, chosen_columns
+from dataservice.dataset.sources.columnar import (
+    check_types,
+    chosen_columns,
+    plan_file,
+    plan_files,
+)
 from dataservice.dataset.sources.files import (
     InputFile,
     check_paths,
     check_storage_options,
     check_unchanged,
     find_files,
+    first_readable,
     is_local,
     opened,
     unreadable,
@@ -70,17 +75,16 @@ class IpcSource(Source):
 
     def files(self) -> Iterator[InputFile]:
         """The files now, in order."""
-        return find_files(self.paths, _SUFFIXES, self.storage_options)
+        return find_files(self.paths, _SUFFIXES, self.storage_options, self.on_error)
 
     def splits(self) -> Iterator[Split]:
         for file in self.files():
-            yield from self._plan_file(file)
+            yield from plan_file(file, self.on_error, self._plan_file)
 
     def plan(self) -> list[Split]:
         files = list(self.files())
         _ = self._reference  # read once, not by every thread
-        with ThreadPoolExecutor(min(_PLAN_THREADS, len(files))) as pool:
-            return [split for part in pool.map(self._plan_file, files) for split in part]
+        return plan_files(files, self.on_error, self._plan_file, _PLAN_THREADS)
 
     def _plan_file(self, file: InputFile) -> list[Split]:
         base = Split(path=file.path, size_bytes=file.size_bytes, version=file.version)
@@ -100,6 +104,9 @@ class IpcSource(Source):
     ) -> Generator[pa.RecordBatch, None, None]:
         assert split.path is not None
         check_unchanged(split, self.storage_options)
+        if split.row_groups is None:
+            # A stream, or a file that could not be planned and now says why.
+            self._plan_file(InputFile(split.path, split.size_bytes, split.version))
         begin = split.start + first_row
         end = None if split.row_groups is None else split.stop
         row = 0
@@ -157,7 +164,10 @@ class IpcSource(Source):
     @functools.cached_property
     def _reference(self) -> tuple[str, pa.Schema]:
         """The file that all others must match, and its whole schema."""
-        path = next(self.files()).path
+        return first_readable(self.files(), self.on_error, self._read_reference)
+
+    def _read_reference(self, file: InputFile) -> tuple[str, pa.Schema]:
+        path = file.path
         with self._handle(path) as (handle, is_file), _named_errors(path):
             reader = pa.ipc.open_file(handle) if is_file else pa.ipc.open_stream(handle)
             if not len(reader.schema):

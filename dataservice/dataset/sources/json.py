@@ -17,7 +17,13 @@ import pyarrow.json as pajson
 
 from dataservice.dataset.columns import plain_schema
 from dataservice.dataset.node import register_node
-from dataservice.dataset.sources.files import check_paths, check_storage_options, opened
+from dataservice.dataset.sources.files import (
+    InputFile,
+    check_paths,
+    check_storage_options,
+    first_readable,
+    opened,
+)
 from dataservice.dataset.sources.whole_files import (
     WholeFilesSource,
     decompressed,
@@ -84,7 +90,10 @@ class JsonSource(WholeFilesSource):
     @functools.cached_property
     def _inferred(self) -> tuple[str, pa.Schema]:
         """The first file and the types found in its first block."""
-        path = next(self.files()).path
+        return first_readable(self.files(), self.on_error, self._infer)
+
+    def _infer(self, file: InputFile) -> tuple[str, pa.Schema]:
+        path = file.path
         with (
             self._named_errors(path, lambda: 0),
             self._reader(path, None, RunContext()) as reader,

@@ -13,7 +13,6 @@ import functools
 import operator
 import threading
 from collections.abc import Generator, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
@@ -24,13 +23,19 @@ from dataservice.dataset.columns import plain_batch, plain_schema, require_colum
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.node import register_node
 from dataservice.dataset.sources.base import Source
-from dataservice.dataset.sources.columnar import check_types, chosen_columns
+from dataservice.dataset.sources.columnar import (
+    check_types,
+    chosen_columns,
+    plan_file,
+    plan_files,
+)
 from dataservice.dataset.sources.files import (
     InputFile,
     check_paths,
     check_storage_options,
     check_unchanged,
     find_files,
+    first_readable,
     opened,
 )
 from dataservice.dataset.stream import CHUNK_ROWS, RunContext
@@ -72,17 +77,16 @@ class ParquetSource(Source):
 
     def files(self) -> Iterator[InputFile]:
         """The files now, in order."""
-        return find_files(self.paths, _SUFFIXES, self.storage_options)
+        return find_files(self.paths, _SUFFIXES, self.storage_options, self.on_error)
 
     def splits(self) -> Iterator[Split]:
         for file in self.files():
-            yield from self._plan_file(file)
+            yield from plan_file(file, self.on_error, self._plan_file)
 
     def plan(self) -> list[Split]:
         files = list(self.files())
         _ = self._read_schema  # read once, not by every thread
-        with ThreadPoolExecutor(min(_FOOTER_THREADS, len(files))) as pool:
-            return [split for part in pool.map(self._plan_file, files) for split in part]
+        return plan_files(files, self.on_error, self._plan_file, _FOOTER_THREADS)
 
     def _plan_file(self, file: InputFile) -> list[Split]:
         with self._opened(file.path) as parquet:
@@ -125,8 +129,11 @@ class ParquetSource(Source):
         self, split: Split, first_row: int, context: RunContext
     ) -> Generator[pa.RecordBatch, None, None]:
         assert split.path is not None
-        assert split.row_groups is not None
         check_unchanged(split, self.storage_options)
+        if split.row_groups is None:
+            # It could not be planned: whatever that was, it would be a guess what to read now.
+            self._plan_file(InputFile(split.path, split.size_bytes, split.version))
+            raise SourceError(f"{split.path!r} could not be read when it was planned")
         left = split.stop - split.start - first_row
         key = (split.path, split.size_bytes, split.version)
         footer = self._footers.get(key)
@@ -195,7 +202,9 @@ class ParquetSource(Source):
     @functools.cached_property
     def _reference(self) -> tuple[str, pa.Schema]:
         """The file that all others must match, and its whole schema."""
-        file = next(self.files())
+        return first_readable(self.files(), self.on_error, self._read_reference)
+
+    def _read_reference(self, file: InputFile) -> tuple[str, pa.Schema]:
         with self._opened(file.path) as parquet:
             return file.path, plain_schema(parquet.schema_arrow)
 

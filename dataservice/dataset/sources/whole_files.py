@@ -40,7 +40,7 @@ class WholeFilesSource(Source):
 
     def files(self) -> Iterator[InputFile]:
         """The files now, in order."""
-        return find_files(self.paths, self.suffixes, self.storage_options)
+        return find_files(self.paths, self.suffixes, self.storage_options, self.on_error)
 
     def splits(self) -> Iterator[Split]:
         for file in self.files():

@@ -1,0 +1,135 @@
+"""Where omissions are added up: one ledger for each pass, one page for each run of a part of it.
+
+Thread safe. Knows nothing of operators. Invariant: a run that is repeated replaces its page, so
+that a window that is replayed is counted once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import threading
+from collections import OrderedDict
+from typing import Final
+
+from dataservice.omissions import NOTHING, Omitted
+
+logger = logging.getLogger(__name__)
+
+_PAGES_KEPT: Final = 10_000
+_PLACES_LOGGED: Final = 20
+_NOTES_AT_ONCE: Final = 16
+
+
+class Ledger:
+    """What the runs of a pass left out."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pages: OrderedDict[str, Omitted] = OrderedDict()
+        self._older = NOTHING
+        self._total = NOTHING
+        self._logged: set[str] = set()
+        self._is_told = False
+
+    def page(self, key: str | None = None) -> Page:
+        """For a run that begins: what it leaves out replaces what was noted under `key`.
+
+        Without a key the run is one that is never repeated.
+        """
+        return Page(self, key)
+
+    def add(self, omitted: Omitted) -> None:
+        """Notes something that is left out for good."""
+        with self._lock:
+            self._older += omitted
+            self._total = NOTHING
+
+    def record(self, key: str, omitted: Omitted) -> None:
+        """Notes all that a run left out so far."""
+        with self._lock:
+            self._pages.pop(key, None)
+            self._pages[key] = omitted
+            self._total = NOTHING
+            # So many runs that lose something are not replayed any more.
+            if len(self._pages) > _PAGES_KEPT:
+                self._older += self._pages.popitem(last=False)[1]
+
+    def total(self) -> Omitted:
+        """The sum over all runs."""
+        with self._lock:
+            if not self._total and (self._pages or self._older):
+                self._total = sum(self._pages.values(), self._older)
+            return self._total
+
+    def announce_total(self) -> None:
+        """At the end of a pass: logs what is missing from it, once."""
+        total = self.total()
+        if total and not self._is_told:
+            self._is_told = True
+            logger.warning("the pass is complete but for %s; the first: %s", total, total.messages)
+
+    def announce(self, place: str, message: str) -> None:
+        """Logs the first omission at a place; the others are only counted."""
+        with self._lock:
+            if place in self._logged or len(self._logged) >= _PLACES_LOGGED:
+                return
+            self._logged.add(place)
+            is_last = len(self._logged) == _PLACES_LOGGED
+        rest = "; more places are only counted" if is_last else ""
+        logger.warning("left out, as on_error='skip' asks: %s%s", message, rest)
+
+
+class Page:
+    """What one run leaves out. Thread safe without a key."""
+
+    def __init__(self, ledger: Ledger, key: str | None) -> None:
+        self.ledger = ledger
+        self._key = key
+        self._omitted = NOTHING
+
+    def function_rows(self, rows: int, place: str, message: str) -> None:
+        """A function failed on so many rows at `place`."""
+        self._add(Omitted.of_function(rows, message), place, message)
+
+    def split(self, path: str | None, rows: int | None, message: str) -> None:
+        """A split is left out from some row on."""
+        self._add(Omitted.of_split(path, rows, message), path or message, message)
+
+    def _add(self, omitted: Omitted, place: str, message: str) -> None:
+        self.ledger.announce(place, message)
+        if self._key is None:
+            self.ledger.add(omitted)
+            return
+        self._omitted += omitted
+        self.ledger.record(self._key, self._omitted)
+
+
+class Outbox(Ledger):
+    """A ledger whose pages are to be sent elsewhere, and are forgotten when they were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers = itertools.count()
+
+    def add(self, omitted: Omitted) -> None:
+        # An entry of its own: the next one may be sent to somebody else.
+        self.record(f"+{next(self._numbers)}", omitted)
+
+    def take(self) -> bytes | None:
+        """Some pages as JSON, for `record_all`; None when there is nothing new."""
+        if not self._pages:
+            return None
+        with self._lock:
+            taken: list[tuple[str, object]] = []
+            while self._pages and len(taken) < _NOTES_AT_ONCE:
+                key, omitted = self._pages.popitem(last=False)
+                taken.append((key, omitted.to_json()))
+        return json.dumps(taken).encode()
+
+
+def record_all(ledger: Ledger, notes: bytes, prefix: str = "") -> None:
+    """Adds what an Outbox gave away."""
+    for key, omitted in json.loads(notes):
+        ledger.record(prefix + key, Omitted.from_json(omitted))

@@ -1,0 +1,136 @@
+"""Leaving out what fails: the plan that does, and functions narrowed down to the rows they fail on.
+
+A vectorised function is taken for a row-wise one: what it makes of a row must not depend on the
+rows beside it. Invariant: the rows that are left out follow from the rows and the functions alone,
+so a replay leaves out the same ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+
+from dataservice.dataset.columns import concat_batches
+from dataservice.dataset.function import call_user
+from dataservice.dataset.node import Node, rewrite, walk
+from dataservice.dataset.stream import RunContext, Transform
+from dataservice.errors import InvalidArgumentError, UserFunctionError
+from dataservice.job_options import ON_ERROR
+
+LEFT_OUT: Final = object()
+
+
+def tolerant(root: Node) -> Node:
+    """The plan with on_error="skip" wherever that means something.
+
+    What zip reads stays as it is: rows left out of one input would shift it against the others.
+    """
+    zips = [node for node in walk(root) if node.kind == "zip"]
+    zipped = {id(node) for zip_ in zips for child in zip_.inputs for node in walk(child)}
+
+    def tolerate(node: Node) -> Node:
+        if id(node) in zipped or getattr(node, "on_error", "skip") == "skip":
+            return node
+        return dataclasses.replace(node, on_error="skip")  # type: ignore[call-arg]
+
+    return rewrite(root, tolerate)
+
+
+def check_on_error(value: Any) -> None:
+    """InvalidArgumentError unless it is "raise" or "skip"."""
+    if value not in ON_ERROR:
+        raise InvalidArgumentError(f"on_error must be one of {ON_ERROR}, got {value!r}")
+
+
+def narrowed(transform: Transform, kind: str, context: RunContext) -> Transform:
+    """`transform` without the rows that its function fails on, which it halves batches to find.
+
+    One row that fails among n costs about 2 log2(n) calls more.
+    """
+
+    def apply(batch: pa.RecordBatch, location: Callable[[], str]) -> pa.RecordBatch:
+        try:
+            return transform(batch, location)
+        except UserFunctionError:
+            if not batch.num_rows:
+                raise
+        failures: list[tuple[int, UserFunctionError]] = []
+        parts = list(_survivors(transform, batch, 0, location, context, failures))
+        note_failures(context, kind, failures, location)
+        return concat_batches(parts) if parts else batch.slice(0, 0)
+
+    return apply
+
+
+def _survivors(
+    transform: Transform,
+    batch: pa.RecordBatch,
+    first_row: int,
+    location: Callable[[], str],
+    context: RunContext,
+    failures: list[tuple[int, UserFunctionError]],
+) -> Any:
+    """What the transform makes of the rows of `batch`, known to hold one that it fails on."""
+    context.check()
+    half = batch.num_rows // 2
+    for begin, end in ((0, half), (half, batch.num_rows)):
+        part = batch.slice(begin, end - begin)
+        if not part.num_rows:
+            continue
+        try:
+            result = transform(part, location)
+        except UserFunctionError as error:
+            if part.num_rows == 1:
+                failures.append((first_row + begin, error))
+            else:
+                yield from _survivors(
+                    transform, part, first_row + begin, location, context, failures
+                )
+            continue
+        if result.num_rows:
+            yield result
+
+
+class RowGuard:
+    """A function of one row that returns LEFT_OUT where the user's raises."""
+
+    def __init__(self, function: Callable[..., Any], kind: str) -> None:
+        self._function = function
+        self._kind = kind
+        self._row = 0
+        self.failures: list[tuple[int, UserFunctionError]] = []
+
+    def begin(self) -> None:
+        """A new batch of rows follows."""
+        self._row = 0
+        self.failures = []
+
+    def __call__(self, row: Any) -> Any:
+        number, self._row = self._row, self._row + 1
+        try:
+            return call_user(self._function, row, self._kind, lambda: "")
+        except UserFunctionError as error:
+            self.failures.append((number, error))
+            return LEFT_OUT
+
+
+def note_failures(
+    context: RunContext,
+    kind: str,
+    failures: list[tuple[int, UserFunctionError]],
+    location: Callable[[], str],
+) -> None:
+    """Counts rows (by their number in a batch) that a function failed on."""
+    if not failures or context.omitted is None:
+        return
+    row, error = failures[0]
+    cause = error.__cause__
+    what = f"{type(cause).__name__}: {cause}" if cause is not None else error.message
+    where = location()
+    message = f"the function given to {kind} raised {what}, at row {row} of" + (
+        f" {where}" if where else " a batch"
+    )
+    context.omitted.function_rows(len(failures), f"{kind} {type(cause).__name__}", message)

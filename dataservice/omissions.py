@@ -1,0 +1,84 @@
+"""What on_error="skip" left out: counts, and some words about them.
+
+Pure. The value is counted where rows are made, travels to the reader, and is shown to people.
+Invariant: sums keep every count; of files and messages they keep the first few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+MESSAGES_KEPT: Final = 5
+FILES_KEPT: Final = 100
+_MESSAGE_CHARS: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Omitted:
+    """Rows that a function failed on, and parts of sources that could not be read.
+
+    `splits` were left out from their first unreadable row on; `source_rows` counts the rows of
+    those whose number is known without reading. `files` are paths, each once.
+    """
+
+    function_rows: int = 0
+    source_rows: int = 0
+    splits: int = 0
+    files: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
+
+    @classmethod
+    def of_function(cls, rows: int, message: str) -> Omitted:
+        """Rows that a function failed on."""
+        return cls(function_rows=rows, messages=(message[:_MESSAGE_CHARS],))
+
+    @classmethod
+    def of_split(cls, path: str | None, rows: int | None, message: str) -> Omitted:
+        """A split that cannot be read from some row on; `rows` None when they are not known."""
+        return cls(
+            source_rows=rows or 0,
+            splits=1,
+            files=() if path is None else (path,),
+            messages=(message[:_MESSAGE_CHARS],),
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.function_rows or self.splits)
+
+    def __add__(self, other: Omitted) -> Omitted:
+        return Omitted(
+            function_rows=self.function_rows + other.function_rows,
+            source_rows=self.source_rows + other.source_rows,
+            splits=self.splits + other.splits,
+            files=tuple(dict.fromkeys((*self.files, *other.files)))[:FILES_KEPT],
+            messages=tuple(dict.fromkeys((*self.messages, *other.messages)))[:MESSAGES_KEPT],
+        )
+
+    def __str__(self) -> str:
+        parts = []
+        if self.function_rows:
+            parts.append(f"{self.function_rows:,} rows that a function failed on")
+        if self.splits:
+            known = f" with {self.source_rows:,} known rows" if self.source_rows else ""
+            parts.append(f"{self.splits:,} parts of sources{known} that could not be read")
+        return " and ".join(parts) or "nothing"
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-able form."""
+        return {**asdict(self), "files": list(self.files), "messages": list(self.messages)}
+
+    @classmethod
+    def from_json(cls, encoded: Mapping[str, Any]) -> Omitted:
+        """The value that `to_json` was given."""
+        return cls(
+            function_rows=int(encoded["function_rows"]),
+            source_rows=int(encoded["source_rows"]),
+            splits=int(encoded["splits"]),
+            files=tuple(map(str, encoded["files"])),
+            messages=tuple(map(str, encoded["messages"])),
+        )
+
+
+NOTHING: Final = Omitted()
