@@ -20,6 +20,7 @@ from dataservice.dataset.node import INFINITE_CARDINALITY, Node, walk
 from dataservice.dataset.plan import decode_plan, encode_plan, fingerprint, freeze_schemas
 from dataservice.dataset.splits import linearise
 from dataservice.dataset.static_sharding import check_policy
+from dataservice.dataset.tolerance import check_on_error, tolerant
 from dataservice.errors import InvalidArgumentError, SchemaError
 from dataservice.runtime.frames import decode_schema, encode_schema
 from dataservice.vocabulary import ShardingPolicy, parse_target
@@ -34,13 +35,15 @@ def register_dataset(
     compression: str | None = "AUTO",
     dataset_id: str | None = None,
     *,
+    on_error: str = "raise",
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> str:
     """Registers a dataset with the dispatcher at `service` and returns its id.
 
     Infers what schemas are not given, which reads the beginning of the sources. Waits up to
     `timeout_s` for the dispatcher: UnavailableError then. `compression`: "AUTO" (none), "LZ4",
-    "ZSTD", or None.
+    "ZSTD", or None. With on_error="skip" it is registered although some of its files cannot be
+    read, and is always read that way.
     """
     target = parse_target(service)
     if not isinstance(dataset, Dataset):
@@ -50,6 +53,9 @@ def register_dataset(
             "the dataset reads the data service already; distribute it once, before or after which "
             "operators run where they are written"
         )
+    check_on_error(on_error)
+    if on_error == "skip":
+        dataset = Dataset(tolerant(dataset.node))
     node = freeze_schemas(dataset.node)
     request = pb.RegisterDatasetRequest(
         plan=encode_plan(node),
@@ -117,6 +123,8 @@ def from_dataset_id(
             f"is not\n{schema}"
         )
     node = decode_plan(registered.plan)
+    if on_error == "skip":
+        node = tolerant(node)
     _check_divisible(node, arguments)
     name = None if job_name is None else f"dataset_id={dataset_id}/{job_name}"
     named = replace(arguments, job_name=name)
@@ -164,6 +172,8 @@ def distribute(
     check_compression(compression)
 
     def apply(dataset: Dataset) -> Dataset:
+        if on_error == "skip" and isinstance(dataset, Dataset):
+            dataset = Dataset(tolerant(dataset.node))
         _check_divisible(dataset.node, arguments)
         dataset_id = register_dataset(target, dataset, compression, timeout_s=timeout_s)
         return Dataset(_source(target, dataset_id, dataset.node, dataset.schema, arguments))

@@ -114,8 +114,6 @@ def _check_offered(options: JobOptions) -> None:
         raise UnimplementedError(
             "ordered=True is not implemented; read with one worker for a fixed order"
         )
-    if options.on_error == "skip":
-        raise UnimplementedError("on_error='skip' is not implemented")
 
 
 def _check_cache(arguments: ReadArguments) -> None:

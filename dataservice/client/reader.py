@@ -27,6 +27,7 @@ from dataservice.client.targets import Targets
 from dataservice.client.worker_stream import StreamEvents, WorkerStream
 from dataservice.config import DEFAULT_BUFFER_BYTES, DEFAULT_DISPATCHER_TIMEOUT_MS
 from dataservice.dataset.columns import concat_batches
+from dataservice.dataset.ledger import Ledger
 from dataservice.errors import CancelledError, DataServiceError, InternalError
 from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
 from dataservice.runtime.frames import decode_schema
@@ -83,9 +84,10 @@ class Delivery(NamedTuple):
 class ServiceReader:
     """A reader of one iteration. Thread safe; `close` frees it, also after an error."""
 
-    def __init__(self, spec: ReadSpec) -> None:
+    def __init__(self, spec: ReadSpec, omissions: Ledger | None = None) -> None:
+        """`omissions` learns what workers leave out."""
         self._spec = spec
-        self.statistics = ReadStatistics()
+        self.statistics = ReadStatistics(omissions)
         self._buffer: ElementBuffer[Delivery] = ElementBuffer(spec.max_elements, spec.buffer_bytes)
         self._lock = threading.Lock()
         self._wakeup = threading.Condition(self._lock)
@@ -223,6 +225,7 @@ class ServiceReader:
                 self._on_failure,
                 self._crash,
                 self.statistics.note_missed,
+                self._on_omitted,
             ),
             token=self._connection.token,
             tls=self._connection.tls,
@@ -244,6 +247,9 @@ class ServiceReader:
         if sum(length for _, length in accepted.slices) < sum(span.rows for span in header.spans):
             batch = concat_batches([batch.slice(*part) for part in accepted.slices])
         self._buffer.put(Delivery(batch, accepted.spans, size_bytes), size_bytes)
+
+    def _on_omitted(self, _stream: WorkerStream, notes: bytes) -> None:
+        self.statistics.omissions.record_all(notes)
 
     def _on_end(self, stream: WorkerStream) -> None:
         with self._lock:
@@ -326,7 +332,7 @@ class ServiceReader:
             self._closed = True
             self._thread.request_stop()
             streams = self._session.streams.all()
-            farewell = self._session.farewell()
+            farewell = self._session.farewell(self.statistics)
             self._wakeup.notify_all()
         for stream in streams:
             stream.drop()

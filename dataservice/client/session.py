@@ -159,6 +159,7 @@ class ReadSession:
             wait_share=statistics.take_wait_share(),
             trainer_id=self._trainer_id,
             elements_missed=statistics.missed,
+            omitted=pb.Omitted(**statistics.omissions.total().to_json()),
         )
         return Call(request, marks, releases, broken, idle)
 
@@ -181,12 +182,13 @@ class ReadSession:
         """JSON-able consumed marks of all unfinished windows."""
         return [list(mark) for mark in self._tracker.all_marks()]
 
-    def farewell(self) -> pb.ReleaseReaderRequest:
+    def farewell(self, statistics: ReadStatistics) -> pb.ReleaseReaderRequest:
         """The last call: whatever is not consumed may go to others."""
         return pb.ReleaseReaderRequest(
             reader_id=self.reader_id,
             iteration_id=self.iteration_id,
             consumed=[_to_wire(mark) for mark in self._tracker.all_marks()],
+            omitted=pb.Omitted(**statistics.omissions.total().to_json()),
         )
 
     def _nothing_can_come(self) -> bool:

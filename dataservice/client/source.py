@@ -111,7 +111,8 @@ class ServiceSource(Node):
             buffer_bytes=self.buffer_bytes,
             timeout_s=self.timeout_s,
         )
-        return ServiceStream(ServiceReader(spec), context)
+        ledger = None if context.omitted is None else context.omitted.ledger
+        return ServiceStream(ServiceReader(spec, ledger), context)
 
 
 class ServiceStream(BatchStream):

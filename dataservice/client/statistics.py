@@ -9,11 +9,13 @@ import threading
 import time
 from typing import Any
 
+from dataservice.dataset.ledger import Ledger
+
 
 class ReadStatistics:
     """Counters of one reader; `as_dict` is a snapshot."""
 
-    def __init__(self) -> None:
+    def __init__(self, omissions: Ledger | None = None) -> None:
         self._lock = threading.Lock()
         self._started_s = time.monotonic()
         self.rows = 0
@@ -23,6 +25,7 @@ class ReadStatistics:
         self._wait_s = 0.0
         self._told_wait_s = 0.0
         self._told_s = self._started_s
+        self.omissions = omissions or Ledger()
 
     def note_element(self, rows: int, size_bytes: int) -> None:
         with self._lock:
@@ -51,7 +54,7 @@ class ReadStatistics:
         """`rows`, `elements`, `bytes`, `seconds`, `wait_seconds`, `wait_share`, `rows_per_second`,
         and `elements_missed`, dropped from a cross-trainer cache before this reader came to them.
 
-        With several takers, `wait_seconds` is the sum of their waits.
+        `skipped` is what workers left out. With several takers, `wait_seconds` sums their waits.
         """
         elapsed_s = max(time.monotonic() - self._started_s, 1e-9)
         with self._lock:
@@ -64,4 +67,5 @@ class ReadStatistics:
                 "wait_share": min(1.0, self._wait_s / elapsed_s),
                 "rows_per_second": self.rows / elapsed_s,
                 "elements_missed": self.missed,
+                "skipped": self.omissions.total().to_json(),
             }

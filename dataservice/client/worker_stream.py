@@ -48,6 +48,7 @@ class StreamEvents(NamedTuple):
     on_failure: Callable[[DataServiceError], None]
     on_crash: Callable[[BaseException], None]
     on_missed: Callable[[int], None]
+    on_omitted: Callable[[WorkerStream, bytes], None]
 
 
 class WorkerStream:
@@ -137,6 +138,8 @@ class WorkerStream:
                         self._confirm_end(exchange, taken)
                     self._events.on_end(self)
                     return
+                if header.kind is FrameKind.OMITTED:
+                    self._events.on_omitted(self, header.notes)
                 if header.kind in (FrameKind.DATA, FrameKind.MISSED):
                     self._pass_on(header, message.body)
                     taken += 1

@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 _PAGES_KEPT: Final = 10_000
 _PLACES_LOGGED: Final = 20
 _NOTES_AT_ONCE: Final = 16
+_UNREPEATED: Final = "+"
 
 
 class Ledger:
@@ -55,6 +56,15 @@ class Ledger:
             # So many runs that lose something are not replayed any more.
             if len(self._pages) > _PAGES_KEPT:
                 self._older += self._pages.popitem(last=False)[1]
+
+    def record_all(self, notes: bytes) -> None:
+        """Notes what an Outbox gave away."""
+        for key, encoded in json.loads(notes):
+            omitted = Omitted.from_json(encoded)
+            if key.startswith(_UNREPEATED):
+                self.add(omitted)
+            else:
+                self.record(key, omitted)
 
     def total(self) -> Omitted:
         """The sum over all runs."""
@@ -115,7 +125,7 @@ class Outbox(Ledger):
 
     def add(self, omitted: Omitted) -> None:
         # An entry of its own: the next one may be sent to somebody else.
-        self.record(f"+{next(self._numbers)}", omitted)
+        self.record(f"{_UNREPEATED}{next(self._numbers)}", omitted)
 
     def take(self) -> bytes | None:
         """Some pages as JSON, for `record_all`; None when there is nothing new."""
@@ -127,9 +137,3 @@ class Outbox(Ledger):
                 key, omitted = self._pages.popitem(last=False)
                 taken.append((key, omitted.to_json()))
         return json.dumps(taken).encode()
-
-
-def record_all(ledger: Ledger, notes: bytes, prefix: str = "") -> None:
-    """Adds what an Outbox gave away."""
-    for key, omitted in json.loads(notes):
-        ledger.record(prefix + key, Omitted.from_json(omitted))

@@ -24,6 +24,7 @@ from dataservice.dispatcher.service import DispatcherService
 from dataservice.dispatcher.state import EXACTLY_ONCE, Worker
 from dataservice.dispatcher.status import ReaderReport, WorkerReport
 from dataservice.job_options import JobOptions
+from dataservice.omissions import Omitted
 from dataservice.runtime.identity import new_id
 from dataservice.sharding import Split
 from dataservice.vocabulary import DatasetId, IterationId, JobId, ReaderId, WorkerId
@@ -161,6 +162,7 @@ class DispatcherEndpoint:
                 wait_share=request.wait_share,
                 trainer_id=request.trainer_id,
                 elements_missed=request.elements_missed,
+                omitted=_omitted(request.omitted),
             ),
         )
         return pb.SyncReply(
@@ -172,7 +174,9 @@ class DispatcherEndpoint:
         )
 
     def release_reader(self, request: pb.ReleaseReaderRequest) -> pb.ReleaseReaderReply:
-        self._service.release_reader(ReaderId(request.reader_id), _marks(request.consumed))
+        self._service.release_reader(
+            ReaderId(request.reader_id), _marks(request.consumed), _omitted(request.omitted)
+        )
         return pb.ReleaseReaderReply()
 
     def get_status(self, _: pb.GetStatusRequest) -> pb.GetStatusReply:
@@ -200,6 +204,16 @@ def _options(message: pb.JobOptions) -> JobOptions:
         target_workers=message.target_workers or "AUTO",
         cross_trainer_cache=message.cross_trainer_cache,
         on_error=message.on_error or "raise",
+    )
+
+
+def _omitted(message: pb.Omitted) -> Omitted:
+    return Omitted(
+        function_rows=message.function_rows,
+        source_rows=message.source_rows,
+        splits=message.splits,
+        files=tuple(message.files),
+        messages=tuple(message.messages),
     )
 
 

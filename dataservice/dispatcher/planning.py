@@ -7,9 +7,14 @@ user's function stays bytes here.
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
 
 from dataservice.dispatcher.plans import WindowPlan
+from dataservice.job_options import JobOptions
 from dataservice.vocabulary import ShardingPolicy
+
+if TYPE_CHECKING:
+    from dataservice.dataset.node import Node
 
 
 def preload() -> None:
@@ -17,27 +22,25 @@ def preload() -> None:
     importlib.import_module("dataservice.dataset.splits")
 
 
-def list_files(plan: bytes, policy: ShardingPolicy, num_shards: int) -> str:
+def list_files(plan: bytes, policy: ShardingPolicy, num_shards: int, options: JobOptions) -> str:
     """What stands for the files that a static policy deals out; "" when it deals out none.
 
     InvalidArgumentError for fewer files than workers, SourceError for what cannot be listed.
     """
-    from dataservice.dataset.plan import decode_plan
     from dataservice.dataset.static_sharding import list_sources
 
-    return list_sources(decode_plan(plan), policy, num_shards)
+    return list_sources(_decoded(plan, options), policy, num_shards)
 
 
-def plan_windows(plan: bytes, repetition: int) -> WindowPlan:
+def plan_windows(plan: bytes, repetition: int, options: JobOptions) -> WindowPlan:
     """How a repetition of the plan is cut.
 
     Blocks while sources are listed. UnsplittableError when rows cannot be divided among workers,
     SourceError for files that cannot be read.
     """
-    from dataservice.dataset.plan import decode_plan
     from dataservice.dataset.splits import linearise, plan_splits, target_rows
 
-    linear = linearise(decode_plan(plan))
+    linear = linearise(_decoded(plan, options))
     splits = tuple(plan_splits(linear))
     return WindowPlan(
         splits=splits,
@@ -47,3 +50,12 @@ def plan_windows(plan: bytes, repetition: int) -> WindowPlan:
         reshuffles=linear.reshuffles,
         repetition=repetition,
     )
+
+
+def _decoded(plan: bytes, options: JobOptions) -> Node:
+    from dataservice.dataset.plan import decode_plan
+    from dataservice.dataset.tolerance import tolerant
+
+    node = decode_plan(plan)
+    # Files that cannot be planned are for workers to meet, to count and to report.
+    return tolerant(node) if options.on_error == "skip" else node

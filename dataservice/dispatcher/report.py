@@ -6,8 +6,10 @@ Pure. Invariant: every column is as wide as its widest value, and numbers are al
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+from dataservice.omissions import Omitted
 
 
 def status_text(encoded: str) -> str:
@@ -21,13 +23,14 @@ def status_text(encoded: str) -> str:
         )
     if jobs:
         parts.append(_jobs_table(jobs))
+    parts.extend(_omissions(jobs))
     return "\n\n".join(parts)
 
 
 def jobs_text(encoded: str) -> str:
     """One line per iteration of each job."""
     jobs = json.loads(encoded)
-    return _jobs_table(jobs) if jobs else "no jobs"
+    return "\n\n".join([_jobs_table(jobs), *_omissions(jobs)]) if jobs else "no jobs"
 
 
 def datasets_text(encoded: str) -> str:
@@ -70,6 +73,17 @@ def _jobs_table(jobs: Sequence[dict[str, Any]]) -> str:
         for iteration in job["iterations"]
     ]
     return _table(titles, rows)
+
+
+def _omissions(jobs: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """A paragraph for each epoch of which something was left out."""
+    for job in jobs:
+        for iteration in job["iterations"]:
+            omitted = Omitted.from_json(iteration["skipped"])
+            if omitted:
+                title = f"job {job['name'] or job['job_id']}, epoch {iteration['repetition']}"
+                lines = [f"{title} leaves out {omitted}:", *omitted.messages]
+                yield "\n  ".join(lines)
 
 
 def _progress(iteration: dict[str, Any]) -> str:

@@ -34,6 +34,8 @@ from dataservice.dispatcher.requests import (
 )
 from dataservice.dispatcher.state import Dataset, DispatcherState, Worker
 from dataservice.errors import UnavailableError
+from dataservice.job_options import JobOptions
+from dataservice.omissions import NOTHING, Omitted
 from dataservice.runtime.clock import Clock
 from dataservice.vocabulary import (
     DatasetId,
@@ -49,9 +51,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # Splits of a plan (bytes) for a repetition of it.
-Planner = Callable[[bytes, int], WindowPlan]
+Planner = Callable[[bytes, int, JobOptions], WindowPlan]
 # What stands for the files of a plan (bytes) that a policy deals out to so many workers.
-Lister = Callable[[bytes, ShardingPolicy, int], str]
+Lister = Callable[[bytes, ShardingPolicy, int, JobOptions], str]
 
 LONG_POLL_MAX_S: Final = 30.0
 # Replaying so many decisions takes about a second; rewriting the state should be rare beside it.
@@ -73,7 +75,7 @@ class DispatcherService:
         *,
         clock: Clock,
         planner: Planner,
-        lister: Lister = lambda _plan, _policy, _num_shards: "",
+        lister: Lister = lambda _plan, _policy, _num_shards, _options: "",
         worker_addresses: Sequence[str] = (),
         journal: Journal | None = None,
         worker_timeout_s: float = 10.0,
@@ -91,6 +93,7 @@ class DispatcherService:
         self._readers = Deadlines[ReaderId](client_timeout_s)
         self._worker_reports: dict[WorkerId, status.WorkerReport] = {}
         self._reader_reports: dict[ReaderId, status.ReaderReport] = {}
+        self._omitted: dict[IterationId, dict[ReaderId, Omitted]] = {}
         self._denied: dict[ReaderId, dict[WorkerId, int]] = {}
         self._job_gc_timeout_s = job_gc_timeout_s
         self._job_gc_check_interval_s = job_gc_check_interval_s
@@ -223,8 +226,9 @@ class DispatcherService:
 
     def _plan(self, dataset: Dataset, request: OpenIteration) -> WindowPlan | str:
         if request.policy.is_static:
-            return self._lister(dataset.plan, request.policy, len(self._state.worker_list))
-        return self._planner(dataset.plan, request.repetition)
+            count = len(self._state.worker_list)
+            return self._lister(dataset.plan, request.policy, count, request.options)
+        return self._planner(dataset.plan, request.repetition, request.options)
 
     def _join(
         self, request: OpenIteration, plan: WindowPlan | str | None
@@ -242,23 +246,31 @@ class DispatcherService:
             iteration = decide.find_reader(self._state, request.reader_id, request.iteration_id)
             self._readers.renew(request.reader_id, self._clock.now_s())
             self._reader_reports[request.reader_id] = report
+            self._note_omitted(request.iteration_id, request.reader_id, report.omitted)
             self._commit(delivery.sync(self._state, request))
             answer = delivery.answer_sync(self._state, request)
             return answer, shares.members(self._state, iteration)
 
-    def release_reader(self, reader_id: ReaderId, consumed: tuple[RowMark, ...]) -> None:
+    def release_reader(
+        self, reader_id: ReaderId, consumed: tuple[RowMark, ...], omitted: Omitted = NOTHING
+    ) -> None:
         with self._transaction():
+            iteration_id = self._state.iteration_of_reader.get(reader_id)
+            if iteration_id is not None:
+                self._note_omitted(iteration_id, reader_id, omitted)
             self._commit(decide.release_reader(self._state, reader_id, consumed))
 
     # Status
 
     def status(self) -> dict[str, Any]:
         with self._transaction():
-            return status.describe(self._state, self._worker_reports, self._reader_reports)
+            return status.describe(
+                self._state, self._worker_reports, self._reader_reports, self._omitted
+            )
 
     def jobs(self) -> list[dict[str, Any]]:
         with self._transaction():
-            return status.describe_jobs(self._state, self._reader_reports)
+            return status.describe_jobs(self._state, self._reader_reports, self._omitted)
 
     def datasets(self) -> list[dict[str, Any]]:
         with self._transaction():
@@ -290,6 +302,8 @@ class DispatcherService:
             for reader_id in self._readers.expired(now_s):
                 self._commit(decide.lose_reader(self._state, reader_id))
                 self._reader_reports.pop(reader_id, None)
+            for iteration_id in self._omitted.keys() - self._state.iterations.keys():
+                del self._omitted[iteration_id]
             if now_s - self._last_gc_s >= self._job_gc_check_interval_s:
                 self._last_gc_s = now_s
                 self._collect_unread(now_s)
@@ -316,6 +330,13 @@ class DispatcherService:
         logger.info("the journal has %d instead of %d frames", kept, before)
 
     # Inside the lock
+
+    def _note_omitted(
+        self, iteration_id: IterationId, reader_id: ReaderId, omitted: Omitted
+    ) -> None:
+        """Kept after the reader has gone: people ask when the epoch is over."""
+        if omitted:
+            self._omitted.setdefault(iteration_id, {})[reader_id] = omitted
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

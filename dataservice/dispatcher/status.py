@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dataservice.dispatcher.state import DispatcherState, Iteration, Job
-from dataservice.vocabulary import ReaderId, WorkerId
+from dataservice.omissions import NOTHING, Omitted
+from dataservice.vocabulary import IterationId, ReaderId, WorkerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +31,17 @@ class ReaderReport:
     wait_share: float = 0.0
     trainer_id: str = ""
     elements_missed: int = 0
+    omitted: Omitted = NOTHING
+
+
+OmittedByReader = Mapping[IterationId, Mapping[ReaderId, Omitted]]
 
 
 def describe(
     state: DispatcherState,
     workers: Mapping[WorkerId, WorkerReport],
     readers: Mapping[ReaderId, ReaderReport],
+    omitted: OmittedByReader,
 ) -> dict[str, Any]:
     """Workers, their list, jobs with iterations and readers, and the number of datasets."""
     return {
@@ -52,7 +58,7 @@ def describe(
             }
             for index, configured in enumerate(state.worker_list)
         ],
-        "jobs": [describe_job(state, job, readers) for job in state.jobs.values()],
+        "jobs": [describe_job(state, job, readers, omitted) for job in state.jobs.values()],
     }
 
 
@@ -72,7 +78,10 @@ def _worker(state: DispatcherState, worker_id: WorkerId, report: WorkerReport) -
 
 
 def describe_job(
-    state: DispatcherState, job: Job, readers: Mapping[ReaderId, ReaderReport]
+    state: DispatcherState,
+    job: Job,
+    readers: Mapping[ReaderId, ReaderReport],
+    omitted: OmittedByReader,
 ) -> dict[str, Any]:
     """One job with its iterations."""
     return {
@@ -84,9 +93,14 @@ def describe_job(
         "options": job.options.to_json(),
         "iterations": [
             _iteration(state.iterations[iteration_id], readers)
+            | {"skipped": _skipped(omitted.get(iteration_id, {}))}
             for _, iteration_id in sorted(job.iterations.items())
         ],
     }
+
+
+def _skipped(omitted: Mapping[ReaderId, Omitted]) -> dict[str, Any]:
+    return sum(omitted.values(), NOTHING).to_json()
 
 
 def _iteration(iteration: Iteration, readers: Mapping[ReaderId, ReaderReport]) -> dict[str, Any]:
@@ -124,10 +138,12 @@ def _iteration(iteration: Iteration, readers: Mapping[ReaderId, ReaderReport]) -
 
 
 def describe_jobs(
-    state: DispatcherState, readers: Mapping[ReaderId, ReaderReport]
+    state: DispatcherState,
+    readers: Mapping[ReaderId, ReaderReport],
+    omitted: OmittedByReader,
 ) -> list[dict[str, Any]]:
     """All jobs."""
-    return [describe_job(state, job, readers) for job in state.jobs.values()]
+    return [describe_job(state, job, readers, omitted) for job in state.jobs.values()]
 
 
 def describe_datasets(state: DispatcherState) -> list[dict[str, Any]]:

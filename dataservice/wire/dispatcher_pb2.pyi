@@ -264,8 +264,22 @@ class Mark(_message.Message):
     final: bool
     def __init__(self, window: _Optional[int] = ..., generation: _Optional[int] = ..., row: _Optional[int] = ..., final: bool = ...) -> None: ...
 
+class Omitted(_message.Message):
+    __slots__ = ("function_rows", "source_rows", "splits", "files", "messages")
+    FUNCTION_ROWS_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_ROWS_FIELD_NUMBER: _ClassVar[int]
+    SPLITS_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    function_rows: int
+    source_rows: int
+    splits: int
+    files: _containers.RepeatedScalarFieldContainer[str]
+    messages: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, function_rows: _Optional[int] = ..., source_rows: _Optional[int] = ..., splits: _Optional[int] = ..., files: _Optional[_Iterable[str]] = ..., messages: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class SyncRequest(_message.Message):
-    __slots__ = ("reader_id", "iteration_id", "consumed", "released", "broken_worker_ids", "idle", "rows_consumed", "wait_share", "trainer_id", "elements_missed")
+    __slots__ = ("reader_id", "iteration_id", "consumed", "released", "broken_worker_ids", "idle", "rows_consumed", "wait_share", "trainer_id", "elements_missed", "omitted")
     READER_ID_FIELD_NUMBER: _ClassVar[int]
     ITERATION_ID_FIELD_NUMBER: _ClassVar[int]
     CONSUMED_FIELD_NUMBER: _ClassVar[int]
@@ -276,6 +290,7 @@ class SyncRequest(_message.Message):
     WAIT_SHARE_FIELD_NUMBER: _ClassVar[int]
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_MISSED_FIELD_NUMBER: _ClassVar[int]
+    OMITTED_FIELD_NUMBER: _ClassVar[int]
     reader_id: str
     iteration_id: str
     consumed: _containers.RepeatedCompositeFieldContainer[Mark]
@@ -286,7 +301,8 @@ class SyncRequest(_message.Message):
     wait_share: float
     trainer_id: str
     elements_missed: int
-    def __init__(self, reader_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., consumed: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., broken_worker_ids: _Optional[_Iterable[str]] = ..., idle: bool = ..., rows_consumed: _Optional[int] = ..., wait_share: _Optional[float] = ..., trainer_id: _Optional[str] = ..., elements_missed: _Optional[int] = ...) -> None: ...
+    omitted: Omitted
+    def __init__(self, reader_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., consumed: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., broken_worker_ids: _Optional[_Iterable[str]] = ..., idle: bool = ..., rows_consumed: _Optional[int] = ..., wait_share: _Optional[float] = ..., trainer_id: _Optional[str] = ..., elements_missed: _Optional[int] = ..., omitted: _Optional[_Union[Omitted, _Mapping]] = ...) -> None: ...
 
 class SyncReply(_message.Message):
     __slots__ = ("workers", "fences", "ended", "iteration_finished", "missing_workers")
@@ -303,14 +319,16 @@ class SyncReply(_message.Message):
     def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., fences: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., ended: bool = ..., iteration_finished: bool = ..., missing_workers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReleaseReaderRequest(_message.Message):
-    __slots__ = ("reader_id", "iteration_id", "consumed")
+    __slots__ = ("reader_id", "iteration_id", "consumed", "omitted")
     READER_ID_FIELD_NUMBER: _ClassVar[int]
     ITERATION_ID_FIELD_NUMBER: _ClassVar[int]
     CONSUMED_FIELD_NUMBER: _ClassVar[int]
+    OMITTED_FIELD_NUMBER: _ClassVar[int]
     reader_id: str
     iteration_id: str
     consumed: _containers.RepeatedCompositeFieldContainer[Mark]
-    def __init__(self, reader_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., consumed: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ...) -> None: ...
+    omitted: Omitted
+    def __init__(self, reader_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., consumed: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., omitted: _Optional[_Union[Omitted, _Mapping]] = ...) -> None: ...
 
 class ReleaseReaderReply(_message.Message):
     __slots__ = ()

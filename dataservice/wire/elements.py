@@ -9,6 +9,7 @@ that does not parse is damage, never a default.
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
@@ -26,7 +27,8 @@ _MAX_ROWS = (1 << 32) - 1
 
 
 class FrameKind(IntEnum):
-    """What a frame means: rows, a sign of life, the end, elements that the reader will not get.
+    """What a frame means: rows, a sign of life, the end, elements that the reader will not get,
+    notes of what was left out of the rows.
 
     CREDIT comes from a reader: frames that it can take.
     """
@@ -36,6 +38,7 @@ class FrameKind(IntEnum):
     END = 3
     CREDIT = 4
     MISSED = 5
+    OMITTED = 6
 
 
 class RowSpan(NamedTuple):
@@ -62,7 +65,8 @@ class Header(NamedTuple):
     worker may send besides; in a MISSED that of the elements which were dropped.
 
     `divisible` says that the body's rows are the spans' rows one by one, so that a part of them
-    may be kept; a batch that operators were applied to as a whole is not.
+    may be kept; a batch that operators were applied to as a whole is not. `notes` are those of an
+    OMITTED.
     """
 
     kind: FrameKind
@@ -70,6 +74,7 @@ class Header(NamedTuple):
     checksum: int = 0
     spans: tuple[RowSpan, ...] = ()
     divisible: bool = False
+    notes: bytes = b""
 
 
 KEEPALIVE = _HEAD.pack(_VERSION, FrameKind.KEEPALIVE, 0, 0, 0, 0)
@@ -93,10 +98,24 @@ def pack_missed(elements: int) -> bytes:
     return _HEAD.pack(_VERSION, FrameKind.MISSED, 0, 0, min(elements, _MAX_ROWS), 0)
 
 
+def pack_omitted(notes: bytes) -> bytes:
+    """Header that tells a reader what is missing from the frames that follow."""
+    return _HEAD.pack(_VERSION, FrameKind.OMITTED, 0, 0, 0, zlib.crc32(notes)) + notes
+
+
+def _unpack_omitted(header: bytes, crc: int) -> Header:
+    notes = bytes(header[_HEAD.size :])
+    if zlib.crc32(notes) != crc:
+        raise ValueError(f"notes of {len(notes)} bytes do not match their checksum")
+    return Header(FrameKind.OMITTED, notes=notes)
+
+
 def unpack(header: bytes) -> Header:
     """Parses a header; DataLossError where it is not one."""
     try:
         version, kind, flags, count, rows, checksum = _HEAD.unpack_from(header)
+        if kind == FrameKind.OMITTED and version == _VERSION:
+            return _unpack_omitted(header, checksum)
         if version != _VERSION or len(header) != _HEAD.size + count * _SPAN.size:
             raise ValueError(f"version {version}, {len(header)} bytes, {count} spans")
         spans = tuple(

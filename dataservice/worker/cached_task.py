@@ -12,6 +12,7 @@ import threading
 import time
 from typing import Final
 
+from dataservice.dataset.ledger import Outbox
 from dataservice.dataset.static_sharding import Share
 from dataservice.errors import (
     CancelledError,
@@ -36,6 +37,7 @@ class CachedFrames:
 
     def __init__(self, max_bytes: int, compression: Compression | None) -> None:
         self.rows = 0
+        self.omissions = Outbox()
         self._compression = compression
         self._window: SlidingWindow[Frame] = SlidingWindow(max_bytes)
         self._failure: Exception | None = None
@@ -117,6 +119,10 @@ class TrainerFrames:
         """As `CachedFrames.get`."""
         return self._frames.get(self._trainer, timeout_s)
 
+    def take_notes(self) -> bytes | None:
+        """What is missing from the elements; the first trainer that comes by gets it."""
+        return self._frames.omissions.take()
+
 
 class CachedTask:
     """Runs an endless plan, or a static share of it, into a window that trainers read from."""
@@ -159,7 +165,8 @@ class CachedTask:
         row = 0
         try:
             # The only repetition that such a job has.
-            for batch in self._pipeline.run_whole(0, self.is_closed, self._share):
+            omitted = self.frames.omissions.page()
+            for batch in self._pipeline.run_whole(0, self.is_closed, self._share, omitted):
                 if not batch.num_rows:
                     continue
                 span = RowSpan(NO_WINDOW, 0, row, row + batch.num_rows)

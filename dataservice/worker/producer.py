@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from dataservice.dataset.ledger import Outbox
 from dataservice.dataset.static_sharding import Share
 from dataservice.errors import (
     CancelledError,
@@ -66,6 +67,7 @@ class FrameBuffer:
 
     def __init__(self, max_bytes: int, compression: Compression | None) -> None:
         self.rows = 0
+        self.omissions = Outbox()
         self._queue: BoundedQueue[Frame] = BoundedQueue(_MAX_FRAMES, max_bytes)
         self._compression = compression
         self._failure: Exception | None = None
@@ -103,6 +105,13 @@ class FrameBuffer:
             if self._failure is not None:
                 raise self._failure from None
             raise
+
+    def take_notes(self) -> bytes | None:
+        """What is missing from the rows of frames to come, as notes; None when there is no more.
+
+        A window is noted before its last frame is stored.
+        """
+        return self.omissions.take()
 
     def put_back(self, frames: Iterable[Frame]) -> None:
         """Frames that were taken and did not arrive, in order; they come out next."""
@@ -231,7 +240,8 @@ class WindowProducer:
     def _run_window(self, ticket: _Ticket) -> None:
         failure: Exception | None = None
         try:
-            for batch, first_row in self._pipeline.run_window(ticket.lease, self.is_closed):
+            rows = self._pipeline.run_window(ticket.lease, self.is_closed, self.frames.omissions)
+            for batch, first_row in rows:
                 self._hold(ticket, batch, first_row)
         except BaseException as error:
             failure = reportable(error)
@@ -262,7 +272,7 @@ class WindowProducer:
     def _assemble(self, _stop: threading.Event) -> None:
         failure: Exception | None = None
         try:
-            finish = self._pipeline.open_tail(self.is_closed)
+            finish = self._pipeline.open_tail(self.is_closed, self.frames.omissions)
             divisible = self._pipeline.is_divisible
             for element in self._elements():
                 self.frames.put(finish(element), divisible=divisible)
@@ -397,7 +407,9 @@ class TaskProducer:
         failure: Exception | None = None
         try:
             row = 0
-            for batch in self._pipeline.run_whole(self._epoch, self.is_closed, self._share):
+            omitted = self.frames.omissions.page()
+            elements = self._pipeline.run_whole(self._epoch, self.is_closed, self._share, omitted)
+            for batch in elements:
                 span = RowSpan(NO_WINDOW, 0, row, row + batch.num_rows)
                 row = span.end_row
                 self.frames.put(Element(batch, (span,)), divisible=False)

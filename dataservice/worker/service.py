@@ -25,9 +25,10 @@ from dataservice.errors import (
     UnavailableError,
     UserFunctionError,
 )
+from dataservice.job_options import JobOptions
 from dataservice.runtime.exchange import Message
 from dataservice.vocabulary import ShardingPolicy
-from dataservice.wire.elements import END, KEEPALIVE, FrameKind, unpack
+from dataservice.wire.elements import END, KEEPALIVE, FrameKind, pack_omitted, unpack
 from dataservice.worker.cached_task import CachedTask
 from dataservice.worker.control import DispatcherLink, StreamLeases
 from dataservice.worker.leases import LeaseFeed
@@ -56,6 +57,8 @@ class FrameSource(Protocol):
 
     def get(self, timeout_s: float) -> Frame | None: ...
 
+    def take_notes(self) -> bytes | None: ...
+
 
 class WorkerService:
     """Serves streams of elements. Thread safe; `worker_id` changes when the worker rejoins."""
@@ -67,7 +70,7 @@ class WorkerService:
         self._config = config
         self._link = link
         self._lock = threading.Lock()
-        self._pipelines: OrderedDict[str, Pipeline] = OrderedDict()
+        self._pipelines: OrderedDict[tuple[str, str], Pipeline] = OrderedDict()
         self._windows: dict[tuple[str, str], WindowProducer] = {}
         self._tasks: dict[str, TaskProducer | CachedTask] = {}
         self._rows_of_ended = 0
@@ -163,7 +166,7 @@ class WorkerService:
             self._drop_windows(key, producer)
 
     def _new_windows(self, key: tuple[str, str], command: dict[str, Any]) -> WindowProducer:
-        pipeline = self._pipeline(command["dataset"])
+        pipeline = self._pipeline(command)
         threads = self._config.pipeline_threads
         name = f"producer {'/'.join(key)}"
         with self._lock:
@@ -210,7 +213,7 @@ class WorkerService:
             producer.end_stream(unconfirmed, came_to_end=came_to_end)
 
     def _shared_task(self, command: dict[str, Any]) -> TaskProducer:
-        pipeline = self._pipeline(command["dataset"])
+        pipeline = self._pipeline(command)
         iteration = command["iteration"]
         with self._lock:
             worker_id = self._check_identity(command)
@@ -234,7 +237,7 @@ class WorkerService:
         _pump(frames, channel, int(command["credit"]))
 
     def _cached_task(self, command: dict[str, Any]) -> CachedTask:
-        pipeline = self._pipeline(command["dataset"])
+        pipeline = self._pipeline(command)
         iteration = command["iteration"]
         with self._lock:
             self._check_identity(command)
@@ -279,18 +282,24 @@ class WorkerService:
             )
         return self.worker_id
 
-    def _pipeline(self, dataset_id: str) -> Pipeline:
+    def _pipeline(self, command: dict[str, Any]) -> Pipeline:
+        dataset_id = command["dataset"]
+        options = JobOptions.from_json(command.get("options", {}))
+        key = (dataset_id, options.on_error)
         with self._lock:
-            known = self._pipelines.get(dataset_id)
+            known = self._pipelines.get(key)
             if known is not None:
-                self._pipelines.move_to_end(dataset_id)
+                self._pipelines.move_to_end(key)
                 return known
         reply = self._link.get_dataset(dataset_id)
         pipeline = Pipeline(
-            reply.plan, reply.compression, allow_functions=self._config.allow_functions
+            reply.plan,
+            reply.compression,
+            allow_functions=self._config.allow_functions,
+            on_error=options.on_error,
         )
         with self._lock:
-            self._pipelines[dataset_id] = pipeline
+            self._pipelines[key] = pipeline
             while len(self._pipelines) > MAX_PIPELINES:
                 self._pipelines.popitem(last=False)
         return pipeline
@@ -314,8 +323,10 @@ def _pump(
         try:
             frame = frames.get(KEEPALIVE_S)
         except CancelledError:
+            _send_notes(frames, channel)
             channel.send(END)
             return
+        _send_notes(frames, channel)
         if frame is not None:
             if unconfirmed is not None:
                 unconfirmed.append(frame)
@@ -325,6 +336,11 @@ def _pump(
             raise CancelledError("the reader has gone")
         else:
             channel.send(KEEPALIVE)
+
+
+def _send_notes(frames: FrameSource, channel: Channel) -> None:
+    while (notes := frames.take_notes()) is not None:
+        channel.send(pack_omitted(notes))
 
 
 def _more_credit(channel: Channel) -> int:

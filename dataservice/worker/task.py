@@ -12,12 +12,14 @@ from functools import cached_property
 
 import pyarrow as pa
 
+from dataservice.dataset.ledger import Ledger, Page
 from dataservice.dataset.node import Node
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import decode_plan
 from dataservice.dataset.splits import Linear, linearise, open_window, transform_batch
 from dataservice.dataset.static_sharding import Share, share_of
 from dataservice.dataset.stream import RunContext
+from dataservice.dataset.tolerance import tolerant
 from dataservice.runtime.frames import Compression
 from dataservice.worker.leases import Lease
 from dataservice.worker.rebatch import Element, Rebatcher
@@ -34,12 +36,15 @@ class Pipeline:
     """A plan that can be run many times, by several threads at once.
 
     `compression` is the dataset's, as registered; "AUTO" sends plain bytes, which loopback and
-    data centre networks carry faster than cores compress.
+    data centre networks carry faster than cores compress. `on_error` is the job's.
     """
 
-    def __init__(self, plan: bytes, compression: str, *, allow_functions: bool) -> None:
+    def __init__(
+        self, plan: bytes, compression: str, *, allow_functions: bool, on_error: str = "raise"
+    ) -> None:
         self.compression = _CODECS.get(compression)
-        self._node = decode_plan(plan)
+        node = decode_plan(plan)
+        self._node = tolerant(node) if on_error == "skip" else node
         self._allow_functions = allow_functions
         self._shares: dict[Share, Node] = {}
 
@@ -57,10 +62,14 @@ class Pipeline:
         return Rebatcher(self._linear.batch_size, drop_remainder=self._linear.drop_remainder)
 
     def run_window(
-        self, lease: Lease, cancelled: Cancelled
+        self, lease: Lease, cancelled: Cancelled, omissions: Ledger | None = None
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Record batches of a window and the row that each begins with, from the lease's start."""
-        context = self._context(lease.epoch, cancelled)
+        """Record batches of a window and the row that each begins with, from the lease's start.
+
+        `omissions` learns what all of the window lacks, wherever the lease starts.
+        """
+        page = None if omissions is None else omissions.page(str(lease.window))
+        context = self._context(lease.epoch, cancelled, page)
         row = 0
         with open_window(
             self._linear,
@@ -76,11 +85,14 @@ class Pipeline:
                 skipped = max(0, lease.start_row - first)
                 yield (batch.slice(skipped) if skipped else batch), first + skipped
 
-    def open_tail(self, cancelled: Cancelled) -> Callable[[Element], Element]:
+    def open_tail(
+        self, cancelled: Cancelled, omissions: Ledger | None = None
+    ) -> Callable[[Element], Element]:
         """What the plan does to whole elements; functions are loaded now. Not thread safe."""
         if self.is_divisible:
             return lambda element: element
-        transform = transform_batch(self._linear, self._context(0, cancelled))
+        page = None if omissions is None else omissions.page()
+        transform = transform_batch(self._linear, self._context(0, cancelled, page))
 
         def finish(element: Element) -> Element:
             if element.batch is None:
@@ -91,11 +103,15 @@ class Pipeline:
         return finish
 
     def run_whole(
-        self, epoch: int, cancelled: Cancelled, share: Share | None = None
+        self,
+        epoch: int,
+        cancelled: Cancelled,
+        share: Share | None = None,
+        omitted: Page | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Elements of the whole plan, or of a static share of it; rows come in chunks."""
         node = optimise(self._node) if share is None else self._share_of(share)
-        with node.open(self._context(epoch, cancelled)) as stream:
+        with node.open(self._context(epoch, cancelled, omitted)) as stream:
             yield from stream
 
     def _share_of(self, share: Share) -> Node:
@@ -106,9 +122,13 @@ class Pipeline:
             self._shares = {**dict(list(self._shares.items())[1 - _MAX_SHARES :]), share: node}
         return node
 
-    def _context(self, epoch: int, cancelled: Cancelled) -> RunContext:
+    def _context(self, epoch: int, cancelled: Cancelled, omitted: Page | None = None) -> RunContext:
         return RunContext(
-            epoch=epoch, cancelled=cancelled, allow_functions=self._allow_functions, threads=1
+            epoch=epoch,
+            cancelled=cancelled,
+            allow_functions=self._allow_functions,
+            threads=1,
+            omitted=omitted,
         )
 
 

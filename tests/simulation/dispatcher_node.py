@@ -81,7 +81,7 @@ class DispatcherNode(Node):
         self._parked: list[tuple[Call, int, pb.LeaseWindowsRequest, float]] = []
         self.service = DispatcherService(
             clock=self,
-            planner=lambda _plan, _repetition: self._plan,
+            planner=lambda _plan, _repetition, _options: self._plan,
             journal=self,
             worker_timeout_s=WORKER_TIMEOUT_S,
             client_timeout_s=CLIENT_TIMEOUT_S,

@@ -140,6 +140,7 @@ class Frames:
 
     def __init__(self, _max_bytes: int, _compression: str | None) -> None:
         self.rows = 0
+        self.omissions = None
         self.size_bytes = 0
         self.queue: deque[tuple[bytes, bytes | None]] = deque()
         self.is_over = False

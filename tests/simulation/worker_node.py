@@ -46,7 +46,7 @@ class Pipeline:
     def rebatcher(self) -> Rebatcher:
         return Rebatcher(self._batch_rows)
 
-    def run_window(self, lease: Lease, _cancelled: object) -> Iterator[tuple[Rows, int]]:
+    def run_window(self, lease: Lease, *_: object) -> Iterator[tuple[Rows, int]]:
         ids = rows_of(lease.epoch, lease.splits)[lease.start_row :]
         half = (len(ids) + 1) // 2
         for first, part in ((0, ids[:half]), (half, ids[half:])):
@@ -77,7 +77,7 @@ class WorkerNode(Node):
         self.streams = []
         link = DispatcherLink(self._config, token="", tls=None)
         self.service = WorkerService(self._config, link, self.address)
-        self.service._pipelines[self.world.dispatcher.dataset_id] = self._pipeline
+        self.service._pipelines[(self.world.dispatcher.dataset_id, "raise")] = self._pipeline
         self._membership = Membership(
             link, self.service, interval_s=HEARTBEAT_S, on_lost=lambda _: None
         )

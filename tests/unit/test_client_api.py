@@ -60,7 +60,6 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> N
             "cross_trainer_cache is not implemented for ShardingPolicy.DYNAMIC",
         ),
         ({"ordered": True}, "ordered=True"),
-        ({"on_error": "skip"}, "on_error"),
     ],
 )
 def test_what_is_not_offered_says_so(arguments: dict[str, Any], message: str) -> None:

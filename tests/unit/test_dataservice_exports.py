@@ -66,7 +66,7 @@ def test_importing_the_package_imports_nothing_else() -> None:
             "num_consumers max_outstanding_requests data_transfer_protocol cross_trainer_cache "
             "target_workers delivery ordered on_error timeout_s",
         ),
-        ("register_dataset", "service dataset compression dataset_id timeout_s"),
+        ("register_dataset", "service dataset compression dataset_id on_error timeout_s"),
     ],
 )
 def test_arguments_are_named_as_in_tf_data(function: str, names: str) -> None:

@@ -30,6 +30,7 @@ from dataservice.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
+from dataservice.job_options import JobOptions
 from dataservice.runtime.clock import ManualClock
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
@@ -77,7 +78,7 @@ class ListJournal:
         pass
 
 
-def plan_windows(plan: bytes, repetition: int) -> WindowPlan:
+def plan_windows(plan: bytes, repetition: int, _options: JobOptions) -> WindowPlan:
     """As many windows of one row as the plan has bytes."""
     splits = tuple(Split(start=i, stop=i + 1, rows=1) for i in range(len(plan)))
     return WindowPlan(splits=splits, target_rows=1, repetition=repetition)
@@ -396,10 +397,10 @@ def test_trainers_that_open_a_job_together_plan_once() -> None:
     planned = []
     may_plan = threading.Event()
 
-    def slow_planner(plan: bytes, repetition: int) -> WindowPlan:
+    def slow_planner(plan: bytes, repetition: int, options: JobOptions) -> WindowPlan:
         planned.append(repetition)
         assert may_plan.wait(WAIT_S)
-        return plan_windows(plan, repetition)
+        return plan_windows(plan, repetition, options)
 
     service = DispatcherService(clock=ManualClock(), planner=slow_planner)
     register(service)
@@ -413,7 +414,7 @@ def test_trainers_that_open_a_job_together_plan_once() -> None:
 
 
 def test_a_plan_that_cannot_be_made_is_the_readers_error() -> None:
-    def failing(plan: bytes, repetition: int) -> WindowPlan:
+    def failing(plan: bytes, repetition: int, _options: JobOptions) -> WindowPlan:
         raise FailedPreconditionError(f"no windows for {plan!r} {repetition}")
 
     service = DispatcherService(clock=ManualClock(), planner=failing)

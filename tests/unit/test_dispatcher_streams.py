@@ -18,6 +18,7 @@ from dataservice.dispatcher.requests import (
 )
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.dispatcher.status import ReaderReport
+from dataservice.job_options import JobOptions
 from dataservice.runtime.clock import ManualClock
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
@@ -25,7 +26,7 @@ from dataservice.vocabulary import ShardingPolicy
 BEGIN = (RowMark(ALL_WINDOWS, 0, 0, False),)
 
 
-def plan_windows(plan: bytes, repetition: int) -> WindowPlan:
+def plan_windows(plan: bytes, repetition: int, _options: JobOptions) -> WindowPlan:
     splits = tuple(Split(start=i, stop=i + 1, rows=1) for i in range(len(plan)))
     return WindowPlan(splits=splits, target_rows=1, repetition=repetition)
 

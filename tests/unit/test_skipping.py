@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataservice import Dataset
-from dataservice.dataset.ledger import Ledger, Outbox, record_all
+from dataservice.dataset.ledger import Ledger, Outbox
 from dataservice.dataset.splits import UnsplittableError, linearise
 from dataservice.dataset.tolerance import tolerant
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError, UserFunctionError
@@ -98,7 +98,7 @@ def test_filter_flat_map_and_with_column_leave_out_rows_too() -> None:
 
 
 def test_without_skip_the_error_is_raised_and_nothing_is_counted() -> None:
-    dataset = Dataset.range(5).filter(lambda columns: 1 // 0, on_error="raise")
+    dataset = Dataset.range(5).filter(lambda _columns: 1 // 0, on_error="raise")
     with pytest.raises(UserFunctionError, match="ZeroDivisionError"):
         read(dataset)
     with pytest.raises(InvalidArgumentError, match="'ignore'"):
@@ -106,7 +106,7 @@ def test_without_skip_the_error_is_raised_and_nothing_is_counted() -> None:
 
 
 def test_a_function_that_fails_on_every_row_is_an_error_where_the_schema_is_sought() -> None:
-    dataset = Dataset.range(5).map(lambda columns: 1 // 0, on_error="skip")
+    dataset = Dataset.range(5).map(lambda _columns: 1 // 0, on_error="skip")
     with pytest.raises(UserFunctionError, match="ZeroDivisionError"):
         _ = dataset.schema
 
@@ -185,7 +185,7 @@ def test_when_nothing_can_be_read_at_all_that_is_an_error(tmp_path: pathlib.Path
 
 
 def test_a_tolerant_plan_keeps_zipped_inputs_aligned() -> None:
-    def fail(columns: dict[str, Any]) -> dict[str, Any]:
+    def fail(_columns: dict[str, Any]) -> dict[str, Any]:
         raise ValueError
 
     left = Dataset.range(5).map(fail, schema=pa.schema([("id", pa.int64())]))
@@ -218,9 +218,9 @@ def test_an_outbox_hands_over_all_that_it_was_told(notes: list[tuple[str, int]])
         outbox.record(key, Omitted.of_function(rows, key))
         outbox.add(Omitted.of_function(1, "more"))
         if rows == 1:
-            record_all(ledger, outbox.take() or b"[]", "worker ")
+            ledger.record_all(outbox.take() or b"[]")
     while (taken := outbox.take()) is not None:
-        record_all(ledger, taken, "worker ")
+        ledger.record_all(taken)
     assert ledger.total().function_rows == len(notes) + sum(dict(notes).values())
 
 

@@ -1,0 +1,129 @@
+"""on_error="skip" through a real service: what is left out is exact, counted, and reported."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dataservice as ds
+from dataservice.__main__ import main
+from dataservice.errors import SourceError, UserFunctionError
+from dataservice.vocabulary import parse_target
+from tests.integration.service_cluster import ProcessCluster, process_cluster, write_numbers
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+def fail_on_sevens(columns: dict[str, Any]) -> dict[str, Any]:
+    ids = columns["id"]
+    bad = ids[ids % 1_000 == 7]
+    if len(bad):
+        raise ValueError(f"unlucky {bad[0]}")
+    return {"id": ids}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
+    with process_cluster(tmp_path_factory.mktemp("logs"), workers=2) as started:
+        yield started
+
+
+def read(dataset: ds.Dataset) -> tuple[list[int], dict[str, Any]]:
+    with iter(dataset) as iterator:
+        ids = [value for batch in iterator for value in batch["id"].to_pylist()]
+        return ids, iterator.stats()["skipped"]
+
+
+def status_text(cluster: ProcessCluster) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        assert main(["status", parse_target(cluster.target)]) == 0
+    return output.getvalue()
+
+
+@pytest.mark.parametrize("policy", [ds.ShardingPolicy.DYNAMIC, ds.ShardingPolicy.OFF])
+@pytest.mark.parametrize("batch", [None, 64])
+def test_rows_that_a_function_fails_on(
+    cluster: ProcessCluster,
+    policy: ds.ShardingPolicy,
+    batch: int | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    dataset = ds.Dataset.range(20_000)
+    dataset = dataset if batch is None else dataset.batch(batch)
+    mapped = dataset.map(fail_on_sevens, schema=SCHEMA)
+    name = f"functions-{policy.name}-{batch}"
+    ids, skipped = read(mapped.distribute(policy, cluster.target, on_error="skip", job_name=name))
+    times = 1 if policy is ds.ShardingPolicy.DYNAMIC else 2
+    assert sorted(ids) == sorted([i for i in range(20_000) if i % 1_000 != 7] * times)
+    assert skipped["function_rows"] == 20 * times
+    assert "unlucky" in skipped["messages"][0]
+    assert f"complete but for {20 * times} rows that a function failed on" in caplog.text
+    assert f"job {name}, epoch 0 leaves out {20 * times} rows" in status_text(cluster)
+
+
+def test_without_skip_the_function_is_an_error(cluster: ProcessCluster) -> None:
+    mapped = ds.Dataset.range(20_000).map(fail_on_sevens, schema=SCHEMA)
+    with pytest.raises(UserFunctionError, match="unlucky"):
+        read(mapped.distribute(ds.ShardingPolicy.DYNAMIC, cluster.target))
+
+
+def damage(folder: pathlib.Path) -> None:
+    (folder / "part-001.parquet").unlink()
+    whole = (folder / "part-002.parquet").read_bytes()
+    (folder / "part-002.parquet").write_bytes(whole[: len(whole) // 2])
+    pq.write_table(pa.table({"other": [1, 2]}), folder / "part-003.parquet")
+
+
+@pytest.mark.parametrize("policy", [ds.ShardingPolicy.DYNAMIC, ds.ShardingPolicy.OFF])
+@pytest.mark.parametrize("planned_before", [False, True])
+def test_files_that_cannot_be_read(
+    cluster: ProcessCluster,
+    tmp_path: pathlib.Path,
+    policy: ds.ShardingPolicy,
+    planned_before: bool,
+) -> None:
+    """Damage before the files are planned, and after, while a reader has them."""
+    write_numbers(tmp_path, files=6, rows_per_file=4_000)
+    paths = [str(tmp_path / f"part-{index:03}.parquet") for index in range(6)]
+    dataset = ds.Dataset.from_parquet(paths).select("id")
+    if planned_before:
+        dataset_id = ds.register_dataset(cluster.target, dataset)
+        damage(tmp_path)
+        remote = ds.from_dataset_id(policy, cluster.target, dataset_id, on_error="skip")
+    else:
+        damage(tmp_path)
+        remote = dataset.distribute(policy, cluster.target, on_error="skip")
+        with pytest.raises(SourceError):
+            dataset.distribute(policy, cluster.target)
+    ids, skipped = read(remote)
+    times = 1 if policy is ds.ShardingPolicy.DYNAMIC else 2
+    expected = [i for i in range(24_000) if i // 4_000 not in (1, 2, 3)]
+    assert sorted(ids) == sorted(expected * times)
+    assert sorted(skipped["files"]) == paths[1:4]
+    assert skipped["splits"] == 3 * times
+
+
+def test_files_that_vanish_between_planning_and_reading(
+    cluster: ProcessCluster, tmp_path: pathlib.Path
+) -> None:
+    write_numbers(tmp_path, files=40, rows_per_file=4_000)
+    remote = ds.Dataset.from_parquet(str(tmp_path / "*.parquet")).select("id").batch(500)
+    remote = remote.distribute(
+        ds.ShardingPolicy.DYNAMIC, cluster.target, on_error="skip", max_outstanding_requests=2
+    )
+    with iter(remote) as iterator:
+        first = next(iterator)
+        for path in sorted(tmp_path.iterdir())[20:]:
+            path.unlink()
+        ids = [*first["id"].to_pylist(), *(i for b in iterator for i in b["id"].to_pylist())]
+        skipped = iterator.stats()["skipped"]
+    assert len(ids) == len(set(ids))
+    assert len(ids) + skipped["source_rows"] == 160_000
+    assert skipped["source_rows"] > 0
