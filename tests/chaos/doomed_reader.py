@@ -14,6 +14,8 @@ import dataservice as ds
 from dataservice.dataset.stream import RunContext
 from dataservice.runtime.process import announce_ready, exit_with_parent
 
+USE_S = 0.05
+
 
 def main() -> None:
     target, dataset_id, job_name, protocol, path = sys.argv[1:]
@@ -38,6 +40,8 @@ def main() -> None:
             time.sleep(0.1)
             continue
         ids = " ".join(map(str, delivery.batch.column("id").to_pylist()))
+        # Slow, so that rows which it has received but not used are with it when it dies.
+        time.sleep(USE_S)
         os.write(lines, f"{time.monotonic()} {ids}\n".encode())
         reader.acknowledge(delivery)
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -71,6 +72,7 @@ class _Readers:
         self.faults: list[str] = []
         self._history = history
         self._stop = threading.Event()
+        self._iterators: list[Any] = []
         self._names = [f"reader-{index}" for index in range(len(datasets))]
         self._threads = [
             threading.Thread(target=self._read, args=(dataset, name), name=name, daemon=True)
@@ -84,6 +86,7 @@ class _Readers:
     def _read(self, dataset: ds.Dataset, name: str) -> None:
         try:
             with iter(dataset) as iterator:
+                self._iterators.append(iterator)
                 while not self._stop.is_set():
                     for batch in iterator:
                         self._history.note_rows(batch.column("id").to_pylist())
@@ -92,7 +95,8 @@ class _Readers:
                     self._history.note_end(name)
                     self._stop.wait(0.05)
         except DataServiceError as error:
-            self.faults.append(f"{name} fails: {error!r}")
+            if not self._stop.is_set():
+                self.faults.append(f"{name} fails: {error!r}")
 
     def have_ended(self) -> bool:
         """Whether each saw the end after the last row that anyone got."""
@@ -100,7 +104,10 @@ class _Readers:
         return all(end is not None and end > self._history.last_s for end in ends)
 
     def stop(self, timeout_s: float) -> None:
+        """Closes what is still read, and waits."""
         self._stop.set()
+        for iterator in self._iterators:
+            iterator.close()
         deadline_s = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
@@ -109,8 +116,9 @@ class _Readers:
 
 
 def play(schedule: Schedule, folder: pathlib.Path) -> Result:
-    """Runs a schedule; what it leaves in `folder` is logs, journal and rows."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Runs a schedule; what it leaves in `folder`, made anew, is logs, journal and rows."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     history = History()
     with ChaosCluster(schedule, folder) as cluster:
         cluster.start()
