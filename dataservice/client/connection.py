@@ -7,6 +7,7 @@ call waits longer than the time it was given, and every error names the dispatch
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 from collections.abc import Callable
@@ -16,8 +17,11 @@ from google.protobuf.message import Message
 
 from dataservice.errors import FailedPreconditionError
 from dataservice.runtime.auth import TlsConfig, resolve_token
+from dataservice.runtime.identity import process_age_s
 from dataservice.runtime.rpc import RpcClient
 from dataservice.wire import dispatcher_pb2 as pb
+
+logger = logging.getLogger(__name__)
 
 # A set but wrong path must fail, so that nobody believes to speak TLS and does not.
 TLS_CA_ENV = "DATASERVICE_TLS_CA"
@@ -65,7 +69,11 @@ class Connection:
         """Joins a repetition of a job."""
         request.reader_host = socket.gethostname()
         request.reader_pid = os.getpid()
-        return self._call("OpenIteration", request, timeout_s=timeout_s)
+        request.program_age_s = process_age_s()
+        reply = self._call("OpenIteration", request, timeout_s=timeout_s)
+        if reply.notice:
+            logger.warning("%s", reply.notice)
+        return reply
 
     def sync(
         self, request: pb.SyncRequest, *, timeout_s: float, should_stop: Callable[[], bool]

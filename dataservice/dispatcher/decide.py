@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher import shares
+from dataservice.dispatcher import lifecycle, shares
 from dataservice.dispatcher.caching import check_cached
 from dataservice.dispatcher.delivery import consumed_facts
 from dataservice.dispatcher.plans import RowMark, WindowPlan
@@ -192,6 +192,8 @@ def dataset_to_plan(state: DispatcherState, request: OpenIteration) -> Dataset |
     if find_iteration(state, request) is not None or request.policy not in _LISTS_SOURCES:
         return None
     job = _named_job(state, request)
+    if lifecycle.is_over(job, request):
+        return None
     return state.datasets[request.dataset_id if job is None else job.dataset_id]
 
 
@@ -251,11 +253,16 @@ def open_iteration(
     if request.reader_id in state.departed:
         raise reader_gone(state, request.reader_id)
     iteration = find_iteration(state, request)
-    if iteration is None and plan is None and request.policy is ShardingPolicy.DYNAMIC:
-        raise UnavailableError("the job was deleted while it was being opened; try again")
+    job = _named_job(state, request)
+    is_new = request.reader_id not in state.iteration_of_reader
+    notice = lifecycle.judge(state, job, request) if is_new else ""
     facts: list[ev.Event] = []
-    if iteration is None:
-        job = _named_job(state, request)
+    if job is not None and lifecycle.is_over(job, request):
+        facts.append(lifecycle.recall(job, request))
+        answer = OpenAnswer(job.job_id, request.iteration_id, job.dataset_id)
+    elif iteration is None:
+        if plan is None and request.policy is ShardingPolicy.DYNAMIC:
+            raise UnavailableError("the job was deleted while it was being opened; try again")
         num_shards = len(state.worker_list) if request.policy.is_static else 0
         facts, answer = _begin(request, job, plan, num_shards)
     else:
@@ -266,7 +273,7 @@ def open_iteration(
             len(iteration.shards),
             iteration.listing,
         )
-    if request.reader_id not in state.iteration_of_reader:
+    if is_new:
         joined = ev.ReaderJoined(
             reader_id=request.reader_id,
             iteration_id=answer.iteration_id,
@@ -274,7 +281,7 @@ def open_iteration(
             pid=request.reader_pid,
         )
         facts.append(joined)
-    return Decision(tuple(facts), answer)
+    return Decision(tuple(facts), answer._replace(notice=notice))
 
 
 def _begin(
@@ -291,6 +298,7 @@ def _begin(
             policy=ShardingPolicy(request.policy),
             delivery=request.delivery,
             options=request.options,
+            created_s=request.opened_s,
         )
         facts.append(created)
     iteration_id = request.iteration_id
@@ -355,13 +363,6 @@ def finish_task(state: DispatcherState, worker_id: WorkerId, iteration_id: Itera
     if iteration is None or iteration.tasks.get(worker_id) is not False:
         return Decision(())
     return Decision((ev.TaskFinished(iteration_id=iteration_id, worker_id=worker_id),))
-
-
-def collect_iteration(state: DispatcherState, iteration_id: IterationId) -> Decision:
-    """Drops an iteration that is still without readers."""
-    if iteration_id not in state.unread_iterations():
-        return Decision(())
-    return Decision((ev.IterationCollected(iteration_id=iteration_id),))
 
 
 def delete_job(state: DispatcherState, job_name: str) -> Decision:

@@ -12,6 +12,7 @@ from typing import Final
 
 from dataservice.dispatcher.decide import check_policy
 from dataservice.dispatcher.plans import RowMark
+from dataservice.dispatcher.reports import ReaderReport, WorkerReport
 from dataservice.dispatcher.requests import (
     Lease,
     LeaseWindows,
@@ -22,7 +23,6 @@ from dataservice.dispatcher.requests import (
 )
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.dispatcher.state import EXACTLY_ONCE, Worker
-from dataservice.dispatcher.status import ReaderReport, WorkerReport
 from dataservice.job_options import JobOptions
 from dataservice.omissions import Omitted
 from dataservice.runtime.identity import new_id
@@ -132,6 +132,7 @@ class DispatcherEndpoint:
                 iteration_id=IterationId(new_id("iteration")),
                 reader_host=request.reader_host,
                 reader_pid=request.reader_pid,
+                program_age_s=request.program_age_s,
             )
         )
         return pb.OpenIterationReply(
@@ -146,6 +147,7 @@ class DispatcherEndpoint:
             dataset_id=dataset.dataset_id,
             num_shards=answer.num_shards,
             listing=answer.listing,
+            notice=answer.notice,
         )
 
     def sync(self, request: pb.SyncRequest) -> pb.SyncReply:

@@ -93,6 +93,15 @@ class JobCreated(Event):
     policy: ShardingPolicy
     delivery: str
     options: JobOptions = DEFAULT_OPTIONS
+    created_s: float = 0.0  # time of day
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobIdled(Event):
+    """The last reader of a job, of whatever repetition, had gone at this time of day."""
+
+    job_id: JobId
+    at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +131,22 @@ class IterationCollected(Event):
     """An iteration that nobody read was dropped; its repetition may begin anew."""
 
     iteration_id: IterationId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationRetired(Event):
+    """A finished iteration that nobody reads was dropped; its job remembers that it ended."""
+
+    iteration_id: IterationId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationRecalled(Event):
+    """A repetition that ended is there again, finished, for a reader that came late."""
+
+    iteration_id: IterationId
+    job_id: JobId
+    repetition: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +249,20 @@ class IterationRestored(Event):
     table: TableImage | None
     shards: tuple[bool, ...] = ()
     listing: str = ""
+    programs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobHistoryRestored(Event):
+    """Which repetitions of a job had ended when the journal was shortened.
+
+    `endings`: (repetition, programs...); `older`: ranges of repetitions.
+    """
+
+    job_id: JobId
+    idle_since_s: float | None
+    endings: tuple[tuple[Any, ...], ...]
+    older: tuple[tuple[Any, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dataservice.dispatcher.history import JobHistory
 from dataservice.dispatcher.plans import WindowPlan, plan_from_json, plan_to_json
 from dataservice.dispatcher.windows import Phase, Round, WindowRecord, WindowTable
 
 if TYPE_CHECKING:
-    from dataservice.dispatcher.events import Event
-    from dataservice.dispatcher.state import DispatcherState
+    from dataservice.dispatcher.events import Event, JobHistoryRestored
+    from dataservice.dispatcher.state import DispatcherState, Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +121,27 @@ def _add_to_indexes(table: WindowTable, index: int, record: WindowRecord) -> Non
         mine.received.add(index)
 
 
+def _history_fact(job: Job) -> Event:
+    from dataservice.dispatcher import events as ev
+
+    history = job.history
+    return ev.JobHistoryRestored(
+        job_id=job.job_id,
+        idle_since_s=history.idle_since_s,
+        endings=tuple((repetition, *programs) for repetition, programs in history.endings.items()),
+        older=tuple(history.older),
+    )
+
+
+def history_of(event: JobHistoryRestored) -> JobHistory:
+    """The history that the fact was made of."""
+    return JobHistory(
+        endings={repetition: tuple(programs) for repetition, *programs in event.endings},
+        older=[(first, end) for first, end in event.older],
+        idle_since_s=event.idle_since_s,
+    )
+
+
 def facts_of(state: DispatcherState) -> Iterator[Event]:
     """Facts that lead from nothing to `state`."""
     # Here, because events hold images.
@@ -156,7 +178,10 @@ def facts_of(state: DispatcherState) -> Iterator[Event]:
             policy=job.policy,
             delivery=job.delivery,
             options=job.options,
+            created_s=job.created_s,
         )
+        if job.history != JobHistory():
+            yield _history_fact(job)
     for iteration in state.iterations.values():
         yield ev.IterationRestored(
             iteration_id=iteration.iteration_id,
@@ -167,6 +192,7 @@ def facts_of(state: DispatcherState) -> Iterator[Event]:
             table=None if iteration.windows is None else image_of(iteration.windows),
             shards=tuple(iteration.shards),
             listing=iteration.listing,
+            programs=iteration.programs,
         )
         for reader in iteration.readers.values():
             yield ev.ReaderJoined(

@@ -6,7 +6,8 @@ offending ids.
 
 from __future__ import annotations
 
-from dataservice.dispatcher.state import DispatcherState, Iteration
+from dataservice.dispatcher.history import ENDINGS_KEPT, PROGRAMS_KEPT, merged
+from dataservice.dispatcher.state import DispatcherState, Iteration, Job
 from dataservice.dispatcher.windows import Phase, WindowTable
 from dataservice.vocabulary import ShardingPolicy
 
@@ -35,16 +36,28 @@ def _check_registries(state: DispatcherState) -> None:
         for repetition, iteration_id in job.iterations.items():
             iteration = state.iterations[iteration_id]
             assert (iteration.job_id, iteration.repetition) == (job.job_id, repetition)
+        _check_history(state, job)
     assert str(state.next_dataset_number) not in state.datasets
     assert sum(len(job.iterations) for job in state.jobs.values()) == len(state.iterations)
     assert not set(state.departed) & set(state.iteration_of_reader), "a reader is here and gone"
+
+
+def _check_history(state: DispatcherState, job: Job) -> None:
+    history = job.history
+    read = any(state.iterations[i].readers for i in job.iterations.values())
+    assert history.idle_since_s is None or not read, f"{job.job_id} is read and idle"
+    assert len(history.endings) <= ENDINGS_KEPT, job.job_id
+    assert history.older == merged(history.older), job.job_id
+    assert not any(a <= r < b for r in history.endings for a, b in history.older), job.job_id
 
 
 def _check_iteration(state: DispatcherState, iteration: Iteration) -> None:
     job = state.jobs[iteration.job_id]
     assert iteration.windows is None or job.policy is ShardingPolicy.DYNAMIC
     assert not iteration.tasks or job.policy is ShardingPolicy.OFF
-    assert bool(iteration.shards) == job.policy.is_static
+    # One that was recalled has nothing to give, and so no parts.
+    assert bool(iteration.shards) == job.policy.is_static or iteration.finished
+    assert len(iteration.programs) <= PROGRAMS_KEPT, iteration.iteration_id
     assert not iteration.shards or iteration.finished == all(iteration.shards)
     for reader_id in iteration.readers:
         assert state.iteration_of_reader[reader_id] == iteration.iteration_id, reader_id

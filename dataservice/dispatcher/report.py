@@ -28,7 +28,7 @@ def status_text(encoded: str) -> str:
 
 
 def jobs_text(encoded: str) -> str:
-    """One line per iteration of each job."""
+    """One line per job, or per iteration of it where there are several."""
     jobs = json.loads(encoded)
     return "\n\n".join([_jobs_table(jobs), *_omissions(jobs)]) if jobs else "no jobs"
 
@@ -57,22 +57,43 @@ def _rows(workers: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def _jobs_table(jobs: Sequence[dict[str, Any]]) -> str:
-    titles = ("job", "dataset", "policy", "epoch", "progress", "rows", "readers", "waiting")
-    rows = [
-        (
+    titles = ("job", "state", "age", "dataset", "policy", "epoch", "progress", "rows", "readers")
+    rows = []
+    for job in jobs:
+        known = (
             job["name"] or job["job_id"],
+            _state(job),
+            _duration(job["age_s"]),
             job["dataset_id"],
             job["policy"],
-            str(iteration["repetition"]),
-            _progress(iteration),
-            f"{_rows_read(iteration):,}",
-            str(len(iteration["readers"])),
-            _waiting(iteration["readers"]),
         )
-        for job in jobs
-        for iteration in job["iterations"]
-    ]
-    return _table(titles, rows)
+        if job["repetitions_ended"] or not job["iterations"]:
+            rows.append((*known, "-", f"{job['repetitions_ended']} ended", "-", "-", "-"))
+        rows.extend(
+            (
+                *known,
+                str(iteration["repetition"]),
+                _progress(iteration),
+                f"{_rows_read(iteration):,}",
+                str(len(iteration["readers"])),
+                _waiting(iteration["readers"]),
+            )
+            for iteration in job["iterations"]
+        )
+    return _table((*titles, "waiting"), rows)
+
+
+def _state(job: dict[str, Any]) -> str:
+    """Whether readers are there; private jobs go with their reader."""
+    return job["state"] if job["state"] == "reading" else f"idle {_duration(job['idle_s'])}"
+
+
+def _duration(seconds: float) -> str:
+    """Roughly, in the unit that suits."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _omissions(jobs: Sequence[dict[str, Any]]) -> Iterator[str]:

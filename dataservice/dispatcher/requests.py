@@ -55,7 +55,10 @@ class RegisterWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenIteration:
-    """The ids are for what does not exist yet; `reader_id` is the reader's own."""
+    """The ids are for what does not exist yet; `reader_id` is the reader's own.
+
+    `program_age_s`: how long the reader's process has run. `opened_s`: the time of day.
+    """
 
     dataset_id: DatasetId
     policy: ShardingPolicy
@@ -67,6 +70,8 @@ class OpenIteration:
     iteration_id: IterationId
     reader_host: str = ""
     reader_pid: int = 0
+    program_age_s: float = 0.0
+    opened_s: float = 0.0
     options: JobOptions = DEFAULT_OPTIONS
 
 
@@ -107,13 +112,17 @@ class LeaseAnswer(NamedTuple):
 
 
 class OpenAnswer(NamedTuple):
-    """What a reader has joined; `num_shards` and `listing` are those of a static policy."""
+    """What a reader has joined; `num_shards` and `listing` are those of a static policy.
+
+    `notice` tells people of those who read the repetition before.
+    """
 
     job_id: JobId
     iteration_id: IterationId
     dataset_id: DatasetId
     num_shards: int = 0
     listing: str = ""
+    notice: str = ""
 
 
 class SyncAnswer(NamedTuple):

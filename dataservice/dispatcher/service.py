@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from dataservice.dispatcher import decide, delivery, shares, status
+from dataservice.dispatcher import decide, delivery, lifecycle, shares, status
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.commit import GroupCommit
 from dataservice.dispatcher.images import facts_of
 from dataservice.dispatcher.liveness import Deadlines
 from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.reports import ReaderReport, Reports, WorkerReport
 from dataservice.dispatcher.requests import (
     Decision,
     LeaseAnswer,
@@ -67,7 +70,7 @@ class DispatcherService:
     """Everything a dispatcher answers, as values.
 
     `worker_addresses` is the fixed list that static policies divide by. `journal` None keeps
-    nothing. `job_gc_timeout_s` None never collects unread iterations.
+    nothing. `job_gc_timeout_s` None never collects what nobody reads.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class DispatcherService:
         client_timeout_s: float = 60.0,
         job_gc_timeout_s: float | None = 300.0,
         job_gc_check_interval_s: float = 600.0,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._state = DispatcherState()
         self._lock = threading.Lock()
@@ -91,15 +95,13 @@ class DispatcherService:
         self._commits = None if journal is None else GroupCommit(journal)
         self._workers = Deadlines[WorkerId](worker_timeout_s)
         self._readers = Deadlines[ReaderId](client_timeout_s)
-        self._worker_reports: dict[WorkerId, status.WorkerReport] = {}
-        self._reader_reports: dict[ReaderId, status.ReaderReport] = {}
-        self._omitted: dict[IterationId, dict[ReaderId, Omitted]] = {}
+        self._reports = Reports()
         self._denied: dict[ReaderId, dict[WorkerId, int]] = {}
-        self._job_gc_timeout_s = job_gc_timeout_s
-        self._job_gc_check_interval_s = job_gc_check_interval_s
-        self._unread_since_s: dict[IterationId, float] = {}
+        self._wall_clock = wall_clock
+        self._collector = lifecycle.Collector(
+            job_gc_timeout_s, job_gc_check_interval_s, clock.now_s()
+        )
         self._last_tick_s = clock.now_s()
-        self._last_gc_s = clock.now_s()
         self._waiting: dict[IterationId, threading.Condition] = {}
         self._planning: dict[DatasetId, threading.Lock] = {}
         self._closed = False
@@ -154,12 +156,12 @@ class DispatcherService:
         self,
         worker_id: WorkerId,
         iteration_ids: Sequence[IterationId],
-        report: status.WorkerReport,
+        report: WorkerReport,
     ) -> tuple[IterationId, ...]:
         """The iterations that the worker need not keep producers for."""
         with self._transaction():
             self._hear_of_worker(worker_id)
-            self._worker_reports[worker_id] = report
+            self._reports.note_worker(worker_id, report)
             return decide.ended_iterations(self._state, iteration_ids)
 
     def leave(self, worker_id: WorkerId) -> None:
@@ -212,6 +214,7 @@ class DispatcherService:
 
         Blocks while the sources are listed. Answers also the dataset and the workers to read from.
         """
+        request = replace(request, opened_s=self._wall_clock())
         with self._lock:
             self._check_open()
             needed = decide.dataset_to_plan(self._state, request)
@@ -240,13 +243,12 @@ class DispatcherService:
             iteration = self._state.iterations[answer.iteration_id]
             return answer, dataset, shares.members(self._state, iteration)
 
-    def sync(self, request: Sync, report: status.ReaderReport) -> tuple[SyncAnswer, list[Worker]]:
+    def sync(self, request: Sync, report: ReaderReport) -> tuple[SyncAnswer, list[Worker]]:
         """Records a reader's marks; answers also the workers to read from."""
         with self._transaction():
             iteration = decide.find_reader(self._state, request.reader_id, request.iteration_id)
             self._readers.renew(request.reader_id, self._clock.now_s())
-            self._reader_reports[request.reader_id] = report
-            self._note_omitted(request.iteration_id, request.reader_id, report.omitted)
+            self._reports.note_reader(request.iteration_id, request.reader_id, report)
             self._commit(delivery.sync(self._state, request))
             answer = delivery.answer_sync(self._state, request)
             return answer, shares.members(self._state, iteration)
@@ -257,20 +259,20 @@ class DispatcherService:
         with self._transaction():
             iteration_id = self._state.iteration_of_reader.get(reader_id)
             if iteration_id is not None:
-                self._note_omitted(iteration_id, reader_id, omitted)
+                self._reports.note_omitted(iteration_id, reader_id, omitted)
+            job_id = lifecycle.job_of(self._state, reader_id)
             self._commit(decide.release_reader(self._state, reader_id, consumed))
+            self._commit(lifecycle.settle(self._state, job_id, self._wall_clock()))
 
     # Status
 
     def status(self) -> dict[str, Any]:
         with self._transaction():
-            return status.describe(
-                self._state, self._worker_reports, self._reader_reports, self._omitted
-            )
+            return status.describe(self._state, self._reports, self._wall_clock())
 
     def jobs(self) -> list[dict[str, Any]]:
         with self._transaction():
-            return status.describe_jobs(self._state, self._reader_reports, self._omitted)
+            return status.describe_jobs(self._state, self._reports, self._wall_clock())
 
     def datasets(self) -> list[dict[str, Any]]:
         with self._transaction():
@@ -301,23 +303,20 @@ class DispatcherService:
                 self._commit(decide.lose_worker(self._state, worker_id))
             for reader_id in self._readers.expired(now_s):
                 self._commit(decide.lose_reader(self._state, reader_id))
-                self._reader_reports.pop(reader_id, None)
-            for iteration_id in self._omitted.keys() - self._state.iterations.keys():
-                del self._omitted[iteration_id]
-            if now_s - self._last_gc_s >= self._job_gc_check_interval_s:
-                self._last_gc_s = now_s
-                self._collect_unread(now_s)
+            self._collect(now_s)
+            self._reports.keep_iterations(self._state.iterations)
             self._shorten_journal()
 
-    def _collect_unread(self, now_s: float) -> None:
-        if self._job_gc_timeout_s is None:
-            return
-        unread = self._state.unread_iterations()
-        since_s = {key: self._unread_since_s.get(key, now_s) for key in unread}
-        for iteration_id, start_s in since_s.items():
-            if now_s - start_s >= self._job_gc_timeout_s:
-                self._commit(decide.collect_iteration(self._state, iteration_id))
-        self._unread_since_s = since_s
+    def _collect(self, now_s: float) -> None:
+        """Drops what is over, and what nobody has read for too long."""
+        wall_s = self._wall_clock()
+        for job_id in tuple(self._state.jobs):
+            self._commit(lifecycle.settle(self._state, job_id, wall_s))
+        iterations, jobs = self._collector.due(self._state, now_s)
+        for iteration_id in iterations:
+            self._commit(lifecycle.collect_iteration(self._state, iteration_id))
+        for job_id in jobs:
+            self._commit(lifecycle.collect_job(self._state, job_id))
 
     def _shorten_journal(self) -> None:
         """Replaces a long history by the state that it led to."""
@@ -330,13 +329,6 @@ class DispatcherService:
         logger.info("the journal has %d instead of %d frames", kept, before)
 
     # Inside the lock
-
-    def _note_omitted(
-        self, iteration_id: IterationId, reader_id: ReaderId, omitted: Omitted
-    ) -> None:
-        """Kept after the reader has gone: people ask when the epoch is over."""
-        if omitted:
-            self._omitted.setdefault(iteration_id, {})[reader_id] = omitted
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -397,14 +389,14 @@ class DispatcherService:
             case ev.WorkerLost():
                 logger.warning("worker %s is gone", event.worker_id)
                 self._workers.drop(event.worker_id)
-                self._worker_reports.pop(event.worker_id, None)
+                self._reports.drop_worker(event.worker_id)
                 for denied in self._denied.values():
                     denied.pop(event.worker_id, None)
             case ev.ReaderReleased() | ev.ReaderLost():
                 if isinstance(event, ev.ReaderLost):
                     logger.warning("reader %s was silent for too long", event.reader_id)
                 self._readers.drop(event.reader_id)
-                self._reader_reports.pop(event.reader_id, None)
+                self._reports.drop_reader(event.reader_id)
                 self._denied.pop(event.reader_id, None)
             case ev.JobDeleted():
                 logger.info("job %s deleted", event.job_id)

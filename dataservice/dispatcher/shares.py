@@ -65,7 +65,9 @@ def check_list(state: DispatcherState, policy: ShardingPolicy) -> None:
 
 
 def members(state: DispatcherState, iteration: Iteration) -> list[Worker]:
-    """The workers that readers should have streams to."""
+    """The workers that readers should have streams to; none when all is read."""
+    if iteration.finished:
+        return []
     if not iteration.shards:
         return list(state.workers.values())
     due = (state.worker_at(index) for index, done in enumerate(iteration.shards) if not done)

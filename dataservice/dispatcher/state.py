@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher.images import table_of
+from dataservice.dispatcher.history import PROGRAMS_KEPT, JobHistory
+from dataservice.dispatcher.images import history_of, table_of
 from dataservice.dispatcher.windows import WindowTable
 from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
 from dataservice.vocabulary import (
@@ -74,7 +75,14 @@ class Job:
     policy: ShardingPolicy
     delivery: str
     options: JobOptions = DEFAULT_OPTIONS
+    created_s: float = 0.0
     iterations: dict[int, IterationId] = field(default_factory=dict)
+    history: JobHistory = field(default_factory=JobHistory)
+
+
+def program_of(host: str, pid: int) -> str:
+    """How a program that reads is called."""
+    return f"process {pid} on {host}"
 
 
 @dataclass(slots=True)
@@ -82,7 +90,7 @@ class Iteration:
     """One repetition of a job: windows under DYNAMIC, tasks (True: finished) under OFF.
 
     `shards` (True: finished) by the place of their worker under a static policy; `listing` stands
-    for the files that are dealt out.
+    for the files that are dealt out. `programs` are some of those that have readers or had.
     """
 
     iteration_id: IterationId
@@ -94,6 +102,7 @@ class Iteration:
     listing: str = ""
     readers: dict[ReaderId, Reader] = field(default_factory=dict)
     finished: bool = False
+    programs: tuple[str, ...] = ()
 
     def is_over_for(self, reader: ReaderId) -> bool:
         """Whether nothing is left for this reader, as far as is known now.
@@ -152,11 +161,11 @@ class DispatcherState:
         return next(places, None)
 
     def unread_iterations(self) -> set[IterationId]:
-        """Unfinished iterations without windows that no reader reads: candidates to collect."""
+        """Unfinished iterations that no reader reads: candidates to collect."""
         return {
             iteration.iteration_id
             for iteration in self.iterations.values()
-            if iteration.windows is None and not iteration.readers and not iteration.finished
+            if not iteration.readers and not iteration.finished
         }
 
     def _register_dataset(self, event: ev.DatasetRegistered) -> None:
@@ -232,6 +241,7 @@ class DispatcherState:
             event.policy,
             event.delivery,
             event.options,
+            event.created_s,
         )
         if event.name is not None:
             self.job_by_name[event.name] = event.job_id
@@ -262,6 +272,22 @@ class DispatcherState:
         if iteration is not None:
             del self.jobs[iteration.job_id].iterations[iteration.repetition]
 
+    def _retire_iteration(self, event: ev.IterationRetired) -> None:
+        iteration = self.iterations.pop(event.iteration_id, None)
+        if iteration is not None:
+            job = self.jobs[iteration.job_id]
+            del job.iterations[iteration.repetition]
+            job.history.note_end(iteration.repetition, iteration.programs)
+
+    def _recall_iteration(self, event: ev.IterationRecalled) -> None:
+        self.jobs[event.job_id].iterations[event.repetition] = event.iteration_id
+        self.iterations[event.iteration_id] = Iteration(
+            event.iteration_id, event.job_id, event.repetition, finished=True
+        )
+
+    def _note_idle(self, event: ev.JobIdled) -> None:
+        self.jobs[event.job_id].history.idle_since_s = event.at_s
+
     def _plan_windows(self, event: ev.WindowsPlanned) -> None:
         iteration = self.iterations[event.iteration_id]
         job = self.jobs[iteration.job_id]
@@ -279,6 +305,10 @@ class DispatcherState:
             reader_id=event.reader_id, host=event.host, pid=event.pid
         )
         self.iteration_of_reader[event.reader_id] = event.iteration_id
+        self.jobs[iteration.job_id].history.idle_since_s = None
+        program = program_of(event.host, event.pid)
+        if program not in iteration.programs:
+            iteration.programs = (*iteration.programs, program)[:PROGRAMS_KEPT]
         if iteration.windows is not None:
             iteration.windows.add_reader(event.reader_id)
 
@@ -346,7 +376,11 @@ class DispatcherState:
             shards=list(event.shards),
             listing=event.listing,
             finished=event.finished,
+            programs=event.programs,
         )
+
+    def _restore_history(self, event: ev.JobHistoryRestored) -> None:
+        self.jobs[event.job_id].history = history_of(event)
 
     def _restore_departures(self, event: ev.ReadersDeparted) -> None:
         self.departed.update(event.reasons)
@@ -367,7 +401,10 @@ _APPLY: dict[type[ev.Event], Callable[[DispatcherState, Any], None]] = {
     ev.JobCreated: DispatcherState._create_job,
     ev.JobDeleted: DispatcherState._delete_job,
     ev.IterationCreated: DispatcherState._create_iteration,
+    ev.JobIdled: DispatcherState._note_idle,
     ev.IterationCollected: DispatcherState._collect_iteration,
+    ev.IterationRetired: DispatcherState._retire_iteration,
+    ev.IterationRecalled: DispatcherState._recall_iteration,
     ev.WindowsPlanned: DispatcherState._plan_windows,
     ev.RoundOpened: DispatcherState._open_round,
     ev.ReaderJoined: DispatcherState._join_reader,
@@ -380,5 +417,6 @@ _APPLY: dict[type[ev.Event], Callable[[DispatcherState, Any], None]] = {
     ev.TaskFinished: DispatcherState._finish_task,
     ev.ShardFinished: DispatcherState._finish_shard,
     ev.IterationRestored: DispatcherState._restore_iteration,
+    ev.JobHistoryRestored: DispatcherState._restore_history,
     ev.ReadersDeparted: DispatcherState._restore_departures,
 }

@@ -6,48 +6,27 @@ Pure. Knows nothing of how the values travel or are shown. Rates are as last rep
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from dataservice.dispatcher.reports import ReaderReport, Reports, WorkerReport
 from dataservice.dispatcher.state import DispatcherState, Iteration, Job
 from dataservice.omissions import NOTHING, Omitted
-from dataservice.vocabulary import IterationId, ReaderId, WorkerId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerReport:
-    """What a worker said of itself in its last heartbeat."""
-
-    rows_sent: int = 0
-    rate_rows_per_s: float = 0.0
-    buffered_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReaderReport:
-    """What a reader said of itself in its last sync."""
-
-    rows_consumed: int = 0
-    wait_share: float = 0.0
-    trainer_id: str = ""
-    elements_missed: int = 0
-    omitted: Omitted = NOTHING
-
-
-OmittedByReader = Mapping[IterationId, Mapping[ReaderId, Omitted]]
+from dataservice.vocabulary import ReaderId, WorkerId
 
 
 def describe(
     state: DispatcherState,
-    workers: Mapping[WorkerId, WorkerReport],
-    readers: Mapping[ReaderId, ReaderReport],
-    omitted: OmittedByReader,
+    reports: Reports,
+    now_s: float,
 ) -> dict[str, Any]:
-    """Workers, their list, jobs with iterations and readers, and the number of datasets."""
+    """Workers, their list, jobs with iterations and readers, and the number of datasets.
+
+    `now_s` is the time of day.
+    """
     return {
         "datasets": len(state.datasets),
         "workers": [
-            _worker(state, worker_id, workers.get(worker_id, WorkerReport()))
+            _worker(state, worker_id, reports.workers.get(worker_id, WorkerReport()))
             for worker_id in state.workers
         ],
         "worker_list": [
@@ -58,7 +37,7 @@ def describe(
             }
             for index, configured in enumerate(state.worker_list)
         ],
-        "jobs": [describe_job(state, job, readers, omitted) for job in state.jobs.values()],
+        "jobs": describe_jobs(state, reports, now_s),
     }
 
 
@@ -80,20 +59,25 @@ def _worker(state: DispatcherState, worker_id: WorkerId, report: WorkerReport) -
 def describe_job(
     state: DispatcherState,
     job: Job,
-    readers: Mapping[ReaderId, ReaderReport],
-    omitted: OmittedByReader,
+    reports: Reports,
+    now_s: float,
 ) -> dict[str, Any]:
-    """One job with its iterations."""
+    """One job with its iterations; those that ended, and that nobody reads, are counted."""
+    idle_since_s = job.history.idle_since_s
     return {
         "job_id": job.job_id,
         "name": job.name,
+        "state": "reading" if idle_since_s is None else "idle",
+        "age_s": max(0.0, now_s - job.created_s),
+        "idle_s": 0.0 if idle_since_s is None else max(0.0, now_s - idle_since_s),
+        "repetitions_ended": job.history.count(),
         "dataset_id": job.dataset_id,
         "policy": job.policy.name,
         "delivery": job.delivery,
         "options": job.options.to_json(),
         "iterations": [
-            _iteration(state.iterations[iteration_id], readers)
-            | {"skipped": _skipped(omitted.get(iteration_id, {}))}
+            _iteration(state.iterations[iteration_id], reports.readers)
+            | {"skipped": _skipped(reports.omitted.get(iteration_id, {}))}
             for _, iteration_id in sorted(job.iterations.items())
         ],
     }
@@ -139,11 +123,11 @@ def _iteration(iteration: Iteration, readers: Mapping[ReaderId, ReaderReport]) -
 
 def describe_jobs(
     state: DispatcherState,
-    readers: Mapping[ReaderId, ReaderReport],
-    omitted: OmittedByReader,
+    reports: Reports,
+    now_s: float,
 ) -> list[dict[str, Any]]:
     """All jobs."""
-    return [describe_job(state, job, readers, omitted) for job in state.jobs.values()]
+    return [describe_job(state, job, reports, now_s) for job in state.jobs.values()]
 
 
 def describe_datasets(state: DispatcherState) -> list[dict[str, Any]]:

@@ -179,7 +179,7 @@ class FinishTaskReply(_message.Message):
     def __init__(self) -> None: ...
 
 class OpenIterationRequest(_message.Message):
-    __slots__ = ("dataset_id", "policy", "job_name", "repetition", "delivery", "reader_host", "reader_pid", "reader_id", "options")
+    __slots__ = ("dataset_id", "policy", "job_name", "repetition", "delivery", "reader_host", "reader_pid", "reader_id", "options", "program_age_s")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -189,6 +189,7 @@ class OpenIterationRequest(_message.Message):
     READER_PID_FIELD_NUMBER: _ClassVar[int]
     READER_ID_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_AGE_S_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     policy: int
     job_name: str
@@ -198,7 +199,8 @@ class OpenIterationRequest(_message.Message):
     reader_pid: int
     reader_id: str
     options: JobOptions
-    def __init__(self, dataset_id: _Optional[str] = ..., policy: _Optional[int] = ..., job_name: _Optional[str] = ..., repetition: _Optional[int] = ..., delivery: _Optional[str] = ..., reader_host: _Optional[str] = ..., reader_pid: _Optional[int] = ..., reader_id: _Optional[str] = ..., options: _Optional[_Union[JobOptions, _Mapping]] = ...) -> None: ...
+    program_age_s: float
+    def __init__(self, dataset_id: _Optional[str] = ..., policy: _Optional[int] = ..., job_name: _Optional[str] = ..., repetition: _Optional[int] = ..., delivery: _Optional[str] = ..., reader_host: _Optional[str] = ..., reader_pid: _Optional[int] = ..., reader_id: _Optional[str] = ..., options: _Optional[_Union[JobOptions, _Mapping]] = ..., program_age_s: _Optional[float] = ...) -> None: ...
 
 class JobOptions(_message.Message):
     __slots__ = ("ordered", "num_consumers", "target_workers", "cross_trainer_cache", "on_error")
@@ -215,7 +217,7 @@ class JobOptions(_message.Message):
     def __init__(self, ordered: bool = ..., num_consumers: _Optional[int] = ..., target_workers: _Optional[str] = ..., cross_trainer_cache: bool = ..., on_error: _Optional[str] = ...) -> None: ...
 
 class OpenIterationReply(_message.Message):
-    __slots__ = ("job_id", "iteration_id", "reader_id", "schema", "compression", "cardinality", "heartbeat_s", "workers", "dataset_id", "num_shards", "listing")
+    __slots__ = ("job_id", "iteration_id", "reader_id", "schema", "compression", "cardinality", "heartbeat_s", "workers", "dataset_id", "num_shards", "listing", "notice")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     ITERATION_ID_FIELD_NUMBER: _ClassVar[int]
     READER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -227,6 +229,7 @@ class OpenIterationReply(_message.Message):
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     NUM_SHARDS_FIELD_NUMBER: _ClassVar[int]
     LISTING_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     iteration_id: str
     reader_id: str
@@ -238,7 +241,8 @@ class OpenIterationReply(_message.Message):
     dataset_id: str
     num_shards: int
     listing: str
-    def __init__(self, job_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., reader_id: _Optional[str] = ..., schema: _Optional[bytes] = ..., compression: _Optional[str] = ..., cardinality: _Optional[int] = ..., heartbeat_s: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., dataset_id: _Optional[str] = ..., num_shards: _Optional[int] = ..., listing: _Optional[str] = ...) -> None: ...
+    notice: str
+    def __init__(self, job_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., reader_id: _Optional[str] = ..., schema: _Optional[bytes] = ..., compression: _Optional[str] = ..., cardinality: _Optional[int] = ..., heartbeat_s: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., dataset_id: _Optional[str] = ..., num_shards: _Optional[int] = ..., listing: _Optional[str] = ..., notice: _Optional[str] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
     __slots__ = ("worker_id", "address", "host", "host_id")

@@ -124,7 +124,8 @@ class Checker:
         """Rows of which the record knows that it used them stay its own."""
         self.expelled.add(reader)
         table = self._table()
-        mine = table.readers.get(reader)
+        # One that came after the end has nothing of its own.
+        mine = None if table is None else table.readers.get(reader)
         for window in mine.owned if mine else ():
             consumed = table.records[window].consumed_row
             for row in range(consumed, len(self.content[window])):

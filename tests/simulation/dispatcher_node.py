@@ -85,6 +85,7 @@ class DispatcherNode(Node):
             journal=self,
             worker_timeout_s=WORKER_TIMEOUT_S,
             client_timeout_s=CLIENT_TIMEOUT_S,
+            wall_clock=lambda: self.world.now_s,
         )
         self.commits = Commits(self, len(self.disk))
         self.service._commits = self.commits

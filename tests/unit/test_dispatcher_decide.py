@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dataservice.dispatcher import decide, delivery
+from dataservice.dispatcher import decide, delivery, lifecycle
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.requests import (
@@ -284,9 +284,9 @@ def test_only_unread_iterations_are_collected() -> None:
     state = DispatcherState()
     commit(state, decide.register_dataset(state, DATASET))
     commit(state, decide.open_iteration(state, replace(OPEN, policy=ShardingPolicy.OFF), None))
-    assert decide.collect_iteration(state, "i1") == Decision(())
+    assert lifecycle.collect_iteration(state, "i1") == Decision(())
     commit(state, decide.release_reader(state, "r1", ()))
-    commit(state, decide.collect_iteration(state, "i1"))
+    commit(state, lifecycle.collect_iteration(state, "i1"))
     assert state.iterations == {}
     fresh = replace(OPEN, policy=ShardingPolicy.OFF, reader_id="r2", iteration_id="i2")
     assert decide.open_iteration(state, fresh, None).reply == OpenAnswer("j1", "i2", "1000")

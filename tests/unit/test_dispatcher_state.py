@@ -124,6 +124,12 @@ def test_every_fact_survives_the_journal() -> None:
         ev.JobDeleted(job_id="j"),
         ev.DatasetDeleted(dataset_id="d"),
         ev.IterationCollected(iteration_id="i"),
+        ev.IterationRetired(iteration_id="i"),
+        ev.IterationRecalled(iteration_id="i", job_id="j", repetition=3),
+        ev.JobIdled(job_id="j", at_s=8.0),
+        ev.JobHistoryRestored(
+            job_id="j", idle_since_s=None, endings=((3, "process 1 on a"),), older=((0, 3),)
+        ),
         ev.ReaderReleased(reader_id="r"),
         ev.WindowsFenced(iteration_id="i", windows=(3, 4)),
         ev.TaskFinished(iteration_id="i", worker_id="w"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.reports import ReaderReport
 from dataservice.dispatcher.requests import (
     ALL_WINDOWS,
     LeaseWindows,
@@ -17,7 +18,6 @@ from dataservice.dispatcher.requests import (
     Sync,
 )
 from dataservice.dispatcher.service import DispatcherService
-from dataservice.dispatcher.status import ReaderReport
 from dataservice.job_options import JobOptions
 from dataservice.runtime.clock import ManualClock
 from dataservice.sharding import Split

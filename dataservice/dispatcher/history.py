@@ -1,0 +1,58 @@
+"""What is remembered of the repetitions of a job that were read to their end.
+
+Pure values, small however many repetitions there were: the latest by name, the others as ranges.
+Knows nothing of iterations, readers or clocks. Invariant: a repetition that ended once counts as
+ended from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+# Enough for a message about any repetition that people still ask about.
+ENDINGS_KEPT: Final = 32
+PROGRAMS_KEPT: Final = 8
+
+
+@dataclass(slots=True)
+class JobHistory:
+    """Ended repetitions of a job: the programs that read the latest ones, and ranges of the others.
+
+    `idle_since_s` is the time of day at which the last reader went, None while the job is read.
+    """
+
+    endings: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    older: list[tuple[int, int]] = field(default_factory=list)
+    idle_since_s: float | None = None
+
+    def note_end(self, repetition: int, programs: tuple[str, ...]) -> None:
+        """A repetition ended; of one that ended before, those count who read it then."""
+        if self.has_ended(repetition):
+            return
+        self.endings[repetition] = programs
+        while len(self.endings) > ENDINGS_KEPT:
+            oldest = next(iter(self.endings))
+            del self.endings[oldest]
+            self.older = merged([*self.older, (oldest, oldest + 1)])
+
+    def has_ended(self, repetition: int) -> bool:
+        return repetition in self.endings or any(
+            first <= repetition < end for first, end in self.older
+        )
+
+    def count(self) -> int:
+        """How many repetitions ended."""
+        return len(self.endings) + sum(end - first for first, end in self.older)
+
+
+def merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same numbers in as few half-open ranges as possible."""
+    result: list[tuple[int, int]] = []
+    for first, end in sorted(ranges):
+        if result and first <= result[-1][1]:
+            result[-1] = (result[-1][0], max(end, result[-1][1]))
+        else:
+            result.append((first, end))
+    return result

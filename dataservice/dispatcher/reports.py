@@ -1,0 +1,74 @@
+"""What workers and readers last said of themselves.
+
+Not facts: nothing is decided by them and none is journaled, so a restarted dispatcher hears them
+anew. Pure; not thread-safe. Invariant: there are reports only of workers and readers that are
+there, and notes of what was left out only of iterations that are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from dataservice.omissions import NOTHING, Omitted
+from dataservice.vocabulary import IterationId, ReaderId, WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReport:
+    """What a worker said of itself in its last heartbeat."""
+
+    rows_sent: int = 0
+    rate_rows_per_s: float = 0.0
+    buffered_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderReport:
+    """What a reader said of itself in its last sync."""
+
+    rows_consumed: int = 0
+    wait_share: float = 0.0
+    trainer_id: str = ""
+    elements_missed: int = 0
+    omitted: Omitted = NOTHING
+
+
+class Reports:
+    """The latest report of each."""
+
+    def __init__(self) -> None:
+        self.workers: dict[WorkerId, WorkerReport] = {}
+        self.readers: dict[ReaderId, ReaderReport] = {}
+        self.omitted: dict[IterationId, dict[ReaderId, Omitted]] = {}
+
+    def note_worker(self, worker_id: WorkerId, report: WorkerReport) -> None:
+        """A worker's heartbeat came."""
+        self.workers[worker_id] = report
+
+    def note_reader(
+        self, iteration_id: IterationId, reader_id: ReaderId, report: ReaderReport
+    ) -> None:
+        """A reader's sync came."""
+        self.readers[reader_id] = report
+        self.note_omitted(iteration_id, reader_id, report.omitted)
+
+    def note_omitted(
+        self, iteration_id: IterationId, reader_id: ReaderId, omitted: Omitted
+    ) -> None:
+        """Kept after the reader has gone: people ask when the epoch is over."""
+        if omitted:
+            self.omitted.setdefault(iteration_id, {})[reader_id] = omitted
+
+    def drop_worker(self, worker_id: WorkerId) -> None:
+        """A worker is gone."""
+        self.workers.pop(worker_id, None)
+
+    def drop_reader(self, reader_id: ReaderId) -> None:
+        """A reader is gone."""
+        self.readers.pop(reader_id, None)
+
+    def keep_iterations(self, iterations: Collection[IterationId]) -> None:
+        """Forgets iterations that are gone."""
+        for iteration_id in self.omitted.keys() - set(iterations):
+            del self.omitted[iteration_id]

@@ -1,0 +1,166 @@
+"""Scripts that are run again, late trainers, and what becomes of jobs that nobody reads."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import dataservice as ds
+from dataservice.__main__ import main
+from dataservice.client.connection import Connection
+from dataservice.errors import FailedPreconditionError
+from dataservice.vocabulary import parse_target
+from tests.integration.service_cluster import (
+    LocalService,
+    local_service,
+    read_ids,
+    wait_until,
+)
+
+OFF, DYNAMIC = ds.ShardingPolicy.OFF, ds.ShardingPolicy.DYNAMIC
+SCRIPT = """
+import sys
+import dataservice as ds
+remote = ds.Dataset.range(1_000).batch(10).distribute(sys.argv[2], sys.argv[1], job_name="train")
+for epoch in range(2):
+    print(epoch, sum(batch.num_rows for batch in remote))
+"""
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[LocalService]:
+    with local_service(workers=1) as running:
+        yield running
+
+
+def run_script(target: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", SCRIPT, target, "distributed_epoch"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60.0, check=False)
+
+
+def test_a_script_that_is_run_again_says_why_it_gets_nothing(
+    service: LocalService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = run_script(service.target)
+    assert first.stdout.split() == ["0", "1000", "1", "1000"], first.stderr
+    again = run_script(service.target)
+    assert again.returncode != 0
+    assert again.stdout == ""
+    assert "repetition 0 of job train was read to its end" in again.stderr
+    assert "dataservice jobs delete" in again.stderr
+    address = parse_target(service.target)
+    assert main(["jobs", "list", address]) == 0
+    listed = capsys.readouterr().out
+    assert "1 ended" in listed
+    assert "finished" in listed
+    assert main(["jobs", "delete", address, "train"]) == 0
+    remote = ds.Dataset.range(1_000).batch(10).distribute(DYNAMIC, address, job_name="train")
+    assert len(read_ids(remote)) == 1_000
+
+
+@pytest.mark.parametrize("policy", [OFF, DYNAMIC])
+def test_a_program_that_begins_again_says_why_it_gets_nothing(
+    service: LocalService, policy: ds.ShardingPolicy
+) -> None:
+    for epoch in range(2):
+        remote = ds.Dataset.range(100).distribute(policy, service.target, job_name=f"r{policy}")
+        if epoch:
+            with pytest.raises(FailedPreconditionError, match=f"read to its end .* {os.getpid()}"):
+                next(iter(remote))
+        else:
+            assert len(read_ids(remote)) == 100
+
+
+def named(service: LocalService, dataset_id: str, job: str) -> ds.Dataset:
+    return ds.from_dataset_id(DYNAMIC, service.target, dataset_id, job_name=job)
+
+
+@pytest.mark.parametrize("policy", [OFF, DYNAMIC])
+def test_a_late_trainer_of_a_run_gets_an_empty_epoch_and_then_its_part(
+    service: LocalService, policy: ds.ShardingPolicy
+) -> None:
+    dataset_id = ds.register_dataset(service.target, ds.Dataset.range(1_000).batch(10))
+    first, late = (
+        ds.from_dataset_id(policy, service.target, dataset_id, job_name=f"late-{policy}")
+        for _ in range(2)
+    )
+    assert sorted(read_ids(first)) == list(range(1_000))
+    with iter(first) as second_epoch:
+        got = next(second_epoch).column("id").to_pylist()
+        assert read_ids(late) == []
+        got += read_ids(late)
+        got += [i for batch in second_epoch for i in batch.column("id").to_pylist()]
+    assert sorted(got) == list(range(1_000))
+
+
+def test_what_an_earlier_run_left_goes_on_with_a_warning(
+    service: LocalService, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset_id = ds.register_dataset(service.target, ds.Dataset.range(10_000).batch(10))
+    with iter(named(service, dataset_id, "left")) as iterator:
+        got = next(iterator).column("id").to_pylist()
+    with caplog.at_level(logging.WARNING):
+        got += read_ids(named(service, dataset_id, "left"))
+    assert sorted(got) == list(range(10_000))
+    assert any("was begun by process" in record.message for record in caplog.records)
+
+
+def jobs_of(target: str) -> list[dict[str, object]]:
+    with Connection(parse_target(target)) as connection:
+        jobs: list[dict[str, object]] = connection.status()["jobs"]
+    return jobs
+
+
+def test_a_job_that_nobody_reads_frees_its_name() -> None:
+    config = ds.DispatcherConfig(job_gc_timeout_ms=200, job_gc_check_interval_ms=50)
+    with local_service(workers=1, config=config) as service:
+        dataset_id = ds.register_dataset(service.target, ds.Dataset.range(100).batch(10))
+        remote = named(service, dataset_id, "idle")
+        assert len(read_ids(remote)) == 100
+        with iter(remote) as half:
+            next(half)
+        with pytest.raises(FailedPreconditionError, match="read to its end"):
+            read_ids(named(service, dataset_id, "idle"))
+        wait_until(lambda: not jobs_of(service.target), "the collection")
+        assert len(read_ids(named(service, dataset_id, "idle"))) == 100
+
+
+def test_private_jobs_of_a_killed_program_are_collected() -> None:
+    script = (
+        "import sys, dataservice as ds\n"
+        "iterators = []\n"
+        "for mode in ('parallel_epochs', 'distributed_epoch'):\n"
+        "    remote = ds.Dataset.range(10**6).batch(10).distribute(mode, sys.argv[1])\n"
+        "    iterators.append(iter(remote))\n"
+        "    next(iterators[-1])\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    config = ds.DispatcherConfig(client_timeout_ms=1_000)
+    with local_service(workers=1, config=config) as service:
+        command = [sys.executable, "-c", script, service.target]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as program:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "ready\n"
+            assert len(jobs_of(service.target)) == 2
+            program.kill()
+        wait_until(lambda: not jobs_of(service.target), "the collection")
+
+
+def test_endings_survive_a_restart_of_the_dispatcher(tmp_path: pathlib.Path) -> None:
+    config = ds.DispatcherConfig(work_dir=tmp_path, fault_tolerant_mode=True)
+    dataset = ds.Dataset.range(1_000).batch(10)
+    with local_service(workers=1, config=config) as service:
+        assert len(read_ids(dataset.distribute(DYNAMIC, service.target, job_name="train"))) == 1_000
+    with ds.DispatchServer(config) as dispatcher:
+        remote = dataset.distribute(DYNAMIC, dispatcher.target, job_name="train")
+        with pytest.raises(FailedPreconditionError, match="read to its end"):
+            next(iter(remote))
