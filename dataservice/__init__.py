@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dataservice import errors
     from dataservice.client.api import distribute, from_dataset_id, register_dataset
     from dataservice.client.arguments import CrossTrainerCache
+    from dataservice.client.snapshots import Snapshot, SnapshotProgress, save
     from dataservice.config import DispatcherConfig, WorkerConfig
     from dataservice.dataset.dataset import Dataset
     from dataservice.dataset.expressions import col, lit
@@ -38,6 +39,9 @@ __all__ = [
     "from_dataset_id",
     "distribute",
     "CrossTrainerCache",
+    "save",
+    "Snapshot",
+    "SnapshotProgress",
     "DispatchServer",
     "DispatcherConfig",
     "WorkerServer",
@@ -61,6 +65,9 @@ _HOMES = {
     "from_dataset_id": "dataservice.client.api",
     "distribute": "dataservice.client.api",
     "CrossTrainerCache": "dataservice.client.arguments",
+    "save": "dataservice.client.snapshots",
+    "Snapshot": "dataservice.client.snapshots",
+    "SnapshotProgress": "dataservice.client.snapshots",
     "DispatchServer": "dataservice.dispatcher.server",
     "DispatcherConfig": "dataservice.config",
     "WorkerServer": "dataservice.worker.server",

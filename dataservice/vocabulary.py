@@ -16,6 +16,7 @@ JobId = NewType("JobId", str)
 IterationId = NewType("IterationId", str)
 ReaderId = NewType("ReaderId", str)
 WorkerId = NewType("WorkerId", str)
+SnapshotId = NewType("SnapshotId", str)
 
 SHARD_HINT: Final = -1
 AUTOTUNE: Final = -1

@@ -85,6 +85,22 @@ class Connection:
         """Says that the reader is done; tried once."""
         self._rpc.call("ReleaseReader", request, timeout_s=timeout_s)
 
+    def start_snapshot(
+        self, request: pb.StartSnapshotRequest, *, timeout_s: float
+    ) -> pb.StartSnapshotReply:
+        """Has a dataset written to a folder, or attaches to that."""
+        return self._call("StartSnapshot", request, timeout_s=timeout_s)
+
+    def get_snapshot(self, snapshot_id: str, *, timeout_s: float) -> pb.GetSnapshotReply:
+        """How far a snapshot is; NotFoundError for an unknown id."""
+        request = pb.GetSnapshotRequest(snapshot_id=snapshot_id)
+        return self._call("GetSnapshot", request, timeout_s=timeout_s)
+
+    def cancel_snapshot(self, snapshot_id: str, *, timeout_s: float) -> None:
+        """Ends a snapshot."""
+        request = pb.CancelSnapshotRequest(snapshot_id=snapshot_id)
+        self._call("CancelSnapshot", request, timeout_s=timeout_s)
+
     def status(self) -> dict[str, Any]:
         """Workers, jobs, their windows and readers, as the dispatcher sees them."""
         reply = self._call("GetStatus", pb.GetStatusRequest(), timeout_s=ATTEMPT_TIMEOUT_S)

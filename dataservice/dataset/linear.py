@@ -110,6 +110,8 @@ def linearise(root: Node) -> Linear:
 
 def _linear(node: Node) -> Linear:
     if isinstance(node, Source):
+        if node.batched:
+            _refuse(node, "its elements are batches that were saved as they are")
         return Linear(segments=(Segment(node),))
     if isinstance(node, Prefetch):
         return _linear(node.input)

@@ -1,11 +1,12 @@
 """The methods of Dataset that begin a plan: one per source.
 
 Responsible for what users write and its defaults only; the nodes check their arguments and read.
-Invariant: calling one of them touches no file.
+Invariant: calling one of them touches no file, but for `load`, which must know what was saved.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeAlias
@@ -15,7 +16,8 @@ import pyarrow as pa
 from dataservice.dataset.columns import from_numpy
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.node import Node
-from dataservice.dataset.operators import Shuffle
+from dataservice.dataset.operators import Batch, Shuffle
+from dataservice.dataset.snapshot_wait import DEFAULT_LOAD_TIMEOUT_S, find_snapshot
 from dataservice.dataset.sources import (
     CsvSource,
     FileListSource,
@@ -24,6 +26,7 @@ from dataservice.dataset.sources import (
     JsonSource,
     ParquetSource,
     RangeSource,
+    SnapshotSource,
     TableSource,
     TFRecordSource,
 )
@@ -177,3 +180,34 @@ class SourceMethods:
             return cls(source)
         drawn = secrets.randbits(63) if seed is None else None
         return cls(Shuffle(source, _ALL_FILES, seed, drawn))
+
+    @classmethod
+    def load(
+        cls,
+        path: str,
+        wait: bool = False,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        timeout_s: float = DEFAULT_LOAD_TIMEOUT_S,
+    ) -> Self:
+        """The elements that `dataservice.save` wrote to `path`, batched as they were.
+
+        In the same order at each reading. NotFoundError when nothing was saved there, and
+        FailedPreconditionError while it is being written; with `wait`, waits for the end of it,
+        as long as there is progress every `timeout_s`: DeadlineExceededError then. The error of a
+        snapshot that failed is raised here.
+        """
+        if not isinstance(wait, bool):
+            raise InvalidArgumentError(f"wait must be True or False, got {wait!r}")
+        options = dict(storage_options) if storage_options else None
+        saved = find_snapshot(path, options, wait=wait, timeout_s=timeout_s)
+        source: Node = SnapshotSource(
+            path=os.fspath(path),
+            snapshot_id=saved.snapshot_id,
+            schema=saved.schema,
+            is_batched=saved.is_batched,
+            storage_options=options,
+        )
+        if saved.batch_size is not None:
+            source = Batch(source, saved.batch_size, saved.drop_remainder)
+        return cls(source)

@@ -385,4 +385,10 @@ def delete_dataset(state: DispatcherState, dataset_id: DatasetId) -> Decision:
             f"dataset {dataset_id} is read by {', '.join(sorted(jobs))}; wait for the end of it, "
             "or delete it first with `dataservice jobs delete`"
         )
+    saving = [s.path for s in state.snapshots.open_ones() if s.dataset_id == dataset_id]
+    if saving:
+        raise FailedPreconditionError(
+            f"dataset {dataset_id} is being saved to {', '.join(saving)}; wait for the end of it, "
+            "or cancel it first with `dataservice snapshots cancel`"
+        )
     return Decision((ev.DatasetDeleted(dataset_id=dataset_id),))

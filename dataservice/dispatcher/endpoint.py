@@ -21,13 +21,21 @@ from dataservice.dispatcher.requests import (
     RegisterWorker,
     Sync,
 )
+from dataservice.dispatcher.saving import Chunk, StartSnapshot, WorkOnSnapshot, WrittenWindow
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.dispatcher.state import EXACTLY_ONCE, Worker
 from dataservice.job_options import JobOptions
 from dataservice.omissions import Omitted
 from dataservice.runtime.identity import new_id
 from dataservice.sharding import Split
-from dataservice.vocabulary import DatasetId, IterationId, JobId, ReaderId, WorkerId
+from dataservice.vocabulary import (
+    DatasetId,
+    IterationId,
+    JobId,
+    ReaderId,
+    SnapshotId,
+    WorkerId,
+)
 from dataservice.wire import dispatcher_pb2 as pb
 
 PROTOCOL_VERSION: Final = 1
@@ -96,7 +104,9 @@ class DispatcherEndpoint:
                 buffered_bytes=request.buffered_bytes,
             ),
         )
-        return pb.WorkerHeartbeatReply(ended_iteration_ids=ended)
+        active = [SnapshotId(snapshot_id) for snapshot_id in request.snapshot_ids]
+        more = self._service.snapshots.work_for(WorkerId(request.worker_id), active)
+        return pb.WorkerHeartbeatReply(ended_iteration_ids=ended, snapshot_ids=more)
 
     def lease_windows(self, request: pb.LeaseWindowsRequest) -> pb.LeaseWindowsReply:
         answer = self._service.lease_windows(
@@ -181,6 +191,59 @@ class DispatcherEndpoint:
         )
         return pb.ReleaseReaderReply()
 
+    def start_snapshot(self, request: pb.StartSnapshotRequest) -> pb.StartSnapshotReply:
+        snapshot_id, attached = self._service.snapshots.start(
+            StartSnapshot(
+                snapshot_id=SnapshotId(new_id("snapshot")),
+                dataset_id=DatasetId(request.dataset_id),
+                path=request.path,
+                compression=request.compression,
+                storage_options=request.storage_options or "{}",
+                found_id=request.found_id,
+            )
+        )
+        return pb.StartSnapshotReply(snapshot_id=snapshot_id, attached=attached)
+
+    def work_on_snapshot(self, request: pb.WorkOnSnapshotRequest) -> pb.WorkOnSnapshotReply:
+        answer = self._service.snapshots.work(
+            WorkOnSnapshot(
+                worker_id=WorkerId(request.worker_id),
+                snapshot_id=SnapshotId(request.snapshot_id),
+                count=request.count,
+                holding=tuple(request.holding),
+                written=tuple(map(_written, request.written)),
+                error=request.error,
+                marked=request.marked,
+            ),
+            request.rows_under_way,
+        )
+        return pb.WorkOnSnapshotReply(
+            windows=[_lease_message(lease) for lease in answer.leases],
+            over=answer.over,
+            marker="" if answer.marker is None else answer.marker.name,
+            content="" if answer.marker is None else answer.marker.content,
+        )
+
+    def get_snapshot(self, request: pb.GetSnapshotRequest) -> pb.GetSnapshotReply:
+        task, progress = self._service.snapshots.describe(SnapshotId(request.snapshot_id))
+        return pb.GetSnapshotReply(
+            json=json.dumps(progress),
+            dataset_id=task.dataset_id,
+            path=task.path,
+            compression=task.compression,
+            storage_options=task.storage_options,
+            whole=task.is_whole,
+            error=task.error,
+            windows=-1 if task.windows is None else task.windows,
+        )
+
+    def cancel_snapshot(self, request: pb.CancelSnapshotRequest) -> pb.CancelSnapshotReply:
+        self._service.snapshots.cancel(SnapshotId(request.snapshot_id))
+        return pb.CancelSnapshotReply()
+
+    def list_snapshots(self, _: pb.ListSnapshotsRequest) -> pb.ListSnapshotsReply:
+        return pb.ListSnapshotsReply(json=json.dumps(self._service.snapshots.list()))
+
     def get_status(self, _: pb.GetStatusRequest) -> pb.GetStatusReply:
         return pb.GetStatusReply(json=json.dumps(self._service.status()))
 
@@ -221,6 +284,11 @@ def _omitted(message: pb.Omitted) -> Omitted:
 
 def _marks(messages: Iterable[pb.Mark]) -> tuple[RowMark, ...]:
     return tuple(RowMark(m.window, m.generation, m.row, m.final) for m in messages)
+
+
+def _written(message: pb.WrittenWindow) -> WrittenWindow:
+    chunks = (Chunk(c.number, c.rows, c.size_bytes, c.batches) for c in message.chunks)
+    return WrittenWindow(message.window, tuple(chunks))
 
 
 def _worker_messages(workers: Iterable[Worker]) -> list[pb.WorkerInfo]:

@@ -201,4 +201,5 @@ def facts_of(state: DispatcherState) -> Iterator[Event]:
                 host=reader.host,
                 pid=reader.pid,
             )
+    yield from state.snapshots.facts()
     yield ev.ReadersDeparted(reasons=tuple(state.departed.items()))

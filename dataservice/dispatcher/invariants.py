@@ -7,6 +7,7 @@ offending ids.
 from __future__ import annotations
 
 from dataservice.dispatcher.history import ENDINGS_KEPT, PROGRAMS_KEPT, merged
+from dataservice.dispatcher.snapshots import Snapshot
 from dataservice.dispatcher.state import DispatcherState, Iteration, Job
 from dataservice.dispatcher.windows import Phase, WindowTable
 from dataservice.vocabulary import ShardingPolicy
@@ -20,6 +21,8 @@ def check_invariants(state: DispatcherState) -> None:
         if iteration.windows is not None:
             check_windows(iteration.windows)
             _check_parties(state, iteration, iteration.windows)
+    for snapshot in state.snapshots.by_id.values():
+        _check_snapshot(state, snapshot)
 
 
 def _check_registries(state: DispatcherState) -> None:
@@ -74,6 +77,29 @@ def _check_parties(state: DispatcherState, iteration: Iteration, table: WindowTa
     for worker_id, windows in table.leases.items():
         assert windows, worker_id
         assert worker_id in state.workers, worker_id
+
+
+def _check_snapshot(state: DispatcherState, snapshot: Snapshot) -> None:
+    snapshot_id, table = snapshot.snapshot_id, snapshot.windows
+    assert state.snapshots.at(snapshot.path) is not None, snapshot.path
+    assert (table is None) == snapshot.is_closed, snapshot_id
+    assert snapshot.marker_worker is None or snapshot.awaits_marker, snapshot_id
+    assert snapshot.marker_worker is None or snapshot.marker_worker in state.workers, snapshot_id
+    if table is None:
+        assert not snapshot.chunks, snapshot_id
+        return
+    check_windows(table)
+    assert snapshot.dataset_id in state.datasets, snapshot_id
+    assert set(table.readers) == {snapshot.reader}, snapshot_id
+    assert set(table.leases) <= set(state.workers), snapshot_id
+    mine = table.readers[snapshot.reader]
+    assert not mine.fencing, "windows of lost workers go straight back"
+    assert not mine.received, snapshot_id
+    assert all(record.start_row == 0 for record in table.records.values()), snapshot_id
+    assert sum(rows for rows, _, _ in snapshot.chunks.values()) == table.rows_consumed, snapshot_id
+    if not snapshot.is_whole:
+        open_windows = set(table.records) | set(range(table.cursor, table.planned))
+        assert not open_windows & set(snapshot.chunks), snapshot_id
 
 
 def check_windows(table: WindowTable) -> None:

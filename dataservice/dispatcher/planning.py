@@ -7,6 +7,7 @@ user's function stays bytes here.
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING
 
 from dataservice.dispatcher.plans import WindowPlan
@@ -15,6 +16,10 @@ from dataservice.vocabulary import ShardingPolicy
 
 if TYPE_CHECKING:
     from dataservice.dataset.node import Node
+
+logger = logging.getLogger(__name__)
+
+_PLAIN = JobOptions()
 
 
 def preload() -> None:
@@ -50,6 +55,24 @@ def plan_windows(plan: bytes, repetition: int, options: JobOptions) -> WindowPla
         reshuffles=linear.reshuffles,
         repetition=repetition,
     )
+
+
+def plan_snapshot(plan: bytes) -> WindowPlan | None:
+    """How a plan is cut to be saved; None for one that a single worker must run as a whole.
+
+    Whole are plans whose rows cannot be divided, and those that work on batches, which form only
+    after the division. Blocks while sources are listed.
+    """
+    from dataservice.dataset.segments import UnsplittableError
+    from dataservice.dataset.splits import linearise
+
+    try:
+        if linearise(_decoded(plan, _PLAIN)).batch_operators:
+            return None
+        return plan_windows(plan, 0, _PLAIN)
+    except UnsplittableError as error:
+        logger.info("a snapshot is written by one worker at a time: %s", error)
+        return None
 
 
 def _decoded(plan: bytes, options: JobOptions) -> Node:

@@ -13,7 +13,7 @@ from dataservice.omissions import Omitted
 
 
 def status_text(encoded: str) -> str:
-    """Workers, then jobs."""
+    """Workers, then jobs and snapshots."""
     status = json.loads(encoded)
     workers, jobs = status["workers"], status["jobs"]
     parts = [f"{len(workers)} workers, {len(jobs)} jobs, {status['datasets']} datasets"]
@@ -24,6 +24,8 @@ def status_text(encoded: str) -> str:
     if jobs:
         parts.append(_jobs_table(jobs))
     parts.extend(_omissions(jobs))
+    if status["snapshots"]:
+        parts.append(_snapshots_table(status["snapshots"]))
     return "\n\n".join(parts)
 
 
@@ -41,6 +43,30 @@ def datasets_text(encoded: str) -> str:
     columns = ("dataset_id", "cardinality", "compression", "plan_bytes")
     titles = ("dataset", "elements", "compression", "plan bytes")
     return _table(titles, [tuple(str(dataset[c]) for c in columns) for dataset in datasets])
+
+
+def snapshots_text(encoded: str) -> str:
+    """One line per snapshot."""
+    snapshots = json.loads(encoded)
+    return _snapshots_table(snapshots) if snapshots else "no snapshots"
+
+
+def _snapshots_table(snapshots: Sequence[dict[str, Any]]) -> str:
+    titles = ("snapshot", "state", "windows", "rows", "MiB", "workers", "path")
+    rows = [
+        (
+            snapshot["snapshot_id"],
+            snapshot["state"],
+            f"{snapshot['windows_done']}/{snapshot['windows']}"
+            + ("+" if snapshot["more_rounds"] else ""),
+            f"{snapshot['rows']:,}",
+            f"{snapshot['size_bytes'] / 2**20:,.1f}",
+            str(snapshot["workers"]),
+            snapshot["path"],
+        )
+        for snapshot in snapshots
+    ]
+    return _table(titles, rows)
 
 
 def _rows(workers: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:

@@ -15,8 +15,9 @@ from typing import Final
 
 from dataservice.config import DispatcherConfig
 from dataservice.dispatcher.endpoint import DispatcherEndpoint
-from dataservice.dispatcher.planning import list_files, plan_windows, preload
+from dataservice.dispatcher.planning import list_files, plan_snapshot, plan_windows, preload
 from dataservice.dispatcher.service import DispatcherService
+from dataservice.dispatcher.snapshot_desk import DEFAULT_SNAPSHOTS_PER_WORKER, SavingSettings
 from dataservice.errors import (
     DataServiceError,
     FailedPreconditionError,
@@ -94,6 +95,10 @@ class DispatchServer:
             clock=SystemClock(),
             planner=plan_windows,
             lister=list_files,
+            saving=SavingSettings(
+                plan_snapshot,
+                config.worker_max_concurrent_snapshots or DEFAULT_SNAPSHOTS_PER_WORKER,
+            ),
             worker_addresses=config.worker_addresses or (),
             journal=self._journal,
             worker_timeout_s=config.worker_timeout_s,

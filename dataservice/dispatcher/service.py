@@ -35,6 +35,7 @@ from dataservice.dispatcher.requests import (
     SyncAnswer,
     WorkerPlace,
 )
+from dataservice.dispatcher.snapshot_desk import UNDIVIDED, SavingSettings, SnapshotDesk
 from dataservice.dispatcher.state import Dataset, DispatcherState, Worker
 from dataservice.errors import UnavailableError
 from dataservice.job_options import JobOptions
@@ -79,6 +80,7 @@ class DispatcherService:
         clock: Clock,
         planner: Planner,
         lister: Lister = lambda _plan, _policy, _num_shards, _options: "",
+        saving: SavingSettings = UNDIVIDED,
         worker_addresses: Sequence[str] = (),
         journal: Journal | None = None,
         worker_timeout_s: float = 10.0,
@@ -106,6 +108,9 @@ class DispatcherService:
         self._planning: dict[DatasetId, threading.Lock] = {}
         self._closed = False
         self._shorten_at = SHORTEN_AFTER_FRAMES
+        self.snapshots = SnapshotDesk(
+            self._state, self._transaction, self._commit, self._hear_of_worker, saving
+        )
         if journal is not None:
             self._recover(journal)
         with self._transaction():

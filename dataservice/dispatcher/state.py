@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dataservice.dispatcher import events as ev
+from dataservice.dispatcher import snapshots as saved
 from dataservice.dispatcher.history import PROGRAMS_KEPT, JobHistory
 from dataservice.dispatcher.images import history_of, table_of
 from dataservice.dispatcher.windows import WindowTable
@@ -144,6 +145,7 @@ class DispatcherState:
     iterations: dict[IterationId, Iteration] = field(default_factory=dict)
     iteration_of_reader: dict[ReaderId, IterationId] = field(default_factory=dict)
     departed: OrderedDict[ReaderId, str] = field(default_factory=OrderedDict)
+    snapshots: saved.Snapshots = field(default_factory=saved.Snapshots)
 
     def apply(self, event: ev.Event) -> None:
         """Adds one fact."""
@@ -228,6 +230,7 @@ class DispatcherState:
             elif event.worker_id in iteration.tasks:
                 iteration.tasks[event.worker_id] = True
             iteration.notice_end()
+        self.snapshots.lose_worker(event.worker_id)
 
     def _is_endless(self, iteration: Iteration) -> bool:
         dataset_id = self.jobs[iteration.job_id].dataset_id
@@ -385,6 +388,9 @@ class DispatcherState:
     def _restore_departures(self, event: ev.ReadersDeparted) -> None:
         self.departed.update(event.reasons)
 
+    def _apply_to_snapshot(self, event: ev.Event) -> None:
+        self.snapshots.apply(event)
+
     def _windows_of(self, iteration_id: IterationId) -> WindowTable:
         windows = self.iterations[iteration_id].windows
         assert windows is not None, f"{iteration_id} has no windows"
@@ -419,4 +425,5 @@ _APPLY: dict[type[ev.Event], Callable[[DispatcherState, Any], None]] = {
     ev.IterationRestored: DispatcherState._restore_iteration,
     ev.JobHistoryRestored: DispatcherState._restore_history,
     ev.ReadersDeparted: DispatcherState._restore_departures,
+    **dict.fromkeys(saved.FACTS, DispatcherState._apply_to_snapshot),
 }

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from dataservice.dispatcher.reports import ReaderReport, Reports, WorkerReport
+from dataservice.dispatcher.saving import progress
 from dataservice.dispatcher.state import DispatcherState, Iteration, Job
 from dataservice.omissions import NOTHING, Omitted
 from dataservice.vocabulary import ReaderId, WorkerId
@@ -38,6 +39,7 @@ def describe(
             for index, configured in enumerate(state.worker_list)
         ],
         "jobs": describe_jobs(state, reports, now_s),
+        "snapshots": [progress(snapshot) for snapshot in state.snapshots.by_id.values()],
     }
 
 

@@ -83,26 +83,30 @@ class RegisterWorkerReply(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., lease_s: _Optional[float] = ..., place: _Optional[int] = ..., places: _Optional[int] = ...) -> None: ...
 
 class WorkerHeartbeatRequest(_message.Message):
-    __slots__ = ("worker_id", "iteration_ids", "rows_sent", "rate_rows_per_s", "buffered_bytes", "leaving")
+    __slots__ = ("worker_id", "iteration_ids", "rows_sent", "rate_rows_per_s", "buffered_bytes", "leaving", "snapshot_ids")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     ITERATION_IDS_FIELD_NUMBER: _ClassVar[int]
     ROWS_SENT_FIELD_NUMBER: _ClassVar[int]
     RATE_ROWS_PER_S_FIELD_NUMBER: _ClassVar[int]
     BUFFERED_BYTES_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_IDS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     iteration_ids: _containers.RepeatedScalarFieldContainer[str]
     rows_sent: int
     rate_rows_per_s: float
     buffered_bytes: int
     leaving: bool
-    def __init__(self, worker_id: _Optional[str] = ..., iteration_ids: _Optional[_Iterable[str]] = ..., rows_sent: _Optional[int] = ..., rate_rows_per_s: _Optional[float] = ..., buffered_bytes: _Optional[int] = ..., leaving: bool = ...) -> None: ...
+    snapshot_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, worker_id: _Optional[str] = ..., iteration_ids: _Optional[_Iterable[str]] = ..., rows_sent: _Optional[int] = ..., rate_rows_per_s: _Optional[float] = ..., buffered_bytes: _Optional[int] = ..., leaving: bool = ..., snapshot_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class WorkerHeartbeatReply(_message.Message):
-    __slots__ = ("ended_iteration_ids",)
+    __slots__ = ("ended_iteration_ids", "snapshot_ids")
     ENDED_ITERATION_IDS_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_IDS_FIELD_NUMBER: _ClassVar[int]
     ended_iteration_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, ended_iteration_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    snapshot_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, ended_iteration_ids: _Optional[_Iterable[str]] = ..., snapshot_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Split(_message.Message):
     __slots__ = ("segment", "path", "row_groups", "start", "stop", "rows", "size_bytes", "version")
@@ -387,3 +391,123 @@ class DeleteDatasetRequest(_message.Message):
 class DeleteDatasetReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class StartSnapshotRequest(_message.Message):
+    __slots__ = ("dataset_id", "path", "compression", "storage_options", "found_id")
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    FOUND_ID_FIELD_NUMBER: _ClassVar[int]
+    dataset_id: str
+    path: str
+    compression: str
+    storage_options: str
+    found_id: str
+    def __init__(self, dataset_id: _Optional[str] = ..., path: _Optional[str] = ..., compression: _Optional[str] = ..., storage_options: _Optional[str] = ..., found_id: _Optional[str] = ...) -> None: ...
+
+class StartSnapshotReply(_message.Message):
+    __slots__ = ("snapshot_id", "attached")
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTACHED_FIELD_NUMBER: _ClassVar[int]
+    snapshot_id: str
+    attached: bool
+    def __init__(self, snapshot_id: _Optional[str] = ..., attached: bool = ...) -> None: ...
+
+class SnapshotChunk(_message.Message):
+    __slots__ = ("number", "rows", "size_bytes", "batches")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    rows: int
+    size_bytes: int
+    batches: int
+    def __init__(self, number: _Optional[int] = ..., rows: _Optional[int] = ..., size_bytes: _Optional[int] = ..., batches: _Optional[int] = ...) -> None: ...
+
+class WrittenWindow(_message.Message):
+    __slots__ = ("window", "chunks")
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    window: int
+    chunks: _containers.RepeatedCompositeFieldContainer[SnapshotChunk]
+    def __init__(self, window: _Optional[int] = ..., chunks: _Optional[_Iterable[_Union[SnapshotChunk, _Mapping]]] = ...) -> None: ...
+
+class WorkOnSnapshotRequest(_message.Message):
+    __slots__ = ("worker_id", "snapshot_id", "count", "holding", "written", "error", "marked", "rows_under_way")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    HOLDING_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    MARKED_FIELD_NUMBER: _ClassVar[int]
+    ROWS_UNDER_WAY_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    snapshot_id: str
+    count: int
+    holding: _containers.RepeatedScalarFieldContainer[int]
+    written: _containers.RepeatedCompositeFieldContainer[WrittenWindow]
+    error: str
+    marked: bool
+    rows_under_way: int
+    def __init__(self, worker_id: _Optional[str] = ..., snapshot_id: _Optional[str] = ..., count: _Optional[int] = ..., holding: _Optional[_Iterable[int]] = ..., written: _Optional[_Iterable[_Union[WrittenWindow, _Mapping]]] = ..., error: _Optional[str] = ..., marked: bool = ..., rows_under_way: _Optional[int] = ...) -> None: ...
+
+class WorkOnSnapshotReply(_message.Message):
+    __slots__ = ("windows", "over", "marker", "content")
+    WINDOWS_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    MARKER_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    windows: _containers.RepeatedCompositeFieldContainer[WindowLease]
+    over: bool
+    marker: str
+    content: str
+    def __init__(self, windows: _Optional[_Iterable[_Union[WindowLease, _Mapping]]] = ..., over: bool = ..., marker: _Optional[str] = ..., content: _Optional[str] = ...) -> None: ...
+
+class GetSnapshotRequest(_message.Message):
+    __slots__ = ("snapshot_id",)
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    snapshot_id: str
+    def __init__(self, snapshot_id: _Optional[str] = ...) -> None: ...
+
+class GetSnapshotReply(_message.Message):
+    __slots__ = ("json", "dataset_id", "path", "compression", "storage_options", "whole", "error", "windows")
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    WINDOWS_FIELD_NUMBER: _ClassVar[int]
+    json: str
+    dataset_id: str
+    path: str
+    compression: str
+    storage_options: str
+    whole: bool
+    error: str
+    windows: int
+    def __init__(self, json: _Optional[str] = ..., dataset_id: _Optional[str] = ..., path: _Optional[str] = ..., compression: _Optional[str] = ..., storage_options: _Optional[str] = ..., whole: bool = ..., error: _Optional[str] = ..., windows: _Optional[int] = ...) -> None: ...
+
+class CancelSnapshotRequest(_message.Message):
+    __slots__ = ("snapshot_id",)
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    snapshot_id: str
+    def __init__(self, snapshot_id: _Optional[str] = ...) -> None: ...
+
+class CancelSnapshotReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListSnapshotsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListSnapshotsReply(_message.Message):
+    __slots__ = ("json",)
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    json: str
+    def __init__(self, json: _Optional[str] = ...) -> None: ...

@@ -103,7 +103,7 @@ class DispatcherLink:
             attempt_timeout_s=wait_s + _ATTEMPT_MARGIN_S,
             should_stop=should_stop,
         )
-        return Grant(tuple(_lease(window) for window in reply.windows), reply.ended)
+        return Grant(tuple(lease_of(window) for window in reply.windows), reply.ended)
 
     def give_back(
         self, worker_id: str, iteration_id: str, reader_id: str, leases: Sequence[Lease]
@@ -127,6 +127,19 @@ class DispatcherLink:
         request = pb.FinishTaskRequest(worker_id=worker_id, iteration_id=iteration_id)
         self._work.call_retrying(
             "FinishTask", request, timeout_s=self._patience_s, should_stop=should_stop
+        )
+
+    def get_snapshot(self, snapshot_id: str) -> pb.GetSnapshotReply:
+        """What there is to know of a snapshot; NotFoundError for an unknown id."""
+        request = pb.GetSnapshotRequest(snapshot_id=snapshot_id)
+        return self._work.call_retrying("GetSnapshot", request, timeout_s=self._patience_s)
+
+    def work_on_snapshot(
+        self, request: pb.WorkOnSnapshotRequest, should_stop: Callable[[], bool]
+    ) -> pb.WorkOnSnapshotReply:
+        """Reports windows that are written and asks for more; may be repeated freely."""
+        return self._work.call_retrying(
+            "WorkOnSnapshot", request, timeout_s=self._patience_s, should_stop=should_stop
         )
 
     def close(self) -> None:
@@ -163,7 +176,8 @@ class StreamLeases:
         self._link.give_back(*self._stream, leases)
 
 
-def _lease(window: pb.WindowLease) -> Lease:
+def lease_of(window: pb.WindowLease) -> Lease:
+    """A lease from the wire."""
     return Lease(
         window.window,
         window.generation,

@@ -1,7 +1,7 @@
 """A worker's place in the cluster: registering, heartbeats, registering again.
 
-Knows the dispatcher link and the service, nothing of streams. Invariant: while the dispatcher
-does not know the worker, the worker holds nothing that was leased to it.
+Knows the dispatcher link, the service and the writers of snapshots, nothing of streams. Invariant:
+while the dispatcher does not know the worker, the worker holds nothing that was leased to it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataservice.runtime.threads import StoppableThread
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.worker.control import DispatcherLink
 from dataservice.worker.service import WorkerService
+from dataservice.worker.snapshots import SnapshotWriters
 
 logger = logging.getLogger(__name__)
 
@@ -27,12 +28,14 @@ class Membership:
         self,
         link: DispatcherLink,
         service: WorkerService,
+        snapshots: SnapshotWriters,
         *,
         interval_s: float,
         on_lost: Callable[[BaseException], None],
     ) -> None:
         self._link = link
         self._service = service
+        self._snapshots = snapshots
         self._interval_s = interval_s
         self._thread = StoppableThread(
             self._run, owner="worker", name="heartbeat", on_failure=on_lost
@@ -68,6 +71,7 @@ class Membership:
     def _register(self) -> None:
         reply = self._link.register(self._service.address, self._is_stopping)
         self._service.rejoin(reply.worker_id, (reply.place, reply.places))
+        self._snapshots.give_up()
         logger.info("worker %s serves at %s", reply.worker_id, self._service.address)
 
     def _run(self, stop: threading.Event) -> None:
@@ -90,8 +94,10 @@ class Membership:
             rows_sent=rows,
             rate_rows_per_s=(rows - self._rows) / max(now_s - self._measured_s, 1e-3),
             buffered_bytes=buffered_bytes,
+            snapshot_ids=self._snapshots.active(),
         )
         self._rows, self._measured_s = rows, now_s
         reply = self._link.heartbeat(request, self._is_stopping)
         if reply.ended_iteration_ids:
             self._service.end_iterations(set(reply.ended_iteration_ids))
+        self._snapshots.work_on(request.worker_id, reply.snapshot_ids)

@@ -18,6 +18,7 @@ from dataservice.wire.elements import EXCHANGE
 from dataservice.worker.control import DispatcherLink
 from dataservice.worker.membership import Membership
 from dataservice.worker.service import WorkerService
+from dataservice.worker.snapshots import SnapshotWriters
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class WorkerServer:
         self._flight: FlightServer | None = None
         self._service: WorkerService | None = None
         self._link: DispatcherLink | None = None
+        self._snapshots: SnapshotWriters | None = None
         self._membership: Membership | None = None
         if start:
             self.start()
@@ -91,8 +93,15 @@ class WorkerServer:
         self._flight.start()
         service = WorkerService(config, self._link, _announced(config, self._flight.port))
         self._service = service
+        self._snapshots = SnapshotWriters(
+            self._link, service.pipeline, threads=config.pipeline_threads, address=service.address
+        )
         self._membership = Membership(
-            self._link, service, interval_s=config.heartbeat_interval_s, on_lost=self._give_up
+            self._link,
+            service,
+            self._snapshots,
+            interval_s=config.heartbeat_interval_s,
+            on_lost=self._give_up,
         )
         self._membership.start()
 
@@ -119,6 +128,8 @@ class WorkerServer:
                 return
             if self._membership is not None:
                 self._membership.stop()
+            if self._snapshots is not None:
+                self._snapshots.stop()
             if self._service is not None:
                 self._service.stop()
             if self._membership is not None:

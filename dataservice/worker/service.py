@@ -283,9 +283,12 @@ class WorkerService:
         return self.worker_id
 
     def _pipeline(self, command: dict[str, Any]) -> Pipeline:
-        dataset_id = command["dataset"]
         options = JobOptions.from_json(command.get("options", {}))
-        key = (dataset_id, options.on_error)
+        return self.pipeline(command["dataset"], options.on_error)
+
+    def pipeline(self, dataset_id: str, on_error: str = "raise") -> Pipeline:
+        """The plan of a dataset, ready to run."""
+        key = (dataset_id, on_error)
         with self._lock:
             known = self._pipelines.get(key)
             if known is not None:
@@ -296,7 +299,7 @@ class WorkerService:
             reply.plan,
             reply.compression,
             allow_functions=self._config.allow_functions,
-            on_error=options.on_error,
+            on_error=on_error,
         )
         with self._lock:
             self._pipelines[key] = pipeline

@@ -15,7 +15,7 @@ import pyarrow as pa
 from dataservice.dataset.ledger import Ledger, Page
 from dataservice.dataset.node import Node
 from dataservice.dataset.optimise import optimise
-from dataservice.dataset.plan import decode_plan
+from dataservice.dataset.plan import decode_plan, fingerprint
 from dataservice.dataset.splits import Linear, linearise, open_window, transform_batch
 from dataservice.dataset.static_sharding import Share, share_of
 from dataservice.dataset.stream import RunContext
@@ -56,6 +56,26 @@ class Pipeline:
     def is_divisible(self) -> bool:
         """Whether an element's rows are its windows' rows one by one."""
         return not self._linear.batch_operators
+
+    @property
+    def batch_size(self) -> int | None:
+        """Rows of an element where `batch` is what makes elements; of a divisible plan."""
+        return self._linear.batch_size
+
+    @property
+    def drop_remainder(self) -> bool:
+        """Whether a last batch that is too small is left out; of a divisible plan."""
+        return self._linear.drop_remainder
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether an element of the whole plan is a record batch rather than a row."""
+        return self._node.batched
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for plans that the same program makes."""
+        return fingerprint(self._node)
 
     def rebatcher(self) -> Rebatcher:
         """Cuts rows as the plan's `batch` says, or by bytes where there is none."""

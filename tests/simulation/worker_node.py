@@ -25,6 +25,7 @@ from dataservice.worker.membership import Membership
 from dataservice.worker.producer import _ENDED, _FLUSH, WindowProducer, _Ticket
 from dataservice.worker.rebatch import Element, Rebatcher
 from dataservice.worker.service import WorkerService
+from dataservice.worker.snapshots import SnapshotWriters
 from tests.simulation.stage import STAGE, Blocked, Flag, Rows
 from tests.simulation.world import Node, Task, World
 
@@ -78,8 +79,9 @@ class WorkerNode(Node):
         link = DispatcherLink(self._config, token="", tls=None)
         self.service = WorkerService(self._config, link, self.address)
         self.service._pipelines[(self.world.dispatcher.dataset_id, "raise")] = self._pipeline
+        snapshots = SnapshotWriters(link, self.service.pipeline, threads=1, address=self.address)
         self._membership = Membership(
-            link, self.service, interval_s=HEARTBEAT_S, on_lost=lambda _: None
+            link, self.service, snapshots, interval_s=HEARTBEAT_S, on_lost=lambda _: None
         )
         self._beats = Task(self, self._keep_registered)
         self._is_member = False

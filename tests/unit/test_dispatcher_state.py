@@ -17,6 +17,7 @@ from dataservice.dispatcher.windows import Phase, WindowTable
 from dataservice.errors import DataLossError
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
+from tests.unit.test_saving import SCRIPT as SAVING_SCRIPT
 
 ROWS = 10
 
@@ -136,6 +137,8 @@ def test_every_fact_survives_the_journal() -> None:
         ev.WorkerListSet(addresses=("a:%port%", "b")),
         ev.PlaceBound(index=1, address="b:1"),
         ev.ShardFinished(iteration_id="i", index=1),
+        *SAVING_SCRIPT,
+        *facts_of(replayed(SAVING_SCRIPT[:-1])),
         *facts_of(replayed(SCRIPT)),
     )
     assert {type(event) for event in (*SCRIPT, *rest)} == set(ev.FACTS.values())

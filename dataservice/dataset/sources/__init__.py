@@ -8,6 +8,7 @@ from dataservice.dataset.sources.ipc import IpcSource
 from dataservice.dataset.sources.json import JsonSource
 from dataservice.dataset.sources.parquet import ParquetSource
 from dataservice.dataset.sources.range import RangeSource
+from dataservice.dataset.sources.snapshot import SnapshotSource
 from dataservice.dataset.sources.table import TableSource
 from dataservice.dataset.sources.tfrecord import TFRecordSource
 
@@ -19,6 +20,7 @@ __all__ = [
     "JsonSource",
     "ParquetSource",
     "RangeSource",
+    "SnapshotSource",
     "Source",
     "TFRecordSource",
     "TableSource",

@@ -1,0 +1,196 @@
+"""Saving a dataset: what users call, and the handle by which they follow it.
+
+Checks arguments and the folder, registers the plan and asks the dispatcher; writes nothing itself.
+Invariant: what is known to fail later fails here, in the user's process, with the remedy.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dataservice.client.api import Service, register_dataset
+from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
+from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.node import INFINITE_CARDINALITY
+from dataservice.dataset.snapshot_folder import DONE, ERROR, SnapshotFolder
+from dataservice.dataset.snapshot_wait import failure_of
+from dataservice.dataset.sources.files import check_storage_options, is_local
+from dataservice.errors import AlreadyExistsError, DeadlineExceededError, InvalidArgumentError
+from dataservice.vocabulary import parse_target
+from dataservice.wire import dispatcher_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+_COMPRESSIONS: Final = {
+    "AUTO": "NONE",
+    "LZ4": "LZ4",
+    "ZSTD": "ZSTD",
+    "NONE": "NONE",
+    None: "NONE",
+}
+_UNKNOWN: Final = "unknown"
+_FIRST_PAUSE_S: Final = 0.02
+_MAX_PAUSE_S: Final = 0.5
+_NOTICE_INTERVAL_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotProgress:
+    """How far a snapshot is.
+
+    `state`: "writing", "done" or "failed". `windows` are those planned so far; of a dataset that
+    repeats, each pass is planned when the one before is handed out, and `more_rounds` says that
+    there are more. `workers` are writing now.
+    """
+
+    state: str
+    windows_done: int
+    windows: int
+    more_rounds: bool
+    rows: int
+    size_bytes: int
+    workers: int
+
+
+class Snapshot:
+    """A dataset on its way to `path`. The data workers write it whether or not this lives."""
+
+    def __init__(self, path: str, snapshot_id: str, target: str, timeout_s: float) -> None:
+        self.path = path
+        self.snapshot_id = snapshot_id
+        self._target = target
+        self._timeout_s = timeout_s
+
+    def progress(self) -> SnapshotProgress:
+        """What the dispatcher knows now; waits for one that is away."""
+        with Connection(self._target) as connection:
+            return _progress_of(self._ask(connection))
+
+    def wait(self, timeout_s: float | None = None) -> SnapshotProgress:
+        """Until all is written; raises what the snapshot failed with.
+
+        DeadlineExceededError after `timeout_s`; without one, waits as long as the dispatcher is
+        there. Logs the progress every 10 s.
+        """
+        began_s = noticed_s = time.monotonic()
+        pause_s = _FIRST_PAUSE_S
+        with Connection(self._target) as connection:
+            while True:
+                reply = self._ask(connection)
+                if reply.error:
+                    raise failure_of(self.path, json.loads(reply.error))
+                progress = _progress_of(reply)
+                if progress.state == "done":
+                    return progress
+                now_s = time.monotonic()
+                if timeout_s is not None and now_s - began_s >= timeout_s:
+                    raise DeadlineExceededError(
+                        f"the snapshot {self.path} is not finished after {timeout_s:g} s: "
+                        f"{_described(progress)}"
+                    )
+                if now_s - noticed_s >= _NOTICE_INTERVAL_S:
+                    noticed_s = now_s
+                    logger.info("waiting for %s: %s", self.path, _described(progress))
+                left_s = pause_s if timeout_s is None else began_s + timeout_s - now_s
+                time.sleep(max(0.0, min(pause_s, left_s)))
+                pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+
+    def cancel(self) -> None:
+        """Ends it, with an ERROR that says so; one that is over stays as it is."""
+        with Connection(self._target) as connection:
+            connection.cancel_snapshot(self.snapshot_id, timeout_s=self._timeout_s)
+
+    def __repr__(self) -> str:
+        return f"Snapshot({self.path!r}, {self.snapshot_id})"
+
+    def _ask(self, connection: Connection) -> pb.GetSnapshotReply:
+        return connection.get_snapshot(self.snapshot_id, timeout_s=self._timeout_s)
+
+
+def save(
+    dataset: Dataset,
+    path: str,
+    service: Service,
+    compression: str | None = "AUTO",
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> Snapshot:
+    """Has the data workers of `service` write the dataset to `path`, and returns at once.
+
+    Every element once, although workers and a fault tolerant dispatcher restart meanwhile.
+    `path` is a folder or an fsspec URL that all data workers reach; `storage_options` travel with
+    the request, so prefer credentials of the machines that write. The same call again attaches to
+    a snapshot that is not finished; a folder that holds another one, or a finished one, is an
+    AlreadyExistsError. `compression`: "AUTO" (none), "LZ4", "ZSTD", or None. Read it with
+    `Dataset.load`.
+    """
+    target = parse_target(service)
+    checked = _checked_path(path)
+    check_storage_options(storage_options)
+    if compression not in _COMPRESSIONS:
+        raise InvalidArgumentError(
+            f"Invalid `compression` argument: {compression!r}; use 'AUTO', 'LZ4', 'ZSTD' or None"
+        )
+    if not isinstance(dataset, Dataset):
+        raise InvalidArgumentError(f"dataset must be a Dataset, got {type(dataset).__name__}")
+    if dataset.cardinality() == INFINITE_CARDINALITY:
+        raise InvalidArgumentError(
+            "Saving an infinite dataset is not allowed; put take(n) after repeat(), or give "
+            "repeat a count"
+        )
+    found_id = _snapshot_at(checked, storage_options)
+    dataset_id = register_dataset(target, dataset, None, timeout_s=timeout_s)
+    request = pb.StartSnapshotRequest(
+        dataset_id=dataset_id,
+        path=checked,
+        compression=_COMPRESSIONS[compression],
+        storage_options=json.dumps(dict(storage_options or {})),
+        found_id=found_id,
+    )
+    with Connection(target) as connection:
+        reply = connection.start_snapshot(request, timeout_s=timeout_s)
+    return Snapshot(checked, reply.snapshot_id, target, timeout_s)
+
+
+def _checked_path(path: Any) -> str:
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise InvalidArgumentError(f"path must be a folder or a URL, got {path!r}")
+    text = str(os.fspath(path))
+    # Workers have working directories of their own.
+    return os.path.abspath(text) if is_local(text) else text.rstrip("/")
+
+
+def _snapshot_at(path: str, options: Mapping[str, Any] | None) -> str:
+    """The id of the snapshot in a folder, "" when there is none."""
+    folder = SnapshotFolder(path, options)
+    found = folder.metadata()
+    if found is not None:
+        return found.snapshot_id
+    if folder.holds(DONE) or folder.holds(ERROR):
+        return _UNKNOWN
+    foreign = folder.foreign_files()
+    if foreign:
+        raise AlreadyExistsError(
+            f"{path} holds other files ({', '.join(foreign[:3])}); save to a folder of its own"
+        )
+    return ""
+
+
+def _progress_of(reply: pb.GetSnapshotReply) -> SnapshotProgress:
+    values = json.loads(reply.json)
+    return SnapshotProgress(**{name: values[name] for name in SnapshotProgress.__slots__})
+
+
+def _described(progress: SnapshotProgress) -> str:
+    more = " and more" if progress.more_rounds else ""
+    return (
+        f"{progress.windows_done} of {progress.windows}{more} windows, {progress.rows:,} rows, "
+        f"{progress.size_bytes:,} bytes, {progress.workers} workers writing"
+    )

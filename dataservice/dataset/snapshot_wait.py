@@ -1,0 +1,106 @@
+"""Finding a snapshot that is finished, or waiting until one is.
+
+Looks at the folder only, so that a snapshot can be waited for in any process, whether or not it
+reaches the service that writes. Invariant: waiting ends when the snapshot does, and when nothing
+has moved for the given time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dataservice.dataset.snapshot_folder import Metadata, SnapshotFolder
+from dataservice.dataset.sources.files import check_storage_options
+from dataservice.errors import (
+    DataServiceError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    error_from_dict,
+)
+
+logger = logging.getLogger(__name__)
+
+# Files appear window by window, and a window of slow functions takes its time.
+DEFAULT_LOAD_TIMEOUT_S: Final = 300.0
+_NOTICE_INTERVAL_S: Final = 10.0
+_FIRST_PAUSE_S: Final = 0.05
+_MAX_PAUSE_S: Final = 1.0
+
+
+def find_snapshot(
+    path: str, options: Mapping[str, Any] | None, *, wait: bool, timeout_s: float
+) -> Metadata:
+    """What was saved at `path`, once it is finished. The errors are those of `Dataset.load`."""
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise InvalidArgumentError(f"load takes the path of a snapshot, got {path!r}")
+    check_storage_options(options)
+    folder = SnapshotFolder(os.fspath(path), options)
+    found = _look(folder)
+    if found is not None:
+        return found
+    if wait:
+        return _await(folder, timeout_s)
+    if folder.metadata() is None:
+        raise NotFoundError(
+            f"there is no snapshot at {folder.path}; check the path, or pass wait=True when one is "
+            "about to be saved there"
+        )
+    raise FailedPreconditionError(
+        f"the snapshot {folder.path} is not finished: {_progress(folder)}; pass wait=True to wait "
+        "for it"
+    )
+
+
+def failure_of(path: str, encoded: Mapping[str, Any]) -> DataServiceError:
+    """The error that ended a snapshot, under its own class."""
+    message = f"the snapshot {path} failed: {encoded.get('message')}"
+    return error_from_dict({**encoded, "message": message})
+
+
+def _look(folder: SnapshotFolder) -> Metadata | None:
+    """The metadata of a finished snapshot; raises what one failed with."""
+    failure = folder.failure()
+    if failure is not None:
+        raise failure_of(folder.path, failure)
+    return None if folder.done() is None else folder.metadata()
+
+
+def _await(folder: SnapshotFolder, timeout_s: float) -> Metadata:
+    began_s = noticed_s = moved_s = time.monotonic()
+    pause_s = _FIRST_PAUSE_S
+    signs = None
+    while True:
+        found = _look(folder)
+        if found is not None:
+            return found
+        now_s = time.monotonic()
+        seen = folder.signs_of_work()
+        if seen != signs:
+            signs, moved_s = seen, now_s
+        if now_s - moved_s >= timeout_s:
+            raise DeadlineExceededError(
+                f"the snapshot {folder.path} made no progress for {timeout_s:g} s: "
+                f"{_progress(folder)}; is its dispatcher running, and has it data workers? Look "
+                "with `dataservice status`, or pass a longer timeout_s"
+            )
+        if now_s - noticed_s >= _NOTICE_INTERVAL_S:
+            noticed_s = now_s
+            waited_s = now_s - began_s
+            logger.info("waited %.0f s for %s: %s", waited_s, folder.path, _progress(folder))
+        time.sleep(min(pause_s, max(0.0, moved_s + timeout_s - now_s)))
+        pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+
+
+def _progress(folder: SnapshotFolder) -> str:
+    metadata = folder.metadata()
+    if metadata is None:
+        return "nothing has been written yet"
+    chunks, _ = folder.signs_of_work()
+    of = "" if metadata.windows is None else f" of at most {metadata.windows}"
+    return f"{chunks}{of} chunks are written"

@@ -1,0 +1,150 @@
+"""The source of a saved dataset: the chunks that DONE lists, in order.
+
+A split is a chunk, so that a loaded snapshot can be divided again. Knows nothing of who wrote it.
+Invariant: what is read is what the list says, row for row; a chunk that is missing, damaged or of
+another snapshot is an error that names it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Generator, Iterator, Mapping
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from dataservice.dataset.node import register_node
+from dataservice.dataset.snapshot_folder import Chunk, SnapshotFolder
+from dataservice.dataset.sources.base import Source
+from dataservice.dataset.sources.files import (
+    InputFile,
+    check_storage_options,
+    is_local,
+    opened,
+    unreadable,
+)
+from dataservice.dataset.stream import CHUNK_ROWS, RunContext
+from dataservice.errors import DataServiceError, InvalidArgumentError, SourceError
+from dataservice.sharding import Split
+
+
+@register_node
+@dataclasses.dataclass(frozen=True, eq=False)
+class SnapshotSource(Source):
+    """The rows of finished snapshot `snapshot_id` at `path`; with `is_batched`, its elements.
+
+    `paths` are the chunks to read, None for all.
+    """
+
+    kind: ClassVar[str] = "snapshot"
+    reads_files: ClassVar[bool] = True
+    loose: ClassVar[frozenset[str]] = frozenset({"path", "storage_options"})
+    path: str
+    snapshot_id: str
+    schema: pa.Schema
+    is_batched: bool = False
+    storage_options: Mapping[str, Any] | None = None
+    paths: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("path", "snapshot_id"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value:
+                raise InvalidArgumentError(f"{name} of a snapshot must be text, got {value!r}")
+        if not isinstance(self.schema, pa.Schema):
+            raise InvalidArgumentError(f"the schema must be a pyarrow.Schema, got {self.schema!r}")
+        check_storage_options(self.storage_options)
+
+    @property
+    def batched(self) -> bool:
+        return self.is_batched
+
+    def files(self) -> Iterator[InputFile]:
+        """The chunks, in order."""
+        for path, chunk in self._chunks.items():
+            yield InputFile(path, chunk.size_bytes, self.snapshot_id)
+
+    def splits(self) -> Iterator[Split]:
+        for path, chunk in self._chunks.items():
+            yield Split(
+                path=path,
+                stop=chunk.rows,
+                rows=chunk.rows,
+                size_bytes=chunk.size_bytes,
+                version=self.snapshot_id,
+            )
+
+    @functools.cached_property
+    def _chunks(self) -> dict[str, Chunk]:
+        """The chunks to read, by path. SourceError when the folder holds another snapshot now."""
+        folder = SnapshotFolder(self.path, self.storage_options)
+        done = folder.done()
+        if done is None or done.snapshot_id != self.snapshot_id:
+            found = "nothing that is finished" if done is None else f"snapshot {done.snapshot_id}"
+            raise SourceError(
+                f"{self.path} held snapshot {self.snapshot_id} when it was loaded, and holds "
+                f"{found} now; load it again"
+            )
+        listed = {folder.chunk_path(chunk): chunk for chunk in done.chunks}
+        if self.paths is None:
+            return listed
+        return {path: listed[path] for path in self.paths}
+
+    def read(
+        self, split: Split, first_row: int, context: RunContext
+    ) -> Generator[pa.RecordBatch, None, None]:
+        assert split.path is not None
+        # A limit on the rows cuts a split short at both ends.
+        begin, end = split.start + first_row, split.stop
+        row = 0
+        for batch in self._batches(split.path, context):
+            low, high = max(begin - row, 0), min(batch.num_rows, end - row)
+            step = max(1, batch.num_rows) if self.is_batched else CHUNK_ROWS
+            for first in range(low, high, step):
+                yield batch.slice(first, min(step, high - first))
+            row += batch.num_rows
+            if row >= end:
+                return
+        raise SourceError(
+            f"{split.path!r} has {row} rows, and the snapshot lists it with more: it was cut short "
+            "or replaced; save the dataset again"
+        )
+
+    def _batches(self, path: str, context: RunContext) -> Iterator[pa.RecordBatch]:
+        try:
+            with _mapped(path, self.storage_options) as handle:
+                options = pa.ipc.IpcReadOptions(use_threads=context.threads > 1)
+                reader = pa.ipc.open_file(handle, options=options)
+                if not reader.schema.equals(self.schema):
+                    raise SourceError(f"{path!r} has other columns than the snapshot says")
+                for number in range(reader.num_record_batches):
+                    batch = reader.get_batch(number)
+                    # Offsets that point outside of a damaged file would be followed.
+                    batch.validate(full=True)
+                    yield batch
+        except DataServiceError:
+            raise
+        except FileNotFoundError as error:
+            raise unreadable(path, error) from error
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise SourceError(
+                f"chunk {path!r} of snapshot {self.path} cannot be read: {error}; it is damaged or "
+                "cut short: save the dataset again"
+            ) from error
+
+    def empty(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([], schema=self.schema)
+
+    def describe(self, split: Split, first_row: int, end_row: int) -> str:
+        return f"{split.path} rows {split.start + first_row}..{split.start + end_row - 1}"
+
+    def cardinality(self) -> int:
+        if not self.is_batched or self.on_error == "skip":
+            return super().cardinality()
+        return sum(chunk.batches for chunk in self._chunks.values())
+
+
+def _mapped(path: str, options: Mapping[str, Any] | None) -> Any:
+    """The open file; a local one in memory as it is, since chunks never change."""
+    return pa.memory_map(path) if is_local(path) else opened(path, options)

@@ -1,0 +1,341 @@
+"""Decisions about datasets that are being saved: what starts, who writes which window, the end.
+
+Pure, like `decide`. Rules: a path has one snapshot that is not finished; a worker that asks names
+all that it holds, and gets again what was leased to it besides, so that repeats and lost answers
+change nothing; the first error ends a snapshot; DONE, or ERROR, is written by one worker.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.plans import WindowPlan
+from dataservice.dispatcher.requests import Decision, Lease
+from dataservice.dispatcher.snapshots import Snapshot
+from dataservice.dispatcher.state import Dataset, DispatcherState
+from dataservice.dispatcher.windows import WindowTable
+from dataservice.errors import (
+    AlreadyExistsError,
+    CancelledError,
+    InvalidArgumentError,
+    NotFoundError,
+    error_to_dict,
+)
+from dataservice.sharding import Split
+from dataservice.vocabulary import DatasetId, SnapshotId, WorkerId
+
+# The names of the last files; the layout of the folder is the dataset's side.
+_DONE: Final = "DONE"
+_ERROR: Final = "ERROR"
+# A plan that is not divided has one window, whose size shows only when it is run.
+WHOLE: Final = WindowPlan(splits=(Split(),), target_rows=1)
+
+
+class Chunk(NamedTuple):
+    """A file that holds rows of a window."""
+
+    number: int
+    rows: int
+    size_bytes: int
+    batches: int
+
+
+class WrittenWindow(NamedTuple):
+    """A window and the files that it is in."""
+
+    window: int
+    chunks: tuple[Chunk, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartSnapshot:
+    """`found_id` is that of the snapshot that is in the folder already, "" for none."""
+
+    snapshot_id: SnapshotId
+    dataset_id: DatasetId
+    path: str
+    compression: str
+    storage_options: str = "{}"
+    found_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkOnSnapshot:
+    """What a worker has written, holds and wants; `marked`: DONE or ERROR is written."""
+
+    worker_id: WorkerId
+    snapshot_id: SnapshotId
+    count: int = 0
+    holding: tuple[int, ...] = ()
+    written: tuple[WrittenWindow, ...] = ()
+    error: str = ""
+    marked: bool = False
+
+
+class Task(NamedTuple):
+    """What those who write a snapshot, or wait for it, must know.
+
+    `windows` is their number, None where it shows only while writing.
+    """
+
+    dataset_id: DatasetId
+    path: str
+    compression: str
+    storage_options: str
+    is_whole: bool
+    windows: int | None
+    error: str
+
+
+class Marker(NamedTuple):
+    """The last file: its name, and what it holds as JSON."""
+
+    name: str
+    content: str
+
+
+def find(state: DispatcherState, snapshot_id: SnapshotId) -> Snapshot:
+    """The snapshot, or NotFoundError."""
+    snapshot = state.snapshots.by_id.get(snapshot_id)
+    if snapshot is None:
+        raise NotFoundError(
+            f"snapshot {snapshot_id} is not known: it was finished long ago, or the dispatcher was "
+            "restarted without fault_tolerant_mode; then delete its folder and save again"
+        )
+    return snapshot
+
+
+def attach(state: DispatcherState, request: StartSnapshot) -> Snapshot | None:
+    """The unfinished snapshot that the request asks for; None when it has yet to begin.
+
+    AlreadyExistsError when the folder holds, or will hold, another one.
+    """
+    dataset = _dataset(state, request)
+    known = state.snapshots.at(request.path)
+    if known is None or known.is_closed:
+        if request.found_id:
+            raise AlreadyExistsError(_already_there(request, known))
+        return None
+    if known.error or request.found_id not in ("", known.snapshot_id):
+        raise AlreadyExistsError(_already_there(request, known))
+    differences = _differences(state.datasets[known.dataset_id], dataset)
+    if known.compression != request.compression:
+        differences.append(f"compression ({known.compression}, now {request.compression})")
+    if differences:
+        raise AlreadyExistsError(
+            f"snapshot {known.snapshot_id} is being written to {request.path}, with another "
+            f"{', '.join(differences)}; choose another path, or cancel it first"
+        )
+    return known
+
+
+def _dataset(state: DispatcherState, request: StartSnapshot) -> Dataset:
+    if not request.path:
+        raise InvalidArgumentError("the path of a snapshot must not be empty")
+    dataset = state.datasets.get(request.dataset_id)
+    if dataset is None:
+        raise NotFoundError(f"Dataset id {request.dataset_id} not found; register it first")
+    return dataset
+
+
+def _already_there(request: StartSnapshot, known: Snapshot | None) -> str:
+    what = "of another service, or of a dispatcher that was restarted without fault_tolerant_mode"
+    if known is not None and request.found_id in ("", known.snapshot_id):
+        what = "which failed" if known.error else "which is finished"
+    found = request.found_id or (known.snapshot_id if known else "")
+    return (
+        f"{request.path} already holds snapshot {found}, {what}; choose another path, or delete "
+        "the folder first"
+    )
+
+
+def _differences(known: Dataset, other: Dataset) -> list[str]:
+    found = []
+    if known.schema != other.schema:
+        found.append("schema")
+    if known.fingerprint != other.fingerprint:
+        found.append("plan")
+    return found
+
+
+def start(state: DispatcherState, request: StartSnapshot, plan: WindowPlan | None) -> Decision:
+    """Begins a snapshot, as a whole where `plan` is None. Answers its id."""
+    existing = attach(state, request)
+    if existing is not None:
+        return Decision((), existing.snapshot_id)
+    if plan is not None and plan.rounds is None:
+        raise InvalidArgumentError(
+            "Saving an infinite dataset is not allowed; put take(n) after repeat(), or give "
+            "repeat a count"
+        )
+    started = ev.SnapshotStarted(
+        snapshot_id=request.snapshot_id,
+        dataset_id=request.dataset_id,
+        path=request.path,
+        compression=request.compression,
+        storage_options=request.storage_options,
+        is_whole=plan is None,
+        plan=WHOLE if plan is None else plan,
+    )
+    opened = ev.SnapshotRoundOpened(snapshot_id=request.snapshot_id)
+    return Decision((started, opened), request.snapshot_id)
+
+
+def report(state: DispatcherState, request: WorkOnSnapshot) -> Decision:
+    """Records what a worker has written, or what went wrong."""
+    snapshot = find(state, request.snapshot_id)
+    if request.marked:
+        done = ev.SnapshotDone(snapshot_id=request.snapshot_id)
+        return Decision((done,) if snapshot.awaits_marker else ())
+    if snapshot.error or snapshot.windows is None:
+        return Decision(())
+    facts: list[ev.Event] = []
+    leased = set(snapshot.leased_to(request.worker_id))
+    news = tuple(written for written in request.written if written.window in leased)
+    if news:
+        finished = ev.SnapshotWindowsFinished(
+            snapshot_id=request.snapshot_id,
+            windows=tuple(written.window for written in news),
+            rows=tuple(sum(chunk.rows for chunk in written.chunks) for written in news),
+            chunks=tuple(tuple(chunk) for written in news for chunk in written.chunks),
+        )
+        facts.append(finished)
+    if request.error:
+        facts.append(ev.SnapshotFailed(snapshot_id=request.snapshot_id, error=request.error))
+    return Decision(tuple(facts))
+
+
+def open_round(state: DispatcherState, snapshot_id: SnapshotId) -> Decision:
+    """Plans the next reading of the splits once the windows so far are leased."""
+    snapshot = find(state, snapshot_id)
+    if snapshot.error or snapshot.windows is None or not snapshot.windows.needs_round():
+        return Decision(())
+    return Decision((ev.SnapshotRoundOpened(snapshot_id=snapshot_id),))
+
+
+def lease(state: DispatcherState, request: WorkOnSnapshot) -> Decision:
+    """Hands out windows to write: what the worker has without knowing, then more. Answers Leases.
+
+    Towards the end fewer than asked for, so that all workers share the last ones.
+    """
+    snapshot = find(state, request.snapshot_id)
+    table = snapshot.windows
+    if snapshot.error or table is None or request.count <= 0:
+        return Decision((), ())
+    unknown = [w for w in snapshot.leased_to(request.worker_id) if w not in request.holding]
+    wanted = max(0, request.count - len(unknown))
+    if table.is_exhausted:
+        wanted = min(wanted, -(-table.claimable(snapshot.reader) // (2 * len(state.workers))))
+    fresh = table.candidates(snapshot.reader, wanted)
+    leases = tuple(_lease(table, window) for window in (*unknown, *fresh))
+    if not fresh:
+        return Decision((), leases)
+    leased = ev.SnapshotWindowsLeased(
+        snapshot_id=request.snapshot_id, worker_id=request.worker_id, windows=fresh
+    )
+    return Decision((leased,), leases)
+
+
+def _lease(table: WindowTable, index: int) -> Lease:
+    round_number, window = table.locate(index)
+    return Lease(index, 0, 0, table.plan.epoch_of(round_number), window)
+
+
+def lease_marker(state: DispatcherState, request: WorkOnSnapshot) -> Decision:
+    """Has the worker write the last file, if it is due and nobody else does. Answers a Marker."""
+    snapshot = find(state, request.snapshot_id)
+    if not snapshot.awaits_marker or snapshot.marker_worker not in (None, request.worker_id):
+        return Decision((), None)
+    if snapshot.marker_worker is not None:
+        return Decision((), _marker(snapshot))
+    leased = ev.SnapshotMarkerLeased(snapshot_id=request.snapshot_id, worker_id=request.worker_id)
+    return Decision((leased,), _marker(snapshot))
+
+
+def _marker(snapshot: Snapshot) -> Marker:
+    content: dict[str, Any] = {"snapshot_id": snapshot.snapshot_id}
+    if snapshot.error:
+        content["error"] = json.loads(snapshot.error)
+        return Marker(_ERROR, json.dumps(content))
+    totals = snapshot.totals
+    content["rows"], content["size_bytes"] = totals.rows, totals.size_bytes
+    content["chunks"] = [[number, *rest] for number, rest in sorted(snapshot.chunks.items())]
+    return Marker(_DONE, json.dumps(content, separators=(",", ":")))
+
+
+def cancel(state: DispatcherState, snapshot_id: SnapshotId) -> Decision:
+    """Ends a snapshot that is not finished."""
+    snapshot = find(state, snapshot_id)
+    if snapshot.is_closed or snapshot.error or snapshot.is_written:
+        return Decision(())
+    error = CancelledError(f"the snapshot {snapshot.path} was cancelled")
+    return Decision(
+        (ev.SnapshotFailed(snapshot_id=snapshot_id, error=json.dumps(error_to_dict(error))),)
+    )
+
+
+def work_for(
+    state: DispatcherState, worker_id: WorkerId, active: Collection[SnapshotId], limit: int
+) -> tuple[SnapshotId, ...]:
+    """Snapshots that a worker is to begin work on, besides those that it is `active` on.
+
+    At most `limit` in all; those with the fewest workers first.
+    """
+    open_ones = [s for s in state.snapshots.open_ones() if s.snapshot_id not in active]
+    due = [snapshot for snapshot in open_ones if _has_work(snapshot, worker_id)]
+    due.sort(key=lambda snapshot: len(snapshot.windows.leases) if snapshot.windows else 0)
+    return tuple(snapshot.snapshot_id for snapshot in due[: max(0, limit - len(active))])
+
+
+def _has_work(snapshot: Snapshot, worker_id: WorkerId) -> bool:
+    if snapshot.awaits_marker:
+        return snapshot.marker_worker in (None, worker_id)
+    table = snapshot.windows
+    assert table is not None, f"{snapshot.snapshot_id} is open and has no windows"
+    claimable = table.claimable(snapshot.reader) > 0 or table.needs_round()
+    return claimable or bool(snapshot.leased_to(worker_id))
+
+
+def task_of(snapshot: Snapshot) -> Task:
+    """A snapshot as those see it who work on it."""
+    table = snapshot.windows
+    one_round = table is not None and table.is_exhausted and table.rounds_opened <= 1
+    return Task(
+        snapshot.dataset_id,
+        snapshot.path,
+        snapshot.compression,
+        snapshot.storage_options,
+        snapshot.is_whole,
+        table.planned if table is not None and one_round and not snapshot.is_whole else None,
+        snapshot.error,
+    )
+
+
+def progress(snapshot: Snapshot, rows_under_way: int = 0) -> dict[str, Any]:
+    """How far it is, as JSON values."""
+    totals = snapshot.totals
+    table = snapshot.windows
+    state = "writing"
+    if snapshot.error:
+        state = "failed"
+    elif snapshot.is_closed:
+        state = "done"
+    return {
+        "snapshot_id": snapshot.snapshot_id,
+        "path": snapshot.path,
+        "dataset_id": snapshot.dataset_id,
+        "state": state,
+        "windows_done": totals.windows_done,
+        "windows": totals.windows_planned,
+        "more_rounds": table is not None and not table.is_exhausted,
+        "rows": totals.rows + rows_under_way,
+        "size_bytes": totals.size_bytes,
+        "chunks": totals.chunks,
+        "workers": 0 if table is None else len(table.leases),
+        "is_whole": snapshot.is_whole,
+        "error": json.loads(snapshot.error)["message"] if snapshot.error else None,
+    }

@@ -1,0 +1,230 @@
+"""What the dispatcher knows of datasets that are being saved, and how facts change it.
+
+Pure, like `state`, of which it is a part. A snapshot reads its windows as a reader that is always
+there: windows whose worker is gone go straight back, since nobody received rows of them. Invariant:
+a window is done exactly if the files that hold its rows are among the chunks; a closed snapshot
+keeps its totals only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.images import image_of, table_of
+from dataservice.dispatcher.plans import RowMark
+from dataservice.dispatcher.windows import Phase, WindowTable
+from dataservice.vocabulary import DatasetId, ReaderId, SnapshotId, WorkerId
+
+# Closed ones are remembered so that their writers' handles learn the end; the oldest are forgotten.
+CLOSED_SNAPSHOTS_KEPT: Final = 1_000
+
+
+class Totals(NamedTuple):
+    """What has been written."""
+
+    windows_done: int = 0
+    windows_planned: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+    chunks: int = 0
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """A dataset on its way to a folder.
+
+    `chunks`: (rows, bytes, batches) by number. `error` is JSON, "" while nothing is wrong.
+    `marker_worker` is to write DONE or ERROR. `windows` is None once closed.
+    """
+
+    snapshot_id: SnapshotId
+    dataset_id: DatasetId
+    path: str
+    compression: str
+    storage_options: str
+    is_whole: bool
+    windows: WindowTable | None
+    chunks: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    closed_totals: Totals = field(default_factory=Totals)
+    error: str = ""
+    marker_worker: WorkerId | None = None
+    is_closed: bool = False
+
+    @property
+    def reader(self) -> ReaderId:
+        """The name under which it owns windows."""
+        return ReaderId(self.snapshot_id)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether all windows are, so that only DONE may be missing."""
+        if self.error:
+            return False
+        return self.windows is None or self.windows.is_finished()
+
+    @property
+    def awaits_marker(self) -> bool:
+        """Whether DONE or ERROR is all that is left to write."""
+        return not self.is_closed and (bool(self.error) or self.is_written)
+
+    @property
+    def totals(self) -> Totals:
+        if self.windows is None:
+            return self.closed_totals
+        return Totals(
+            self.windows.done,
+            self.windows.planned,
+            sum(rows for rows, _, _ in self.chunks.values()),
+            sum(size_bytes for _, size_bytes, _ in self.chunks.values()),
+            len(self.chunks),
+        )
+
+    def leased_to(self, worker_id: WorkerId) -> tuple[int, ...]:
+        """The windows that a worker is to write."""
+        return () if self.windows is None else tuple(self.windows.leased_to(worker_id, self.reader))
+
+    def lose_worker(self, worker_id: WorkerId) -> None:
+        """Another worker writes what this one had."""
+        if self.marker_worker == worker_id:
+            self.marker_worker = None
+        if self.windows is None:
+            return
+        self.windows.fence_worker(worker_id)
+        fenced = sorted(self.windows.readers[self.reader].fencing)
+        records = self.windows.records
+        marks = [RowMark(index, records[index].generation, 0, False) for index in fenced]
+        self.windows.release(self.reader, marks)
+
+    def finish(self, event: ev.SnapshotWindowsFinished) -> None:
+        """Notes windows that are written, once each."""
+        if self.windows is None:
+            return
+        for index, rows in zip(event.windows, event.rows, strict=True):
+            record = self.windows.records.get(index)
+            if record is not None and record.phase is Phase.LEASED:
+                mark = RowMark(index, record.generation, rows, True)
+                self.windows.consume(self.reader, (mark,))
+        self.chunks.update({number: tuple(rest) for number, *rest in event.chunks})  # type: ignore
+
+    def close(self) -> None:
+        """Keeps what people may still ask for."""
+        self.closed_totals = self.totals
+        self.is_closed, self.marker_worker = True, None
+        self.windows = None
+        self.chunks.clear()
+        # They may hold secrets, and nobody writes any more.
+        self.storage_options = "{}"
+
+
+@dataclass(slots=True)
+class Snapshots:
+    """All snapshots, in the order of their start, and the latest of each path."""
+
+    by_id: dict[SnapshotId, Snapshot] = field(default_factory=dict)
+    by_path: dict[str, SnapshotId] = field(default_factory=dict)
+
+    def apply(self, event: Any) -> None:
+        """Adds one fact about a snapshot; about one that is forgotten, nothing."""
+        if isinstance(event, ev.SnapshotStarted | ev.SnapshotRestored):
+            self._add(event)
+            return
+        snapshot = self.by_id.get(event.snapshot_id)
+        if snapshot is not None:
+            _APPLY[type(event)](snapshot, event)
+        if isinstance(event, ev.SnapshotDone):
+            self._forget_oldest()
+
+    def lose_worker(self, worker_id: WorkerId) -> None:
+        """A worker is gone: its windows go to others."""
+        for snapshot in self.by_id.values():
+            snapshot.lose_worker(worker_id)
+
+    def at(self, path: str) -> Snapshot | None:
+        """The latest snapshot of a path."""
+        snapshot_id = self.by_path.get(path)
+        return None if snapshot_id is None else self.by_id[snapshot_id]
+
+    def open_ones(self) -> Iterator[Snapshot]:
+        """Those that somebody has to work on."""
+        return (snapshot for snapshot in self.by_id.values() if not snapshot.is_closed)
+
+    def facts(self) -> Iterator[ev.SnapshotRestored]:
+        """Facts that lead to the same snapshots."""
+        for snapshot in self.by_id.values():
+            yield ev.SnapshotRestored(
+                snapshot_id=snapshot.snapshot_id,
+                dataset_id=snapshot.dataset_id,
+                path=snapshot.path,
+                compression=snapshot.compression,
+                storage_options=snapshot.storage_options,
+                is_whole=snapshot.is_whole,
+                table=None if snapshot.windows is None else image_of(snapshot.windows),
+                chunks=tuple((number, *rest) for number, rest in snapshot.chunks.items()),
+                totals=tuple(snapshot.closed_totals),
+                error=snapshot.error,
+                marker_worker=snapshot.marker_worker,
+                is_closed=snapshot.is_closed,
+            )
+
+    def _add(self, event: ev.SnapshotStarted | ev.SnapshotRestored) -> None:
+        snapshot = Snapshot(
+            event.snapshot_id,
+            event.dataset_id,
+            event.path,
+            event.compression,
+            event.storage_options,
+            event.is_whole,
+            None,
+        )
+        if isinstance(event, ev.SnapshotStarted):
+            snapshot.windows = WindowTable(event.plan)
+        else:
+            snapshot.windows = None if event.table is None else table_of(event.table)
+            snapshot.chunks = {number: tuple(rest) for number, *rest in event.chunks}  # type: ignore
+            snapshot.closed_totals = Totals(*event.totals)
+            snapshot.error = event.error
+            snapshot.marker_worker = event.marker_worker
+            snapshot.is_closed = event.is_closed
+        if snapshot.windows is not None:
+            snapshot.windows.add_reader(snapshot.reader)
+        self.by_id[event.snapshot_id] = snapshot
+        self.by_path[event.path] = event.snapshot_id
+
+    def _forget_oldest(self) -> None:
+        closed = [snapshot for snapshot in self.by_id.values() if snapshot.is_closed]
+        for snapshot in closed[: max(0, len(closed) - CLOSED_SNAPSHOTS_KEPT)]:
+            del self.by_id[snapshot.snapshot_id]
+            if self.by_path.get(snapshot.path) == snapshot.snapshot_id:
+                del self.by_path[snapshot.path]
+
+
+def _open_round(snapshot: Snapshot, _event: ev.SnapshotRoundOpened) -> None:
+    if snapshot.windows is not None:
+        snapshot.windows.open_round()
+
+
+def _lease(snapshot: Snapshot, event: ev.SnapshotWindowsLeased) -> None:
+    if snapshot.windows is not None:
+        snapshot.windows.lease(event.worker_id, snapshot.reader, 0, event.windows)
+
+
+def _fail(snapshot: Snapshot, event: ev.SnapshotFailed) -> None:
+    snapshot.error = snapshot.error or event.error
+
+
+def _lease_marker(snapshot: Snapshot, event: ev.SnapshotMarkerLeased) -> None:
+    snapshot.marker_worker = event.worker_id
+
+
+_APPLY: dict[type[ev.Event], Callable[[Snapshot, Any], None]] = {
+    ev.SnapshotRoundOpened: _open_round,
+    ev.SnapshotWindowsLeased: _lease,
+    ev.SnapshotWindowsFinished: Snapshot.finish,
+    ev.SnapshotFailed: _fail,
+    ev.SnapshotMarkerLeased: _lease_marker,
+    ev.SnapshotDone: lambda snapshot, _event: snapshot.close(),
+}
+FACTS: Final = (ev.SnapshotStarted, ev.SnapshotRestored, *_APPLY)

@@ -1,0 +1,335 @@
+"""Datasets that data workers save while these and the dispatcher die, and that are loaded again."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dataservice as ds
+from dataservice.dataset.snapshot_folder import Metadata, SnapshotFolder
+from dataservice.errors import (
+    AlreadyExistsError,
+    CancelledError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UserFunctionError,
+)
+from dataservice.vocabulary import parse_target
+from tests.integration.service_cluster import (
+    LocalService,
+    local_service,
+    process_cluster,
+    read_ids,
+    wait_until,
+    write_numbers,
+)
+
+DYNAMIC, FILE = ds.ShardingPolicy.DYNAMIC, ds.ShardingPolicy.FILE
+ROWS = 20_000
+SCHEMA = pa.schema({"id": pa.int64(), "x": pa.float32()})
+
+
+@pytest.fixture
+def service() -> Iterator[LocalService]:
+    with local_service(workers=2) as running:
+        yield running
+
+
+class Gates:
+    """Rows that wait: the later three quarters of them for a file each, so that a failure meets
+    work under way, however fast the machine."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+        self._paths = write_numbers(folder, files=40, rows_per_file=ROWS // 40, group_rows=250)
+
+    def open(self, *quarters: int) -> None:
+        """Lets the rows of these quarters pass."""
+        for quarter in quarters:
+            (self.folder / f"gate-{quarter}").touch()
+
+    def dataset(self) -> ds.Dataset:
+        """All rows in their order: 40 windows."""
+        folder = str(self.folder)
+
+        def wait(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            quarter = int(columns["id"][0]) * 4 // ROWS
+            deadline_s = time.monotonic() + 60
+            while quarter and not os.path.exists(f"{folder}/gate-{quarter}"):
+                if time.monotonic() > deadline_s:
+                    raise TimeoutError(f"nobody opened gate {quarter}")
+                time.sleep(0.01)
+            return columns
+
+        return ds.Dataset.from_parquet(self._paths).map(wait, schema=SCHEMA)
+
+
+@pytest.fixture
+def gates(tmp_path: pathlib.Path) -> Iterator[Gates]:
+    made = Gates(tmp_path)
+    yield made
+    made.open(1, 2, 3)
+
+
+def assert_every_row_once(dataset: ds.Dataset, rows: int = ROWS) -> None:
+    got = read_ids(dataset)
+    assert len(got) == rows, f"{len(got)} rows instead of {rows}, {len(set(got))} different"
+    assert sorted(got) == list(range(rows))
+
+
+def test_save_and_load(service: LocalService, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "s"
+    dataset = ds.Dataset.range(10_000).shuffle(1_000, seed=3).batch(64)
+    began_s = time.monotonic()
+    snapshot = ds.save(dataset, str(path), service.target, compression="LZ4")
+    assert time.monotonic() - began_s < 1, "it does not wait"
+    end = snapshot.wait(20)
+    assert (end.state, end.rows, end.windows_done) == ("done", 10_000, end.windows)
+    assert end.size_bytes == sum(file.stat().st_size for file in (path / "chunks").iterdir())
+    assert snapshot.progress() == end
+    assert sorted(os.listdir(path)) == ["DONE", "chunks", "snapshot.json"]
+    loaded = ds.Dataset.load(str(path))
+    assert [batch.num_rows for batch in loaded] == [64] * 156 + [16]
+    assert_every_row_once(loaded, 10_000)
+    assert read_ids(loaded) == read_ids(ds.Dataset.load(str(path))), "always in the same order"
+    assert loaded.cardinality() == 157
+    assert_every_row_once(loaded.distribute(DYNAMIC, service.target), 10_000)
+    with pytest.raises(AlreadyExistsError, match="which is finished; choose another path"):
+        ds.save(dataset, str(path), service.target)
+
+
+def test_passes_and_remainders_are_kept(service: LocalService, tmp_path: pathlib.Path) -> None:
+    dataset = ds.Dataset.range(100).shuffle(100).repeat(3).batch(8, drop_remainder=True)
+    end = ds.save(dataset, f"file://{tmp_path}/s", service.target, "ZSTD").wait(20)
+    assert (end.rows, end.more_rounds) == (300, False)
+    loaded = ds.Dataset.load(str(tmp_path / "s"))
+    assert [batch.num_rows for batch in loaded] == [8] * 37
+    rows = read_ids(ds.Dataset.load(f"file://{tmp_path}/s").unbatch())
+    assert len(rows) == 296 or len(rows) == 300
+    assert len(set(rows)) == 100
+    assert rows[:100] != rows[100:200], "every pass is shuffled anew"
+
+
+def test_a_plan_that_cannot_be_divided_is_saved_as_a_whole(
+    service: LocalService, tmp_path: pathlib.Path
+) -> None:
+    dataset = ds.Dataset.range(1_000).enumerate("n").batch(7).filter(ds.col("id") % 10 != 3)
+    ds.save(dataset, str(tmp_path / "s"), service.target).wait(20)
+    loaded = ds.Dataset.load(str(tmp_path / "s"))
+    assert [batch.to_pydict() for batch in loaded] == [batch.to_pydict() for batch in dataset]
+    assert loaded.cardinality() == 143
+
+
+def test_an_empty_dataset(service: LocalService, tmp_path: pathlib.Path) -> None:
+    empty = ds.Dataset.range(10).filter(ds.col("id") > 99)
+    for number, dataset in enumerate((empty, ds.Dataset.range(0), ds.Dataset.range(5).repeat(0))):
+        path = str(tmp_path / f"{number}")
+        assert ds.save(dataset, path, service.target).wait(20).rows == 0
+        assert ds.Dataset.load(path).to_table().num_rows == 0
+
+
+def test_killed_workers_and_a_killed_dispatcher_cost_no_row(
+    tmp_path: pathlib.Path, gates: Gates
+) -> None:
+    arguments = (
+        *("--worker-timeout-ms", "1500", "--fault-tolerant"),
+        *("--work-dir", str(tmp_path / "journal")),
+    )
+    path = str(tmp_path / "s")
+    with process_cluster(tmp_path / "logs", workers=2, dispatcher_args=arguments) as cluster:
+        port = parse_target(cluster.target).rpartition(":")[2]
+        snapshot = ds.save(gates.dataset().batch(64), path, cluster.target)
+        wait_until(lambda: snapshot.progress().windows_done >= 4, "some windows", 30)
+        cluster.workers[0].kill()
+        gates.open(1)
+        wait_until(lambda: snapshot.progress().windows_done >= 12, "more windows", 30)
+        cluster.dispatcher.kill()
+        cluster.start_dispatcher("--port", port, *arguments)
+        cluster.add_worker()
+        again = ds.save(gates.dataset().batch(64), path, cluster.target)
+        assert again.snapshot_id == snapshot.snapshot_id, "the same call attaches"
+        assert 12 <= again.progress().windows_done <= 20
+        cluster.workers[1].kill()
+        gates.open(2, 3)
+        end = snapshot.wait(40)
+        assert (end.state, end.rows, end.windows_done) == ("done", ROWS, 40)
+        loaded = ds.Dataset.load(path)
+        assert read_ids(loaded) == list(range(ROWS))
+        assert_every_row_once(loaded.distribute(DYNAMIC, cluster.target))
+    assert [batch.num_rows for batch in loaded] == [64] * 312 + [32]
+    assert not os.path.exists(os.path.join(path, "uncommitted"))
+
+
+def test_a_frozen_worker_that_comes_back_does_no_harm(tmp_path: pathlib.Path, gates: Gates) -> None:
+    path = str(tmp_path / "s")
+    arguments = ("--worker-timeout-ms", "1500")
+    with process_cluster(tmp_path / "logs", workers=2, dispatcher_args=arguments) as cluster:
+        snapshot = ds.save(gates.dataset(), path, cluster.target)
+        wait_until(lambda: snapshot.progress().windows_done == 10, "the first quarter", 30)
+        cluster.workers[0].suspend()
+        wait_until(lambda: len(cluster.status()["workers"]) == 1, "the loss of the worker", 30)
+        gates.open(1)
+        wait_until(lambda: snapshot.progress().windows_done == 20, "the work of the other", 30)
+        cluster.workers[0].resume()
+        gates.open(2, 3)
+        assert snapshot.wait(30).rows == ROWS
+        assert read_ids(ds.Dataset.load(path)) == list(range(ROWS))
+
+
+def test_the_whole_plan_is_taken_over(tmp_path: pathlib.Path, gates: Gates) -> None:
+    path = str(tmp_path / "s")
+    arguments = ("--worker-timeout-ms", "1500")
+    with process_cluster(tmp_path / "logs", workers=1, dispatcher_args=arguments) as cluster:
+        snapshot = ds.save(gates.dataset().enumerate("n").batch(10), path, cluster.target)
+        wait_until(lambda: snapshot.progress().rows > 0, "some rows", 30)
+        assert snapshot.progress().state == "writing"
+        cluster.workers[0].kill()
+        gates.open(1, 2, 3)
+        cluster.add_worker()
+        assert snapshot.wait(40).rows == ROWS
+    loaded = ds.Dataset.load(path).to_table()
+    assert loaded["n"].to_pylist() == list(range(ROWS))
+    assert loaded["id"].to_pylist() == list(range(ROWS))
+
+
+def test_a_failing_function_ends_it_for_all(service: LocalService, tmp_path: pathlib.Path) -> None:
+    def fail(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if (columns["id"] == 777).any():
+            raise RuntimeError("row 777 is bad")
+        return columns
+
+    path = str(tmp_path / "s")
+    schema = pa.schema({"id": pa.int64()})
+    dataset = ds.Dataset.range(5_000).map(fail, schema=schema)
+    snapshot = ds.save(dataset, path, service.target)
+    with pytest.raises(UserFunctionError, match=r"the snapshot .*/s failed.*row 777 is bad") as one:
+        snapshot.wait(20)
+    assert "in fail" in one.value.user_traceback
+    assert one.value.worker in {worker.address for worker in service.workers}
+    assert snapshot.progress().state == "failed"
+    with pytest.raises(UserFunctionError, match="row 777 is bad") as two:
+        ds.Dataset.load(path, wait=True, timeout_s=10)
+    assert two.value.user_traceback == one.value.user_traceback
+    with pytest.raises(AlreadyExistsError, match="which failed"):
+        ds.save(dataset, path, service.target)
+
+
+def test_a_folder_that_cannot_be_written(service: LocalService, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "chunks").write_text("in the way")
+    snapshot = ds.save(ds.Dataset.range(100), str(tmp_path / "s"), service.target)
+    with pytest.raises(FailedPreconditionError, match=r"cannot write .*/s/chunks/chunk_0000"):
+        snapshot.wait(20)
+    with pytest.raises(FailedPreconditionError, match="failed: cannot write"):
+        ds.Dataset.load(str(tmp_path / "s"), wait=True, timeout_s=10)
+
+
+def test_loading_while_it_is_written_from_another_process(
+    tmp_path: pathlib.Path, gates: Gates
+) -> None:
+    path = str(tmp_path / "s")
+    program = (
+        "import sys, dataservice as ds\n"
+        "print(ds.Dataset.load(sys.argv[1], wait=True, timeout_s=30).to_table().num_rows)"
+    )
+    with (
+        subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE) as reader,
+        local_service(workers=1) as service,
+    ):
+        snapshot = ds.save(gates.dataset(), path, service.target)
+        wait_until(lambda: snapshot.progress().windows_done == 10, "the first quarter", 30)
+        with pytest.raises(FailedPreconditionError, match="not finished: 10 of at most 40 chunks"):
+            ds.Dataset.load(path)
+        gates.open(1, 2, 3)
+        output, _ = reader.communicate(timeout=40)
+    assert int(output) == ROWS
+
+
+def test_a_snapshot_that_is_cancelled(
+    service: LocalService, tmp_path: pathlib.Path, gates: Gates
+) -> None:
+    snapshot = ds.save(gates.dataset(), str(tmp_path / "s"), service.target)
+    with pytest.raises(DeadlineExceededError, match=r"not finished after 0\.1 s: \d+ of 40"):
+        snapshot.wait(0.1)
+    snapshot.cancel()
+    with pytest.raises(CancelledError, match="was cancelled"):
+        snapshot.wait(10)
+    gates.open(1, 2, 3)
+    with pytest.raises(CancelledError, match="was cancelled"):
+        ds.Dataset.load(str(tmp_path / "s"), wait=True, timeout_s=10)
+    snapshot.cancel()
+
+
+def test_a_worker_writes_few_snapshots_at_once(tmp_path: pathlib.Path, gates: Gates) -> None:
+    config = ds.DispatcherConfig(worker_max_concurrent_snapshots=1)
+    with local_service(workers=1, config=config) as service:
+        first, second = (
+            ds.save(gates.dataset(), str(tmp_path / name), service.target) for name in ("a", "b")
+        )
+        wait_until(lambda: first.progress().windows_done == 10, "the first quarter", 30)
+        wait_until(lambda: first.progress().workers == 1, "a heartbeat")
+        assert second.progress().windows_done == second.progress().workers == 0, "it has to wait"
+        gates.open(1, 2, 3)
+        assert first.wait(30).rows == second.wait(30).rows == ROWS
+
+
+def test_what_cannot_be_saved(service: LocalService, tmp_path: pathlib.Path) -> None:
+    path = str(tmp_path / "s")
+    numbers = ds.Dataset.range(5)
+    with pytest.raises(InvalidArgumentError, match="infinite dataset is not allowed"):
+        ds.save(numbers.repeat(), path, service.target)
+    with pytest.raises(InvalidArgumentError, match="infinite dataset is not allowed"):
+        ds.save(numbers.filter(ds.col("id") > 1).repeat(), path, service.target)
+    with pytest.raises(InvalidArgumentError, match="path must be a folder or a URL, got ''"):
+        ds.save(numbers, "", service.target)
+    with pytest.raises(InvalidArgumentError, match="'GZIP'"):
+        ds.save(numbers, path, service.target, compression="GZIP")
+    with pytest.raises(InvalidArgumentError, match="service must not be empty"):
+        ds.save(numbers, path, "")
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "letters.txt").write_text("dear")
+    with pytest.raises(AlreadyExistsError, match=r"holds other files \(letters\.txt\)"):
+        ds.save(numbers, path, service.target)
+    foreign = Metadata(snapshot_id="x", schema=SCHEMA, fingerprint="", cardinality=-2)
+    SnapshotFolder(str(tmp_path / "t")).write_metadata(foreign)
+    with pytest.raises(AlreadyExistsError, match="already holds snapshot x, of another service"):
+        ds.save(numbers, str(tmp_path / "t"), service.target)
+
+
+def test_waiting_for_a_snapshot_that_does_not_move(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(DeadlineExceededError, match="nothing has been written yet"):
+        ds.Dataset.load(str(tmp_path / "t"), wait=True, timeout_s=0.1)
+    with local_service(workers=0) as service:
+        snapshot = ds.save(ds.Dataset.range(5), str(tmp_path / "s"), service.target)
+        with pytest.raises(DeadlineExceededError, match=r"0 of 5 windows, 0 rows.*0 workers"):
+            snapshot.wait(0.1)
+    meta = Metadata(snapshot_id="x", schema=SCHEMA, fingerprint="", cardinality=-2, windows=4)
+    SnapshotFolder(str(tmp_path / "u")).write_metadata(meta)
+    with pytest.raises(DeadlineExceededError, match=r"/u made no progress for 0\.1 s: 0 of at"):
+        ds.Dataset.load(str(tmp_path / "u"), wait=True, timeout_s=0.1)
+
+
+def test_files_are_dealt_out_to_static_workers(tmp_path: pathlib.Path) -> None:
+    path = str(tmp_path / "s")
+    config = ds.DispatcherConfig(worker_addresses=["127.0.0.1:%port%", "127.0.0.1:%port%"])
+    with local_service(workers=2, config=config) as service:
+        ds.save(ds.Dataset.range(3_000), path, service.target).wait(20)
+        assert_every_row_once(ds.Dataset.load(path).distribute(FILE, service.target), 3_000)
+
+
+def test_status_shows_snapshots(tmp_path: pathlib.Path) -> None:
+    with process_cluster(tmp_path / "logs", workers=1) as cluster:
+        ds.save(ds.Dataset.range(50), str(tmp_path / "s"), cluster.target).wait(20)
+        (shown,) = cluster.status()["snapshots"]
+        assert (shown["state"], shown["rows"], shown["path"]) == ("done", 50, str(tmp_path / "s"))
+        json.dumps(shown)

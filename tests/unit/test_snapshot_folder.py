@@ -1,0 +1,163 @@
+"""A snapshot's folder: whole files under final names, what they say, errors that name them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import threading
+from collections.abc import Iterator
+
+import fsspec
+import pyarrow as pa
+import pytest
+
+from dataservice.dataset.snapshot_folder import Chunk, Done, Metadata, SnapshotFolder
+from dataservice.errors import (
+    DataLossError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+    SchemaError,
+    UnavailableError,
+)
+
+SCHEMA = pa.schema([pa.field("x", pa.int64(), metadata={"k": "v"}), ("s", pa.string())])
+META = Metadata(snapshot_id="s1", schema=SCHEMA, fingerprint="f", cardinality=-2, batch_size=7)
+
+
+def batch(first: int, end: int) -> pa.RecordBatch:
+    columns = {"x": list(range(first, end)), "s": [str(x) for x in range(first, end)]}
+    return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
+
+
+@pytest.fixture(params=["plain", "file", "memory"])
+def folder(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[SnapshotFolder]:
+    paths = {
+        "plain": str(tmp_path / "s"),
+        "file": f"file://{tmp_path}/s",
+        "memory": f"memory://{tmp_path}/s",
+    }
+    yield SnapshotFolder(paths[request.param])
+    fsspec.filesystem("memory").store.clear()
+
+
+def test_what_is_written_can_be_read(folder: SnapshotFolder) -> None:
+    assert (folder.metadata(), folder.done(), folder.failure()) == (None, None, None)
+    assert folder.signs_of_work() == (0, 0)
+    folder.write_metadata(META)
+    folder.write_metadata(META)
+    assert folder.metadata() == META
+    assert folder.metadata().schema.equals(SCHEMA, check_metadata=True)  # type: ignore[union-attr]
+    chunk = folder.write_chunk(3, SCHEMA, [batch(0, 5), batch(5, 7)], "LZ4")
+    assert chunk is not None
+    assert (chunk.number, chunk.rows, chunk.batches) == (3, 7, 2)
+    assert chunk.name == "chunk_00000003_7.arrow"
+    with fsspec.open(folder.chunk_path(chunk), "rb") as file:
+        content = file.read()
+    assert len(content) == chunk.size_bytes
+    assert pa.ipc.open_file(content).read_all().column("x").to_pylist() == list(range(7))
+    assert folder.signs_of_work() == (1, 0)
+    folder.write_marker("DONE", Done(snapshot_id="s1", chunks=(chunk,)).to_json())
+    assert folder.done() == Done(snapshot_id="s1", chunks=(chunk,))
+    assert folder.holds("DONE")
+    assert not folder.holds("ERROR")
+    assert folder.foreign_files() == []
+
+
+def test_a_repeat_changes_nothing_and_no_rows_make_no_file(folder: SnapshotFolder) -> None:
+    first = folder.write_chunk(0, SCHEMA, [batch(0, 5)], "ZSTD")
+    assert folder.write_chunk(0, SCHEMA, [batch(0, 5)], "ZSTD") == first
+    assert folder.write_chunk(1, SCHEMA, []) is None
+    assert folder.signs_of_work() == (1, 0)
+
+
+def test_a_failure_leaves_no_chunk(folder: SnapshotFolder) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield batch(0, 5)
+        raise SchemaError("the rows fail")
+
+    with pytest.raises(SchemaError, match="the rows fail"):
+        folder.write_chunk(0, SCHEMA, batches())
+    with pytest.raises(SchemaError, match="other columns than it was registered with"):
+        folder.write_chunk(0, SCHEMA, [pa.RecordBatch.from_pydict({"x": [1]})])
+    assert folder.signs_of_work() == (0, 0)
+
+
+def test_another_snapshot_in_the_folder(folder: SnapshotFolder) -> None:
+    folder.write_metadata(META)
+    other = Metadata(snapshot_id="s2", schema=SCHEMA, fingerprint="f", cardinality=-2)
+    with pytest.raises(FailedPreconditionError, match="holds snapshot s1, which another service"):
+        folder.write_metadata(other)
+
+
+def test_a_file_appears_whole(tmp_path: pathlib.Path) -> None:
+    folder = SnapshotFolder(str(tmp_path))
+    may_end = threading.Event()
+    began = threading.Event()
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        yield batch(0, 50_000)
+        began.set()
+        assert may_end.wait(10)
+        yield batch(50_000, 50_001)
+
+    writing = threading.Thread(target=folder.write_chunk, args=(0, SCHEMA, slow()))
+    writing.start()
+    assert began.wait(10)
+    committed, under_way_bytes = folder.signs_of_work()
+    assert committed == 0
+    assert under_way_bytes > 100_000
+    may_end.set()
+    writing.join(10)
+    assert folder.signs_of_work() == (1, 0)
+
+
+def test_files_of_others_are_seen(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "precious.txt").write_text("mine")
+    SnapshotFolder(str(tmp_path)).write_metadata(META)
+    assert SnapshotFolder(str(tmp_path)).foreign_files() == ["precious.txt"]
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"format": 1}', "{", '{"format": 1, "schema": 3}'])
+def test_damaged_metadata(tmp_path: pathlib.Path, content: str) -> None:
+    (tmp_path / "snapshot.json").write_text(content)
+    with pytest.raises((DataLossError, InvalidArgumentError), match=r"snapshot\.json|format"):
+        SnapshotFolder(str(tmp_path)).metadata()
+
+
+def test_a_newer_format(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "snapshot.json").write_text(json.dumps({**META.to_json(), "format": 2}))
+    with pytest.raises(InvalidArgumentError, match=r"has format 2.*reads format 1"):
+        SnapshotFolder(str(tmp_path)).metadata()
+
+
+def test_storage_that_refuses(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = SnapshotFolder(str(tmp_path / "s"))
+    for error, expected, message in (
+        (OSError(28, "No space left"), ResourceExhaustedError, "no space is left to write"),
+        (PermissionError(13, "denied"), FailedPreconditionError, "no permission to write"),
+        (ConnectionError("away"), UnavailableError, "cannot write"),
+        (OSError(5, "I/O error"), FailedPreconditionError, "cannot write"),
+    ):
+
+        def refuse(*_: object, error: OSError = error) -> None:
+            raise error
+
+        monkeypatch.setattr(os, "replace", refuse)
+        with pytest.raises(expected, match=rf"{message} .*chunks/chunk_00000000_5\.arrow"):
+            folder.write_chunk(0, SCHEMA, [batch(0, 5)])
+    assert folder.signs_of_work() == (0, 0), "nothing is left of the attempts"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FailedPreconditionError, match="cannot write"):
+        SnapshotFolder(str(tmp_path / "file")).write_metadata(META)
+
+
+def test_an_unknown_protocol() -> None:
+    with pytest.raises(OSError, match="nosuch://"):
+        SnapshotFolder("nosuch://a/b")
+
+
+def test_chunk_names_sort_by_number() -> None:
+    names = [Chunk(number, 5, 1, 1).name for number in (2, 10, 100)]
+    assert names == sorted(names)
