@@ -113,7 +113,8 @@ class ChaosCluster:
     def start_doomed(self, dataset_id: str, job_name: str) -> None:
         """Starts the reader that will be killed, but for its reading."""
         protocol = self.schedule.protocol or ""
-        args = [self.target, dataset_id, job_name, protocol, str(self._doomed_path)]
+        on_error = self.schedule.on_error
+        args = [self.target, dataset_id, job_name, protocol, on_error, str(self._doomed_path)]
         self._args["doomed"] = ("tests.chaos.doomed_reader", args)
         self._start("doomed")
         self._children["doomed"].wait_ready(READY_TIMEOUT_S)

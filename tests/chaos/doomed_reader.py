@@ -1,7 +1,7 @@
 """A reader's process that will be killed: writes down what it got before it acknowledges it.
 
-`python -m tests.chaos.doomed_reader TARGET DATASET_ID JOB PROTOCOL PATH` begins when PATH exists.
-One line an element: the time and the ids. What a SIGKILL leaves of the file it may keep.
+`python -m tests.chaos.doomed_reader TARGET DATASET_ID JOB PROTOCOL ON_ERROR PATH` begins when PATH
+exists. One line an element: the time and the ids. What a SIGKILL leaves of the file it may keep.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ USE_S = 0.05
 
 
 def main() -> None:
-    target, dataset_id, job_name, protocol, path = sys.argv[1:]
+    target, dataset_id, job_name, protocol, on_error, path = sys.argv[1:]
     exit_with_parent()
     dataset = ds.from_dataset_id(
         ds.ShardingPolicy.DYNAMIC,
@@ -26,6 +26,7 @@ def main() -> None:
         dataset_id,
         job_name=job_name,
         data_transfer_protocol=protocol or None,
+        on_error=on_error,
     )
     announce_ready()
     while not os.path.exists(path):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 # Readers report about every 0.2 s; more than that on a busy machine.
@@ -54,13 +54,13 @@ class History:
             return list(self._rows)
 
 
-def missing_rows(total: int, lived: Sequence[int], written: Sequence[Written]) -> set[int]:
+def missing_rows(expected: Set[int], lived: Sequence[int], written: Sequence[Written]) -> set[int]:
     """Rows that neither living readers nor the killed one have: time may bring them."""
-    return set(range(total)) - set(lived) - set(_rows_of(written))
+    return set(expected).difference(lived, _rows_of(written))
 
 
 def damage(
-    total: int,
+    expected: Set[int],
     lived: Sequence[int],
     written: Sequence[Written],
     killed_s: float | None,
@@ -77,9 +77,9 @@ def damage(
         again = [row for row, count in Counter(rows).items() if count > 1]
         if again:
             faults.append(f"I1: {whose} got {len(again)} rows more than once: {shown(again)}")
-    strange = (set(lived) | set(of_dead)) - set(range(total))
+    strange = (set(lived) | set(of_dead)) - expected
     if strange:
-        faults.append(f"I1: rows that do not exist: {shown(strange)}")
+        faults.append(f"I1: rows that should not come: {shown(strange)}")
     if killed_s is not None and not reports_late:
         early = _rows_of([w for w in written if w.time_s < killed_s - REPORT_S])
         repeated = set(early) & set(lived)

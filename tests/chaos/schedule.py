@@ -40,7 +40,11 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A cluster, the work it has, and what is done to it. `seconds` is the work of one thread."""
+    """A cluster, the work it has, and what is done to it.
+
+    `seconds` is the work of one thread. Each `bad_every`-th row makes the user's function fail, and
+    is left out.
+    """
 
     name: str
     workers: int = 2
@@ -51,8 +55,19 @@ class Schedule:
     rows: int = 6_400
     batch_rows: int = 64
     is_shuffled: bool = False
+    bad_every: int | None = None
     seconds: float = 6.0
     actions: tuple[Action, ...] = field(default=())
+
+    @property
+    def expected(self) -> frozenset[int]:
+        """The ids that readers should get."""
+        every = self.bad_every
+        return frozenset(i for i in range(self.rows) if every is None or i % every)
+
+    @property
+    def on_error(self) -> str:
+        return "raise" if self.bad_every is None else "skip"
 
     @property
     def client_timeout_ms(self) -> int:
@@ -129,6 +144,7 @@ FIXED: Final = {
             name="worker-killed",
             protocol=None,
             source="parquet",
+            bad_every=90,
             actions=kill(0.4, "worker-0", 0.3),
         ),
         Schedule(name="dispatcher-killed", actions=kill(0.3, "dispatcher", 0.5)),
@@ -305,6 +321,7 @@ def _random_schedule(seed: int) -> Schedule:
         rows=dice.choice((3_000, 12_000, 40_000)),
         batch_rows=dice.choice((17, 64, 256)),
         is_shuffled=dice.random() < 0.5,
+        bad_every=dice.choice((None, None, 130)),
         # Two threads a worker: so the work lasts as long as most faults come.
         seconds=2 * workers * dice.choice((3.0, 5.0)),
         actions=in_order(*drawer.faults),
