@@ -128,6 +128,8 @@ def play(schedule: Schedule, folder: pathlib.Path) -> Result:
     with ChaosCluster(schedule, folder) as cluster:
         cluster.start()
         dataset = dataset_of(schedule, folder)
+        if schedule.is_saved:
+            return _play_saving(cluster, schedule, dataset)
         dataset_id = ds.register_dataset(cluster.target, dataset)
         if schedule.has_doomed_reader:
             cluster.start_doomed(dataset_id, _JOB)
@@ -158,6 +160,33 @@ def play(schedule: Schedule, folder: pathlib.Path) -> Result:
         )
 
 
+def _play_saving(cluster: ChaosCluster, schedule: Schedule, dataset: ds.Dataset) -> Result:
+    """The workers write the rows; what is then on disk is judged."""
+    path = str(cluster.folder / "saved")
+    began_s = time.monotonic()
+    faults: list[str] = []
+    try:
+        snapshot = ds.save(dataset, path, cluster.target)
+        _act_all(cluster, schedule)
+        snapshot.wait(PATIENCE_S * busyness())
+        rows = ds.Dataset.load(path).to_table()["id"].to_pylist()
+        faults += damage(schedule.expected, rows, [], None, reports_late=False)
+        if missing := missing_rows(schedule.expected, rows, []):
+            faults.append(f"I1: rows that were not saved: {shown(missing)}")
+    except DataServiceError as error:
+        faults.append(f"saving fails: {error!r}")
+    seconds = time.monotonic() - began_s
+    return Result((*faults, *cluster.crashes()), seconds, tuple(cluster.recoveries_s))
+
+
+def _act_all(cluster: ChaosCluster, schedule: Schedule) -> None:
+    """Does what the schedule says, each action at its time."""
+    zero_s = time.monotonic()
+    for action in schedule.actions:
+        time.sleep(max(0.0, zero_s + action.at_s - time.monotonic()))
+        cluster.act(action)
+
+
 def _drive(
     cluster: ChaosCluster, schedule: Schedule, readers: _Readers, history: History
 ) -> list[str]:
@@ -167,10 +196,7 @@ def _drive(
     )
     if not has_begun:
         return ["I10: no row ever came"]
-    zero_s = time.monotonic()
-    for action in schedule.actions:
-        time.sleep(max(0.0, zero_s + action.at_s - time.monotonic()))
-        cluster.act(action)
+    _act_all(cluster, schedule)
 
     def missing() -> set[int]:
         return missing_rows(schedule.expected, history.rows(), cluster.written_by_doomed())

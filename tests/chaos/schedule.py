@@ -43,7 +43,7 @@ class Schedule:
     """A cluster, the work it has, and what is done to it.
 
     `seconds` is the work of one thread. Each `bad_every`-th row makes the user's function fail, and
-    is left out.
+    is left out. `is_saved`: the data workers write the rows to files, which are read at the end.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Schedule:
     batch_rows: int = 64
     is_shuffled: bool = False
     bad_every: int | None = None
+    is_saved: bool = False
     seconds: float = 6.0
     actions: tuple[Action, ...] = field(default=())
 
@@ -85,6 +86,7 @@ class Schedule:
 
     def __str__(self) -> str:
         readers = f"{self.readers} readers" + (" and one to die" if self.has_doomed_reader else "")
+        readers = "a snapshot" if self.is_saved else readers
         return "\n  ".join(
             (
                 f"{self.name}: {self.workers} workers, {readers}, {self.rows} rows of {self.source}"
@@ -203,6 +205,15 @@ FIXED: Final = {
                 cut(1.4, READERS),
             ),
         ),
+        Schedule(
+            name="saving",
+            is_saved=True,
+            actions=in_order(
+                kill(0.5, "worker-0", 0.4),
+                disturb(0.7, "hold", CONTROL, 0.5),
+                kill(1.4, "dispatcher", 0.3),
+            ),
+        ),
     )
 }
 
@@ -303,7 +314,8 @@ def schedule_of(name: str) -> Schedule:
 def _random_schedule(seed: int) -> Schedule:
     dice = Random(seed)
     workers = dice.choice((2, 2, 3))
-    has_doomed = dice.random() < 0.25
+    kind = dice.random()
+    has_doomed, is_saved = kind < 0.25, kind > 0.85
     drawer = _Drawer(dice, workers, has_doomed=has_doomed)
     at_s = dice.uniform(0.05, 0.5)
     while at_s < HEAL_S - 2.0 and len(drawer.faults) < 8:
@@ -321,7 +333,8 @@ def _random_schedule(seed: int) -> Schedule:
         rows=dice.choice((3_000, 12_000, 40_000)),
         batch_rows=dice.choice((17, 64, 256)),
         is_shuffled=dice.random() < 0.5,
-        bad_every=dice.choice((None, None, 130)),
+        bad_every=None if is_saved else dice.choice((None, None, 130)),
+        is_saved=is_saved,
         # Two threads a worker: so the work lasts as long as most faults come.
         seconds=2 * workers * dice.choice((3.0, 5.0)),
         actions=in_order(*drawer.faults),
