@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dataservice import errors
     from dataservice.client.api import distribute, from_dataset_id, register_dataset
     from dataservice.client.arguments import CrossTrainerCache
+    from dataservice.client.positions import merge_states
     from dataservice.client.snapshots import Snapshot, SnapshotProgress, save
     from dataservice.config import DispatcherConfig, WorkerConfig
     from dataservice.dataset.dataset import Dataset
@@ -42,6 +43,7 @@ __all__ = [
     "save",
     "Snapshot",
     "SnapshotProgress",
+    "merge_states",
     "DispatchServer",
     "DispatcherConfig",
     "WorkerServer",
@@ -68,6 +70,7 @@ _HOMES = {
     "save": "dataservice.client.snapshots",
     "Snapshot": "dataservice.client.snapshots",
     "SnapshotProgress": "dataservice.client.snapshots",
+    "merge_states": "dataservice.client.positions",
     "DispatchServer": "dataservice.dispatcher.server",
     "DispatcherConfig": "dataservice.config",
     "WorkerServer": "dataservice.worker.server",

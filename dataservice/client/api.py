@@ -18,6 +18,7 @@ from dataservice.client.source import ServiceSource
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.node import INFINITE_CARDINALITY, Node, walk
 from dataservice.dataset.plan import decode_plan, encode_plan, fingerprint, freeze_schemas
+from dataservice.dataset.seeds import drawn_seeds
 from dataservice.dataset.splits import linearise
 from dataservice.dataset.static_sharding import check_policy
 from dataservice.dataset.tolerance import check_on_error, tolerant
@@ -48,15 +49,21 @@ def register_dataset(
     target = parse_target(service)
     if not isinstance(dataset, Dataset):
         raise InvalidArgumentError(f"dataset must be a Dataset, got {type(dataset).__name__}")
-    if any(isinstance(node, ServiceSource) for node in walk(dataset.node)):
-        raise InvalidArgumentError(
-            "the dataset reads the data service already; distribute it once, before or after which "
-            "operators run where they are written"
-        )
     check_on_error(on_error)
     if on_error == "skip":
         dataset = Dataset(tolerant(dataset.node))
-    node = freeze_schemas(dataset.node)
+    node = freeze_schemas(_unread(dataset).node)
+    return _register(target, dataset, node, compression, dataset_id, timeout_s)
+
+
+def _register(
+    target: str,
+    dataset: Dataset,
+    node: Node,
+    compression: str | None,
+    dataset_id: str | None,
+    timeout_s: float,
+) -> str:
     request = pb.RegisterDatasetRequest(
         plan=encode_plan(node),
         schema=encode_schema(dataset.schema),
@@ -67,6 +74,16 @@ def register_dataset(
     )
     with Connection(target) as connection:
         return connection.register_dataset(request, timeout_s=timeout_s)
+
+
+def _unread(dataset: Dataset) -> Dataset:
+    """The dataset, when it does not read a data service itself."""
+    if any(isinstance(node, ServiceSource) for node in walk(dataset.node)):
+        raise InvalidArgumentError(
+            "the dataset reads the data service already; distribute it once, before or after which "
+            "operators run where they are written"
+        )
+    return dataset
 
 
 def from_dataset_id(
@@ -175,8 +192,9 @@ def distribute(
         if on_error == "skip" and isinstance(dataset, Dataset):
             dataset = Dataset(tolerant(dataset.node))
         _check_divisible(dataset.node, arguments)
-        dataset_id = register_dataset(target, dataset, compression, timeout_s=timeout_s)
-        return Dataset(_source(target, dataset_id, dataset.node, dataset.schema, arguments))
+        frozen = freeze_schemas(_unread(dataset).node)
+        dataset_id = _register(target, dataset, frozen, compression, None, timeout_s)
+        return Dataset(_source(target, dataset_id, frozen, dataset.schema, arguments))
 
     return apply
 
@@ -192,6 +210,8 @@ def _source(
         schema=schema,
         elements=node.cardinality(),
         is_batched=node.batched,
+        plan=fingerprint(node),
+        seeds=tuple(drawn_seeds(node)),
         job_name=arguments.job_name,
         delivery=arguments.delivery,
         ordered=options.ordered,

@@ -49,6 +49,32 @@ class Attendance:
         )
 
 
+class Gathering:
+    """Waits up to `patience_s` for the saved positions of the other readers."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._since_s: float | None = None
+
+    def note(self, awaited: Iterable[str], now_s: float) -> DeadlineExceededError | None:
+        """Takes in whose positions have yet to be loaded; the error to fail with."""
+        names = ", ".join(awaited)
+        if not names:
+            self._since_s = None
+            return None
+        if self._since_s is None:
+            self._since_s = now_s
+            logger.info("waiting until the positions of %s are loaded too", names)
+        if now_s - self._since_s < self._patience_s:
+            return None
+        return DeadlineExceededError(
+            f"the job was read by several readers when this position was saved, and those of "
+            f"{names} were not loaded within {self._patience_s:g} s; without them rows would come "
+            "twice. Load each state into an iterator of its own, or one iterator with "
+            "dataservice.merge_states([state, ...]) of all of them"
+        )
+
+
 class Starvation:
     """Waits up to `patience_s` for any worker at all; with a `host`, for one on that host."""
 

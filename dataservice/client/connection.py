@@ -81,6 +81,12 @@ class Connection:
         """Exchanges marks for news."""
         return self._call("Sync", request, timeout_s=timeout_s, should_stop=should_stop)
 
+    def describe_position(
+        self, request: pb.DescribePositionRequest, *, timeout_s: float
+    ) -> pb.Position:
+        """What was consumed by nobody who reads now."""
+        return self._call("DescribePosition", request, timeout_s=timeout_s)
+
     def release_reader(self, request: pb.ReleaseReaderRequest, *, timeout_s: float) -> None:
         """Says that the reader is done; tried once."""
         self._rpc.call("ReleaseReader", request, timeout_s=timeout_s)

@@ -7,19 +7,21 @@ accepted by the tracker reaches a taker, unless the reader is closed first.
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
-from dataservice.client.attendance import Attendance, Starvation
+from dataservice.client.attendance import Attendance, Gathering, Starvation
 from dataservice.client.buffer import ElementBuffer
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
 from dataservice.client.pacing import GROUP_S, Pacing
+from dataservice.client.positions import ReaderPosition
 from dataservice.client.session import ReadSession
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import StreamTable
@@ -30,6 +32,7 @@ from dataservice.dataset.columns import concat_batches
 from dataservice.dataset.ledger import Ledger
 from dataservice.errors import CancelledError, DataServiceError, InternalError
 from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
+from dataservice.ranges import Consumed
 from dataservice.runtime.frames import decode_schema
 from dataservice.runtime.identity import host_identity, new_id
 from dataservice.runtime.threads import StoppableThread
@@ -54,7 +57,8 @@ class ReadSpec:
     """What to read and how.
 
     `timeout_s` bounds the wait for the dispatcher when opening, for a worker that alone has a
-    static share, and for any worker while there is none.
+    static share, for any worker while there is none, and for the other readers of a job that goes
+    on from saved positions. `position` is where this reader goes on.
     """
 
     target: str
@@ -71,6 +75,7 @@ class ReadSpec:
     buffer_bytes: int = DEFAULT_BUFFER_BYTES
     timeout_s: float = DEFAULT_TIMEOUT_S
     token: str | None = None
+    position: ReaderPosition | None = None
 
 
 class Delivery(NamedTuple):
@@ -106,6 +111,7 @@ class ServiceReader:
         self.iteration_id = self._join.iteration_id
         self._session = self._new_session()
         self._attendance = Attendance(spec.timeout_s)
+        self._gathering = Gathering(spec.timeout_s)
         here = socket.gethostname() if self._targets.only_local else None
         self._starvation = Starvation(spec.target, spec.timeout_s, here)
         self._thread = StoppableThread(
@@ -125,6 +131,7 @@ class ServiceReader:
             delivery=spec.delivery,
             options=pb.JobOptions(**spec.options.to_json()),
             reader_id=new_id("reader"),
+            position=_to_wire(spec.position),
         )
         return self._connection.open_iteration(request, timeout_s=spec.timeout_s)
 
@@ -166,10 +173,41 @@ class ServiceReader:
             self._session.consume(delivery.spans)
             self._wake_if_idle()
 
-    def position(self) -> dict[str, Any]:
-        """JSON-able: the iteration and the rows consumed of each of its unfinished windows."""
+    @property
+    def dataset_id(self) -> str:
+        """The job's own, which need not be the one that was asked for."""
+        return self._join.dataset_id or self._spec.dataset_id
+
+    @property
+    def division(self) -> str:
+        """Stands for the windows that positions count."""
+        return self._join.division
+
+    def consumed(self) -> Consumed:
+        """What was acknowledged here since the reader was opened."""
         with self._lock:
-            return {"iteration_id": self.iteration_id, "marks": self._session.position()}
+            return self._session.consumed()
+
+    def base(self, timeout_s: float | None = None) -> tuple[Consumed, tuple[str, ...]]:
+        """What was consumed by nobody who reads now, and who reads now.
+
+        A call to the dispatcher, unless nobody else can know the job.
+        """
+        if self._spec.job_name is None:
+            position = self._spec.position
+            known = Consumed() if position is None else position.consumed.copy()
+            return known, (self.reader_id,)
+        request = pb.DescribePositionRequest(
+            reader_id=self.reader_id, iteration_id=self.iteration_id
+        )
+        timeout_s = self._spec.timeout_s if timeout_s is None else timeout_s
+        reply = self._connection.describe_position(request, timeout_s=timeout_s)
+        return Consumed.from_json(json.loads(reply.consumed_json)), tuple(reply.peers)
+
+    def plan_of(self, dataset_id: str) -> bytes:
+        """A registered plan."""
+        reply = self._connection.get_dataset(dataset_id, timeout_s=self._spec.timeout_s)
+        return reply.plan
 
     def _wait_for_element(self) -> Delivery | None:
         with self._lock:
@@ -207,7 +245,7 @@ class ServiceReader:
             {
                 "iteration": self.iteration_id,
                 "reader": self.reader_id,
-                "dataset": self._join.dataset_id or self._spec.dataset_id,
+                "dataset": self.dataset_id,
                 "policy": int(self._spec.policy),
                 "epoch": self._spec.repetition,
                 "options": self._spec.options.to_json(),
@@ -312,7 +350,11 @@ class ServiceReader:
         with self._lock:
             waits = self._session.is_waited_on() and not reply.ended
         starving = waits and not reply.workers and not missing
-        return self._attendance.note(missing, now_s) or self._starvation.note(starving, now_s)
+        return (
+            self._attendance.note(missing, now_s)
+            or self._gathering.note(reply.awaited_readers, now_s)
+            or self._starvation.note(starving, now_s)
+        )
 
     def _time_to_call(self) -> float:
         return self._session.time_to_call(time.monotonic())
@@ -347,3 +389,14 @@ class ServiceReader:
         self._thread.stop(RELEASE_TIMEOUT_S)
         for stream in streams:
             stream.stop(max(0.0, deadline_s - time.monotonic()))
+
+
+def _to_wire(position: ReaderPosition | None) -> pb.Position | None:
+    if position is None:
+        return None
+    return pb.Position(
+        consumed_json=json.dumps(position.consumed.to_json()),
+        origins=position.origins,
+        peers=position.peers,
+        division=position.division,
+    )

@@ -16,6 +16,7 @@ from dataservice.client.streams import Slot, StreamTable
 from dataservice.client.tracker import Accepted, RowMark, Tracker
 from dataservice.client.worker_stream import WorkerStream
 from dataservice.errors import DataLossError, DataServiceError
+from dataservice.ranges import Consumed
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.elements import Header, RowSpan
@@ -178,9 +179,9 @@ class ReadSession:
         self.follow(reply.workers, now_s)
         return self._ended or self._finished
 
-    def position(self) -> list[list[int]]:
-        """JSON-able consumed marks of all unfinished windows."""
-        return [list(mark) for mark in self._tracker.all_marks()]
+    def consumed(self) -> Consumed:
+        """What this reader consumed."""
+        return self._tracker.consumed()
 
     def farewell(self, statistics: ReadStatistics) -> pb.ReleaseReaderRequest:
         """The last call: whatever is not consumed may go to others."""

@@ -7,14 +7,17 @@ a stream that is closed or forgotten gives its windows to other readers.
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from dataservice.client.connection import DEFAULT_TIMEOUT_S
+from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
+from dataservice.client.positions import ReaderPosition, rewind
 from dataservice.client.reader import (
     DEFAULT_BUFFERED_ELEMENTS,
     RELEASE_TIMEOUT_S,
@@ -28,11 +31,20 @@ from dataservice.dataset.node import (
     Node,
     register_node,
 )
+from dataservice.dataset.plan import decode_plan, encode_plan
+from dataservice.dataset.positions import LivePosition
+from dataservice.dataset.seeds import drawn_seeds, with_drawn_seeds
 from dataservice.dataset.stream import BatchStream, RunContext, State
-from dataservice.errors import UnimplementedError
+from dataservice.errors import DataServiceError, FailedPreconditionError, UnimplementedError
 from dataservice.job_options import JobOptions
+from dataservice.ranges import Consumed
 from dataservice.vocabulary import ShardingPolicy
+from dataservice.wire import dispatcher_pb2 as pb
+from dataservice.wire.elements import RowSpan
 
+logger = logging.getLogger(__name__)
+
+_LAST_CALL_TIMEOUT_S: Final = 5.0
 # Policies under which what is endless as a whole is endless for each worker.
 _ALL_SEE_ALL = (ShardingPolicy.OFF, ShardingPolicy.DYNAMIC, ShardingPolicy.DATA)
 
@@ -43,12 +55,16 @@ class ServiceSource(Node):
     """Elements of a registered dataset, produced by data workers.
 
     `elements` is the cardinality of the registered plan; how many of them one reader gets depends
-    on the others, so only 0 and infinity carry over.
+    on the others, so only 0 and infinity carry over. `plan` is the fingerprint of that plan, and
+    `seeds` are those in it that nobody gave.
     """
 
     kind: ClassVar[str] = "service"
     loose: ClassVar[frozenset[str]] = frozenset(
-        {"target", "max_elements", "buffer_bytes", "consumer_index", "trainer_id", "protocol"}
+        {
+            *("target", "dataset_id", "seeds", "elements", "job_name", "timeout_s", "protocol"),
+            *("max_elements", "buffer_bytes", "consumer_index", "trainer_id", "target_workers"),
+        }
     )
 
     target: str
@@ -57,6 +73,8 @@ class ServiceSource(Node):
     schema: pa.Schema
     elements: int = UNKNOWN_CARDINALITY
     is_batched: bool = False
+    plan: str = ""
+    seeds: tuple[int, ...] = ()
     job_name: str | None = None
     delivery: str = "exactly_once"
     ordered: bool = False
@@ -95,13 +113,24 @@ class ServiceSource(Node):
     def sample(self, context: RunContext) -> pa.RecordBatch:  # noqa: ARG002
         return pa.RecordBatch.from_pylist([], schema=self.schema)
 
+    @property
+    def is_repeatable(self) -> bool:
+        return self.ordered
+
     def open(self, context: RunContext) -> BatchStream:
-        spec = ReadSpec(
+        stream = ServiceStream(self, context)
+        if not context.restores:
+            stream.try_to_join()
+        return stream
+
+    def spec(self, repetition: int) -> ReadSpec:
+        """How a reader of a repetition reads."""
+        return ReadSpec(
             target=self.target,
             dataset_id=self.dataset_id,
             policy=ShardingPolicy(self.policy),
             job_name=self.job_name,
-            repetition=context.epoch,
+            repetition=repetition,
             delivery=self.delivery,
             options=self.options,
             consumer_index=self.consumer_index,
@@ -111,8 +140,62 @@ class ServiceSource(Node):
             buffer_bytes=self.buffer_bytes,
             timeout_s=self.timeout_s,
         )
-        ledger = None if context.omitted is None else context.omitted.ledger
-        return ServiceStream(ServiceReader(spec, ledger), context)
+
+
+class _Step:
+    """An element that was taken. Steps know only the next one: those that no position can ask for
+    are forgotten by themselves.
+    """
+
+    __slots__ = ("next", "rows", "spans")
+
+    def __init__(self, rows: int = 0, spans: tuple[RowSpan, ...] = ()) -> None:
+        self.rows = rows
+        self.spans = spans
+        self.next: _Step | None = None
+
+
+class _StreamPosition(LivePosition):
+    """After an element, and so many rows of those after it."""
+
+    def __init__(self, stream: ServiceStream, step: _Step, rows: int = 0) -> None:
+        self._stream = stream
+        self._step = step
+        self._rows = rows
+
+    def after(self, rows: int) -> _StreamPosition:
+        return _StreamPosition(self._stream, self._step, self._rows + rows)
+
+    def settle(self) -> State:
+        return self._stream.settle(self.later()).to_json()
+
+    def later(self) -> Iterator[tuple[RowSpan, ...]]:
+        """Where the rows come from that were taken after the position."""
+        step, rows = self._step.next, self._rows
+        while step is not None:
+            if rows >= step.rows:
+                rows -= step.rows
+            elif not rows:
+                yield step.spans
+            else:
+                yield _without(step, rows)
+                rows = 0
+            step = step.next
+
+
+def _without(step: _Step, rows: int) -> tuple[RowSpan, ...]:
+    """The spans of an element but for its first rows."""
+    if sum(span.rows for span in step.spans) != step.rows:
+        raise FailedPreconditionError(
+            "the position is inside a batch that operators after batch() made on the data workers; "
+            "cut batches before distribute(), or save the state where a batch begins"
+        )
+    rest = []
+    for span in step.spans:
+        skipped = min(rows, span.rows)
+        rows -= skipped
+        rest.append(span._replace(first_row=span.first_row + skipped))
+    return tuple(rest)
 
 
 class ServiceStream(BatchStream):
@@ -121,39 +204,167 @@ class ServiceStream(BatchStream):
     An element counts as consumed, and is not replayed, once it was returned.
     """
 
-    def __init__(self, reader: ServiceReader, context: RunContext) -> None:
-        self.reader = reader
+    def __init__(self, source: ServiceSource, context: RunContext) -> None:
+        self._source = source
         self._context = context
-        self._finalizer = weakref.finalize(self, _abandon, reader)
+        self._ledger = None if context.omitted is None else context.omitted.ledger
+        self._lock = threading.Lock()
+        self._reader: ServiceReader | None = None
+        self._position: ReaderPosition | None = None  # that was loaded
+        self._base: tuple[Consumed, tuple[str, ...]] | None = None  # at the end
+        self._seeds: tuple[int, ...] | None = None
+        self._last = _Step()
+        self._closed = False
+
+    def join(self) -> ServiceReader:
+        """The reader, which joins the job now unless it has."""
+        with self._lock:
+            if self._reader is None:
+                if self._closed:
+                    raise FailedPreconditionError("the iterator is closed; make a new one")
+                spec = self._source.spec(self._context.epoch)
+                if self._position is not None:
+                    spec = replace(
+                        spec,
+                        position=self._position,
+                        dataset_id=_with_seeds(self._source, self._position.seeds),
+                    )
+                self._reader = ServiceReader(spec, self._ledger)
+                self._finalizer = weakref.finalize(self, _abandon, self._reader)
+                self._check_seeds(self._reader)
+            return self._reader
+
+    def try_to_join(self) -> None:
+        """Joins the job, unless only a position that is loaded may let it."""
+        try:
+            self.join()
+        except FailedPreconditionError as error:
+            logger.debug("not joined before the first element is asked for: %s", error)
+
+    def _check_seeds(self, reader: ServiceReader) -> None:
+        """InvalidArgumentError when others of the job began it with other seeds."""
+        if self._position is not None:
+            self._position.check_matches(seeds=self._seeds_of(reader))
 
     def __next__(self) -> pa.RecordBatch:
         self._context.check()
-        delivery = self.reader.take()
+        reader = self.join()
+        delivery = reader.take()
         if delivery is None:
+            self._base = self._base_at_end(reader)
             raise StopIteration
-        self.reader.acknowledge(delivery)
+        step = _Step(delivery.batch.num_rows, delivery.spans)
+        with self._lock:
+            self._last.next = step
+            self._last = step
+        reader.acknowledge(delivery)
         return delivery.batch
 
     def stats(self) -> dict[str, Any]:
         """Rows, bytes and waiting time of this reader."""
-        return self.reader.statistics.as_dict()
+        return {} if self._reader is None else self._reader.statistics.as_dict()
 
     def state(self) -> State:
-        """The marks that this reader has consumed; for display, since they cannot be restored."""
-        return self.reader.position()
+        with self._lock:
+            return _StreamPosition(self, self._last)  # type: ignore[return-value]
 
-    def restore(self, state: State) -> None:
-        raise UnimplementedError(
-            f"a reader of the data service cannot continue from a saved position "
-            f"({state.get('iteration_id')}); start a new repetition, or save a local dataset"
+    def state_after(self, state: State, rows: int) -> State | None:
+        assert isinstance(state, _StreamPosition)
+        return state.after(rows)  # type: ignore[return-value]
+
+    def settle(self, later: Iterator[tuple[RowSpan, ...]]) -> ReaderPosition:
+        """The position before some elements that were taken."""
+        if self._reader is None and self._position is not None:
+            return self._position
+        _check_policy(self._source)
+        reader = self.join()
+        consumed, peers = self._base if self._base is not None else reader.base()
+        consumed = consumed.copy()
+        # Before the elements: what is taken meanwhile is among them.
+        consumed.merge(reader.consumed())
+        rewind(consumed, later)
+        return ReaderPosition(
+            plan=self._source.plan,
+            division=reader.division,
+            policy=ShardingPolicy(self._source.policy).name,
+            delivery=self._source.delivery,
+            ordered=self._source.ordered,
+            repetition=self._context.epoch,
+            seeds=self._seeds_of(reader),
+            consumed=consumed,
+            origins=(reader.reader_id,),
+            peers=peers,
         )
 
+    def _base_at_end(self, reader: ServiceReader) -> tuple[Consumed, tuple[str, ...]] | None:
+        """What a position at the end needs: an operator that reads ahead closes the reader then."""
+        if ShardingPolicy(self._source.policy) is not ShardingPolicy.DYNAMIC:
+            return None
+        try:
+            return reader.base(_LAST_CALL_TIMEOUT_S)
+        except DataServiceError as error:
+            logger.debug("the position at the end is not known: %s", error)
+            return None
+
+    def _seeds_of(self, reader: ServiceReader) -> tuple[int, ...]:
+        """Seeds of the plan that the job reads, which another reader may have registered."""
+        if reader.dataset_id == self._source.dataset_id:
+            return self._source.seeds
+        if self._seeds is None:
+            self._seeds = tuple(drawn_seeds(decode_plan(reader.plan_of(reader.dataset_id))))
+        return self._seeds
+
+    def restore(self, state: State) -> None:
+        _check_policy(self._source)
+        position = ReaderPosition.from_json(state)
+        position.check_matches(
+            plan=self._source.plan,
+            policy=ShardingPolicy(self._source.policy).name,
+            delivery=self._source.delivery,
+            ordered=self._source.ordered,
+            repetition=self._context.epoch,
+        )
+        self._position = position
+        # Now, so that a position that does not fit is an error of the call that loads it.
+        self.join()
+
     def close(self) -> None:
-        self._finalizer.detach()
-        self.reader.close()
+        with self._lock:
+            self._closed = True
+            reader = self._reader
+        if reader is not None:
+            self._finalizer.detach()
+            reader.close()
 
     def location(self) -> str:
-        return f"data service iteration {self.reader.iteration_id}"
+        return "" if self._reader is None else f"data service {self._reader.iteration_id}"
+
+
+def _check_policy(source: ServiceSource) -> None:
+    policy = ShardingPolicy(source.policy)
+    if policy is not ShardingPolicy.DYNAMIC:
+        raise UnimplementedError(
+            f"a reader under ShardingPolicy.{policy.name} cannot continue from a saved position, "
+            "since workers hand its elements to whoever asks first; distribute with "
+            "ShardingPolicy.DYNAMIC, start a new repetition, or save the state of a local dataset"
+        )
+
+
+def _with_seeds(source: ServiceSource, seeds: tuple[int, ...]) -> str:
+    """The id of the plan with other drawn seeds; it is registered unless they are the same."""
+    if seeds == source.seeds:
+        return source.dataset_id
+    with Connection(source.target) as connection:
+        known = connection.get_dataset(source.dataset_id, timeout_s=source.timeout_s)
+        node = with_drawn_seeds(decode_plan(known.plan), list(seeds))
+        request = pb.RegisterDatasetRequest(
+            plan=encode_plan(node),
+            schema=known.schema,
+            cardinality=known.cardinality,
+            compression=known.compression,
+            fingerprint=source.plan,
+        )
+        return connection.register_dataset(request, timeout_s=source.timeout_s)
 
 
 def _abandon(reader: ServiceReader) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from dataservice.errors import DataLossError
+from dataservice.ranges import Consumed, Ranges
 from dataservice.wire.elements import NO_WINDOW, RowSpan
 
 # Of each worker; more than can be under way at once, and only these may come twice.
@@ -63,7 +64,7 @@ class Tracker:
 
     def __init__(self) -> None:
         self._windows: dict[int, _Window] = {}
-        self._finished: set[int] = set()
+        self._finished = Ranges()
         self._releases: dict[tuple[int, int], RowMark] = {}
         self._recent: dict[str, deque[int]] = {}
 
@@ -198,7 +199,7 @@ class Tracker:
             window.told_final = window.told_final or mark.final
             if window.told_final:
                 del self._windows[mark.window]
-                self._finished.add(mark.window)
+                self._finished.add(mark.window, mark.window + 1)
 
     def settle(self) -> None:
         """Releases the windows that were received whole and are not consumed yet.
@@ -218,6 +219,16 @@ class Tracker:
     def has_news(self) -> bool:
         """There is something that the dispatcher has not been told."""
         return bool(self._releases) or bool(self.marks())
+
+    def consumed(self) -> Consumed:
+        """All that was consumed since the beginning."""
+        consumed = Consumed(self._finished.copy())
+        for index, window in self._windows.items():
+            if window.is_consumed():
+                consumed.finish(index, index + 1)
+            elif window.generation >= 0:
+                consumed.note(index, window.consumed)
+        return consumed
 
     def all_marks(self) -> tuple[RowMark, ...]:
         """Consumed marks of all unfinished windows, told or not."""

@@ -20,6 +20,7 @@ from dataservice.dataset.ledger import Ledger
 from dataservice.dataset.node import Node, walk
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import fingerprint
+from dataservice.dataset.positions import check_saveable, settled
 from dataservice.dataset.seeds import drawn_seeds, with_drawn_seeds
 from dataservice.dataset.statistics import StatsCounter
 from dataservice.dataset.stream import BatchStream, RunContext
@@ -48,7 +49,7 @@ class DatasetIterator:
         self._stream: BatchStream | None = self._opened(node, epoch)
         stats.add(iterators=1)
 
-    def _opened(self, node: Node, epoch: int) -> BatchStream:
+    def _opened(self, node: Node, epoch: int, *, restores: bool = False) -> BatchStream:
         # The stream must not refer to the iterator, or an abandoned one would live on.
         closed = threading.Event()
         self._closed = closed
@@ -63,6 +64,7 @@ class DatasetIterator:
             threads=usable_cores(),
             times=times,
             omitted=self._omissions.page(),
+            restores=restores,
         )
         return plan.run(context)
 
@@ -113,28 +115,45 @@ class DatasetIterator:
         return self._stream
 
     def state_dict(self) -> dict[str, Any]:
-        """The position before the next batch, for `load_state_dict` in this or another process."""
+        """The position before the next batch, for `load_state_dict` in this or another process.
+
+        Of a dataset that reads the data service: all that was consumed, but for what other live
+        readers of the job did; see `dataservice.merge_states`. UnimplementedError, naming it, for
+        an operator after `distribute` whose position would not be exact.
+        """
+        check_saveable(self._node)
         return {
             "version": _VERSION,
             "plan": fingerprint(self._node),
             "epoch": self._epoch,
             "seeds": drawn_seeds(self._node),
-            "stream": self._live().state(),
+            "stream": settled(self._live().state()),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Moves to a position that an iterator of the same plan saved.
 
         InvalidArgumentError for a position of another plan or version, or a malformed one.
+        FailedPreconditionError when the data service is read and an element was taken already.
         """
         self._live()
         node = self._node_of(state)
+        if self._own.total().batches and any(inner.kind == "service" for inner in walk(node)):
+            raise FailedPreconditionError(
+                "elements of this iterator were taken, and the data service has told other readers "
+                "so; load the state into a new one, before its first element"
+            )
         self.close()
+        stream: BatchStream | None = None
         try:
-            stream = self._opened(node, int(state["epoch"]))
+            stream = self._opened(node, int(state["epoch"]), restores=True)
             stream.restore(state["stream"])
-        except (KeyError, TypeError, IndexError) as error:
-            raise InvalidArgumentError(f"malformed iterator state: {error!r}") from error
+        except BaseException as error:
+            if stream is not None:
+                stream.close()
+            if isinstance(error, KeyError | TypeError | IndexError):
+                raise InvalidArgumentError(f"malformed iterator state: {error!r}") from error
+            raise
         self._node, self._epoch, self._stream = node, int(state["epoch"]), stream
 
     def _node_of(self, state: Mapping[str, Any]) -> Node:

@@ -49,6 +49,11 @@ class Node(ABC):
         """Whether an element is a record batch rather than a row."""
         return any(node.batched for node in self.inputs)
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether it yields the same rows in the same order each time, given its inputs do."""
+        return True
+
     @abstractmethod
     def open(self, context: RunContext) -> BatchStream:
         """A stream of its record batches, at the beginning."""

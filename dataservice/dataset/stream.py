@@ -40,7 +40,8 @@ class RunContext:
     `epoch` and `window` key the shuffles; `split_order` (seed, epoch) permutes the splits of the
     sources below a shuffle. `cancelled` is polled between batches. `threads` above 1 lets Arrow
     decode columns in parallel. `times` gathers the time of each operator, `omitted` what is left
-    out of the rows.
+    out of the rows. `restores` says that a position is restored before anything is read, so that a
+    source need not begin.
     """
 
     epoch: int = 0
@@ -51,6 +52,7 @@ class RunContext:
     split_order: tuple[int, int] | None = None
     times: OperatorTimes | None = None
     omitted: Page | None = None
+    restores: bool = False
 
     def check(self) -> None:
         """Raises CancelledError once the run was given up."""
@@ -72,6 +74,13 @@ class BatchStream(ABC):
     @abstractmethod
     def restore(self, state: State) -> None:
         """Moves a fresh stream, of which nothing was read, to `state`."""
+
+    def state_after(self, state: State, rows: int) -> State | None:  # noqa: ARG002
+        """The position `rows` rows after `state`, which this stream gave before them.
+
+        None where only reading them again can tell.
+        """
+        return None
 
     @abstractmethod
     def close(self) -> None:
@@ -96,11 +105,17 @@ class BatchStream(ABC):
 
 
 class TransformStream(BatchStream):
-    """Applies a transform to each batch of a stream and leaves out the batches that get empty."""
+    """Applies a transform to each batch of a stream and leaves out the batches that get empty.
 
-    def __init__(self, stream: BatchStream, transform: Transform) -> None:
+    `one_to_one` says that row i of its output is made of row i of its input.
+    """
+
+    def __init__(
+        self, stream: BatchStream, transform: Transform, *, one_to_one: bool = False
+    ) -> None:
         self._stream = stream
         self._transform = transform
+        self._one_to_one = one_to_one
 
     def __next__(self) -> pa.RecordBatch:
         while True:
@@ -113,6 +128,9 @@ class TransformStream(BatchStream):
 
     def restore(self, state: State) -> None:
         self._stream.restore(state)
+
+    def state_after(self, state: State, rows: int) -> State | None:
+        return self._stream.state_after(state, rows) if self._one_to_one else None
 
     def close(self) -> None:
         self._stream.close()
@@ -197,7 +215,16 @@ class RowCutter:
         if self._chunk is None or self._row >= self._chunk.num_rows:
             row = self._row if self._chunk is None else 0
             return {"input": self._stream.state(), "row": row}
-        return {"input": self._chunk_state, "row": self._row}
+        assert self._chunk_state is not None
+        return self.state_after({"input": self._chunk_state, "row": 0}, self._row) or {
+            "input": self._chunk_state,
+            "row": self._row,
+        }
+
+    def state_after(self, state: State, rows: int) -> State | None:
+        """As of a stream."""
+        inner = self._stream.state_after(state["input"], state["row"] + rows) if rows else None
+        return None if inner is None else {"input": inner, "row": 0}
 
     def restore(self, state: State) -> None:
         """Moves the fresh stream and its cutter to `state`."""

@@ -96,6 +96,9 @@ class _TimedStream(BatchStream):
     def restore(self, state: State) -> None:
         self._stream.restore(state)
 
+    def state_after(self, state: State, rows: int) -> State | None:
+        return self._stream.state_after(state, rows)
+
     def close(self) -> None:
         self._stream.close()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher import lifecycle, shares
+from dataservice.dispatcher import lifecycle, positions, shares
 from dataservice.dispatcher.caching import check_cached
 from dataservice.dispatcher.delivery import consumed_facts
 from dataservice.dispatcher.plans import RowMark, WindowPlan
@@ -163,7 +163,7 @@ def check_policy(policy: int) -> ShardingPolicy:
 
 
 def find_iteration(state: DispatcherState, request: OpenIteration) -> Iteration | None:
-    """The running repetition that the request asks for; None when it has yet to begin.
+    """The running repetition that the request asks for; None when it has yet to begin, or anew.
 
     Checks the request against the job of that name.
     """
@@ -178,7 +178,8 @@ def find_iteration(state: DispatcherState, request: OpenIteration) -> Iteration 
     job = _named_job(state, request)
     if job is None or request.repetition not in job.iterations:
         return None
-    return state.iterations[job.iterations[request.repetition]]
+    iteration = state.iterations[job.iterations[request.repetition]]
+    return None if positions.gives_way(iteration, request) else iteration
 
 
 def dataset_to_plan(state: DispatcherState, request: OpenIteration) -> Dataset | None:
@@ -191,8 +192,8 @@ def dataset_to_plan(state: DispatcherState, request: OpenIteration) -> Dataset |
         raise reader_gone(state, request.reader_id)
     if find_iteration(state, request) is not None or request.policy not in _LISTS_SOURCES:
         return None
-    job = _named_job(state, request)
-    if lifecycle.is_over(job, request):
+    job = _job_to_begin(state, request)
+    if request.position is None and lifecycle.is_over(job, request):
         return None
     return state.datasets[request.dataset_id if job is None else job.dataset_id]
 
@@ -220,6 +221,12 @@ def _named_job(state: DispatcherState, request: OpenIteration) -> Job | None:
             f"job with `dataservice jobs delete`"
         )
     return job
+
+
+def _job_to_begin(state: DispatcherState, request: OpenIteration) -> Job | None:
+    """The job that a new repetition belongs to; None when the job begins with it."""
+    job = _named_job(state, request)
+    return None if positions.replaces_job(state, job, request) else job
 
 
 def _job_differences(state: DispatcherState, job: Job, request: OpenIteration) -> list[str]:
@@ -255,9 +262,11 @@ def open_iteration(
     iteration = find_iteration(state, request)
     job = _named_job(state, request)
     is_new = request.reader_id not in state.iteration_of_reader
-    notice = lifecycle.judge(state, job, request) if is_new else ""
+    # Who loads a position knows of those who read before.
+    notice = lifecycle.judge(state, job, request) if is_new and request.position is None else ""
     facts: list[ev.Event] = []
-    if job is not None and lifecycle.is_over(job, request):
+    known, job = job, _job_to_begin(state, request) if iteration is None else job
+    if job is not None and request.position is None and lifecycle.is_over(job, request):
         facts.append(lifecycle.recall(job, request))
         answer = OpenAnswer(job.job_id, request.iteration_id, job.dataset_id)
     elif iteration is None:
@@ -265,13 +274,17 @@ def open_iteration(
             raise UnavailableError("the job was deleted while it was being opened; try again")
         num_shards = len(state.worker_list) if request.policy.is_static else 0
         facts, answer = _begin(request, job, plan, num_shards)
+        if known is not None and job is None:
+            facts.insert(0, ev.JobDeleted(job_id=known.job_id))
     else:
+        facts = positions.join(state, iteration, request)
         answer = OpenAnswer(
             iteration.job_id,
             iteration.iteration_id,
             state.jobs[iteration.job_id].dataset_id,
             len(iteration.shards),
             iteration.listing,
+            division="" if iteration.windows is None else iteration.windows.plan.division,
         )
     if is_new:
         joined = ev.ReaderJoined(
@@ -301,6 +314,8 @@ def _begin(
             created_s=request.opened_s,
         )
         facts.append(created)
+    if job is not None and request.repetition in job.iterations:
+        facts.append(ev.IterationCollected(iteration_id=job.iterations[request.repetition]))
     iteration_id = request.iteration_id
     listing = plan if isinstance(plan, str) else ""
     begun = ev.IterationCreated(
@@ -311,10 +326,15 @@ def _begin(
         listing=listing,
     )
     facts.append(begun)
+    resumed = positions.begin(request, iteration_id, plan)
+    division = ""
     if isinstance(plan, WindowPlan):
+        division = plan.division
         facts.append(ev.WindowsPlanned(iteration_id=iteration_id, plan=plan))
-        facts.append(ev.RoundOpened(iteration_id=iteration_id))
-    return facts, OpenAnswer(job_id, iteration_id, dataset_id, num_shards, listing)
+        facts.extend(resumed or [ev.RoundOpened(iteration_id=iteration_id)])
+    return facts, OpenAnswer(
+        job_id, iteration_id, dataset_id, num_shards, listing, division=division
+    )
 
 
 def find_reader(

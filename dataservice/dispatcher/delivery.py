@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher import shares
+from dataservice.dispatcher import positions, shares
 from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.requests import (
     ALL_WINDOWS,
@@ -35,6 +35,8 @@ def open_round(state: DispatcherState, iteration_id: IterationId) -> Decision:
     """Plans the next reading of the splits once the windows so far are leased."""
     iteration = state.iterations.get(iteration_id)
     if iteration is None or iteration.windows is None or not iteration.windows.needs_round():
+        return Decision(())
+    if positions.is_gathering(iteration):
         return Decision(())
     return Decision((ev.RoundOpened(iteration_id=iteration_id),))
 
@@ -88,6 +90,8 @@ def lease_windows(state: DispatcherState, request: LeaseWindows) -> Decision:
         raise FailedPreconditionError(
             f"{request.iteration_id} has no windows to lease: every worker reads all of it"
         )
+    if positions.is_gathering(iteration):
+        return Decision((), _NOTHING_NOW)
     again = table.grants.get((request.worker_id, request.reader_id))
     if again is not None and request.sequence:
         sequence, windows = again
@@ -173,7 +177,9 @@ def answer_sync(state: DispatcherState, request: Sync) -> SyncAnswer:
         )
     missing = shares.missing(state, iteration)
     ended = iteration.is_over_for(request.reader_id) and not missing
-    return SyncAnswer(fences, ended, iteration.finished, missing)
+    gathering = positions.is_gathering(iteration) and iteration.resumption
+    awaited = gathering.missing() if gathering else ()
+    return SyncAnswer(fences, ended, iteration.finished, missing, awaited)
 
 
 def consumed_facts(

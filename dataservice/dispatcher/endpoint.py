@@ -21,11 +21,14 @@ from dataservice.dispatcher.requests import (
     RegisterWorker,
     Sync,
 )
+from dataservice.dispatcher.resumption import SavedPosition
 from dataservice.dispatcher.saving import Chunk, StartSnapshot, WorkOnSnapshot, WrittenWindow
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.dispatcher.state import EXACTLY_ONCE, Worker
+from dataservice.errors import InvalidArgumentError
 from dataservice.job_options import JobOptions
 from dataservice.omissions import Omitted
+from dataservice.ranges import Consumed
 from dataservice.runtime.identity import new_id
 from dataservice.sharding import Split
 from dataservice.vocabulary import (
@@ -143,6 +146,7 @@ class DispatcherEndpoint:
                 reader_host=request.reader_host,
                 reader_pid=request.reader_pid,
                 program_age_s=request.program_age_s,
+                position=_position(request.position) if request.HasField("position") else None,
             )
         )
         return pb.OpenIterationReply(
@@ -158,7 +162,15 @@ class DispatcherEndpoint:
             num_shards=answer.num_shards,
             listing=answer.listing,
             notice=answer.notice,
+            division=answer.division,
         )
+
+    def describe_position(self, request: pb.DescribePositionRequest) -> pb.Position:
+        answer = self._service.describe_position(
+            ReaderId(request.reader_id), IterationId(request.iteration_id)
+        )
+        consumed = json.dumps(answer.base.to_json())
+        return pb.Position(consumed_json=consumed, peers=answer.readers)
 
     def sync(self, request: pb.SyncRequest) -> pb.SyncReply:
         answer, workers = self._service.sync(
@@ -183,6 +195,7 @@ class DispatcherEndpoint:
             ended=answer.ended,
             iteration_finished=answer.iteration_finished,
             missing_workers=answer.missing,
+            awaited_readers=answer.awaited,
         )
 
     def release_reader(self, request: pb.ReleaseReaderRequest) -> pb.ReleaseReaderReply:
@@ -279,6 +292,19 @@ def _omitted(message: pb.Omitted) -> Omitted:
         splits=message.splits,
         files=tuple(message.files),
         messages=tuple(message.messages),
+    )
+
+
+def _position(message: pb.Position) -> SavedPosition:
+    try:
+        consumed = json.loads(message.consumed_json)
+    except ValueError as error:
+        raise InvalidArgumentError(f"malformed position: {error}") from error
+    return SavedPosition(
+        consumed=Consumed.from_json(consumed),
+        origins=tuple(message.origins),
+        peers=tuple(message.peers),
+        division=message.division,
     )
 
 

@@ -15,8 +15,10 @@ from typing import Any, Final
 
 from dataservice.dispatcher.images import TableImage, image_from_json, image_to_json
 from dataservice.dispatcher.plans import RowMark, WindowPlan, plan_from_json, plan_to_json
+from dataservice.dispatcher.resumption import Resumption
 from dataservice.errors import DataLossError
 from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
+from dataservice.ranges import Consumed
 from dataservice.vocabulary import (
     DatasetId,
     IterationId,
@@ -129,7 +131,7 @@ class IterationCreated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationCollected(Event):
-    """An iteration that nobody read was dropped; its repetition may begin anew."""
+    """An iteration that nobody read or used was dropped; its repetition may begin anew."""
 
     iteration_id: IterationId
 
@@ -156,6 +158,20 @@ class WindowsPlanned(Event):
 
     iteration_id: IterationId
     plan: WindowPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationResumed(Event):
+    """A reader loaded what `origins` had saved; with the last of `peers` the iteration goes on.
+
+    Loaded once more after that, it changes only who has loaded it.
+    """
+
+    iteration_id: IterationId
+    reader_id: ReaderId
+    origins: tuple[str, ...]
+    peers: tuple[str, ...]
+    consumed: Consumed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +267,7 @@ class IterationRestored(Event):
     shards: tuple[bool, ...] = ()
     listing: str = ""
     programs: tuple[str, ...] = ()
+    resumption: Resumption | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,13 +390,17 @@ def _decode_marks(rows: list[list[int]]) -> tuple[RowMark, ...]:
 # Fields whose type JSON does not have, by the name of the type.
 _ENCODERS: dict[str, Callable[[Any], Any]] = {
     "bytes": _encode_bytes,
+    "Consumed": Consumed.to_json,
     "JobOptions": JobOptions.to_json,
+    "Resumption | None": lambda value: None if value is None else value.to_json(),
     "WindowPlan": plan_to_json,
     "TableImage | None": image_to_json,
 }
 _DECODERS: dict[str, Callable[[Any], Any]] = {
     "bytes": base64.b64decode,
+    "Consumed": Consumed.from_json,
     "JobOptions": JobOptions.from_json,
+    "Resumption | None": lambda row: None if row is None else Resumption.from_json(row),
     "WindowPlan": plan_from_json,
     "TableImage | None": image_from_json,
     "ShardingPolicy": ShardingPolicy,

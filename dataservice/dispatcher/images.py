@@ -23,8 +23,8 @@ class TableImage:
     """A window table as values: what cannot be derived, in the order of its queues.
 
     `rounds`: (number, first window, unfinished windows) of each open one. `records`: (window,
-    phase, generation, start row, consumed row, owner, worker). `grants`: (worker, reader,
-    sequence, windows).
+    phase, generation, start row, consumed row, owner, worker, base row). `grants`: (worker, reader,
+    sequence, windows). `finished`: (reader, first window, end).
     """
 
     plan: WindowPlan
@@ -38,10 +38,11 @@ class TableImage:
     rounds: tuple[tuple[Any, ...], ...]
     records: tuple[tuple[Any, ...], ...]
     grants: tuple[tuple[Any, ...], ...]
+    finished: tuple[tuple[Any, ...], ...] = ()
 
 
 _COUNTERS = ("cursor", "planned", "rounds_opened", "done", "rows_consumed", "is_exhausted")
-_ROWS = ("rounds", "records", "grants")
+_ROWS = ("rounds", "records", "grants", "finished")
 
 
 def image_to_json(image: TableImage | None) -> dict[str, Any] | None:
@@ -67,12 +68,26 @@ def image_of(table: WindowTable) -> TableImage:
         replays=table.replays,
         rounds=tuple((r.number, r.first, r.unfinished) for r in table.rounds),
         records=tuple(
-            (i, r.phase.value, r.generation, r.start_row, r.consumed_row, r.owner, r.worker)
+            (
+                i,
+                r.phase.value,
+                r.generation,
+                r.start_row,
+                r.consumed_row,
+                r.owner,
+                r.worker,
+                r.base_row,
+            )
             for i, r in _in_queue_order(table)
         ),
         grants=tuple(
             (worker, reader, sequence, list(windows))
             for (worker, reader), (sequence, windows) in table.grants.items()
+        ),
+        finished=tuple(
+            (reader, first, end)
+            for reader, mine in table.readers.items()
+            for first, end in mine.finished.pairs()
         ),
         **{name: getattr(table, name) for name in _COUNTERS},
     )
@@ -94,11 +109,14 @@ def table_of(image: TableImage) -> WindowTable:
     for number, first, unfinished in image.rounds:
         windows = image.plan.windows_of(number)
         table.rounds.append(Round(number, first, windows, unfinished))
-    for index, phase, generation, start_row, consumed_row, owner, worker in image.records:
+    for index, phase, generation, start_row, consumed_row, owner, worker, base in image.records:
         table.records[index] = WindowRecord(
-            generation, Phase(phase), start_row, consumed_row, owner, worker
+            generation, Phase(phase), start_row, consumed_row, owner, worker, base
         )
         _add_to_indexes(table, index, table.records[index])
+    for reader, first, end in image.finished:
+        table.add_reader(reader)
+        table.readers[reader].finished.add(first, end)
     for worker, reader, sequence, windows in image.grants:
         table.grants[(worker, reader)] = (sequence, tuple(windows))
     return table
@@ -193,6 +211,7 @@ def facts_of(state: DispatcherState) -> Iterator[Event]:
             shards=tuple(iteration.shards),
             listing=iteration.listing,
             programs=iteration.programs,
+            resumption=iteration.resumption and iteration.resumption.copy(),
         )
         for reader in iteration.readers.values():
             yield ev.ReaderJoined(

@@ -10,7 +10,7 @@ import importlib
 import logging
 from typing import TYPE_CHECKING
 
-from dataservice.dispatcher.plans import WindowPlan
+from dataservice.dispatcher.plans import WindowPlan, with_division
 from dataservice.job_options import JobOptions
 from dataservice.vocabulary import ShardingPolicy
 
@@ -47,7 +47,7 @@ def plan_windows(plan: bytes, repetition: int, options: JobOptions) -> WindowPla
 
     linear = linearise(_decoded(plan, options))
     splits = tuple(plan_splits(linear))
-    return WindowPlan(
+    windows = WindowPlan(
         splits=splits,
         target_rows=target_rows(linear, splits),
         rounds=linear.repeat,
@@ -55,6 +55,7 @@ def plan_windows(plan: bytes, repetition: int, options: JobOptions) -> WindowPla
         reshuffles=linear.reshuffles,
         repetition=repetition,
     )
+    return with_division(windows)
 
 
 def plan_snapshot(plan: bytes) -> WindowPlan | None:

@@ -6,7 +6,9 @@ journal holds the splits once and no window.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import json
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from dataservice.sharding import Split, Window, epoch_of, make_windows
@@ -26,7 +28,8 @@ class WindowPlan:
     """How an iteration is cut: from it and an epoch number all windows follow.
 
     `rounds` is how often the splits are read, None for ever. `shuffle_seed` None keeps the order
-    of the splits; `reshuffles` False uses the order of epoch 0 in every epoch.
+    of the splits; `reshuffles` False uses the order of epoch 0 in every epoch. `division` stands
+    for all that windows follow from, so that saved positions can be compared with it.
     """
 
     splits: tuple[Split, ...]
@@ -35,6 +38,7 @@ class WindowPlan:
     shuffle_seed: int | None = None
     reshuffles: bool = True
     repetition: int = 0
+    division: str = ""
 
     def windows_of(self, round_number: int) -> tuple[Window, ...]:
         """Windows of one reading of the splits."""
@@ -67,7 +71,18 @@ def plan_to_json(plan: WindowPlan) -> dict[str, Any]:
         "shuffle_seed": plan.shuffle_seed,
         "reshuffles": plan.reshuffles,
         "repetition": plan.repetition,
+        "division": plan.division,
     }
+
+
+def with_division(plan: WindowPlan) -> WindowPlan:
+    """The plan that knows its own division: which rows are in which window, not when files changed.
+
+    Files may be copied or touched between two runs; other sizes are other rows.
+    """
+    unversioned = replace(plan, splits=tuple(replace(s, version="") for s in plan.splits))
+    outline = json.dumps(plan_to_json(unversioned), separators=(",", ":"))
+    return replace(plan, division=hashlib.sha256(outline.encode()).hexdigest()[:16])
 
 
 def plan_from_json(values: dict[str, Any]) -> WindowPlan:

@@ -10,7 +10,9 @@ from typing import Final, NamedTuple
 
 from dataservice.dispatcher.events import Event
 from dataservice.dispatcher.plans import RowMark
+from dataservice.dispatcher.resumption import SavedPosition
 from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
+from dataservice.ranges import Consumed
 from dataservice.sharding import Window
 from dataservice.vocabulary import (
     DatasetId,
@@ -73,6 +75,7 @@ class OpenIteration:
     program_age_s: float = 0.0
     opened_s: float = 0.0
     options: JobOptions = DEFAULT_OPTIONS
+    position: SavedPosition | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,19 +126,29 @@ class OpenAnswer(NamedTuple):
     num_shards: int = 0
     listing: str = ""
     notice: str = ""
+    division: str = ""
+
+
+class PositionAnswer(NamedTuple):
+    """What was consumed by nobody who reads now, and the readers that there are."""
+
+    base: Consumed
+    readers: tuple[ReaderId, ...]
 
 
 class SyncAnswer(NamedTuple):
     """`ended`: this reader has nothing more to receive, unless another gives windows back.
 
     Without windows that holds once its streams from all of its workers have ended.
-    `missing` describes the workers whose shards are due and who are not there.
+    `missing` describes the workers whose shards are due and who are not there; `awaited` are the
+    readers whose saved positions have yet to be loaded.
     """
 
     fences: tuple[RowMark, ...]
     ended: bool
     iteration_finished: bool
     missing: tuple[str, ...] = ()
+    awaited: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from dataservice.dispatcher import decide, delivery, lifecycle, shares, status
+from dataservice.dispatcher import decide, delivery, lifecycle, positions, shares, status
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.commit import GroupCommit
 from dataservice.dispatcher.images import facts_of
@@ -29,6 +29,7 @@ from dataservice.dispatcher.requests import (
     LeaseWindows,
     OpenAnswer,
     OpenIteration,
+    PositionAnswer,
     RegisterDataset,
     RegisterWorker,
     Sync,
@@ -258,6 +259,13 @@ class DispatcherService:
             answer = delivery.answer_sync(self._state, request)
             return answer, shares.members(self._state, iteration)
 
+    def describe_position(self, reader_id: ReaderId, iteration_id: IterationId) -> PositionAnswer:
+        """What a reader saves besides its own marks."""
+        with self._transaction():
+            iteration = decide.find_reader(self._state, reader_id, iteration_id)
+            self._readers.renew(reader_id, self._clock.now_s())
+            return positions.describe(iteration)
+
     def release_reader(
         self, reader_id: ReaderId, consumed: tuple[RowMark, ...], omitted: Omitted = NOTHING
     ) -> None:
@@ -368,9 +376,9 @@ class DispatcherService:
         match event:
             case ev.ReaderReleased() | ev.ReaderLost():
                 return (self._state.iteration_of_reader[event.reader_id],)
-            case ev.WorkerLost() | ev.JobDeleted():
+            case ev.WorkerLost() | ev.JobDeleted() | ev.IterationCollected():
                 return tuple(self._waiting)
-            case ev.WindowsReleased() | ev.RoundOpened():
+            case ev.WindowsReleased() | ev.RoundOpened() | ev.IterationResumed():
                 return (event.iteration_id,)
         return ()
 

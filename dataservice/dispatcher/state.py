@@ -18,6 +18,7 @@ from dataservice.dispatcher import events as ev
 from dataservice.dispatcher import snapshots as saved
 from dataservice.dispatcher.history import PROGRAMS_KEPT, JobHistory
 from dataservice.dispatcher.images import history_of, table_of
+from dataservice.dispatcher.resumption import Resumption
 from dataservice.dispatcher.windows import WindowTable
 from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
 from dataservice.vocabulary import (
@@ -91,7 +92,8 @@ class Iteration:
     """One repetition of a job: windows under DYNAMIC, tasks (True: finished) under OFF.
 
     `shards` (True: finished) by the place of their worker under a static policy; `listing` stands
-    for the files that are dealt out. `programs` are some of those that have readers or had.
+    for the files that are dealt out. `programs` are some of those that have readers or had;
+    `resumption` stands for saved positions that it goes on from.
     """
 
     iteration_id: IterationId
@@ -104,6 +106,7 @@ class Iteration:
     readers: dict[ReaderId, Reader] = field(default_factory=dict)
     finished: bool = False
     programs: tuple[str, ...] = ()
+    resumption: Resumption | None = None
 
     def is_over_for(self, reader: ReaderId) -> bool:
         """Whether nothing is left for this reader, as far as is known now.
@@ -272,8 +275,13 @@ class DispatcherState:
 
     def _collect_iteration(self, event: ev.IterationCollected) -> None:
         iteration = self.iterations.pop(event.iteration_id, None)
-        if iteration is not None:
-            del self.jobs[iteration.job_id].iterations[iteration.repetition]
+        if iteration is None:
+            return
+        del self.jobs[iteration.job_id].iterations[iteration.repetition]
+        for reader_id in iteration.readers:
+            self._note_departure(
+                reader_id, "another reader loaded a saved position, from which its job went on"
+            )
 
     def _retire_iteration(self, event: ev.IterationRetired) -> None:
         iteration = self.iterations.pop(event.iteration_id, None)
@@ -295,6 +303,13 @@ class DispatcherState:
         iteration = self.iterations[event.iteration_id]
         job = self.jobs[iteration.job_id]
         iteration.windows = WindowTable(event.plan, replays=job.delivery == EXACTLY_ONCE)
+
+    def _resume_iteration(self, event: ev.IterationResumed) -> None:
+        iteration = self.iterations[event.iteration_id]
+        resumption = iteration.resumption = iteration.resumption or Resumption()
+        if resumption.load(event.reader_id, event.origins, event.peers, event.consumed):
+            self._windows_of(event.iteration_id).resume(resumption.take())
+            iteration.notice_end()
 
     def _open_round(self, event: ev.RoundOpened) -> None:
         iteration = self.iterations[event.iteration_id]
@@ -380,6 +395,7 @@ class DispatcherState:
             listing=event.listing,
             finished=event.finished,
             programs=event.programs,
+            resumption=event.resumption,
         )
 
     def _restore_history(self, event: ev.JobHistoryRestored) -> None:
@@ -412,6 +428,7 @@ _APPLY: dict[type[ev.Event], Callable[[DispatcherState, Any], None]] = {
     ev.IterationRetired: DispatcherState._retire_iteration,
     ev.IterationRecalled: DispatcherState._recall_iteration,
     ev.WindowsPlanned: DispatcherState._plan_windows,
+    ev.IterationResumed: DispatcherState._resume_iteration,
     ev.RoundOpened: DispatcherState._open_round,
     ev.ReaderJoined: DispatcherState._join_reader,
     ev.ReaderReleased: DispatcherState._release_reader,

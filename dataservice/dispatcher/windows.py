@@ -4,7 +4,8 @@ Pure. Methods that change something are total: what no longer applies changes no
 replayed journal always gives the same table. Invariants (`check_invariants`): windows are leased
 first in order of their index; a window below the cursor without a record is done; every index
 (owned, pending, fencing, received, by worker) agrees with the records; a window has at most one
-owner, and its generation grows each time its lease ends.
+owner, and its generation grows each time its lease ends. What readers that are gone consumed, and
+what was consumed before a resume, is the base: all that is done or consumed and no live reader's.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from enum import Enum
 from itertools import islice
 
 from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.ranges import Consumed, Ranges
 from dataservice.sharding import Window
 from dataservice.vocabulary import ReaderId, WorkerId
 
@@ -33,7 +35,8 @@ class Phase(Enum):
 class WindowRecord:
     """A window that was leased at least once and is not done.
 
-    Rows below `start_row` need not be produced again; rows below `consumed_row` are consumed.
+    Rows below `start_row` need not be produced again; rows below `consumed_row` are consumed, those
+    below `base_row` by others than the owner.
     """
 
     generation: int = 0
@@ -42,16 +45,21 @@ class WindowRecord:
     consumed_row: int = 0
     owner: ReaderId | None = None
     worker: WorkerId | None = None
+    base_row: int = 0
 
 
 @dataclass(slots=True)
 class ReaderWindows:
-    """Windows of one reader, by phase; leased ones are what remains of `owned`."""
+    """Windows of one reader, by phase; leased ones are what remains of `owned`.
+
+    `finished`: those it finished, of rounds that are not done as a whole.
+    """
 
     owned: set[int] = field(default_factory=set)
     pending: OrderedDict[int, None] = field(default_factory=OrderedDict)
     fencing: set[int] = field(default_factory=set)
     received: set[int] = field(default_factory=set)
+    finished: Ranges = field(default_factory=Ranges)
 
 
 @dataclass(slots=True)
@@ -130,7 +138,46 @@ class WindowTable:
         held = self._round_of(index)
         return held.number, held.windows[index - held.first]
 
+    def base(self) -> Consumed:
+        """What was consumed, but not by a reader that is still there."""
+        done = Ranges([(0, self.cursor)])
+        for index in self.records:
+            done.discard(index, index + 1)
+        for mine in self.readers.values():
+            for first, end in mine.finished.pairs():
+                done.discard(first, end)
+        rows = {i: r.base_row for i, r in sorted(self.records.items()) if r.base_row}
+        return Consumed(done, rows)
+
+    def is_in_use(self) -> bool:
+        """Whether a reader that is there has used rows."""
+        return any(mine.finished for mine in self.readers.values()) or any(
+            record.owner is not None and record.consumed_row > record.base_row
+            for record in self.records.values()
+        )
+
     # Changes
+
+    def resume(self, consumed: Consumed) -> None:
+        """Begins after what was consumed in an earlier life; for a table that has no windows yet.
+
+        Windows that the plan does not have are left out.
+        """
+        wanted = consumed.end()
+        while self.planned < wanted and not self.is_exhausted:
+            self.open_round()
+        self.cursor = min(wanted, self.planned)
+        for index in consumed.done.gaps(self.cursor):
+            row = consumed.rows.get(index, 0)
+            self.records[index] = WindowRecord(start_row=row, consumed_row=row, base_row=row)
+            self.orphans[index] = None
+        self.done = self.cursor - len(self.records)
+        for held in list(self.rounds):
+            end = min(held.first + len(held.windows), self.cursor)
+            open_ones = sum(index in self.records for index in range(held.first, end))
+            held.unfinished -= max(0, end - held.first) - open_ones
+            if not held.unfinished:
+                self.rounds.remove(held)
 
     def open_round(self) -> None:
         """Plans the windows of the next reading of the splits."""
@@ -231,6 +278,7 @@ class WindowTable:
             record = self.records[index]
             self._drop_lease(index, record)
             record.owner = None
+            record.base_row = record.consumed_row
             if self.replays:
                 self._set_pending(record, record.consumed_row)
                 self.orphans[index] = None
@@ -261,6 +309,7 @@ class WindowTable:
         mine = self.readers.get(record.owner) if record.owner else None
         if mine is not None:
             mine.owned.discard(index)
+            mine.finished.add(index, index + 1)
             # Nearly all windows end as leased ones, which are in none of these.
             if record.phase is not Phase.LEASED:
                 mine.fencing.discard(index)
@@ -271,7 +320,13 @@ class WindowTable:
         held = self._round_of(index)
         held.unfinished -= 1
         if not held.unfinished:
-            self.rounds.remove(held)
+            self._close_round(held)
+
+    def _close_round(self, held: Round) -> None:
+        """A round that is done as a whole is base; so the memory for who did what is bounded."""
+        self.rounds.remove(held)
+        for mine in self.readers.values():
+            mine.finished.discard(held.first, held.first + len(held.windows))
 
     def _round_of(self, index: int) -> Round:
         # Nearly always the first of one or two.

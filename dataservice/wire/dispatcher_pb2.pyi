@@ -183,7 +183,7 @@ class FinishTaskReply(_message.Message):
     def __init__(self) -> None: ...
 
 class OpenIterationRequest(_message.Message):
-    __slots__ = ("dataset_id", "policy", "job_name", "repetition", "delivery", "reader_host", "reader_pid", "reader_id", "options", "program_age_s")
+    __slots__ = ("dataset_id", "policy", "job_name", "repetition", "delivery", "reader_host", "reader_pid", "reader_id", "options", "program_age_s", "position")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -194,6 +194,7 @@ class OpenIterationRequest(_message.Message):
     READER_ID_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     policy: int
     job_name: str
@@ -204,7 +205,28 @@ class OpenIterationRequest(_message.Message):
     reader_id: str
     options: JobOptions
     program_age_s: float
-    def __init__(self, dataset_id: _Optional[str] = ..., policy: _Optional[int] = ..., job_name: _Optional[str] = ..., repetition: _Optional[int] = ..., delivery: _Optional[str] = ..., reader_host: _Optional[str] = ..., reader_pid: _Optional[int] = ..., reader_id: _Optional[str] = ..., options: _Optional[_Union[JobOptions, _Mapping]] = ..., program_age_s: _Optional[float] = ...) -> None: ...
+    position: Position
+    def __init__(self, dataset_id: _Optional[str] = ..., policy: _Optional[int] = ..., job_name: _Optional[str] = ..., repetition: _Optional[int] = ..., delivery: _Optional[str] = ..., reader_host: _Optional[str] = ..., reader_pid: _Optional[int] = ..., reader_id: _Optional[str] = ..., options: _Optional[_Union[JobOptions, _Mapping]] = ..., program_age_s: _Optional[float] = ..., position: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
+
+class DescribePositionRequest(_message.Message):
+    __slots__ = ("reader_id", "iteration_id")
+    READER_ID_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    reader_id: str
+    iteration_id: str
+    def __init__(self, reader_id: _Optional[str] = ..., iteration_id: _Optional[str] = ...) -> None: ...
+
+class Position(_message.Message):
+    __slots__ = ("consumed_json", "origins", "peers", "division")
+    CONSUMED_JSON_FIELD_NUMBER: _ClassVar[int]
+    ORIGINS_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    DIVISION_FIELD_NUMBER: _ClassVar[int]
+    consumed_json: str
+    origins: _containers.RepeatedScalarFieldContainer[str]
+    peers: _containers.RepeatedScalarFieldContainer[str]
+    division: str
+    def __init__(self, consumed_json: _Optional[str] = ..., origins: _Optional[_Iterable[str]] = ..., peers: _Optional[_Iterable[str]] = ..., division: _Optional[str] = ...) -> None: ...
 
 class JobOptions(_message.Message):
     __slots__ = ("ordered", "num_consumers", "target_workers", "cross_trainer_cache", "on_error")
@@ -221,7 +243,7 @@ class JobOptions(_message.Message):
     def __init__(self, ordered: bool = ..., num_consumers: _Optional[int] = ..., target_workers: _Optional[str] = ..., cross_trainer_cache: bool = ..., on_error: _Optional[str] = ...) -> None: ...
 
 class OpenIterationReply(_message.Message):
-    __slots__ = ("job_id", "iteration_id", "reader_id", "schema", "compression", "cardinality", "heartbeat_s", "workers", "dataset_id", "num_shards", "listing", "notice")
+    __slots__ = ("job_id", "iteration_id", "reader_id", "schema", "compression", "cardinality", "heartbeat_s", "workers", "dataset_id", "num_shards", "division", "listing", "notice")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     ITERATION_ID_FIELD_NUMBER: _ClassVar[int]
     READER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -232,6 +254,7 @@ class OpenIterationReply(_message.Message):
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     NUM_SHARDS_FIELD_NUMBER: _ClassVar[int]
+    DIVISION_FIELD_NUMBER: _ClassVar[int]
     LISTING_FIELD_NUMBER: _ClassVar[int]
     NOTICE_FIELD_NUMBER: _ClassVar[int]
     job_id: str
@@ -244,9 +267,10 @@ class OpenIterationReply(_message.Message):
     workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
     dataset_id: str
     num_shards: int
+    division: str
     listing: str
     notice: str
-    def __init__(self, job_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., reader_id: _Optional[str] = ..., schema: _Optional[bytes] = ..., compression: _Optional[str] = ..., cardinality: _Optional[int] = ..., heartbeat_s: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., dataset_id: _Optional[str] = ..., num_shards: _Optional[int] = ..., listing: _Optional[str] = ..., notice: _Optional[str] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., reader_id: _Optional[str] = ..., schema: _Optional[bytes] = ..., compression: _Optional[str] = ..., cardinality: _Optional[int] = ..., heartbeat_s: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., dataset_id: _Optional[str] = ..., num_shards: _Optional[int] = ..., division: _Optional[str] = ..., listing: _Optional[str] = ..., notice: _Optional[str] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
     __slots__ = ("worker_id", "address", "host", "host_id")
@@ -313,18 +337,20 @@ class SyncRequest(_message.Message):
     def __init__(self, reader_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., consumed: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., broken_worker_ids: _Optional[_Iterable[str]] = ..., idle: bool = ..., rows_consumed: _Optional[int] = ..., wait_share: _Optional[float] = ..., trainer_id: _Optional[str] = ..., elements_missed: _Optional[int] = ..., omitted: _Optional[_Union[Omitted, _Mapping]] = ...) -> None: ...
 
 class SyncReply(_message.Message):
-    __slots__ = ("workers", "fences", "ended", "iteration_finished", "missing_workers")
+    __slots__ = ("workers", "fences", "ended", "iteration_finished", "missing_workers", "awaited_readers")
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     FENCES_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FINISHED_FIELD_NUMBER: _ClassVar[int]
     MISSING_WORKERS_FIELD_NUMBER: _ClassVar[int]
+    AWAITED_READERS_FIELD_NUMBER: _ClassVar[int]
     workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
     fences: _containers.RepeatedCompositeFieldContainer[Mark]
     ended: bool
     iteration_finished: bool
     missing_workers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., fences: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., ended: bool = ..., iteration_finished: bool = ..., missing_workers: _Optional[_Iterable[str]] = ...) -> None: ...
+    awaited_readers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., fences: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., ended: bool = ..., iteration_finished: bool = ..., missing_workers: _Optional[_Iterable[str]] = ..., awaited_readers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReleaseReaderRequest(_message.Message):
     __slots__ = ("reader_id", "iteration_id", "consumed", "omitted")

@@ -27,7 +27,6 @@ from dataservice.errors import (
     SchemaError,
     UnauthenticatedError,
     UnavailableError,
-    UnimplementedError,
     UserFunctionError,
 )
 from dataservice.runtime.checksum import checksum
@@ -414,15 +413,6 @@ def test_damage_that_does_not_stop_is_an_error(
     remote = ds.Dataset.range(1_000).batch(100).distribute(DYNAMIC, service.target)
     with pytest.raises(DataLossError, match="checksum"):
         read_ids(remote)
-
-
-def test_positions_of_remote_iterators_are_refused(service: LocalService) -> None:
-    remote = ds.Dataset.range(100).batch(10).distribute(DYNAMIC, service.target)
-    with iter(remote) as iterator:
-        next(iterator)
-        state = iterator.state_dict()
-    with iter(remote) as iterator, pytest.raises(UnimplementedError):
-        iterator.load_state_dict(state)
 
 
 def test_an_iterator_counts_what_it_read_and_how_long_it_waited(service: LocalService) -> None:

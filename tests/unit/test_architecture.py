@@ -34,6 +34,10 @@ STDLIB_ONLY = (
 PURE = (
     "dataservice/sharding.py",
     "dataservice/job_options.py",
+    "dataservice/ranges.py",
+    "dataservice/client/positions.py",
+    "dataservice/dispatcher/positions.py",
+    "dataservice/dispatcher/resumption.py",
     "dataservice/dispatcher/events.py",
     "dataservice/dispatcher/state.py",
     "dataservice/dispatcher/decide.py",

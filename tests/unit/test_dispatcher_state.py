@@ -15,6 +15,7 @@ from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.state import DEPARTED_READERS_KEPT, DispatcherState
 from dataservice.dispatcher.windows import Phase, WindowTable
 from dataservice.errors import DataLossError
+from dataservice.ranges import Consumed, Ranges
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
 from tests.unit.test_saving import SCRIPT as SAVING_SCRIPT
@@ -139,6 +140,13 @@ def test_every_fact_survives_the_journal() -> None:
         ev.ShardFinished(iteration_id="i", index=1),
         *SAVING_SCRIPT,
         *facts_of(replayed(SAVING_SCRIPT[:-1])),
+        ev.IterationResumed(
+            iteration_id="i",
+            reader_id="r",
+            origins=("a",),
+            peers=("a", "b"),
+            consumed=Consumed(Ranges([(0, 2)]), {3: 4}),
+        ),
         *facts_of(replayed(SCRIPT)),
     )
     assert {type(event) for event in (*SCRIPT, *rest)} == set(ev.FACTS.values())

@@ -67,7 +67,7 @@ class RowOperator(Operator):
         return self.transform(context)
 
     def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:
-        return TransformStream(stream, self.guarded(context))
+        return TransformStream(stream, self.guarded(context), one_to_one=self.keeps_rows)
 
     def input_context(self, context: RunContext) -> RunContext:
         return context

@@ -69,6 +69,9 @@ class BatchCutStream(BatchStream):
     def restore(self, state: State) -> None:
         self._cutter.restore(state)
 
+    def state_after(self, state: State, rows: int) -> State | None:
+        return self._cutter.state_after(state, rows)
+
     def close(self) -> None:
         self._cutter.close()
 

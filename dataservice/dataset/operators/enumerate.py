@@ -68,6 +68,10 @@ class _EnumerateStream(BatchStream):
         self._stream.restore(state["input"])
         self._next = int(state["next"])
 
+    def state_after(self, state: State, rows: int) -> State | None:
+        inner = None if self._whole_batches else self._stream.state_after(state["input"], rows)
+        return None if inner is None else {"input": inner, "next": int(state["next"]) + rows}
+
     def close(self) -> None:
         self._stream.close()
 

@@ -104,6 +104,9 @@ class _PrefetchStream(BatchStream):
         self._stream.restore(state)
         self._state = state
 
+    def state_after(self, state: State, rows: int) -> State | None:
+        return self._stream.state_after(state, rows)
+
     def close(self) -> None:
         self._ended = True
         self._queue.close(discard=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import abstractmethod
 from typing import ClassVar
 
 import pyarrow as pa
@@ -74,6 +75,16 @@ class _CountingStream(BatchStream):
         self._left = int(state["left"])
         self._cutter.restore(state["input"])
 
+    def state_after(self, state: State, rows: int) -> State | None:
+        # A part of a batch is no element.
+        read, left = self._after(int(state["left"]), rows)
+        inner = None if self._whole_batches else self._cutter.state_after(state["input"], read)
+        return None if inner is None else {"input": inner, "left": left}
+
+    @abstractmethod
+    def _after(self, left: int, rows: int) -> tuple[int, int]:
+        """What `rows` rows of output take of the input, and what is left to count then."""
+
     def close(self) -> None:
         self._cutter.close()
 
@@ -85,6 +96,9 @@ _ALL_ROWS = 1 << 62
 
 
 class _TakeStream(_CountingStream):
+    def _after(self, left: int, rows: int) -> tuple[int, int]:
+        return rows, left - rows
+
     def __next__(self) -> pa.RecordBatch:
         if self._left <= 0:
             raise StopIteration
@@ -96,6 +110,9 @@ class _TakeStream(_CountingStream):
 
 
 class _SkipStream(_CountingStream):
+    def _after(self, left: int, rows: int) -> tuple[int, int]:
+        return left + rows, 0
+
     def __next__(self) -> pa.RecordBatch:
         while self._left > 0:
             piece, elements = self._piece(self._left)

@@ -1,0 +1,155 @@
+"""Saved positions of readers: what they hold, how several become one.
+
+Pure. A position counts what its reader consumed and what readers that were gone by then had; so
+the positions that all readers of a job save at one moment, while none of them reads, are together
+all that was consumed. Invariant: merging loses nothing and counts nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from dataservice.errors import InvalidArgumentError
+from dataservice.ranges import Consumed
+from dataservice.wire.elements import RowSpan
+
+_FORMAT: Final = 1
+_KEY: Final = "service"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderPosition:
+    """What a reader saves.
+
+    `plan` is the registered plan's fingerprint, `division` stands for its windows, `seeds` are
+    those that nobody gave. `origins` saved it; `peers` read when it was saved.
+    """
+
+    plan: str
+    division: str
+    policy: str
+    delivery: str
+    ordered: bool
+    repetition: int
+    seeds: tuple[int, ...]
+    consumed: Consumed
+    origins: tuple[str, ...]
+    peers: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-able form, of a size that follows the windows in flight."""
+        return {
+            _KEY: _FORMAT,
+            "plan": self.plan,
+            "division": self.division,
+            "policy": self.policy,
+            "delivery": self.delivery,
+            "ordered": self.ordered,
+            "repetition": self.repetition,
+            "seeds": list(self.seeds),
+            "origins": list(self.origins),
+            "peers": list(self.peers),
+            **self.consumed.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, encoded: Any) -> ReaderPosition:
+        """What `to_json` was given; InvalidArgumentError for anything else."""
+        if not isinstance(encoded, Mapping) or encoded.get(_KEY) != _FORMAT:
+            raise InvalidArgumentError(
+                f"not a position of a data service reader of version {_FORMAT}: {encoded!r:.200}"
+            )
+        try:
+            return cls(
+                plan=str(encoded["plan"]),
+                division=str(encoded["division"]),
+                policy=str(encoded["policy"]),
+                delivery=str(encoded["delivery"]),
+                ordered=bool(encoded["ordered"]),
+                repetition=int(encoded["repetition"]),
+                seeds=tuple(map(int, encoded["seeds"])),
+                consumed=Consumed.from_json(encoded),
+                origins=tuple(map(str, encoded["origins"])),
+                peers=tuple(map(str, encoded["peers"])),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"malformed iterator state: {error!r}") from error
+
+    def check_matches(self, **expected: object) -> None:
+        """InvalidArgumentError for a position of other data, or read in another way."""
+        for name, wanted in expected.items():
+            found = getattr(self, name)
+            if found != wanted:
+                raise InvalidArgumentError(
+                    f"the state was saved with another {name} ({found}, this is {wanted}); build "
+                    "and distribute the dataset with the same sources, operators and arguments"
+                )
+
+
+def rewind(consumed: Consumed, later: Iterable[tuple[RowSpan, ...]]) -> None:
+    """Takes back what elements brought that were taken after the position."""
+    for spans in later:
+        for span in spans:
+            if span.rows:
+                consumed.rewind(span.window, span.first_row)
+
+
+def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One iterator state of those that all readers of a job saved.
+
+    A single iterator that loads it goes on where all of them stopped. They must have been saved at
+    one moment, while none of them read. InvalidArgumentError for states of different datasets, of
+    one reader twice, or whose operators after `distribute` are at different positions.
+    """
+    if isinstance(states, Mapping) or not states:
+        raise InvalidArgumentError("merge_states() takes a list of at least one iterator state")
+    merged = dict(_merged(list(states), "state"))
+    if not _has_position(merged):
+        raise InvalidArgumentError(
+            "merge_states() takes states of iterators that read the data service; these do not"
+        )
+    return merged
+
+
+def _merged(values: list[Any], where: str) -> Any:
+    first = values[0]
+    if not all(isinstance(value, Mapping) and value.keys() == first.keys() for value in values):
+        if all(value == first for value in values):
+            return first
+        raise InvalidArgumentError(
+            f"the states differ in {where} ({', '.join(map(repr, values)):.200}): only iterators "
+            "of one dataset whose operators after distribute() count nothing can be merged; load "
+            "each state into an iterator of its own"
+        )
+    if _KEY in first:
+        return _merged_positions([ReaderPosition.from_json(value) for value in values]).to_json()
+    return {key: _merged([value[key] for value in values], f"{where}[{key!r}]") for key in first}
+
+
+def _merged_positions(positions: list[ReaderPosition]) -> ReaderPosition:
+    first, *others = positions
+    consumed = first.consumed.copy()
+    origins, peers = set(first.origins), set(first.peers)
+    for other in others:
+        for name in ("plan", "division", "policy", "delivery", "ordered", "repetition", "seeds"):
+            other.check_matches(**{name: getattr(first, name)})
+        again = origins & set(other.origins)
+        if again:
+            raise InvalidArgumentError(
+                f"two of the states were saved by reader {', '.join(sorted(again))}; take the last "
+                "one of each reader"
+            )
+        consumed.merge(other.consumed)
+        origins.update(other.origins)
+        peers.update(other.peers)
+    return replace(
+        first, consumed=consumed, origins=tuple(sorted(origins)), peers=tuple(sorted(peers))
+    )
+
+
+def _has_position(state: Any) -> bool:
+    if not isinstance(state, Mapping):
+        return False
+    return _KEY in state or any(_has_position(value) for value in state.values())

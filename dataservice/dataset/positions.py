@@ -1,0 +1,88 @@
+"""Positions over a source that yields its rows in another order each time.
+
+What a data service hands out next is not what it handed out before, so the position of an operator
+cannot be "so many rows after that one": it must say which rows are used up. A live position can
+say that of its own source and of any number of rows after it. Invariant: what `check_saveable`
+lets pass is exact at every position; nothing else is saved.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NoReturn
+
+from dataservice.dataset.node import Node, walk
+from dataservice.dataset.operators import (
+    Batch,
+    Enumerate,
+    Prefetch,
+    Repeat,
+    RowOperator,
+    Skip,
+    Take,
+    Unbatch,
+)
+from dataservice.errors import FailedPreconditionError, UnimplementedError
+
+
+class LivePosition(ABC):
+    """A position within the run that made it; its JSON-able form costs a call, so it is lazy."""
+
+    @abstractmethod
+    def after(self, rows: int) -> LivePosition:
+        """The position when so many rows more are used up."""
+
+    @abstractmethod
+    def settle(self) -> dict[str, Any]:
+        """The position as JSON values."""
+
+
+def settled(state: Any) -> Any:
+    """A saved state with JSON values in place of its live positions."""
+    if isinstance(state, LivePosition):
+        return state.settle()
+    if isinstance(state, list):
+        return [settled(item) for item in state]
+    if not isinstance(state, dict):
+        return state
+    if state.get("row") and _is_live(state.get("input")):
+        raise FailedPreconditionError(
+            "the position is inside rows that the data service would hand out in another cut or "
+            "order; apply the operator that holds them before distribute(), or distribute with "
+            "ordered=True"
+        )
+    return {key: settled(value) for key, value in state.items()}
+
+
+def _is_live(state: Any) -> bool:
+    if isinstance(state, dict):
+        return any(_is_live(value) for value in state.values())
+    return isinstance(state, LivePosition)
+
+
+def check_saveable(root: Node) -> None:
+    """UnimplementedError, naming it, for an operator whose position would not be exact."""
+    _check(root, None)
+
+
+def _check(node: Node, counter: Node | None) -> None:
+    if all(inner.is_repeatable for inner in walk(node)) or not node.inputs:
+        return
+    if isinstance(node, Batch | Take | Skip):
+        counter = node
+    elif isinstance(node, RowOperator | Repeat):
+        exact = isinstance(node, RowOperator) and node.keeps_rows
+        if counter is not None and not exact:
+            _refuse(node, f", followed by {counter.kind},")
+    elif not isinstance(node, Prefetch | Unbatch | Enumerate):
+        _refuse(node, "")
+    for child in node.inputs:
+        _check(child, counter)
+
+
+def _refuse(node: Node, followed: str) -> NoReturn:
+    raise UnimplementedError(
+        f"the position of {node.kind}{followed} after distribute() cannot be saved, since the data "
+        f"service hands rows out in another order each time; apply {node.kind} before "
+        "distribute(), or distribute with ordered=True"
+    )

@@ -1,0 +1,145 @@
+"""Decisions about saved positions: what a reader is told of its own, and what loading one means.
+
+Pure, like `decide`. Rules: a new iteration begins after what the position says; an older one that
+nobody reads, or none of its readers got a row of, gives way to it, for the position is what the
+training knows; one that is read does not, since the position may not count what readers got.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.plans import WindowPlan
+from dataservice.dispatcher.requests import OpenIteration, PositionAnswer
+from dataservice.dispatcher.resumption import SavedPosition
+from dataservice.dispatcher.state import DispatcherState, Iteration, Job
+from dataservice.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnavailableError,
+    UnimplementedError,
+)
+from dataservice.ranges import Consumed
+from dataservice.vocabulary import IterationId, ReaderId
+
+
+def describe(iteration: Iteration) -> PositionAnswer:
+    """What was consumed besides what live readers did, and who these are."""
+    if iteration.windows is None:
+        raise UnimplementedError(
+            "positions of this job cannot be saved: only ShardingPolicy.DYNAMIC counts rows in a "
+            "way that another run can go on from; distribute with ShardingPolicy.DYNAMIC"
+        )
+    missing = iteration.resumption.missing() if iteration.resumption else ()
+    if missing:
+        raise FailedPreconditionError(
+            f"there is no position yet: those of {', '.join(missing)} have to be loaded first"
+        )
+    return PositionAnswer(iteration.windows.base(), tuple(iteration.readers))
+
+
+def is_gathering(iteration: Iteration) -> bool:
+    """Whether positions have yet to be loaded, so that nothing may be leased."""
+    return iteration.resumption is not None and bool(iteration.resumption.missing())
+
+
+def gives_way(iteration: Iteration, request: OpenIteration) -> bool:
+    """Whether a loaded position replaces the iteration, which is of an earlier life or unused."""
+    if request.position is None or iteration.windows is None:
+        return False
+    loaded = iteration.resumption.loaded_by.values() if iteration.resumption else ()
+    if not iteration.readers.keys().isdisjoint(loaded):
+        return False
+    return not iteration.windows.is_in_use()
+
+
+def replaces_job(state: DispatcherState, job: Job | None, request: OpenIteration) -> bool:
+    """Whether the job begins anew too, with the dataset that has the seeds of the position."""
+    if job is None or request.position is None:
+        return False
+    others = (i for repetition, i in job.iterations.items() if repetition != request.repetition)
+    return not any(state.iterations[iteration_id].readers for iteration_id in others)
+
+
+def begin(
+    request: OpenIteration, iteration_id: IterationId, plan: WindowPlan | str | None
+) -> list[ev.Event]:
+    """The fact that a new iteration goes on from the request's position; none without one."""
+    position = request.position
+    if position is None:
+        return []
+    if not isinstance(plan, WindowPlan):
+        raise UnimplementedError(
+            f"a position cannot be loaded under ShardingPolicy.{request.policy.name}; distribute "
+            "with ShardingPolicy.DYNAMIC"
+        )
+    _check_division(plan, position)
+    return [_resumed(request.reader_id, iteration_id, position)]
+
+
+def join(state: DispatcherState, iteration: Iteration, request: OpenIteration) -> list[ev.Event]:
+    """The fact that an iteration which others read got one more position, or one once more.
+
+    UnavailableError, to be tried again, while readers of an earlier life are there.
+    """
+    position = request.position
+    if position is None or request.reader_id in iteration.readers:
+        return []
+    resumption = iteration.resumption
+    if resumption is None:
+        raise UnavailableError(_occupied(state, iteration, tuple(iteration.readers)))
+    if iteration.windows is not None:
+        _check_division(iteration.windows.plan, position)
+    known = [origin for origin in position.origins if origin in resumption.loaded_by]
+    living = {resumption.loaded_by[o] for o in known} & set(iteration.readers)
+    if living:
+        raise UnavailableError(_occupied(state, iteration, tuple(sorted(living))))
+    if len(known) == len(position.origins):
+        again = replace(position, consumed=Consumed(), peers=())
+        return [_resumed(request.reader_id, iteration.iteration_id, again)]
+    if known or not resumption.missing():
+        raise FailedPreconditionError(
+            f"repetition {iteration.repetition} of job {_name_of(state, iteration)} went on from "
+            f"the positions of {', '.join(sorted(resumption.loaded_by))} already; load either the "
+            "positions of all readers or what merge_states() made of them, each once, or delete "
+            "the job with `dataservice jobs delete`"
+        )
+    return [_resumed(request.reader_id, iteration.iteration_id, position)]
+
+
+def _resumed(
+    reader_id: ReaderId, iteration_id: IterationId, position: SavedPosition
+) -> ev.IterationResumed:
+    return ev.IterationResumed(
+        iteration_id=iteration_id,
+        reader_id=reader_id,
+        origins=position.origins,
+        peers=position.peers,
+        consumed=position.consumed,
+    )
+
+
+def _check_division(plan: WindowPlan, position: SavedPosition) -> None:
+    if plan.division != position.division:
+        raise InvalidArgumentError(
+            "the position counts other windows than there are now: files, their sizes, their "
+            "order, a shuffle or the number of passes changed since it was saved. Read the same "
+            "files with the same dataset, or begin anew without the position"
+        )
+
+
+def _name_of(state: DispatcherState, iteration: Iteration) -> str:
+    return state.jobs[iteration.job_id].name or iteration.job_id
+
+
+def _occupied(state: DispatcherState, iteration: Iteration, readers: tuple[ReaderId, ...]) -> str:
+    named = ", ".join(
+        f"{reader} ({iteration.readers[reader].host}, process {iteration.readers[reader].pid})"
+        for reader in readers
+    )
+    return (
+        f"repetition {iteration.repetition} of job {_name_of(state, iteration)} is still read by "
+        f"{named}, so it cannot go back to a saved position; close these iterators, wait until "
+        "they are missed, or delete the job with `dataservice jobs delete`"
+    )

@@ -1,0 +1,291 @@
+"""Going on in mid-epoch from a saved position: every row once, before and after together.
+
+Other numbers of workers, other dispatchers, other readers, the tenth time, and operators after
+`distribute` that hold rows.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import dataservice as ds
+from dataservice.client.connection import Connection
+from dataservice.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnavailableError,
+    UnimplementedError,
+)
+from dataservice.vocabulary import parse_target
+from tests.integration.service_cluster import (
+    LocalService,
+    local_service,
+    process_cluster,
+    wait_until,
+    write_numbers,
+)
+
+DYNAMIC = ds.ShardingPolicy.DYNAMIC
+ROWS = 3_000
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[LocalService]:
+    with local_service(workers=2) as shared:
+        yield shared
+
+
+def read(iterator: Any, batches: int = 1 << 30) -> list[int]:
+    """The ids of so many batches."""
+    ids: list[int] = []
+    for _ in range(batches):
+        batch = next(iterator, None)
+        if batch is None:
+            break
+        ids.extend(batch.column("id").to_pylist())
+    return ids
+
+
+def saved(iterator: Any) -> dict[str, Any]:
+    state = iterator.state_dict()
+    text = json.dumps(state)
+    assert json.loads(text) == state
+    return json.loads(text)  # type: ignore[no-any-return]
+
+
+def lives(make: Callable[[], ds.Dataset], counts: list[int]) -> list[int]:
+    """What a program reads that dies and goes on after so many batches each time."""
+    ids: list[int] = []
+    state: dict[str, Any] | None = None
+    for count in (*counts, 1 << 30):
+        with iter(make()) as iterator:
+            if state is not None:
+                iterator.load_state_dict(state)
+            ids += read(iterator, count)
+            state = saved(iterator)
+    return ids
+
+
+def test_ten_times_in_a_row(service: LocalService) -> None:
+    def make() -> ds.Dataset:
+        data = ds.Dataset.range(ROWS).shuffle(200).filter(ds.col("id") % 3 != 0).batch(16)
+        return data.distribute(DYNAMIC, service.target, max_outstanding_requests=4)
+
+    ids = lives(make, [1, 9, 0, 4, 17, 2, 1, 30, 0, 5])
+    assert sorted(ids) == [i for i in range(ROWS) if i % 3]
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        lambda d: d.batch(48),
+        lambda d: d.map(lambda c: c).batch(7).prefetch(3),
+        lambda d: d.filter(ds.col("id") >= 0).prefetch(2),
+        lambda d: d.skip(0).take(ROWS).batch(100),
+    ],
+    ids=["batch", "map-batch-prefetch", "filter-prefetch", "take-batch"],
+)
+def test_operators_after_distribute_lose_nothing(service: LocalService, after: Any) -> None:
+    def make() -> ds.Dataset:
+        return after(ds.Dataset.range(ROWS).distribute(DYNAMIC, service.target))  # type: ignore
+
+    assert sorted(lives(make, [3, 1, 2, 5])) == list(range(ROWS))
+
+
+def test_batches_of_workers_are_cut_anew(service: LocalService) -> None:
+    def make() -> ds.Dataset:
+        remote = ds.Dataset.range(ROWS).batch(32).distribute(DYNAMIC, service.target)
+        return remote.unbatch().batch(50)
+
+    assert sorted(lives(make, [3, 1, 10])) == list(range(ROWS))
+
+
+def test_repeated_passes(service: LocalService) -> None:
+    def inside() -> ds.Dataset:
+        return (
+            ds.Dataset.range(500)
+            .shuffle(50)
+            .repeat(3)
+            .batch(20)
+            .distribute(DYNAMIC, service.target)
+        )
+
+    def outside() -> ds.Dataset:
+        return ds.Dataset.range(500).batch(20).distribute(DYNAMIC, service.target).repeat(3)
+
+    for make in (inside, outside):
+        assert sorted(lives(make, [20, 20, 7, 11])) == sorted(list(range(500)) * 3)
+
+
+def test_the_end_is_a_position(service: LocalService) -> None:
+    remote = ds.Dataset.range(100).batch(10).prefetch(2).distribute(DYNAMIC, service.target)
+    with iter(remote) as iterator:
+        assert len(read(iterator)) == 100
+        state = saved(iterator)
+    with iter(remote) as iterator:
+        iterator.load_state_dict(state)
+        assert read(iterator) == []
+        assert saved(iterator)["stream"]["done"] == state["stream"]["done"]
+
+
+def test_a_position_is_small(service: LocalService) -> None:
+    remote = ds.Dataset.range(200_000).batch(100).distribute(DYNAMIC, service.target)
+    with iter(remote) as iterator:
+        read(iterator, 900)
+        assert len(json.dumps(iterator.state_dict())) < 2_000
+
+
+def test_other_data_is_refused(service: LocalService) -> None:
+    def make(rows: int, **more: Any) -> ds.Dataset:
+        return ds.Dataset.range(rows).batch(10).distribute(DYNAMIC, service.target, **more)
+
+    with iter(make(100)) as iterator:
+        read(iterator, 2)
+        state = saved(iterator)
+        with pytest.raises(FailedPreconditionError, match="elements of this iterator were taken"):
+            iterator.load_state_dict(state)
+        assert len(read(iterator)) == 80, "a refused state changes nothing"
+    for other in (make(200), make(100, delivery="at_most_once")):
+        with iter(other) as iterator, pytest.raises(InvalidArgumentError, match="another dataset"):
+            iterator.load_state_dict(state)
+    with iter(make(100)) as iterator:
+        state["stream"]["division"] = "something else"
+        with pytest.raises(InvalidArgumentError, match="counts other windows"):
+            iterator.load_state_dict(state)
+
+
+def test_files_that_changed_are_refused(service: LocalService, tmp_path: pathlib.Path) -> None:
+    paths = write_numbers(tmp_path, files=3, rows_per_file=100)
+    remote = ds.Dataset.from_parquet(paths).batch(10)
+    with iter(remote.distribute(DYNAMIC, service.target)) as iterator:
+        read(iterator, 2)
+        state = saved(iterator)
+    write_numbers(tmp_path, files=4, rows_per_file=100)
+    iterator = iter(remote.distribute(DYNAMIC, service.target))
+    with iterator, pytest.raises(InvalidArgumentError, match="counts other windows"):
+        iterator.load_state_dict(state)
+
+
+@pytest.mark.parametrize("policy", [ds.ShardingPolicy.OFF])
+def test_policies_without_windows_say_so(service: LocalService, policy: ds.ShardingPolicy) -> None:
+    remote = ds.Dataset.range(100).batch(10).distribute(policy, service.target)
+    with iter(remote) as iterator:
+        read(iterator, 1)
+        with pytest.raises(UnimplementedError, match="DYNAMIC"):
+            iterator.state_dict()
+
+
+def test_a_shuffle_after_distribute_is_refused_by_name(service: LocalService) -> None:
+    remote = ds.Dataset.range(100).distribute(DYNAMIC, service.target).shuffle(10).batch(10)
+    with iter(remote) as iterator:
+        read(iterator, 1)
+        with pytest.raises(UnimplementedError, match="position of shuffle after distribute"):
+            iterator.state_dict()
+
+
+# Jobs that several readers share
+
+
+def shared(service: LocalService, name: str, timeout_s: float = 20.0) -> ds.Dataset:
+    data = ds.Dataset.range(ROWS).shuffle(100).batch(10)
+    return data.distribute(
+        DYNAMIC, service.target, job_name=name, timeout_s=timeout_s, max_outstanding_requests=4
+    )
+
+
+def two_readers(service: LocalService, name: str) -> tuple[list[int], list[dict[str, Any]]]:
+    """Reads a part with two, after a third has read and left; the rows and the states."""
+    with iter(shared(service, name)) as first, iter(shared(service, name)) as second:
+        with iter(shared(service, name)) as third:
+            ids = read(third, 5)
+        for _ in range(4):
+            ids += read(first, 7) + read(second, 3)
+        return ids, [saved(first), saved(second)]
+
+
+def test_each_reader_loads_its_own(service: LocalService) -> None:
+    ids, states = two_readers(service, "own")
+    with iter(shared(service, "own")) as first, iter(shared(service, "own")) as second:
+        first.load_state_dict(states[0])
+        second.load_state_dict(states[1])
+        ids += read(first, 20) + read(second, 20)
+        states = [saved(first), saved(second)]
+    with iter(shared(service, "own")) as only:
+        only.load_state_dict(ds.merge_states(states))
+        ids += read(only)
+    assert sorted(ids) == list(range(ROWS))
+
+
+def test_one_reader_loads_what_was_merged_on_a_fresh_dispatcher(service: LocalService) -> None:
+    ids, states = two_readers(service, "merged")
+    with local_service(workers=1) as fresh:
+        merged = ds.merge_states(states)
+        for name in ("merged", None):
+            data = ds.Dataset.range(ROWS).shuffle(100).batch(10)
+            with iter(data.distribute(DYNAMIC, fresh.target, job_name=name)) as only:
+                only.load_state_dict(merged)
+                assert sorted(ids + read(only)) == list(range(ROWS))
+
+
+def test_a_reader_that_never_comes_is_named(service: LocalService) -> None:
+    _, states = two_readers(service, "missing")
+    missing = states[1]["stream"]["origins"][0]
+    with iter(shared(service, "missing", timeout_s=0.5)) as alone:
+        alone.load_state_dict(states[0])
+        with pytest.raises(DeadlineExceededError, match=f"{missing}.*merge_states"):
+            next(alone)
+
+
+def rows_used(connection: Connection, name: str) -> int:
+    jobs = [job for job in connection.status()["jobs"] if job["name"] == name]
+    return sum(i["rows_consumed"] for job in jobs for i in job["iterations"])
+
+
+def test_a_job_that_is_read_does_not_go_back(service: LocalService) -> None:
+    with iter(shared(service, "busy")) as reading:
+        read(reading, 40)
+        state = saved(reading)
+        with Connection(parse_target(service.target)) as connection:
+            wait_until(lambda: rows_used(connection, "busy") >= 400, "the report of rows")
+        iterator = iter(shared(service, "busy", timeout_s=0.5))
+        message = r"still read by .*dataservice jobs delete"
+        with iterator, pytest.raises(UnavailableError, match=message):
+            iterator.load_state_dict(state)
+        rest = read(reading)
+    with iter(shared(service, "busy")) as again:
+        again.load_state_dict(state)
+        assert sorted(read(again)) == sorted(rest), "one that nobody reads gives way"
+
+
+# Processes
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1)])
+def test_another_number_of_workers_and_another_dispatcher(
+    tmp_path: pathlib.Path, before: int, after: int
+) -> None:
+    paths = write_numbers(tmp_path, files=4, rows_per_file=5_000, group_rows=500)
+
+    def make(target: str) -> ds.Dataset:
+        data = ds.Dataset.from_parquet(paths).shuffle(2_000).filter(ds.col("id") % 5 != 0)
+        return data.batch(64).distribute(DYNAMIC, target).prefetch(2)
+
+    ids: list[int] = []
+    state: dict[str, Any] | None = None
+    for number, workers in enumerate((before, after)):
+        (tmp_path / f"logs-{number}").mkdir()
+        with (
+            process_cluster(tmp_path / f"logs-{number}", workers=workers) as cluster,
+            iter(make(cluster.target)) as iterator,
+        ):
+            if state is not None:
+                iterator.load_state_dict(state)
+            ids += read(iterator, 60 if not number else 1 << 30)
+            state = saved(iterator)
+    assert sorted(ids) == [i for i in range(20_000) if i % 5]

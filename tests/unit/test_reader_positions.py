@@ -1,0 +1,219 @@
+"""Positions of readers: merging them, refusing what does not fit, and operators over a service."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import dataservice as ds
+from dataservice.client.positions import ReaderPosition, rewind
+from dataservice.client.source import ServiceSource
+from dataservice.dataset.positions import LivePosition, check_saveable, settled
+from dataservice.dataset.stream import BatchStream, RunContext, State
+from dataservice.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
+from dataservice.ranges import Consumed, Ranges
+from dataservice.wire.elements import RowSpan
+
+
+def position(**changes: Any) -> ReaderPosition:
+    values: dict[str, Any] = {
+        "plan": "p",
+        "division": "d",
+        "policy": "DYNAMIC",
+        "delivery": "exactly_once",
+        "ordered": False,
+        "repetition": 0,
+        "seeds": (5,),
+        "consumed": Consumed(Ranges([(0, 2)]), {2: 7}),
+        "origins": ("a",),
+        "peers": ("a", "b"),
+    }
+    return ReaderPosition(**{**values, **changes})
+
+
+def state_of(saved: ReaderPosition) -> dict[str, Any]:
+    return {"version": 1, "plan": "x", "stream": {"input": saved.to_json(), "row": 0}}
+
+
+def test_a_position_survives_json() -> None:
+    assert ReaderPosition.from_json(position().to_json()) == position()
+
+
+@pytest.mark.parametrize("state", [None, {}, {"service": 2}, {"service": 1, "plan": "p"}])
+def test_anything_else_is_no_position(state: object) -> None:
+    with pytest.raises(InvalidArgumentError):
+        ReaderPosition.from_json(state)
+
+
+def test_merged_positions_count_what_all_consumed() -> None:
+    other = position(consumed=Consumed(Ranges([(3, 5)]), {2: 4, 6: 1}), origins=("b",))
+    merged = ds.merge_states([state_of(position()), state_of(other)])
+    found = ReaderPosition.from_json(merged["stream"]["input"])
+    assert found.consumed == Consumed(Ranges([(0, 2), (3, 5)]), {2: 7, 6: 1})
+    assert (found.origins, found.peers) == (("a", "b"), ("a", "b"))
+    assert merged["stream"]["row"] == 0
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (state_of(position()), "two of the states were saved by reader a"),
+        (state_of(position(origins=("b",), division="e")), "another division"),
+        (state_of(position(origins=("b",), seeds=(6,))), "another seeds"),
+        ({**state_of(position(origins=("b",))), "plan": "y"}, "differ in state\\['plan'\\]"),
+    ],
+)
+def test_what_does_not_belong_together_is_not_merged(other: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        ds.merge_states([state_of(position()), other])
+
+
+@pytest.mark.parametrize("states", [[], {}, [{"version": 1}]])
+def test_merging_needs_states_of_readers(states: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="merge_states"):
+        ds.merge_states(states)
+
+
+def test_rewinding_takes_back_what_came_later() -> None:
+    consumed = Consumed(Ranges([(0, 3)]), {3: 9})
+    rewind(consumed, [(RowSpan(1, 0, 4, 6), RowSpan(3, 0, 2, 9)), (RowSpan(1, 0, 6, 8, True),)])
+    assert consumed == Consumed(Ranges([(0, 1), (2, 3)]), {1: 4, 3: 2})
+
+
+class Rows(LivePosition):
+    """So many rows of a source whose order nobody knows."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def after(self, rows: int) -> Rows:
+        return Rows(self.rows + rows)
+
+    def settle(self) -> State:
+        return {"rows": self.rows}
+
+
+class Source(BatchStream):
+    """Chunks of 5 rows."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def __next__(self) -> pa.RecordBatch:
+        if self.rows >= 40:
+            raise StopIteration
+        self.rows += 5
+        return pa.record_batch({"x": list(range(self.rows - 5, self.rows))})
+
+    def state(self) -> Any:
+        return Rows(self.rows)
+
+    def state_after(self, state: Any, rows: int) -> Any:
+        return state.after(rows)
+
+    def restore(self, state: State) -> None:
+        raise AssertionError(f"nothing restores {state}")
+
+    def close(self) -> None:
+        pass
+
+
+def remote(*, ordered: bool = False, batched: bool = False) -> ds.Dataset:
+    return ds.Dataset(
+        ServiceSource(
+            target="127.0.0.1:1",
+            dataset_id="1",
+            policy=1,
+            schema=pa.schema({"x": pa.int64()}),
+            ordered=ordered,
+            is_batched=batched,
+        )
+    )
+
+
+def opened(dataset: ds.Dataset, monkeypatch: pytest.MonkeyPatch) -> BatchStream:
+    monkeypatch.setattr(ServiceSource, "open", lambda _self, _context: Source())
+    return dataset.node.open(RunContext())
+
+
+def rows_in(state: Any) -> int:
+    while "rows" not in state:
+        assert not state.get("row")
+        state = state["input"]
+    return int(state["rows"])
+
+
+@pytest.mark.parametrize(
+    ("build", "rows"),
+    [
+        (lambda d: d.batch(3), [0, 3, 6, 9]),
+        (lambda d: d.batch(7), [0, 7, 14, 21]),
+        (lambda d: d.map(lambda c: c).batch(3).map(lambda c: c), [0, 3, 6, 9]),
+        (lambda d: d.skip(4).batch(3), [0, 7, 10, 13]),
+        (lambda d: d.take(13).batch(4), [0, 4, 8, 12, 13]),
+        (lambda d: d.enumerate().batch(4), [0, 4, 8]),
+        (lambda d: d.batch(4).unbatch().batch(6), [0, 6, 12]),
+        (lambda d: d.batch(4).take(2), [0, 4, 8]),
+        (lambda d: d.batch(4).filter(ds.col("x") > 1), [0, 4]),
+    ],
+)
+def test_a_position_says_how_many_rows_are_used(
+    build: Any, rows: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = build(remote())
+    check_saveable(dataset.node)
+    with opened(dataset, monkeypatch) as stream:
+        for wanted in rows:
+            assert rows_in(settled(stream.state())) == wanted
+            next(stream, None)
+
+
+def test_counters_go_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(remote().take(11).enumerate().batch(4), monkeypatch) as stream:
+        next(stream)
+        taken = {"input": {"input": {"rows": 4}, "row": 0}, "left": 7}
+        assert settled(stream.state()) == {"input": {"input": taken, "next": 4}, "row": 0}
+
+
+def test_reading_ahead_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(remote().batch(3).prefetch(2), monkeypatch) as stream:
+        for number in range(5):
+            assert rows_in(settled(stream.state())) == 3 * number
+            next(stream)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda d: d.shuffle(10), "position of shuffle after distribute"),
+        (lambda d: d.filter(ds.col("x") > 1).batch(3), "filter, followed by batch, after"),
+        (lambda d: d.repeat(2).batch(3), "repeat, followed by batch, after"),
+        (lambda d: d.batch(3).shuffle(4).prefetch(2), "position of shuffle"),
+        (lambda d: d.shard(2, 0), "position of shard"),
+        (lambda d: d.concatenate(remote()), "position of concatenate"),
+    ],
+)
+def test_what_would_not_be_exact_is_refused_by_name(build: Any, message: str) -> None:
+    with pytest.raises(UnimplementedError, match=message):
+        check_saveable(build(remote()).node)
+    if "concatenate" not in message:
+        check_saveable(build(remote(ordered=True)).node)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda d: d.filter(ds.col("x") > 1).map(lambda c: c).prefetch(2),
+        lambda d: d.repeat(2),
+        lambda d: d.batch(3).filter(ds.col("x") > 1),
+    ],
+)
+def test_row_operators_keep_positions(build: Any) -> None:
+    check_saveable(build(remote()).node)
+
+
+def test_a_row_inside_something_unknown_is_refused() -> None:
+    with pytest.raises(FailedPreconditionError, match="another cut or order"):
+        settled({"input": {"input": Rows(3), "left": 2}, "row": 1})
