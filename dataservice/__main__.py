@@ -17,13 +17,15 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, Final
 
+from dataservice.commands.snapshots import add_snapshots
 from dataservice.errors import DataServiceError, InvalidArgumentError
 
 EXIT_ERROR: Final = 2
 _CALL_TIMEOUT_S: Final = 10.0
 _READY_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.5
-_ACTIONS: Final = ("list", "delete")
+_ACTIONS: Final = ("list", "delete", "cancel")
+_GROUPS: Final = ("jobs", "datasets", "snapshots")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,7 +53,7 @@ def _action_first(arguments: Sequence[str]) -> list[str]:
     """Also `jobs HOST:PORT list` is understood, as `jobs list HOST:PORT`."""
     words = list(arguments)
     for index, (group, first, second) in enumerate(zip(words, words[1:], words[2:], strict=False)):
-        if group in ("jobs", "datasets") and second in _ACTIONS and ":" in first:
+        if group in _GROUPS and second in _ACTIONS and ":" in first:
             words[index + 1 : index + 3] = second, first
             break
     return words
@@ -293,6 +295,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_status(commands)
     _add_jobs(commands)
     _add_datasets(commands)
+    add_snapshots(commands, _add_address, _call)
     return parser
 
 

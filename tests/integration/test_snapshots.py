@@ -327,9 +327,36 @@ def test_files_are_dealt_out_to_static_workers(tmp_path: pathlib.Path) -> None:
         assert_every_row_once(ds.Dataset.load(path).distribute(FILE, service.target), 3_000)
 
 
-def test_status_shows_snapshots(tmp_path: pathlib.Path) -> None:
-    with process_cluster(tmp_path / "logs", workers=1) as cluster:
-        ds.save(ds.Dataset.range(50), str(tmp_path / "s"), cluster.target).wait(20)
-        (shown,) = cluster.status()["snapshots"]
-        assert (shown["state"], shown["rows"], shown["path"]) == ("done", 50, str(tmp_path / "s"))
-        json.dumps(shown)
+def test_the_command_line_shows_and_ends_snapshots(tmp_path: pathlib.Path, gates: Gates) -> None:
+    def command(*words: str) -> str:
+        program = [sys.executable, "-m", "dataservice", "--log-level", "error", *words]
+        return subprocess.run(program, capture_output=True, text=True, check=True).stdout
+
+    with local_service(workers=1) as service:
+        address = parse_target(service.target)
+        assert command("snapshots", "list", address) == "no snapshots\n"
+        done = ds.save(ds.Dataset.range(50), str(tmp_path / "s"), service.target)
+        done.wait(20)
+        under_way = ds.save(gates.dataset(), str(tmp_path / "t"), service.target)
+        wait_until(lambda: under_way.progress().windows_done == 10, "the first quarter", 30)
+        lines = command("snapshots", address, "list").splitlines()
+        assert lines[0].split() == [
+            "snapshot",
+            "state",
+            "windows",
+            "rows",
+            "MiB",
+            "workers",
+            "path",
+        ]
+        assert lines[1].split()[:4] == [done.snapshot_id, "done", "50/50", "50"]
+        assert lines[2].split()[1:3] == ["writing", "10/40"]
+        assert lines[2].endswith(str(tmp_path / "t"))
+        assert f"{done.snapshot_id}  done" in command("status", address)
+        listed = json.loads(command("snapshots", "list", address, "--json"))
+        assert [snapshot["state"] for snapshot in listed] == ["done", "writing"]
+        ended = command("snapshots", "cancel", address, under_way.snapshot_id)
+        assert ended == f"cancelled snapshot {under_way.snapshot_id}\n"
+        with pytest.raises(CancelledError, match="/t was cancelled"):
+            under_way.wait(20)
+        gates.open(1, 2, 3)

@@ -1,0 +1,40 @@
+"""`dataservice snapshots`: which datasets are being saved, how far they are, and the end of one.
+
+Prints what the dispatcher says. Knows nothing of how a call is made, which the caller gives it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+
+def add_snapshots(
+    commands: Any,
+    add_address: Callable[[argparse.ArgumentParser], None],
+    call: Callable[..., Any],
+) -> None:
+    """Adds the command and its actions. `call(options, method, **fields)` asks the dispatcher."""
+    actions = commands.add_parser("snapshots", help="list or cancel snapshots").add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
+    listing = actions.add_parser("list", help="list snapshots and their progress")
+    add_address(listing)
+    listing.set_defaults(run=lambda options: _list(options, call))
+    ending = actions.add_parser("cancel", help="end a snapshot that is being written")
+    add_address(ending)
+    ending.add_argument("snapshot_id", help="id of the snapshot")
+    ending.set_defaults(run=lambda options: _cancel(options, call))
+
+
+def _list(options: argparse.Namespace, call: Callable[..., Any]) -> None:
+    from dataservice.dispatcher.report import snapshots_text
+
+    text = call(options, "ListSnapshots").json
+    print(text if options.json else snapshots_text(text))
+
+
+def _cancel(options: argparse.Namespace, call: Callable[..., Any]) -> None:
+    call(options, "CancelSnapshot", snapshot_id=options.snapshot_id)
+    print(f"cancelled snapshot {options.snapshot_id}")
