@@ -76,6 +76,9 @@ def _run_dispatcher(options: argparse.Namespace) -> None:
         client_timeout_ms=options.client_timeout_ms,
         job_gc_timeout_ms=options.job_gc_timeout_ms,
         job_gc_check_interval_ms=options.job_gc_check_interval_ms,
+        on_workers_enough=options.on_workers_enough,
+        workers_enough_stay_ms=options.workers_enough_stay_ms,
+        workers_enough_timeout_ms=options.workers_enough_timeout_ms,
         **_security(options),
     )
     _serve(options, lambda: DispatchServer(config), lambda server: server.target)
@@ -312,11 +315,18 @@ def _add_dispatcher(commands: Any) -> None:
         metavar="HOST[:PORT]",
         help="fixed list of workers, in order, for static sharding; %%port%% is any port",
     )
+    command.add_argument(
+        "--on-workers-enough",
+        metavar="CMD",
+        help="run when another number of workers would be enough; $DATASERVICE_WORKERS_ENOUGH",
+    )
     for name in (
         "--worker-timeout-ms",
         "--client-timeout-ms",
         "--job-gc-timeout-ms",
         "--job-gc-check-interval-ms",
+        "--workers-enough-stay-ms",
+        "--workers-enough-timeout-ms",
     ):
         command.add_argument(name, type=int, metavar="MS")
     command.set_defaults(run=_run_dispatcher)

@@ -46,6 +46,9 @@ DEFAULT_BUFFER_BYTES: Final = 64 << 20
 # tf.data service's own. It fills up in time whatever the trainers do, so it is also bounded by a
 # part of the memory there is.
 DEFAULT_CROSS_TRAINER_CACHE_SIZE_BYTES: Final = 10 << 30
+# A step that is slow once, or a checkpoint, should start or stop no worker.
+DEFAULT_WORKERS_ENOUGH_STAY_MS: Final = 30_000
+DEFAULT_WORKERS_ENOUGH_TIMEOUT_MS: Final = 60_000
 NEVER_COLLECT: Final = -1
 
 _DATA_TRANSFER_PROTOCOLS: Final = ("flight", "grpc")
@@ -60,7 +63,11 @@ class DispatcherConfig:
     ``worker_addresses`` is the fixed list of workers that static sharding divides by, in order;
     others may not register then. An entry is an address, or a host whose port is left out or
     stands as ``%port%`` or ``%port_name%``, which the first worker from there takes for good.
-    ``job_gc_timeout_ms=-1`` keeps idle jobs for ever. With ``fault_tolerant_mode`` the state
+    ``job_gc_timeout_ms=-1`` keeps idle jobs for ever. ``on_workers_enough`` is a shell command that
+    is run when the number of workers that would be enough has changed for
+    ``workers_enough_stay_ms``, with the numbers in DATASERVICE_WORKERS_NOW,
+    DATASERVICE_WORKERS_ENOUGH and DATASERVICE_WORKERS_REASON; it is killed after
+    ``workers_enough_timeout_ms``. With ``fault_tolerant_mode`` the state
     survives a restart in ``work_dir``.
     """
 
@@ -80,9 +87,15 @@ class DispatcherConfig:
     tls_key_path: str | None = None
     tls_ca_path: str | None = None
     insecure_network: bool = False
+    on_workers_enough: str | None = None
+    workers_enough_stay_ms: int | None = None
+    workers_enough_timeout_ms: int | None = None
 
     def __post_init__(self) -> None:
         _check_listener(self)
+        _check_optional_text("on_workers_enough", self.on_workers_enough)
+        _check_optional_int("workers_enough_stay_ms", self.workers_enough_stay_ms, 0)
+        _check_optional_int("workers_enough_timeout_ms", self.workers_enough_timeout_ms, 1)
         _check_bool("fault_tolerant_mode", self.fault_tolerant_mode)
         if self.fault_tolerant_mode and not self.work_dir:
             raise InvalidArgumentError(
@@ -108,6 +121,15 @@ class DispatcherConfig:
         """None: idle jobs are never collected."""
         chosen = _or_default(self.job_gc_timeout_ms, DEFAULT_JOB_GC_TIMEOUT_MS)
         return None if chosen == NEVER_COLLECT else max(chosen, 1) / 1_000
+
+    @property
+    def workers_enough_stay_s(self) -> float:
+        return _or_default(self.workers_enough_stay_ms, DEFAULT_WORKERS_ENOUGH_STAY_MS) / 1_000
+
+    @property
+    def workers_enough_timeout_s(self) -> float:
+        chosen = _or_default(self.workers_enough_timeout_ms, DEFAULT_WORKERS_ENOUGH_TIMEOUT_MS)
+        return chosen / 1_000
 
     @property
     def worker_timeout_s(self) -> float:

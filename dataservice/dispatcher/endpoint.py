@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
+from dataservice.dispatcher.autoscale import Production
 from dataservice.dispatcher.decide import check_policy
 from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport
@@ -105,6 +106,10 @@ class DispatcherEndpoint:
                 rows_sent=request.rows_sent,
                 rate_rows_per_s=request.rate_rows_per_s,
                 buffered_bytes=request.buffered_bytes,
+                production=tuple(
+                    Production(IterationId(part.iteration_id), part.rows_per_s, part.busy_share)
+                    for part in request.production
+                ),
             ),
         )
         active = [SnapshotId(snapshot_id) for snapshot_id in request.snapshot_ids]
@@ -258,20 +263,20 @@ class DispatcherEndpoint:
         return pb.ListSnapshotsReply(json=json.dumps(self._service.snapshots.list()))
 
     def get_status(self, _: pb.GetStatusRequest) -> pb.GetStatusReply:
-        return pb.GetStatusReply(json=json.dumps(self._service.status()))
+        return pb.GetStatusReply(json=json.dumps(self._service.overview.status()))
 
     def list_jobs(self, _: pb.ListJobsRequest) -> pb.ListJobsReply:
-        return pb.ListJobsReply(json=json.dumps(self._service.jobs()))
+        return pb.ListJobsReply(json=json.dumps(self._service.overview.jobs()))
 
     def delete_job(self, request: pb.DeleteJobRequest) -> pb.DeleteJobReply:
-        self._service.delete_job(request.job_name)
+        self._service.overview.delete_job(request.job_name)
         return pb.DeleteJobReply()
 
     def list_datasets(self, _: pb.ListDatasetsRequest) -> pb.ListDatasetsReply:
-        return pb.ListDatasetsReply(json=json.dumps(self._service.datasets()))
+        return pb.ListDatasetsReply(json=json.dumps(self._service.overview.datasets()))
 
     def delete_dataset(self, request: pb.DeleteDatasetRequest) -> pb.DeleteDatasetReply:
-        self._service.delete_dataset(DatasetId(request.dataset_id))
+        self._service.overview.delete_dataset(DatasetId(request.dataset_id))
         return pb.DeleteDatasetReply()
 
 

@@ -7,22 +7,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from dataservice.omissions import Omitted
 
+_READERS_SHOWN: Final = 20
+
 
 def status_text(encoded: str) -> str:
-    """Workers, then jobs and snapshots."""
+    """Workers and whether they are enough, jobs, who waits, and snapshots."""
     status = json.loads(encoded)
     workers, jobs = status["workers"], status["jobs"]
     parts = [f"{len(workers)} workers, {len(jobs)} jobs, {status['datasets']} datasets"]
+    enough = status["workers_enough"]
+    if enough is not None:
+        parts[0] += f"\n{enough['enough']} workers would be enough ({enough['reason']})"
     if workers:
-        parts.append(
-            _table(("worker", "rows sent", "rows/s", "windows", "buffered"), _rows(workers))
-        )
+        titles = ("worker", "rows sent", "rows/s", "busy", "windows", "buffered")
+        parts.append(_table(titles, _rows(workers)))
     if jobs:
         parts.append(_jobs_table(jobs))
+    if any(iteration["readers"] for job in jobs for iteration in job["iterations"]):
+        parts.append(_readers_table(jobs))
     parts.extend(_omissions(jobs))
     if status["snapshots"]:
         parts.append(_snapshots_table(status["snapshots"]))
@@ -75,6 +81,7 @@ def _rows(workers: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
             worker["address"],
             f"{worker['rows_sent']:,}",
             f"{worker['rate_rows_per_s']:,.0f}",
+            f"{worker['busy_share']:.0%}",
             str(worker["windows_leased"]),
             f"{worker['buffered_bytes'] / 2**20:.1f} MiB",
         )
@@ -94,7 +101,7 @@ def _jobs_table(jobs: Sequence[dict[str, Any]]) -> str:
             job["policy"],
         )
         if job["repetitions_ended"] or not job["iterations"]:
-            rows.append((*known, "-", f"{job['repetitions_ended']} ended", "-", "-", "-"))
+            rows.append((*known, "-", f"{job['repetitions_ended']} ended", "-", "-", "-", "-"))
         rows.extend(
             (
                 *known,
@@ -103,10 +110,39 @@ def _jobs_table(jobs: Sequence[dict[str, Any]]) -> str:
                 f"{_rows_read(iteration):,}",
                 str(len(iteration["readers"])),
                 _waiting(iteration["readers"]),
+                _enough(iteration["workers_enough"]),
             )
             for iteration in job["iterations"]
         )
-    return _table((*titles, "waiting"), rows)
+    return _table((*titles, "waiting", "enough"), rows)
+
+
+def _enough(estimate: dict[str, Any] | None) -> str:
+    """How many workers would be, for this epoch alone."""
+    return "-" if estimate is None else str(estimate["enough"])
+
+
+def _readers_table(jobs: Sequence[dict[str, Any]]) -> str:
+    """Those that wait most first; the others are counted."""
+    readers = [
+        (
+            f"process {reader['pid']} on {reader['host']}"
+            + (f" ({reader['trainer_id']})" if reader["trainer_id"] else ""),
+            job["name"] or job["job_id"],
+            str(iteration["repetition"]),
+            f"{reader['rows_consumed']:,}",
+            f"{reader['wait_share']:.0%}",
+            f"{reader['elements_missed']:,}",
+        )
+        for job in jobs
+        for iteration in job["iterations"]
+        for reader in iteration["readers"]
+    ]
+    readers.sort(key=lambda row: -int(row[4].removesuffix("%")))
+    titles = ("reader", "job", "epoch", "rows", "waiting", "missed")
+    table = _table(titles, readers[:_READERS_SHOWN])
+    more = len(readers) - _READERS_SHOWN
+    return f"{table}\n... and {more} that wait less" if more > 0 else table
 
 
 def _state(job: dict[str, Any]) -> str:

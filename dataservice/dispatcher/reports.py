@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from dataservice.dispatcher.autoscale import Autoscale, Production
 from dataservice.omissions import NOTHING, Omitted
 from dataservice.vocabulary import IterationId, ReaderId, WorkerId
 
@@ -21,6 +22,7 @@ class WorkerReport:
     rows_sent: int = 0
     rate_rows_per_s: float = 0.0
     buffered_bytes: int = 0
+    production: tuple[Production, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,16 +43,26 @@ class Reports:
         self.workers: dict[WorkerId, WorkerReport] = {}
         self.readers: dict[ReaderId, ReaderReport] = {}
         self.omitted: dict[IterationId, dict[ReaderId, Omitted]] = {}
+        self.autoscale = Autoscale()
 
-    def note_worker(self, worker_id: WorkerId, report: WorkerReport) -> None:
+    def note_worker(self, worker_id: WorkerId, report: WorkerReport, now_s: float) -> None:
         """A worker's heartbeat came."""
         self.workers[worker_id] = report
+        self.autoscale.note_worker(worker_id, report.production, now_s)
 
     def note_reader(
-        self, iteration_id: IterationId, reader_id: ReaderId, report: ReaderReport
+        self, iteration_id: IterationId, reader_id: ReaderId, report: ReaderReport, now_s: float
     ) -> None:
         """A reader's sync came."""
         self.readers[reader_id] = report
+        self.autoscale.note_reader(
+            iteration_id,
+            reader_id,
+            report.rows_consumed,
+            report.wait_share,
+            now_s,
+            report.trainer_id,
+        )
         self.note_omitted(iteration_id, reader_id, report.omitted)
 
     def note_omitted(
@@ -63,12 +75,15 @@ class Reports:
     def drop_worker(self, worker_id: WorkerId) -> None:
         """A worker is gone."""
         self.workers.pop(worker_id, None)
+        self.autoscale.drop_worker(worker_id)
 
     def drop_reader(self, reader_id: ReaderId) -> None:
         """A reader is gone."""
         self.readers.pop(reader_id, None)
+        self.autoscale.drop_reader(reader_id)
 
     def keep_iterations(self, iterations: Collection[IterationId]) -> None:
         """Forgets iterations that are gone."""
-        for iteration_id in self.omitted.keys() - set(iterations):
+        for iteration_id in [known for known in self.omitted if known not in iterations]:
             del self.omitted[iteration_id]
+        self.autoscale.keep_iterations(iterations)

@@ -16,6 +16,7 @@ from typing import Final
 from dataservice.config import DispatcherConfig
 from dataservice.dispatcher.endpoint import DispatcherEndpoint
 from dataservice.dispatcher.planning import list_files, plan_snapshot, plan_windows, preload
+from dataservice.dispatcher.scaling_command import ScalingCommand
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.dispatcher.snapshot_desk import DEFAULT_SNAPSHOTS_PER_WORKER, SavingSettings
 from dataservice.errors import (
@@ -56,6 +57,7 @@ class DispatchServer:
         self._service: DispatcherService | None = None
         self._rpc: RpcServer | None = None
         self._housekeeping: StoppableThread | None = None
+        self._scaling: ScalingCommand | None = None
         if start:
             self.start()
 
@@ -116,6 +118,14 @@ class DispatchServer:
         self._housekeeping = StoppableThread(
             partial(_keep_house, self._service), owner="dispatcher", name="housekeeping"
         ).start()
+        if config.on_workers_enough is not None:
+            self._scaling = ScalingCommand(
+                config.on_workers_enough,
+                self._service.overview.workers_enough,
+                target=self.target,
+                stay_s=config.workers_enough_stay_s,
+                timeout_s=config.workers_enough_timeout_s,
+            ).start()
 
     def join(self, timeout_s: float | None = None) -> None:
         """Blocks until the dispatcher is stopped, at most `timeout_s`."""
@@ -130,6 +140,8 @@ class DispatchServer:
             self._release()
 
     def _release(self) -> None:
+        if self._scaling is not None:
+            self._scaling.stop()
         if self._housekeeping is not None:
             self._housekeeping.stop()
         if self._service is not None:

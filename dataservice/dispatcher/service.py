@@ -16,11 +16,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from dataservice.dispatcher import decide, delivery, lifecycle, positions, shares, status
+from dataservice.dispatcher import decide, delivery, lifecycle, positions, shares
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.commit import GroupCommit
 from dataservice.dispatcher.images import facts_of
 from dataservice.dispatcher.liveness import Deadlines
+from dataservice.dispatcher.overview import Overview
 from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.reports import ReaderReport, Reports, WorkerReport
 from dataservice.dispatcher.requests import (
@@ -109,6 +110,9 @@ class DispatcherService:
         self._planning: dict[DatasetId, threading.Lock] = {}
         self._closed = False
         self._shorten_at = SHORTEN_AFTER_FRAMES
+        self.overview = Overview(
+            self._state, self._reports, self._transaction, self._commit, wall_clock
+        )
         self.snapshots = SnapshotDesk(
             self._state, self._transaction, self._commit, self._hear_of_worker, saving
         )
@@ -167,7 +171,7 @@ class DispatcherService:
         """The iterations that the worker need not keep producers for."""
         with self._transaction():
             self._hear_of_worker(worker_id)
-            self._reports.note_worker(worker_id, report)
+            self._reports.note_worker(worker_id, report, self._clock.now_s())
             return decide.ended_iterations(self._state, iteration_ids)
 
     def leave(self, worker_id: WorkerId) -> None:
@@ -254,7 +258,9 @@ class DispatcherService:
         with self._transaction():
             iteration = decide.find_reader(self._state, request.reader_id, request.iteration_id)
             self._readers.renew(request.reader_id, self._clock.now_s())
-            self._reports.note_reader(request.iteration_id, request.reader_id, report)
+            self._reports.note_reader(
+                request.iteration_id, request.reader_id, report, self._clock.now_s()
+            )
             self._commit(delivery.sync(self._state, request))
             answer = delivery.answer_sync(self._state, request)
             return answer, shares.members(self._state, iteration)
@@ -277,28 +283,6 @@ class DispatcherService:
             self._commit(decide.release_reader(self._state, reader_id, consumed))
             self._commit(lifecycle.settle(self._state, job_id, self._wall_clock()))
 
-    # Status
-
-    def status(self) -> dict[str, Any]:
-        with self._transaction():
-            return status.describe(self._state, self._reports, self._wall_clock())
-
-    def jobs(self) -> list[dict[str, Any]]:
-        with self._transaction():
-            return status.describe_jobs(self._state, self._reports, self._wall_clock())
-
-    def datasets(self) -> list[dict[str, Any]]:
-        with self._transaction():
-            return status.describe_datasets(self._state)
-
-    def delete_job(self, job_name: str) -> None:
-        with self._transaction():
-            self._commit(decide.delete_job(self._state, job_name))
-
-    def delete_dataset(self, dataset_id: DatasetId) -> None:
-        with self._transaction():
-            self._commit(decide.delete_dataset(self._state, dataset_id))
-
     # Time
 
     def tick(self) -> None:
@@ -316,6 +300,8 @@ class DispatcherService:
                 self._commit(decide.lose_worker(self._state, worker_id))
             for reader_id in self._readers.expired(now_s):
                 self._commit(decide.lose_reader(self._state, reader_id))
+                # Also those of a deleted job, whose going is no fact of its own.
+                self._reports.drop_reader(reader_id)
             self._collect(now_s)
             self._reports.keep_iterations(self._state.iterations)
             self._shorten_journal()

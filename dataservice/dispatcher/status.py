@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from dataservice.dispatcher.autoscale import Estimate
 from dataservice.dispatcher.reports import ReaderReport, Reports, WorkerReport
 from dataservice.dispatcher.saving import progress
 from dataservice.dispatcher.state import DispatcherState, Iteration, Job
@@ -26,6 +27,7 @@ def describe(
     """
     return {
         "datasets": len(state.datasets),
+        "workers_enough": _estimate(reports.autoscale.overall(len(state.workers))),
         "workers": [
             _worker(state, worker_id, reports.workers.get(worker_id, WorkerReport()))
             for worker_id in state.workers
@@ -55,6 +57,7 @@ def _worker(state: DispatcherState, worker_id: WorkerId, report: WorkerReport) -
         "rows_sent": report.rows_sent,
         "rate_rows_per_s": report.rate_rows_per_s,
         "buffered_bytes": report.buffered_bytes,
+        "busy_share": max((part.busy_share for part in report.production), default=0.0),
     }
 
 
@@ -79,10 +82,19 @@ def describe_job(
         "options": job.options.to_json(),
         "iterations": [
             _iteration(state.iterations[iteration_id], reports.readers)
-            | {"skipped": _skipped(reports.omitted.get(iteration_id, {}))}
+            | {
+                "skipped": _skipped(reports.omitted.get(iteration_id, {})),
+                "workers_enough": _estimate(
+                    reports.autoscale.of_iteration(iteration_id, len(state.workers))
+                ),
+            }
             for _, iteration_id in sorted(job.iterations.items())
         ],
     }
+
+
+def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
+    return None if estimate is None else estimate._asdict()
 
 
 def _skipped(omitted: Mapping[ReaderId, Omitted]) -> dict[str, Any]:

@@ -83,13 +83,14 @@ class RegisterWorkerReply(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., lease_s: _Optional[float] = ..., place: _Optional[int] = ..., places: _Optional[int] = ...) -> None: ...
 
 class WorkerHeartbeatRequest(_message.Message):
-    __slots__ = ("worker_id", "iteration_ids", "rows_sent", "rate_rows_per_s", "buffered_bytes", "leaving", "snapshot_ids")
+    __slots__ = ("worker_id", "iteration_ids", "rows_sent", "rate_rows_per_s", "buffered_bytes", "leaving", "production", "snapshot_ids")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     ITERATION_IDS_FIELD_NUMBER: _ClassVar[int]
     ROWS_SENT_FIELD_NUMBER: _ClassVar[int]
     RATE_ROWS_PER_S_FIELD_NUMBER: _ClassVar[int]
     BUFFERED_BYTES_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    PRODUCTION_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_IDS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     iteration_ids: _containers.RepeatedScalarFieldContainer[str]
@@ -97,8 +98,19 @@ class WorkerHeartbeatRequest(_message.Message):
     rate_rows_per_s: float
     buffered_bytes: int
     leaving: bool
+    production: _containers.RepeatedCompositeFieldContainer[Production]
     snapshot_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, worker_id: _Optional[str] = ..., iteration_ids: _Optional[_Iterable[str]] = ..., rows_sent: _Optional[int] = ..., rate_rows_per_s: _Optional[float] = ..., buffered_bytes: _Optional[int] = ..., leaving: bool = ..., snapshot_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, worker_id: _Optional[str] = ..., iteration_ids: _Optional[_Iterable[str]] = ..., rows_sent: _Optional[int] = ..., rate_rows_per_s: _Optional[float] = ..., buffered_bytes: _Optional[int] = ..., leaving: bool = ..., production: _Optional[_Iterable[_Union[Production, _Mapping]]] = ..., snapshot_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Production(_message.Message):
+    __slots__ = ("iteration_id", "rows_per_s", "busy_share")
+    ITERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    ROWS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    BUSY_SHARE_FIELD_NUMBER: _ClassVar[int]
+    iteration_id: str
+    rows_per_s: float
+    busy_share: float
+    def __init__(self, iteration_id: _Optional[str] = ..., rows_per_s: _Optional[float] = ..., busy_share: _Optional[float] = ...) -> None: ...
 
 class WorkerHeartbeatReply(_message.Message):
     __slots__ = ("ended_iteration_ids", "snapshot_ids")

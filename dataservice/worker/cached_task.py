@@ -24,6 +24,7 @@ from dataservice.runtime.threads import StoppableThread
 from dataservice.wire.elements import NO_WINDOW, RowSpan, pack_missed
 from dataservice.worker.cache import SlidingWindow
 from dataservice.worker.producer import Frame, encode_element, reportable
+from dataservice.worker.production import Patience
 from dataservice.worker.rebatch import Element
 from dataservice.worker.task import Pipeline
 
@@ -37,6 +38,7 @@ class CachedFrames:
 
     def __init__(self, max_bytes: int, compression: Compression | None) -> None:
         self.rows = 0
+        self.patience = Patience()
         self.omissions = Outbox()
         self._compression = compression
         self._window: SlidingWindow[Frame] = SlidingWindow(max_bytes)
@@ -59,13 +61,18 @@ class CachedFrames:
         size_bytes = frame.size_bytes
         self._window.check_size(size_bytes)
         with self._lock:
-            while not self._closed and not self._is_wanted(size_bytes):
-                self._wanted.wait(_RECHECK_S)
+            if not self._closed and not self._is_wanted(size_bytes):
+                with self.patience.waiting():
+                    self._wait_until_wanted(size_bytes)
             if self._closed:
                 raise CancelledError("the cache was closed")
             self._window.add(frame, size_bytes)
             self.rows += frame.rows
             self._news.notify_all()
+
+    def _wait_until_wanted(self, size_bytes: int) -> None:
+        while not self._closed and not self._is_wanted(size_bytes):
+            self._wanted.wait(_RECHECK_S)
 
     def _is_wanted(self, size_bytes: int) -> bool:
         return self._window.ahead < _AHEAD and self._window.has_room_ahead(size_bytes)

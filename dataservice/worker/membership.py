@@ -15,6 +15,7 @@ from dataservice.errors import CancelledError, DataServiceError, NotFoundError
 from dataservice.runtime.threads import StoppableThread
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.worker.control import DispatcherLink
+from dataservice.worker.production import ProductionMeter
 from dataservice.worker.service import WorkerService
 from dataservice.worker.snapshots import SnapshotWriters
 
@@ -42,6 +43,7 @@ class Membership:
         )
         self._rows = 0
         self._measured_s = time.monotonic()
+        self._production = ProductionMeter(self._measured_s)
 
     def start(self) -> None:
         """Registers, waiting for the dispatcher, then keeps the lease alive."""
@@ -94,6 +96,10 @@ class Membership:
             rows_sent=rows,
             rate_rows_per_s=(rows - self._rows) / max(now_s - self._measured_s, 1e-3),
             buffered_bytes=buffered_bytes,
+            production=[
+                pb.Production(**part._asdict())
+                for part in self._production.measure(self._service.counters(), now_s)
+            ],
             snapshot_ids=self._snapshots.active(),
         )
         self._rows, self._measured_s = rows, now_s

@@ -31,6 +31,7 @@ from dataservice.runtime.frames import Compression, encode_batch
 from dataservice.runtime.threads import BoundedQueue, StoppableThread
 from dataservice.wire.elements import NO_WINDOW, RowSpan, pack_data
 from dataservice.worker.leases import Lease, LeaseFeed
+from dataservice.worker.production import Patience
 from dataservice.worker.rebatch import Element, Rebatcher
 from dataservice.worker.task import Pipeline
 
@@ -67,6 +68,7 @@ class FrameBuffer:
 
     def __init__(self, max_bytes: int, compression: Compression | None) -> None:
         self.rows = 0
+        self.patience = Patience()
         self.omissions = Outbox()
         self._queue: BoundedQueue[Frame] = BoundedQueue(_MAX_FRAMES, max_bytes)
         self._compression = compression
@@ -80,10 +82,15 @@ class FrameBuffer:
     def put(self, element: Element, *, divisible: bool) -> None:
         """Encodes and stores; waits for room. CancelledError once closed."""
         frame = encode_element(element, self._compression, divisible=divisible)
+        if not self._queue.try_put(frame, frame.size_bytes):
+            with self.patience.waiting():
+                self._wait_for_room(frame)
+        self.rows += frame.rows
+
+    def _wait_for_room(self, frame: Frame) -> None:
         while True:
             try:
                 self._queue.put(frame, frame.size_bytes, timeout_s=_RECHECK_S)
-                self.rows += frame.rows
                 return
             except DeadlineExceededError:
                 continue

@@ -33,6 +33,7 @@ from dataservice.worker.cached_task import CachedTask
 from dataservice.worker.control import DispatcherLink, StreamLeases
 from dataservice.worker.leases import LeaseFeed
 from dataservice.worker.producer import Frame, TaskProducer, WindowProducer
+from dataservice.worker.production import ProducerCounters
 from dataservice.worker.task import Pipeline
 
 logger = logging.getLogger(__name__)
@@ -110,6 +111,20 @@ class WorkerService:
                 self._rows_of_ended + sum(producer.frames.rows for producer in producers),
                 sum(producer.frames.size_bytes for producer in producers),
             )
+
+    def counters(self) -> list[ProducerCounters]:
+        """What each producer made so far."""
+        with self._lock:
+            producers: list[tuple[str, WindowProducer | TaskProducer | CachedTask]] = [
+                *((iteration, producer) for (iteration, _), producer in self._windows.items()),
+                *self._tasks.items(),
+            ]
+        return [
+            ProducerCounters(
+                iteration, id(producer), producer.frames.rows, producer.frames.patience.waited_s()
+            )
+            for iteration, producer in producers
+        ]
 
     def stop(self) -> None:
         """Gives everything up and refuses new streams. Idempotent, bounded."""

@@ -28,6 +28,7 @@ from dataservice.runtime.checksum import checksum
 from dataservice.wire.elements import pack_data
 from dataservice.worker import control, leases, membership, producer, rebatch
 from dataservice.worker import service as worker_service
+from dataservice.worker.production import Patience
 
 if TYPE_CHECKING:
     from tests.simulation.world import Node, Task, World
@@ -140,6 +141,7 @@ class Frames:
 
     def __init__(self, _max_bytes: int, _compression: str | None) -> None:
         self.rows = 0
+        self.patience = Patience()
         self.omissions = None
         self.size_bytes = 0
         self.queue: deque[tuple[bytes, bytes | None]] = deque()

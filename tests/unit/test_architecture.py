@@ -53,6 +53,7 @@ PURE = (
     "dataservice/dispatcher/requests.py",
     "dataservice/dispatcher/liveness.py",
     "dataservice/dispatcher/reports.py",
+    "dataservice/dispatcher/autoscale.py",
     "dataservice/dispatcher/status.py",
     "dataservice/dispatcher/report.py",
     "dataservice/dispatcher/invariants.py",

@@ -212,7 +212,7 @@ def test_a_restart_goes_on_where_the_journal_ends() -> None:
     before.lease_windows(lease_request(count=2))
     sync(before, consumed=(RowMark(0, 0, 1, True),))
     after = service_of(ListJournal(journal.frames))
-    assert after.status() == before.status()
+    assert after.overview.status() == before.overview.status()
     assert after.lease_windows(lease_request()).leases[0].window_index == 2
 
 
@@ -251,12 +251,12 @@ def test_everyone_counts_as_just_seen_after_a_restart() -> None:
     clock = ManualClock(1_000_000.0)
     after = service_of(ListJournal(journal.frames), clock, worker_timeout_s=10.0)
     after.tick()
-    assert len(after.status()["workers"]) == 1
+    assert len(after.overview.status()["workers"]) == 1
     sync(after)
     for _ in range(10):
         clock.advance(1.0)
         after.tick()
-    assert after.status()["workers"] == []
+    assert after.overview.status()["workers"] == []
 
 
 def test_a_silent_worker_is_lost_and_a_heard_one_is_not() -> None:
@@ -271,7 +271,7 @@ def test_a_silent_worker_is_lost_and_a_heard_one_is_not() -> None:
         clock.advance(1.0)
         service.heartbeat("w2", (), WorkerReport())
         service.tick()
-    assert [worker["worker_id"] for worker in service.status()["workers"]] == ["w2"]
+    assert [worker["worker_id"] for worker in service.overview.status()["workers"]] == ["w2"]
     with pytest.raises(NotFoundError, match="not registered"):
         service.heartbeat("w1", (), WorkerReport())
     assert sync(service)[0] == (RowMark(0, 0, 0, False),), "its window is fenced"
@@ -302,7 +302,7 @@ def test_a_dispatcher_that_stood_still_blames_nobody() -> None:
     add_worker(service)
     clock.advance(3600.0)
     service.tick()
-    assert len(service.status()["workers"]) == 1
+    assert len(service.overview.status()["workers"]) == 1
 
 
 @pytest.mark.parametrize(("timeout_s", "left"), [(5.0, 0), (None, 1)])
@@ -321,7 +321,7 @@ def test_iterations_that_nobody_reads_are_collected(timeout_s: float | None, lef
     for _ in range(7):
         clock.advance(1.0)
         service.tick()
-    assert sum(len(job["iterations"]) for job in service.jobs()) == left
+    assert sum(len(job["iterations"]) for job in service.overview.jobs()) == left
 
 
 def test_a_worker_that_leaves_is_gone_at_once() -> None:
@@ -331,7 +331,7 @@ def test_a_worker_that_leaves_is_gone_at_once() -> None:
     for _ in range(2):
         request = pb.WorkerHeartbeatRequest(worker_id=worker_id, leaving=True)
         endpoint.worker_heartbeat(request)
-    assert service.status()["workers"] == []
+    assert service.overview.status()["workers"] == []
 
 
 # Waiting
@@ -386,7 +386,7 @@ def test_closing_ends_all_waits(contended: DispatcherService) -> None:
         with pytest.raises(UnavailableError, match="shutting down"):
             future.result(WAIT_S)  # type: ignore[attr-defined]
     with pytest.raises(UnavailableError, match="shutting down"):
-        contended.status()
+        contended.overview.status()
 
 
 def test_without_time_to_wait_the_answer_comes_at_once(contended: DispatcherService) -> None:
@@ -411,7 +411,7 @@ def test_trainers_that_open_a_job_together_plan_once() -> None:
     with ThreadPoolExecutor(4) as pool:
         futures = [pool.submit(open_reader, service, f"r{i}") for i in range(4)]
         eventually(lambda: planned)
-        assert service.datasets(), "planning does not hold the lock"
+        assert service.overview.datasets(), "planning does not hold the lock"
         may_plan.set()
         assert {future.result(WAIT_S) for future in futures} == {"i1"}
     assert planned == [0]
@@ -425,7 +425,7 @@ def test_a_plan_that_cannot_be_made_is_the_readers_error() -> None:
     register(service)
     with pytest.raises(FailedPreconditionError, match="no windows"):
         open_reader(service)
-    assert service.jobs() == []
+    assert service.overview.jobs() == []
     assert open_reader(service, policy=ShardingPolicy.OFF) == "i1"
 
 
@@ -494,9 +494,12 @@ def test_the_status_reads_well() -> None:
     assert status_text(endpoint.get_status(pb.GetStatusRequest()).json).splitlines() == [
         "1 workers, 1 jobs, 1 datasets",
         "",
-        "worker  rows sent  rows/s  windows  buffered",
-        "w1:1        1,234      57        0   0.0 MiB",
+        "worker  rows sent  rows/s  busy  windows  buffered",
+        "w1:1        1,234      57    0%        0   0.0 MiB",
         "",
-        "job    state    age  dataset  policy   epoch     progress  rows  readers  waiting",
-        "train  reading  0 s     1000  DYNAMIC      0  1/4 windows     1        1      25%",
+        "job    state    age  dataset  policy   epoch     progress  rows  readers  waiting  enough",
+        "train  reading  0 s     1000  DYNAMIC      0  1/4 windows     1        1      25%       -",
+        "",
+        "reader         job    epoch  rows  waiting  missed",
+        "process 0 on   train      0     1      25%       0",
     ]

@@ -1,0 +1,63 @@
+"""What people ask of a dispatcher: how things stand, and to tidy up.
+
+A part of the service, under its lock and its way to record facts, which it is given. Decides
+nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from dataservice.dispatcher import decide, status
+from dataservice.dispatcher.autoscale import Estimate
+from dataservice.dispatcher.reports import Reports
+from dataservice.dispatcher.requests import Decision
+from dataservice.dispatcher.state import DispatcherState
+from dataservice.vocabulary import DatasetId
+
+
+class Overview:
+    """Answers as JSON values. Thread-safe."""
+
+    def __init__(
+        self,
+        state: DispatcherState,
+        reports: Reports,
+        transaction: Callable[[], AbstractContextManager[None]],
+        commit: Callable[[Decision], Any],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._state = state
+        self._reports = reports
+        self._transaction = transaction
+        self._commit = commit
+        self._wall_clock = wall_clock
+
+    def status(self) -> dict[str, Any]:
+        """Everything."""
+        with self._transaction():
+            return status.describe(self._state, self._reports, self._wall_clock())
+
+    def jobs(self) -> list[dict[str, Any]]:
+        with self._transaction():
+            return status.describe_jobs(self._state, self._reports, self._wall_clock())
+
+    def datasets(self) -> list[dict[str, Any]]:
+        with self._transaction():
+            return status.describe_datasets(self._state)
+
+    def workers_enough(self) -> Estimate | None:
+        """How many workers would be enough; None while too little is known."""
+        with self._transaction():
+            return self._reports.autoscale.overall(len(self._state.workers))
+
+    def delete_job(self, job_name: str) -> None:
+        """By its name or id."""
+        with self._transaction():
+            self._commit(decide.delete_job(self._state, job_name))
+
+    def delete_dataset(self, dataset_id: DatasetId) -> None:
+        with self._transaction():
+            self._commit(decide.delete_dataset(self._state, dataset_id))

@@ -1,0 +1,127 @@
+"""Runs a command of the user when another number of workers would be enough.
+
+Owns the thread and the command's process; knows nothing of how the number comes about. Invariant:
+whatever the command does, it is over by its deadline or by `stop`, and the dispatcher only logs
+what went wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from dataservice.dispatcher.autoscale import Estimate, Steadiness
+from dataservice.runtime.threads import StoppableThread
+
+logger = logging.getLogger(__name__)
+
+_LOOK_EVERY_S: Final = 1.0
+_POLL_S: Final = 0.1
+_SHOWN_BYTES: Final = 2_000
+
+
+class ScalingCommand:
+    """Looks at the estimate every second; `look` gives it, None while there is none."""
+
+    def __init__(
+        self,
+        command: str,
+        look: Callable[[], Estimate | None],
+        *,
+        target: str,
+        stay_s: float,
+        timeout_s: float,
+    ) -> None:
+        self._command = command
+        self._look = look
+        self._target = target
+        self._timeout_s = timeout_s
+        self._steadiness = Steadiness(stay_s)
+        self._every_s = min(_LOOK_EVERY_S, max(stay_s / 4, _POLL_S))
+        self._thread = StoppableThread(self._run, owner="dispatcher", name="scaling-command")
+
+    def start(self) -> ScalingCommand:
+        """Starts looking."""
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Stops looking and kills the command if it runs. Idempotent, bounded."""
+        self._thread.stop()
+
+    def _run(self, stop: threading.Event) -> None:
+        while not stop.wait(self._every_s):
+            try:
+                estimate = self._look()
+                if estimate is not None and self._steadiness.note(estimate, time.monotonic()):
+                    self._tell(estimate, stop)
+            except Exception:
+                # The next look may go well, and nobody else would tell the user.
+                logger.exception("could not run the command for the number of workers")
+
+    def _tell(self, estimate: Estimate, stop: threading.Event) -> None:
+        logger.info(
+            "%d workers, %d would be enough (%s): running %s",
+            estimate.now,
+            estimate.enough,
+            estimate.reason,
+            self._command,
+        )
+        environment = {
+            **os.environ,
+            "DATASERVICE_WORKERS_NOW": str(estimate.now),
+            "DATASERVICE_WORKERS_ENOUGH": str(estimate.enough),
+            "DATASERVICE_WORKERS_REASON": estimate.reason,
+            "DATASERVICE_DISPATCHER": self._target,
+        }
+        fault, output = run_command(self._command, environment, self._timeout_s, stop)
+        if fault:
+            logger.warning("the command %r %s; it wrote: %s", self._command, fault, output or "-")
+
+
+def run_command(
+    command: str, environment: dict[str, str], timeout_s: float, stop: threading.Event
+) -> tuple[str, str]:
+    """Runs a shell command; what went wrong, "" for nothing, and the end of what it wrote."""
+    # A file, not a pipe: whoever the command leaves behind can neither block it nor this thread.
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            command,
+            shell=True,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        fault = _await(process, timeout_s, stop)
+        size = output.seek(0, os.SEEK_END)
+        output.seek(max(0, size - _SHOWN_BYTES))
+        return fault, output.read().decode(errors="replace").strip()
+
+
+def _await(process: subprocess.Popen[bytes], timeout_s: float, stop: threading.Event) -> str:
+    deadline_s = time.monotonic() + timeout_s
+    while (status := process.poll()) is None:
+        late = time.monotonic() >= deadline_s
+        if late or stop.is_set():
+            _kill_group(process)
+            return f"was killed after {timeout_s:g} s" if late else "was killed at the end"
+        stop.wait(_POLL_S)
+    return f"ended with status {status}" if status else ""
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """The command and what it started; its session is its own."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        logger.debug("the command ended by itself")
+    process.wait(_LOOK_EVERY_S)

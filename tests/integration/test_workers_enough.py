@@ -1,0 +1,147 @@
+"""The number of workers that would be enough, as real readers and workers make it come about."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dataservice as ds
+from dataservice.__main__ import main
+from dataservice.client.connection import Connection
+from dataservice.dispatcher.autoscale import Estimate
+from dataservice.dispatcher.scaling_command import ScalingCommand, run_command
+from dataservice.vocabulary import parse_target
+from tests.integration.service_cluster import local_service, wait_until
+
+OFF, DYNAMIC = ds.ShardingPolicy.OFF, ds.ShardingPolicy.DYNAMIC
+
+
+def slow(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    time.sleep(0.01)
+    return columns
+
+
+def estimate_at(target: str) -> dict[str, Any] | None:
+    with Connection(parse_target(target)) as connection:
+        estimate: dict[str, Any] | None = connection.status()["workers_enough"]
+    return estimate
+
+
+def reading(dataset: ds.Dataset, pause_s: float, stop: threading.Event) -> threading.Thread:
+    def read() -> None:
+        with iter(dataset) as iterator:
+            for _ in iterator:
+                if stop.wait(pause_s):
+                    return
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("policy", [OFF, DYNAMIC])
+def test_a_fast_reader_of_a_slow_pipeline_asks_for_more_and_a_slow_reader_for_fewer(
+    policy: ds.ShardingPolicy, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
+) -> None:
+    note = tmp_path / "note"
+    config = ds.DispatcherConfig(
+        on_workers_enough=f'echo "$DATASERVICE_WORKERS_NOW $DATASERVICE_WORKERS_ENOUGH" > {note}',
+        workers_enough_stay_ms=200,
+    )
+    rows = ds.Dataset.range(10**7).map(slow, schema=pa.schema({"id": pa.int64()}))
+    cases: list[tuple[ds.Dataset, float, Callable[[dict[str, Any]], bool]]] = [
+        (rows.batch(100), 0.0, lambda found: found["enough"] > 2),
+        (ds.Dataset.range(10**7).batch(100), 0.02, lambda found: found["enough"] < 2),
+    ]
+    for dataset, pause_s, is_right in cases:
+        note.unlink(missing_ok=True)
+        with local_service(workers=0, config=config) as service:
+            for _ in range(2):
+                service.add_worker(threads=1)
+            stop = threading.Event()
+            thread = reading(dataset.distribute(policy, service.target), pause_s, stop)
+
+            def estimated(target: str = service.target, is_right: Any = is_right) -> bool:
+                found = estimate_at(target)
+                return found is not None and is_right(found)
+
+            def told(is_right: Any = is_right) -> bool:
+                words = note.read_text().split() if note.exists() else []
+                return len(words) == 2 and words[0] == "2" and is_right({"enough": int(words[1])})
+
+            try:
+                wait_until(estimated, "the estimate", 20.0)
+                wait_until(told, "the command", 20.0)
+                assert main(["status", parse_target(service.target)]) == 0
+            finally:
+                stop.set()
+                thread.join(20.0)
+        assert "workers would be enough (" in capsys.readouterr().out
+
+
+def test_the_status_as_json_says_why() -> None:
+    with local_service(workers=1) as service:
+        assert estimate_at(service.target) is None
+        stop = threading.Event()
+        rows = ds.Dataset.range(10**6).map(slow, schema=pa.schema({"id": pa.int64()})).batch(100)
+        thread = reading(rows.distribute(OFF, service.target), 0.0, stop)
+        try:
+            wait_until(lambda: estimate_at(service.target) is not None, "an estimate")
+            found = estimate_at(service.target)
+        finally:
+            stop.set()
+            thread.join(20.0)
+        assert found is not None
+        assert set(found) == {"now", "enough", "wait_share", "busy_share", "reason"}
+        assert json.dumps(found)
+
+
+NEVER = threading.Event()
+
+
+def test_a_command_that_fails_says_what_it_wrote() -> None:
+    fault, output = run_command("echo no such cluster; exit 3", {}, 5.0, NEVER)
+    assert (fault, output) == ("ended with status 3", "no such cluster")
+    assert run_command("true", {}, 5.0, NEVER) == ("", "")
+
+
+def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path: pathlib.Path) -> None:
+    mark = tmp_path / "mark"
+    started_s = time.monotonic()
+    command = f"(sleep 2; touch {mark}) & echo waiting; sleep 60"
+    fault, output = run_command(command, {"PATH": "/bin:/usr/bin"}, 0.5, NEVER)
+    assert (fault, output) == ("was killed after 0.5 s", "waiting")
+    stopping = threading.Event()
+    stopping.set()
+    assert run_command("sleep 60", {}, 60.0, stopping)[0] == "was killed at the end"
+    assert time.monotonic() - started_s < 10.0
+    assert not threading.Event().wait(2.0)
+    assert not mark.exists()
+
+
+def test_a_watcher_outlives_a_look_and_a_command_that_fail(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    looks: list[int] = []
+
+    def look() -> Estimate | None:
+        looks.append(len(looks))
+        if len(looks) == 1:
+            raise OSError("not now")
+        return Estimate(1, 1 + len(looks), 0.5, 1.0, "input-bound")
+
+    watcher = ScalingCommand("exit 7", look, target="grpc://a:1", stay_s=0.0, timeout_s=5.0)
+    watcher.start()
+    try:
+        wait_until(lambda: "ended with status 7" in caplog.text, "the second look")
+        assert "not now" in caplog.text
+    finally:
+        watcher.stop()
