@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from dataservice.errors import InvalidArgumentError
-from dataservice.vocabulary import PROTOCOL, parse_target
+from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS, PROTOCOL, parse_target
 
 # Plans may embed tables, so well above gRPC's 4 MiB; small enough that a bad peer cannot fill
 # the memory with a few calls.
@@ -50,8 +50,6 @@ DEFAULT_CROSS_TRAINER_CACHE_SIZE_BYTES: Final = 10 << 30
 DEFAULT_WORKERS_ENOUGH_STAY_MS: Final = 30_000
 DEFAULT_WORKERS_ENOUGH_TIMEOUT_MS: Final = 60_000
 NEVER_COLLECT: Final = -1
-
-_DATA_TRANSFER_PROTOCOLS: Final = ("flight", "grpc")
 
 Checked = TypeVar("Checked")
 
@@ -151,6 +149,9 @@ class WorkerConfig:
     ``cross_trainer_cache_size_bytes`` bounds the elements that a job with a cross-trainer cache
     keeps for slower trainers; None: 10 GiB, or a quarter of the memory if that is less.
     ``allow_functions=False`` refuses datasets that carry pickled functions.
+    ``data_transfer_protocol``: readers on this host get elements through shared memory where that
+    is possible (None), or the worker does not start without it ("shared_memory"), or they get
+    them through Flight as all others do ("flight", "grpc").
     """
 
     dispatcher_address: str
@@ -189,9 +190,9 @@ class WorkerConfig:
             "cross_trainer_cache_size_bytes", self.cross_trainer_cache_size_bytes, 1
         )
         _check_bool("allow_functions", self.allow_functions)
-        if self.data_transfer_protocol not in (None, *_DATA_TRANSFER_PROTOCOLS):
+        if self.data_transfer_protocol not in (None, *DATA_TRANSFER_PROTOCOLS):
             raise InvalidArgumentError(
-                f"data_transfer_protocol must be None or one of {_DATA_TRANSFER_PROTOCOLS}, "
+                f"data_transfer_protocol must be None or one of {DATA_TRANSFER_PROTOCOLS}, "
                 f"got {self.data_transfer_protocol!r}"
             )
 

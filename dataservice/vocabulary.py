@@ -22,6 +22,9 @@ SHARD_HINT: Final = -1
 AUTOTUNE: Final = -1
 INFINITE_CARDINALITY: Final = -1
 PROTOCOL: Final = "grpc"
+SHARED_MEMORY: Final = "shared_memory"
+# How elements travel; "grpc" is what tf.data calls its default, here it is Flight, which uses gRPC.
+DATA_TRANSFER_PROTOCOLS: Final = (SHARED_MEMORY, "flight", "grpc")
 
 
 class ShardingPolicy(IntEnum):

@@ -112,6 +112,10 @@ def from_dataset_id(
     host, an UnavailableError when there is none for `timeout_s`; "AUTO" and "ANY" read from all.
     NotFoundError for an unknown id.
 
+    `data_transfer_protocol`: None takes shared memory from workers of this user on this host and
+    Flight from all others; "shared_memory" fails with a worker elsewhere; "flight" or "grpc" is
+    Flight only. `stats()["protocols"]` of an iterator tells what each worker's stream uses.
+
     Static policies (FILE, DATA, FILE_OR_DATA, HINT) read from the dispatcher's `worker_addresses`.
     Every element comes once; that of a worker that is restarted before its share was read, which
     it begins anew, may come again. A worker that is missing for `timeout_s` is an error.

@@ -12,7 +12,7 @@ from typing import Any, Final
 from dataservice.client.reader import DEFAULT_BUFFERED_ELEMENTS
 from dataservice.errors import InvalidArgumentError, UnimplementedError
 from dataservice.job_options import TARGETS, JobOptions
-from dataservice.vocabulary import AUTOTUNE, ShardingPolicy
+from dataservice.vocabulary import AUTOTUNE, DATA_TRANSFER_PROTOCOLS, ShardingPolicy
 
 _COMPRESSIONS = {"AUTO": "AUTO", "LZ4": "LZ4", "ZSTD": "ZSTD", "NONE": "NONE", None: "NONE"}
 _LEGACY_MODES = {
@@ -20,7 +20,7 @@ _LEGACY_MODES = {
     "distributed_epoch": ShardingPolicy.DYNAMIC,
 }
 _DELIVERIES = ("exactly_once", "at_most_once")
-_PROTOCOLS = (None, "grpc", "flight")
+_PROTOCOLS = (None, *DATA_TRANSFER_PROTOCOLS)
 NO_CONSUMER: Final = -1
 
 

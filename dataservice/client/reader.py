@@ -58,7 +58,8 @@ class ReadSpec:
 
     `timeout_s` bounds the wait for the dispatcher when opening, for a worker that alone has a
     static share, for any worker while there is none, and for the other readers of a job that goes
-    on from saved positions. `position` is where this reader goes on.
+    on from saved positions. `position` is where this reader goes on. `protocol`: how elements
+    travel, None for the best way to each worker.
     """
 
     target: str
@@ -257,6 +258,7 @@ class ServiceReader:
             },
             self.schema,
             StreamEvents(
+                self._on_open,
                 self._on_frame,
                 self._on_end,
                 self._on_broken,
@@ -268,9 +270,13 @@ class ServiceReader:
             token=self._connection.token,
             tls=self._connection.tls,
             silence_s=SILENCE_S,
+            protocol=self._spec.protocol,
         )
         stream.start()
         return stream
+
+    def _on_open(self, stream: WorkerStream, protocol: str) -> None:
+        self.statistics.note_protocol(stream.address, protocol)
 
     def _on_frame(
         self, stream: WorkerStream, header: Header, batch: pa.RecordBatch | None, size_bytes: int

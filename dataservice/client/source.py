@@ -83,10 +83,10 @@ class ServiceSource(Node):
     target_workers: str = "AUTO"
     trainer_id: str = ""
     on_error: str = "raise"
-    protocol: str | None = None
     max_elements: int = DEFAULT_BUFFERED_ELEMENTS
     buffer_bytes: int = DEFAULT_BUFFER_BYTES
     timeout_s: float = DEFAULT_TIMEOUT_S
+    protocol: str | None = None
 
     @property
     def batched(self) -> bool:
@@ -135,10 +135,10 @@ class ServiceSource(Node):
             options=self.options,
             consumer_index=self.consumer_index,
             trainer_id=self.trainer_id,
-            protocol=self.protocol,
             max_elements=self.max_elements,
             buffer_bytes=self.buffer_bytes,
             timeout_s=self.timeout_s,
+            protocol=self.protocol,
         )
 
 
@@ -261,7 +261,7 @@ class ServiceStream(BatchStream):
         return delivery.batch
 
     def stats(self) -> dict[str, Any]:
-        """Rows, bytes and waiting time of this reader."""
+        """Rows, bytes and waits of this reader, and how each worker's elements came."""
         return {} if self._reader is None else self._reader.statistics.as_dict()
 
     def state(self) -> State:

@@ -26,12 +26,17 @@ class ReadStatistics:
         self._told_wait_s = 0.0
         self._told_s = self._started_s
         self.omissions = omissions or Ledger()
+        self._protocols: dict[str, str] = {}
 
     def note_element(self, rows: int, size_bytes: int) -> None:
         with self._lock:
             self.rows += rows
             self._elements += 1
             self._bytes += size_bytes
+
+    def note_protocol(self, address: str, protocol: str) -> None:
+        with self._lock:
+            self._protocols[address] = protocol
 
     def note_wait(self, seconds: float) -> None:
         with self._lock:
@@ -55,6 +60,7 @@ class ReadStatistics:
         and `elements_missed`, dropped from a cross-trainer cache before this reader came to them.
 
         `skipped` is what workers left out. With several takers, `wait_seconds` sums their waits.
+        `protocols` has the protocol of the last stream from each worker, by address.
         """
         elapsed_s = max(time.monotonic() - self._started_s, 1e-9)
         with self._lock:
@@ -68,4 +74,5 @@ class ReadStatistics:
                 "rows_per_second": self.rows / elapsed_s,
                 "elements_missed": self.missed,
                 "skipped": self.omissions.total().to_json(),
+                "protocols": dict(self._protocols),
             }

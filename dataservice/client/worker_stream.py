@@ -1,6 +1,6 @@
 """One reader's stream from one worker: a thread that receives and decodes frames.
 
-Knows Flight and the frame format, nothing of windows or of the dispatcher. Invariant: after the
+Knows exchanges and the frame format, nothing of windows or of the dispatcher. Invariant: after the
 stream has ended, broken or been dropped, exactly one of the callbacks said so, and no frame is
 passed on any more.
 """
@@ -23,9 +23,9 @@ from dataservice.errors import (
 )
 from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.checksum import aligned, checksum
-from dataservice.runtime.flight import Exchange, FlightClient
 from dataservice.runtime.frames import decode_batch
 from dataservice.runtime.threads import StoppableThread
+from dataservice.runtime.transport import AnyExchange, open_exchange
 from dataservice.wire.elements import EXCHANGE, FrameKind, Header, pack_credit, unpack
 
 logger = logging.getLogger(__name__)
@@ -38,10 +38,12 @@ _TRANSIENT = (UnavailableError, DeadlineExceededError, CancelledError, DataLossE
 class StreamEvents(NamedTuple):
     """What happens on a stream; called on its thread.
 
-    `on_frame` gets the frame's size in bytes besides, and may wait for room; `on_missed` the
-    number of elements that were dropped because the reader was slow.
+    `on_open` gets the protocol that elements come by. `on_frame` gets the frame's size in bytes
+    besides, and may wait for room; `on_missed` the number of elements that were dropped because
+    the reader was slow.
     """
 
+    on_open: Callable[[WorkerStream, str], None]
     on_frame: Callable[[WorkerStream, Header, pa.RecordBatch | None, int], None]
     on_end: Callable[[WorkerStream], None]
     on_broken: Callable[[WorkerStream, DataServiceError], None]
@@ -70,6 +72,7 @@ class WorkerStream:
         token: str,
         tls: TlsConfig | None,
         silence_s: float,
+        protocol: str | None = None,
     ) -> None:
         self.worker_id = worker_id
         self.address = address
@@ -81,9 +84,10 @@ class WorkerStream:
         self._token = token
         self._tls = tls
         self._silence_s = silence_s
+        self._protocol = protocol
         self._dropped = False
         self._lock = threading.Lock()
-        self._exchange: Exchange | None = None
+        self._exchange: AnyExchange | None = None
         self._thread = StoppableThread(
             self._run,
             owner=f"reader {command['reader']}",
@@ -111,22 +115,27 @@ class WorkerStream:
         return self._thread.stop(timeout_s)
 
     def _run(self, _stop: threading.Event) -> None:
-        client = FlightClient(self.address, token=self._token, tls=self._tls)
         try:
-            self._receive(client)
+            self._receive()
         except _TRANSIENT as error:
             if not self._dropped:
                 self._events.on_broken(self, error)
         except DataServiceError as error:
             if not self._dropped:
                 self._events.on_failure(error)
-        finally:
-            client.close()
 
-    def _receive(self, client: FlightClient) -> None:
-        with client.exchange(self._command, timeout_s=CONNECT_TIMEOUT_S) as exchange:
+    def _receive(self) -> None:
+        with open_exchange(
+            self.address,
+            self._command,
+            protocol=self._protocol,
+            token=self._token,
+            tls=self._tls,
+            timeout_s=CONNECT_TIMEOUT_S,
+        ) as exchange:
             with self._lock:
                 self._exchange = exchange
+            self._events.on_open(self, exchange.protocol)
             taken = 0
             while not self._dropped:
                 message = exchange.recv(self._silence_s)
@@ -141,21 +150,21 @@ class WorkerStream:
                 if header.kind is FrameKind.OMITTED:
                     self._events.on_omitted(self, header.notes)
                 if header.kind in (FrameKind.DATA, FrameKind.MISSED):
-                    self._pass_on(header, message.body)
+                    self._pass_on(header, message.body, is_checked=not exchange.shares_memory)
                     taken += 1
                     # Half at a time: while this thread waits, the worker always has some left.
                     if taken >= self._credit // 2:
                         exchange.send(pack_credit(taken))
                         taken = 0
 
-    def _pass_on(self, header: Header, body: pa.Buffer | None) -> None:
+    def _pass_on(self, header: Header, body: pa.Buffer | None, *, is_checked: bool) -> None:
         if header.kind is FrameKind.MISSED:
             self._events.on_missed(header.rows)
             return
-        batch = self._decode(header, body)
+        batch = self._decode(header, body, is_checked=is_checked)
         self._events.on_frame(self, header, batch, 0 if body is None else body.size)
 
-    def _confirm_end(self, exchange: Exchange, taken: int) -> None:
+    def _confirm_end(self, exchange: AnyExchange, taken: int) -> None:
         """Tells the worker that all frames arrived, so that it need not keep them for others."""
         try:
             exchange.send(pack_credit(taken))
@@ -165,11 +174,13 @@ class WorkerStream:
         except _TRANSIENT as error:
             logger.info("worker %s may offer frames again: %s", self.address, error)
 
-    def _decode(self, header: Header, body: pa.Buffer | None) -> pa.RecordBatch | None:
+    def _decode(
+        self, header: Header, body: pa.Buffer | None, *, is_checked: bool = True
+    ) -> pa.RecordBatch | None:
         if body is None:
             return None
         body = aligned(body)
-        if checksum(body) != header.checksum:
+        if is_checked and checksum(body) != header.checksum:
             raise DataLossError(
                 f"{body.size} bytes from worker {self.address} do not match their checksum"
             )

@@ -15,8 +15,8 @@ import json
 import logging
 import struct
 import threading
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -26,6 +26,7 @@ from dataservice.errors import (
     DataServiceError,
     DeadlineExceededError,
     InvalidArgumentError,
+    NotFoundError,
     UnavailableError,
     error_from_dict,
     error_to_dict,
@@ -39,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = (1 << 31) - (1 << 20)
 TRANSPORT_ERRORS = (pa.ArrowException, OSError)
+
+Handler = TypeVar("Handler")
 
 _SCHEMA = pa.schema([pa.field("body", pa.large_binary(), nullable=False)])
 _CONTROL = pa.RecordBatch.from_arrays([pa.array([], pa.large_binary())], schema=_SCHEMA)
@@ -133,6 +136,20 @@ def error_from_payload(payload: bytes) -> DataServiceError:
     return error_from_dict(json.loads(payload))
 
 
+def find_handler(
+    exchanges: Mapping[str, Handler], command: bytes
+) -> tuple[Handler, dict[str, Any]]:
+    """The handler that a command names, and the decoded command."""
+    try:
+        decoded = json.loads(command)
+        name = decoded["exchange"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidArgumentError(f"not an exchange command: {command[:80]!r}") from error
+    if name not in exchanges:
+        raise NotFoundError(f"no exchange {name!r}; there are {sorted(exchanges)}")
+    return exchanges[name], decoded
+
+
 def _severing(writing: threading.Lock, address: str) -> Callable[[], None]:
     """Ends a write to a frozen peer: gRPC cannot cancel one that a full TCP connection holds up."""
 
@@ -150,6 +167,8 @@ class ServerChannel:
     `CancelledError` from either means that the client is gone or the server stops: let it leave
     the handler, whose end ends the exchange.
     """
+
+    shares_memory: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -231,6 +250,9 @@ class Exchange:
     One thread may receive while another sends. After any error the exchange is over: every later
     call raises that error again.
     """
+
+    protocol: ClassVar[str] = "flight"
+    shares_memory: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -26,7 +26,6 @@ from dataservice.errors import (
     DataLossError,
     DataServiceError,
     DeadlineExceededError,
-    InvalidArgumentError,
     NotFoundError,
     UnauthenticatedError,
     UnavailableError,
@@ -39,6 +38,7 @@ from dataservice.runtime.exchange import (
     ServerChannel,
     error_from_payload,
     error_payload,
+    find_handler,
 )
 from dataservice.runtime.sockets import sever_connections
 
@@ -214,14 +214,7 @@ class FlightServer:
 
     def exchange_handler(self, command: bytes) -> tuple[ExchangeHandler, dict[str, Any]]:
         """The handler that a command names, and the decoded command."""
-        try:
-            decoded = json.loads(command)
-            name = decoded["exchange"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise InvalidArgumentError(f"not an exchange command: {command[:80]!r}") from error
-        if name not in self._exchanges:
-            raise NotFoundError(f"no exchange {name!r}; there are {sorted(self._exchanges)}")
-        return self._exchanges[name], decoded
+        return find_handler(self._exchanges, command)
 
     def action_handler(self, name: str) -> ActionHandler:
         """The handler of an action."""

@@ -18,6 +18,8 @@ import pyarrow as pa
 from dataservice.errors import DataLossError, InvalidArgumentError
 
 __all__ = [
+    "BatchBody",
+    "BatchEncoder",
     "Compression",
     "crc32",
     "decode_batch",
@@ -29,6 +31,7 @@ __all__ = [
 Compression = Literal["lz4", "zstd"]
 
 _ALIGNMENT_BYTES = 8  # what Arrow IPC pads the buffers inside a body to
+_ONE_THREAD = pa.ipc.IpcWriteOptions(use_threads=False)
 _CRC = struct.Struct("<I")
 _DECODE_ERRORS = (pa.ArrowException, OSError, EOFError, OverflowError)
 
@@ -72,6 +75,38 @@ def encode_batch(batch: pa.RecordBatch, *, compression: Compression | None = Non
     batch_end = sink.tell()
     writer.close()
     return sink.getvalue()[batch.schema.serialize().size : batch_end]
+
+
+class BatchBody:
+    """A batch that encodes itself into memory that it is given, without the schema."""
+
+    def __init__(self, batch: pa.RecordBatch, schema_bytes: int) -> None:
+        self._batch = batch
+        self._size = pa.ipc.get_record_batch_size(batch)
+        self.room = schema_bytes + self._size
+
+    def write_into(self, target: pa.Buffer) -> tuple[int, int]:
+        """Writes; returns the first byte of the batch and their number."""
+        sink = pa.FixedSizeBufferWriter(target)
+        # Arrow writes a batch only behind its schema; what is told to the peer begins after it.
+        writer = pa.ipc.new_stream(sink, self._batch.schema, options=_ONE_THREAD)
+        writer.write_batch(self._batch)
+        return sink.tell() - self._size, self._size
+
+
+class BatchEncoder:
+    """Prepares the batches of one stream for being encoded in place."""
+
+    def __init__(self) -> None:
+        self._schema: pa.Schema | None = None
+        self._schema_bytes = 0
+
+    def body_of(self, batch: pa.RecordBatch) -> BatchBody:
+        """What to send."""
+        schema = batch.schema
+        if self._schema is None or not self._schema.equals(schema, check_metadata=True):
+            self._schema, self._schema_bytes = schema, schema.serialize().size
+        return BatchBody(batch, self._schema_bytes)
 
 
 def crc32(body: pa.Buffer | bytes) -> int:

@@ -1,8 +1,8 @@
 """One endless pass over a plan that every trainer reads whole, at its own pace.
 
-Knows threads and pipelines, nothing of gRPC or Flight. Each element is computed and encoded once,
-whatever the number of trainers. Invariants: the trainer that is ahead drives production and is
-never held back by others; one that falls behind the window misses what fell out, and is told how
+Knows threads and pipelines, nothing of gRPC or Flight. Each element is computed and compressed
+once, whatever the number of trainers. Invariants: the trainer that is ahead drives production and
+is never held back by others; one that falls behind the window misses what fell out, and is told how
 much. Delivery is at most once: what a broken stream had under way does not come again.
 """
 
@@ -23,7 +23,8 @@ from dataservice.runtime.frames import Compression
 from dataservice.runtime.threads import StoppableThread
 from dataservice.wire.elements import NO_WINDOW, RowSpan, pack_missed
 from dataservice.worker.cache import SlidingWindow
-from dataservice.worker.producer import Frame, encode_element, reportable
+from dataservice.worker.outgoing import Frame, frame_of
+from dataservice.worker.producer import reportable
 from dataservice.worker.production import Patience
 from dataservice.worker.rebatch import Element
 from dataservice.worker.task import Pipeline
@@ -34,7 +35,7 @@ _AHEAD: Final = 8
 
 
 class CachedFrames:
-    """Encoded elements in a sliding window. Thread safe."""
+    """Elements in a sliding window. Thread safe."""
 
     def __init__(self, max_bytes: int, compression: Compression | None) -> None:
         self.rows = 0
@@ -53,11 +54,11 @@ class CachedFrames:
         return self._window.size_bytes
 
     def put(self, element: Element) -> None:
-        """Encodes and adds; waits until the trainer that is ahead needs it.
+        """Adds; waits until the trainer that is ahead needs it.
 
         CancelledError once closed, InvalidArgumentError for an element larger than the window.
         """
-        frame = encode_element(element, self._compression, divisible=False)
+        frame = frame_of(element, self._compression, divisible=False)
         size_bytes = frame.size_bytes
         self._window.check_size(size_bytes)
         with self._lock:
@@ -88,7 +89,7 @@ class CachedFrames:
             while True:
                 missed = self._window.catch_up(trainer)
                 if missed:
-                    return Frame(pack_missed(missed), None, 0)
+                    return Frame(0, (), None, header=pack_missed(missed))
                 frame = self._window.take(trainer)
                 if frame is not None:
                     self._wanted.notify()

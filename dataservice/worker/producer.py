@@ -18,126 +18,18 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from dataservice.dataset.ledger import Outbox
 from dataservice.dataset.static_sharding import Share
-from dataservice.errors import (
-    CancelledError,
-    DeadlineExceededError,
-    UnavailableError,
-    UserFunctionError,
-)
-from dataservice.runtime.checksum import checksum
-from dataservice.runtime.frames import Compression, encode_batch
-from dataservice.runtime.threads import BoundedQueue, StoppableThread
-from dataservice.wire.elements import NO_WINDOW, RowSpan, pack_data
+from dataservice.errors import CancelledError, UserFunctionError
+from dataservice.runtime.threads import StoppableThread
+from dataservice.wire.elements import NO_WINDOW, RowSpan
 from dataservice.worker.leases import Lease, LeaseFeed
-from dataservice.worker.production import Patience
+from dataservice.worker.outgoing import Frame, FrameBuffer
 from dataservice.worker.rebatch import Element, Rebatcher
 from dataservice.worker.task import Pipeline
 
 logger = logging.getLogger(__name__)
 
 _RECHECK_S = 1.0
-_MAX_FRAMES = 8
-
-
-class Frame(NamedTuple):
-    """A header and, unless it only ends spans, an encoded record batch."""
-
-    header: bytes
-    body: pa.Buffer | None
-    rows: int
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self.header) + (self.body.size if self.body is not None else 0)
-
-
-def encode_element(element: Element, compression: Compression | None, *, divisible: bool) -> Frame:
-    """The frame of an element."""
-    batch = element.batch
-    if batch is None or not batch.num_rows:
-        return Frame(pack_data(0, 0, element.spans, divisible=False), None, 0)
-    body = encode_batch(batch, compression=compression)
-    header = pack_data(batch.num_rows, checksum(body), element.spans, divisible=divisible)
-    return Frame(header, body, batch.num_rows)
-
-
-class FrameBuffer:
-    """Frames on their way out, bounded in bytes, ended by the end or by an error."""
-
-    def __init__(self, max_bytes: int, compression: Compression | None) -> None:
-        self.rows = 0
-        self.patience = Patience()
-        self.omissions = Outbox()
-        self._queue: BoundedQueue[Frame] = BoundedQueue(_MAX_FRAMES, max_bytes)
-        self._compression = compression
-        self._failure: Exception | None = None
-        self._returned: deque[Frame] = deque()
-
-    @property
-    def size_bytes(self) -> int:
-        return self._queue.size_bytes
-
-    def put(self, element: Element, *, divisible: bool) -> None:
-        """Encodes and stores; waits for room. CancelledError once closed."""
-        frame = encode_element(element, self._compression, divisible=divisible)
-        if not self._queue.try_put(frame, frame.size_bytes):
-            with self.patience.waiting():
-                self._wait_for_room(frame)
-        self.rows += frame.rows
-
-    def _wait_for_room(self, frame: Frame) -> None:
-        while True:
-            try:
-                self._queue.put(frame, frame.size_bytes, timeout_s=_RECHECK_S)
-                return
-            except DeadlineExceededError:
-                continue
-
-    def get(self, timeout_s: float) -> Frame | None:
-        """The next frame, None when there was none in time.
-
-        After the last: raises what the producer failed with, or CancelledError for the end.
-        """
-        try:
-            return self._returned.popleft()
-        except IndexError:
-            pass
-        try:
-            return self._queue.get(timeout_s=timeout_s)
-        except DeadlineExceededError:
-            return None
-        except CancelledError:
-            if self._failure is not None:
-                raise self._failure from None
-            raise
-
-    def take_notes(self) -> bytes | None:
-        """What is missing from the rows of frames to come, as notes; None when there is no more.
-
-        A window is noted before its last frame is stored.
-        """
-        return self.omissions.take()
-
-    def put_back(self, frames: Iterable[Frame]) -> None:
-        """Frames that were taken and did not arrive, in order; they come out next."""
-        self._returned.extendleft(reversed(tuple(frames)))
-
-    def has_returned(self) -> bool:
-        """Whether frames that were put back wait to be taken."""
-        return bool(self._returned)
-
-    def end(self, failure: Exception | None = None) -> None:
-        """No frame follows; what is stored still comes out."""
-        self._failure = self._failure or failure
-        self._queue.close()
-
-    def discard(self) -> None:
-        """Drops all and wakes everybody; a reader must not take that for the end."""
-        if not self._queue.closed:
-            self._failure = UnavailableError("the worker gave the stream up")
-        self._queue.close(discard=True)
 
 
 class _Rows(NamedTuple):

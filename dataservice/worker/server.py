@@ -1,4 +1,4 @@
-"""A data worker: the Flight server, its service, and its membership, started and stopped together.
+"""A data worker: its listeners, its service, and its membership, started and stopped together.
 
 Invariant: `stop` is bounded and idempotent, frees the port, and leaves no thread that works.
 """
@@ -13,7 +13,8 @@ from dataservice.config import WorkerConfig
 from dataservice.errors import FailedPreconditionError
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.flight import FlightServer
-from dataservice.vocabulary import format_address
+from dataservice.runtime.local_exchange import LocalServer, NotLocalError
+from dataservice.vocabulary import SHARED_MEMORY, format_address
 from dataservice.wire.elements import EXCHANGE
 from dataservice.worker.control import DispatcherLink
 from dataservice.worker.membership import Membership
@@ -41,6 +42,7 @@ class WorkerServer:
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
         self._flight: FlightServer | None = None
+        self._local: LocalServer | None = None
         self._service: WorkerService | None = None
         self._link: DispatcherLink | None = None
         self._snapshots: SnapshotWriters | None = None
@@ -96,6 +98,7 @@ class WorkerServer:
         self._snapshots = SnapshotWriters(
             self._link, service.pipeline, threads=config.pipeline_threads, address=service.address
         )
+        self._local = self._share_memory(service, token)
         self._membership = Membership(
             self._link,
             service,
@@ -104,6 +107,22 @@ class WorkerServer:
             on_lost=self._give_up,
         )
         self._membership.start()
+
+    def _share_memory(self, service: WorkerService, token: str) -> LocalServer | None:
+        """Listens to readers on this host, unless that was ruled out or is impossible."""
+        wanted = self._config.data_transfer_protocol
+        if wanted not in (None, SHARED_MEMORY):
+            return None
+        server = LocalServer(service.address, token=token, exchanges={EXCHANGE: service.stream})
+        try:
+            return server.start()
+        except NotLocalError as reason:
+            if wanted is not None:
+                raise FailedPreconditionError(
+                    f"data_transfer_protocol={wanted!r} cannot be used: {reason}"
+                ) from reason
+            logger.info("readers on this host get elements through Flight: %s", reason)
+            return None
 
     def _give_up(self, error: BaseException) -> None:
         self._failure = error
@@ -136,8 +155,9 @@ class WorkerServer:
                 self._membership.leave()
             if self._link is not None:
                 self._link.close()
-            if self._flight is not None:
-                self._flight.stop()
+            for listener in (self._local, self._flight):
+                if listener is not None:
+                    listener.stop()
             if self._membership is not None:
                 self._membership.join(1.0)
             self._stopped.set()

@@ -11,9 +11,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict, deque
-from typing import Any, Protocol
-
-import pyarrow as pa
+from typing import Any
 
 from dataservice.config import WorkerConfig
 from dataservice.dataset.static_sharding import Share
@@ -26,13 +24,13 @@ from dataservice.errors import (
     UserFunctionError,
 )
 from dataservice.job_options import JobOptions
-from dataservice.runtime.exchange import Message
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire.elements import END, KEEPALIVE, FrameKind, pack_omitted, unpack
 from dataservice.worker.cached_task import CachedTask
 from dataservice.worker.control import DispatcherLink, StreamLeases
 from dataservice.worker.leases import LeaseFeed
-from dataservice.worker.producer import Frame, TaskProducer, WindowProducer
+from dataservice.worker.outgoing import Channel, Frame, FrameSender, FrameSource
+from dataservice.worker.producer import TaskProducer, WindowProducer
 from dataservice.worker.production import ProducerCounters
 from dataservice.worker.task import Pipeline
 
@@ -41,24 +39,6 @@ logger = logging.getLogger(__name__)
 KEEPALIVE_S = 1.0
 STOP_TIMEOUT_S = 2.0
 MAX_PIPELINES = 64
-
-
-class Channel(Protocol):
-    """The way to one reader."""
-
-    def send(self, header: bytes, body: pa.Buffer | None = None) -> None: ...
-
-    def recv(self) -> Message | None: ...
-
-    def cancelled(self) -> bool: ...
-
-
-class FrameSource(Protocol):
-    """Where a stream takes its frames from."""
-
-    def get(self, timeout_s: float) -> Frame | None: ...
-
-    def take_notes(self) -> bytes | None: ...
 
 
 class WorkerService:
@@ -332,6 +312,7 @@ def _pump(
     rest of the rows to others. `unconfirmed` gets the frames that were sent, until new credit
     says that they arrived.
     """
+    sender = FrameSender(channel)
     while True:
         while credit <= 0:
             more = _more_credit(channel)
@@ -348,7 +329,7 @@ def _pump(
         if frame is not None:
             if unconfirmed is not None:
                 unconfirmed.append(frame)
-            channel.send(frame.header, frame.body)
+            sender.send(frame)
             credit -= 1
         elif channel.cancelled():
             raise CancelledError("the reader has gone")

@@ -399,8 +399,12 @@ def test_damaged_elements_are_replayed_not_delivered(
     def sometimes_wrong(body: pa.Buffer) -> int:
         return checksum(body) ^ (next(calls) in (3, 40))
 
-    monkeypatch.setattr("dataservice.worker.producer.checksum", sometimes_wrong)
-    remote = ds.Dataset.range(20_000).batch(100).distribute(DYNAMIC, service.target)
+    monkeypatch.setattr("dataservice.worker.outgoing.checksum", sometimes_wrong)
+    remote = (
+        ds.Dataset.range(20_000)
+        .batch(100)
+        .distribute(DYNAMIC, service.target, data_transfer_protocol="flight")
+    )
     assert sorted(read_ids(remote)) == list(range(20_000))
     assert next(calls) > 40
 
@@ -408,9 +412,13 @@ def test_damaged_elements_are_replayed_not_delivered(
 def test_damage_that_does_not_stop_is_an_error(
     service: LocalService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dataservice.worker.producer.checksum", lambda _body: 0)
+    monkeypatch.setattr("dataservice.worker.outgoing.checksum", lambda _body: 0)
     monkeypatch.setattr("dataservice.client.session.MAX_DAMAGED_STREAMS", 2)
-    remote = ds.Dataset.range(1_000).batch(100).distribute(DYNAMIC, service.target)
+    remote = (
+        ds.Dataset.range(1_000)
+        .batch(100)
+        .distribute(DYNAMIC, service.target, data_transfer_protocol="flight")
+    )
     with pytest.raises(DataLossError, match="checksum"):
         read_ids(remote)
 

@@ -78,6 +78,7 @@ def test_what_is_not_offered_says_so(arguments: dict[str, Any], message: str) ->
         {"max_outstanding_requests": -1},
         {"max_outstanding_requests": 4, "target_workers": "any", "compression": None},
         {"data_transfer_protocol": "grpc", "delivery": "at_most_once"},
+        {"data_transfer_protocol": "shared_memory"},
     ],
 )
 def test_right_arguments_reach_for_nothing_before_they_are_applied(

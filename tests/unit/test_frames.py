@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dataservice.errors import DataLossError, InvalidArgumentError
 from dataservice.runtime.frames import (
+    BatchEncoder,
     crc32,
     decode_batch,
     decode_schema,
@@ -156,3 +157,18 @@ def test_damaged_offsets_are_found_by_validation() -> None:
 def test_a_batch_of_another_schema_is_data_loss() -> None:
     with pytest.raises(DataLossError):
         decode_batch(BODY, pa.schema([(f"c{i}", pa.string()) for i in range(9)]))
+
+
+@given(st.integers(0, 300), st.integers(0, 40))
+def test_a_batch_encodes_itself_in_place_as_it_does_elsewhere(rows: int, first: int) -> None:
+    texts = [None if index % 7 == 0 else "x" * index for index in range(rows)]
+    table = {"n": pa.array(range(rows), pa.int64()), "t": pa.array(texts, pa.string())}
+    batch = pa.RecordBatch.from_pydict(table).slice(first)
+    encoder = BatchEncoder()
+    for _ in range(2):
+        body = encoder.body_of(batch)
+        target = pa.py_buffer(bytearray(body.room))
+        start, size = body.write_into(target)
+        written = target.slice(start, size)
+        assert written.equals(encode_batch(batch))
+        assert decode_batch(written, batch.schema).equals(batch)

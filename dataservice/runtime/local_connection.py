@@ -1,0 +1,410 @@
+"""One Unix socket between two processes of a host, and the memory that they lend each other.
+
+Both ends are alike: each sends headers with bodies, each reads what it gets in place. A body is
+written once, into a segment of the sender; then a packet of some bytes says where it lies.
+Whichever thread waits for something reads the socket for all. Knows nothing of commands, tokens or
+what bodies mean. Invariant: no wait outlives its deadline, and `shut_down` ends all of them.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import logging
+import os
+import select
+import socket
+import threading
+import time
+from collections import deque
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from dataservice.errors import (
+    DataLossError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    UnavailableError,
+)
+from dataservice.runtime.local_messages import (
+    MAX_PACKET_BYTES,
+    MAX_TEXT_BYTES,
+    Kind,
+    Packet,
+    pack,
+    unpack,
+)
+from dataservice.runtime.segment_pool import SegmentPool
+from dataservice.runtime.shared_memory import Body, Holdings, OwnSegment
+
+__all__ = ["MAX_BODY_BYTES", "LocalConnection", "Received"]
+
+logger = logging.getLogger(__name__)
+
+MAX_BODY_BYTES: Final = (1 << 31) - (1 << 20)
+MAX_HEADER_BYTES: Final = 64 << 20
+
+# A thread that waits looks up this often for segments that it could not give back before.
+_SLICE_S: Final = 0.25
+_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(array.array("i", [0]).itemsize)
+_EMPTY: Final = pa.py_buffer(b"")
+_GONE: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF})
+
+
+class Received(NamedTuple):
+    """What the peer sent."""
+
+    kind: Kind
+    header: bytes
+    body: pa.Buffer | None
+
+
+class LocalConnection:
+    """An end of a connected socket of packets. Thread safe; owns the socket.
+
+    `peer_error` is the header of an ERROR as soon as one has arrived, before it is received.
+
+    UnavailableError from any call means that the peer is gone or that `shut_down` was called.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._pool = SegmentPool()
+        self._own: dict[int, OwnSegment] = {}
+        self._holdings = Holdings(self._try_release)
+        self._inbox: deque[Received] = deque()
+        self._peer_ended = False
+        self.peer_error: bytes | None = None
+        self._failure: DataLossError | UnavailableError | None = None
+        self._send_lock = threading.Lock()
+        self._news = threading.Condition()
+        self._reading = False
+        self._packet = bytearray(MAX_PACKET_BYTES + 1)
+
+    # Sending
+
+    def send(
+        self,
+        kind: Kind,
+        header: bytes = b"",
+        body: pa.Buffer | bytes | Body | None = None,
+        *,
+        deadline_s: float,
+    ) -> None:
+        """Sends one message; waits while the peer holds too much or does not read.
+
+        DeadlineExceededError at `deadline_s` of the monotonic clock; nothing was sent then.
+        """
+        with self._send_lock:
+            self._holdings.flush()
+            with self._news:
+                self._read_held(deadline_s, wait=False)
+            room = _room(header, body)
+            if room <= MAX_TEXT_BYTES:
+                self._send_as_text(kind, header, body, deadline_s)
+            else:
+                self._send_in_segment(kind, header, body, room, deadline_s)
+
+    def _send_as_text(self, kind: Kind, header: bytes, body: Any, deadline_s: float) -> None:
+        text, body_bytes = header, None
+        if body is not None:
+            data = _written(body)
+            text, body_bytes = header + data, len(data)
+        self._write(pack(Packet(kind, len(header), body_bytes, text)), deadline_s)
+
+    def _send_in_segment(
+        self, kind: Kind, header: bytes, body: Any, room: int, deadline_s: float
+    ) -> None:
+        segment, is_new = self._obtain(room, deadline_s)
+        own = self._own[segment]
+        try:
+            first, body_bytes = (0, None) if body is None else _write_into(body, own.buffer)
+            text = header
+            if len(header) > MAX_TEXT_BYTES:
+                end = first + (body_bytes or 0)
+                memoryview(own.buffer).cast("B")[end : end + len(header)] = header
+                text = b""
+            packet = Packet(kind, len(header), body_bytes, text, segment, first, is_new, True)
+            self._write(pack(packet), deadline_s, own.descriptor if is_new else None)
+        except BaseException:
+            self._take_back(segment, is_new)
+            raise
+        own.forget_descriptor()
+
+    def _obtain(self, room: int, deadline_s: float) -> tuple[int, bool]:
+        """A segment for so many bytes, lent to the peer from now on."""
+        with self._news:
+            while (place := self._pool.place(room)) is None:
+                self._read_held(deadline_s, wait=True)
+            for retired in place.retired:
+                self._own.pop(retired)
+        for retired in place.retired:
+            self._write(pack(Packet(Kind.RETIRE, segment=retired)), deadline_s)
+        if place.is_new:
+            try:
+                self._own[place.segment] = OwnSegment(place.capacity)
+            except BaseException:
+                self._take_back(place.segment, True)
+                raise
+        return place.segment, place.is_new
+
+    def _take_back(self, segment: int, is_new: bool) -> None:
+        """What did not get out; the peer does not know a new one, so nor may it be used again."""
+        with self._news:
+            self._pool.release(segment)
+            if is_new:
+                self._pool.drop(segment)
+                own = self._own.pop(segment, None)
+                if own is not None:
+                    own.forget_descriptor()
+
+    def _write(self, packet: bytes, deadline_s: float, descriptor: int | None = None) -> None:
+        rights = []
+        if descriptor is not None:
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
+        while True:
+            try:
+                self._socket.sendmsg([packet], rights, socket.MSG_NOSIGNAL)
+                return
+            except BlockingIOError:
+                self._wait_for(select.POLLOUT, deadline_s, "the peer does not read")
+            except OSError as error:
+                raise self._gone(error) from error
+
+    def _try_release(self, segment: int) -> bool:
+        try:
+            self._socket.send(pack(Packet(Kind.RELEASE, segment=segment)), socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            return False
+        except OSError:
+            # The peer's memory ends with it, and whoever reads or sends next learns that it did.
+            return True
+        return True
+
+    # Receiving
+
+    def receive(self, deadline_s: float) -> Received | None:
+        """The next message, None when the peer has finished sending.
+
+        DeadlineExceededError when there was none in time.
+        """
+        with self._news:
+            while not self._inbox:
+                if self._peer_ended:
+                    return None
+                self._read_held(deadline_s, wait=True)
+            return self._inbox.popleft()
+
+    def await_close(self, deadline_s: float) -> None:
+        """Until the peer has closed its end, dropping what it still sends.
+
+        An end that is closed while something lies unread takes with it what the peer had not read.
+        """
+        try:
+            while True:
+                with self._news:
+                    self._inbox.clear()
+                    self._read_held(deadline_s, wait=True)
+        except (UnavailableError, DeadlineExceededError, DataLossError) as ended:
+            logger.debug("a connection came to its end: %s", ended)
+
+    def is_gone(self) -> bool:
+        """Whether the peer closed its end, or this one was shut down; does not read."""
+        if self._failure is not None or self._socket.fileno() < 0:
+            return True
+        poll = select.poll()
+        poll.register(self._socket, select.POLLRDHUP)
+        return any(event & (select.POLLRDHUP | select.POLLHUP) for _, event in poll.poll(0))
+
+    def _read_held(self, deadline_s: float, *, wait: bool) -> None:
+        """Reads what is there; with `wait`, returns once something came, for whomever."""
+        if self._reading:
+            if wait and not self._news.wait(max(0.0, deadline_s - time.monotonic())):
+                raise DeadlineExceededError("nothing came from the peer in time")
+            self._check_held()
+            return
+        self._check_held()
+        self._reading = True
+        try:
+            got_any = self._drain_held()
+            if not got_any and wait:
+                self._news.release()
+                try:
+                    self._wait_for(select.POLLIN, deadline_s, "nothing came from the peer")
+                finally:
+                    self._news.acquire()
+                self._drain_held()
+        except (DataLossError, UnavailableError) as error:
+            self._failure = self._failure or error
+            raise
+        finally:
+            self._reading = False
+            self._news.notify_all()
+
+    def _check_held(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _drain_held(self) -> bool:
+        """Takes in all packets that have arrived; whether there was any."""
+        count = 0
+        while (packet := self._next_packet()) is not None:
+            count += 1
+            self._digest(*packet)
+        return count > 0
+
+    def _next_packet(self) -> tuple[Packet, int | None] | None:
+        try:
+            size, ancillary, flags, _ = self._socket.recvmsg_into(
+                [self._packet], _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
+            )
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise self._gone(error) from error
+        descriptor = _descriptor_in(ancillary)
+        if not size:
+            raise self._gone(None)
+        try:
+            if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+                raise DataLossError(f"a packet of more than {MAX_PACKET_BYTES} bytes")
+            packet = unpack(memoryview(self._packet)[:size])
+            if packet.is_new != (descriptor is not None):
+                raise DataLossError("a peer sent a descriptor without a segment, or the opposite")
+        except DataLossError:
+            if descriptor is not None:
+                os.close(descriptor)
+            raise
+        return packet, descriptor
+
+    def _digest(self, packet: Packet, descriptor: int | None) -> None:
+        if descriptor is not None:
+            self._holdings.add(packet.segment, descriptor)
+        if packet.kind is Kind.RELEASE:
+            self._pool.release(packet.segment)
+        elif packet.kind is Kind.RETIRE:
+            self._holdings.retire(packet.segment)
+        elif packet.kind is Kind.DONE:
+            self._peer_ended = True
+        else:
+            received = self._received(packet)
+            self._inbox.append(received)
+            if received.kind is Kind.ERROR:
+                self.peer_error = received.header
+
+    def _received(self, packet: Packet) -> Received:
+        if not packet.in_segment:
+            header = packet.text[: packet.header_bytes]
+            body = packet.text[packet.header_bytes :]
+            return Received(
+                packet.kind, header, None if packet.body_bytes is None else pa.py_buffer(body)
+            )
+        header = packet.text
+        if packet.header_bytes and not header:
+            first = packet.offset + (packet.body_bytes or 0)
+            header = self._holdings.span(packet.segment, first, packet.header_bytes).to_pybytes()
+        if not packet.body_bytes:
+            self._holdings.give_back(packet.segment)
+            return Received(packet.kind, header, None if packet.body_bytes is None else _EMPTY)
+        body = self._holdings.take(packet.segment, packet.offset, packet.body_bytes)
+        return Received(packet.kind, header, body)
+
+    # Waiting and ending
+
+    def _wait_for(self, events: int, deadline_s: float, what: str) -> None:
+        poll = select.poll()
+        try:
+            poll.register(self._socket, events)
+        except ValueError as error:  # closed by another thread
+            raise self._gone(None) from error
+        while True:
+            left_s = deadline_s - time.monotonic()
+            if poll.poll(max(0.0, min(left_s, _SLICE_S)) * 1_000):
+                return
+            if left_s <= 0:
+                raise DeadlineExceededError(f"{what} in time")
+            self._holdings.flush()
+
+    def _gone(self, error: OSError | None) -> UnavailableError:
+        if error is None or error.errno in _GONE:
+            return UnavailableError("the peer closed the connection")
+        return UnavailableError(f"the connection broke: {error}")
+
+    def shut_down(self) -> None:
+        """Ends all calls, here and at the peer, from any thread. Idempotent."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+
+    def close(self) -> None:
+        """Frees the socket once other calls have ended; bodies that were received stay valid."""
+        self.shut_down()
+        with self._send_lock, self._news:
+            while self._reading:
+                self._news.wait(_SLICE_S)
+            self._failure = self._failure or UnavailableError("the connection is closed")
+            self._holdings.close()
+            # Buffers know this connection, which the collector cannot see: a cycle would stay.
+            self._inbox.clear()
+            self._socket.close()
+            for segment in self._own.values():
+                segment.forget_descriptor()
+            self._own.clear()
+            self._news.notify_all()
+
+
+def _room(header: bytes, body: pa.Buffer | bytes | Body | None) -> int:
+    """Bytes that header and body need; InvalidArgumentError where that is too much."""
+    if len(header) > MAX_HEADER_BYTES:
+        raise InvalidArgumentError(
+            f"a header of {len(header)} bytes exceeds {MAX_HEADER_BYTES}; put it into the body"
+        )
+    if body is None:
+        size = 0
+    elif isinstance(body, pa.Buffer):
+        size = body.size
+    elif isinstance(body, bytes):
+        size = len(body)
+    else:
+        size = body.room
+    if size > MAX_BODY_BYTES:
+        raise InvalidArgumentError(
+            f"a body of {size} bytes exceeds {MAX_BODY_BYTES}; send it in parts"
+        )
+    return size + len(header)
+
+
+def _written(body: Any) -> bytes:
+    """A small body as bytes."""
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, pa.Buffer):
+        return bytes(body)
+    target = pa.allocate_buffer(body.room)
+    first, size = body.write_into(target)
+    return bytes(target.slice(first, size))
+
+
+def _write_into(body: Any, target: pa.Buffer) -> tuple[int, int]:
+    if isinstance(body, pa.Buffer | bytes):
+        data = np.frombuffer(body, np.uint8)
+        np.copyto(np.frombuffer(target, np.uint8)[: data.size], data)
+        return 0, data.size
+    first, size = body.write_into(target)
+    return first, size
+
+
+def _descriptor_in(ancillary: list[Any]) -> int | None:
+    """The one descriptor that came; more than one are closed, as nobody asked for them."""
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    for extra in found[1:]:
+        os.close(extra)
+    return found[0] if found else None

@@ -1,0 +1,109 @@
+"""The small messages by which two processes on one host hand memory to each other.
+
+One message is one packet of a Unix socket: a fixed head, then header bytes and perhaps a small
+body. Larger parts lie in a segment of shared memory that the head names. Knows nothing of sockets
+or of memory. Invariant: `unpack(pack(...))` gives back what was packed, and what does not parse is
+DataLossError, never a default.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from dataservice.errors import DataLossError
+
+__all__ = ["MAX_PACKET_BYTES", "MAX_TEXT_BYTES", "Kind", "Packet", "pack", "unpack"]
+
+_VERSION: Final = 1
+_HEAD = struct.Struct("<BBBxIIQQ")
+_HAS_BODY: Final = 1
+_IS_NEW: Final = 2
+_IN_SEGMENT: Final = 4
+
+# Header and body together up to this size travel in the packet: a segment would cost more.
+MAX_TEXT_BYTES: Final = 16 << 10
+MAX_PACKET_BYTES: Final = MAX_TEXT_BYTES + _HEAD.size
+
+
+class Kind(IntEnum):
+    """What a packet is for."""
+
+    OPEN = 1  # from a client: who it is and what it wants; from a server: accepted
+    MESSAGE = 2
+    DONE = 3  # nothing more will be sent
+    ERROR = 4  # the exchange ended with the error in the header
+    RELEASE = 5  # of a segment that the receiver of this packet had lent
+    RETIRE = 6  # the receiver may forget a segment
+
+
+class Packet(NamedTuple):
+    """A parsed packet.
+
+    `text` is the header and, after it, a body that is not `in_segment`. There, the body's
+    `body_bytes` come at `offset` and the header after them if `text` is empty; `is_new` says
+    that the segment's descriptor comes with the packet.
+    """
+
+    kind: Kind
+    header_bytes: int = 0
+    body_bytes: int | None = None
+    text: bytes = b""
+    segment: int = 0
+    offset: int = 0
+    is_new: bool = False
+    in_segment: bool = False
+
+
+def pack(packet: Packet) -> bytes:
+    """The bytes of a packet."""
+    flags = (_IS_NEW if packet.is_new else 0) | (_IN_SEGMENT if packet.in_segment else 0)
+    if packet.body_bytes is not None:
+        flags |= _HAS_BODY
+    return (
+        _HEAD.pack(
+            _VERSION,
+            packet.kind,
+            flags,
+            packet.segment,
+            packet.header_bytes,
+            packet.offset,
+            packet.body_bytes or 0,
+        )
+        + packet.text
+    )
+
+
+def unpack(data: bytes | memoryview) -> Packet:
+    """Parses a packet; DataLossError where it is not one."""
+    try:
+        version, kind, flags, segment, header_bytes, offset, body_bytes = _HEAD.unpack_from(data)
+        if version != _VERSION:
+            raise ValueError(f"version {version}, this side speaks {_VERSION}")
+        packet = Packet(
+            Kind(kind),
+            header_bytes,
+            body_bytes if flags & _HAS_BODY else None,
+            bytes(data[_HEAD.size :]),
+            segment,
+            offset,
+            bool(flags & _IS_NEW),
+            bool(flags & _IN_SEGMENT),
+        )
+        _check_text(packet, body_bytes)
+        return packet
+    except (struct.error, ValueError) as error:
+        raise DataLossError(f"damaged packet of {len(data)} bytes: {error}") from error
+
+
+def _check_text(packet: Packet, body_bytes: int) -> None:
+    if packet.in_segment:
+        allowed = {0, packet.header_bytes}
+    else:
+        allowed = {packet.header_bytes + body_bytes}
+    if len(packet.text) not in allowed:
+        raise ValueError(
+            f"{len(packet.text)} bytes of text for a header of {packet.header_bytes} and a body "
+            f"of {body_bytes}"
+        )

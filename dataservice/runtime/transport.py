@@ -1,0 +1,83 @@
+"""Which way an exchange takes: shared memory on one host, Flight everywhere else.
+
+Knows both transports, nothing of what travels. Invariant: an exchange that was asked for by the
+name of a protocol takes that one or fails with the reason.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, TypeAlias
+
+from dataservice.errors import FailedPreconditionError, InvalidArgumentError
+from dataservice.runtime.auth import TlsConfig
+from dataservice.runtime.exchange import Exchange, ServerChannel
+from dataservice.runtime.flight import FlightClient
+from dataservice.runtime.local_exchange import LocalChannel, LocalExchange, NotLocalError, dial
+from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS, SHARED_MEMORY
+
+__all__ = ["AnyChannel", "AnyExchange", "open_exchange"]
+
+logger = logging.getLogger(__name__)
+
+AnyExchange: TypeAlias = Exchange | LocalExchange
+AnyChannel: TypeAlias = ServerChannel | LocalChannel
+
+_PROBE_S: Final = 2.0
+
+
+@contextmanager
+def open_exchange(
+    address: str,
+    command: Mapping[str, Any],
+    *,
+    protocol: str | None,
+    token: str,
+    tls: TlsConfig | None,
+    timeout_s: float,
+) -> Iterator[AnyExchange]:
+    """An exchange with the server at `address`, which ends with the context.
+
+    `protocol` None: through shared memory if the server is on this host and of this user. Raises
+    what the server refused the exchange with; FailedPreconditionError where shared memory was
+    asked for and cannot be had.
+    """
+    if protocol not in (None, *DATA_TRANSFER_PROTOCOLS):
+        raise InvalidArgumentError(
+            f"protocol must be None or one of {DATA_TRANSFER_PROTOCOLS}, got {protocol!r}"
+        )
+    deadline_s = time.monotonic() + timeout_s
+    if protocol in (None, SHARED_MEMORY):
+        try:
+            sock = dial(address)
+        except NotLocalError as reason:
+            if protocol == SHARED_MEMORY:
+                _explain(address, reason, token=token, tls=tls)
+            logger.debug("Flight to %s, as memory cannot be shared: %s", address, reason)
+        else:
+            with LocalExchange(sock, address, command, token=token, timeout_s=timeout_s) as local:
+                yield local
+            return
+    client = FlightClient(address, token=token, tls=tls)
+    try:
+        left_s = max(deadline_s - time.monotonic(), 0.001)
+        with client.exchange(command, timeout_s=left_s) as exchange:
+            yield exchange
+    finally:
+        client.close()
+
+
+def _explain(address: str, reason: NotLocalError, *, token: str, tls: TlsConfig | None) -> None:
+    """Raises what is wrong; a server that is just dead is unavailable, as it is through Flight."""
+    client = FlightClient(address, token=token, tls=tls)
+    try:
+        client.action("ping", timeout_s=_PROBE_S)
+    finally:
+        client.close()
+    raise FailedPreconditionError(
+        f"data_transfer_protocol={SHARED_MEMORY!r} cannot be used with {address}: {reason}; run "
+        f"both on one host as one user, or leave data_transfer_protocol as None"
+    ) from reason

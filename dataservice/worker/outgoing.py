@@ -1,0 +1,184 @@
+"""Elements on their way out of a worker: a bounded buffer, and how each gets onto a channel.
+
+An element is encoded when it is sent: through shared memory straight into the segment that the
+reader maps, through Flight into a buffer with a checksum. Only compression comes before.
+Knows nothing of leases or pipelines.
+Invariant: frames come out in the order in which they were put, except those that are put back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from dataservice.dataset.ledger import Outbox
+from dataservice.errors import CancelledError, DeadlineExceededError, UnavailableError
+from dataservice.runtime.checksum import checksum
+from dataservice.runtime.exchange import Message
+from dataservice.runtime.frames import BatchEncoder, Compression, encode_batch
+from dataservice.runtime.shared_memory import Body
+from dataservice.runtime.threads import BoundedQueue
+from dataservice.wire.elements import RowSpan, pack_data
+from dataservice.worker.production import Patience
+from dataservice.worker.rebatch import Element
+
+_RECHECK_S = 1.0
+_MAX_FRAMES = 8
+
+
+class Channel(Protocol):
+    """The way to one reader."""
+
+    @property
+    def shares_memory(self) -> bool: ...
+
+    def send(self, header: bytes, body: pa.Buffer | Body | None = None) -> None: ...
+
+    def recv(self) -> Message | None: ...
+
+    def cancelled(self) -> bool: ...
+
+
+class FrameSource(Protocol):
+    """Where a stream takes its frames from."""
+
+    def get(self, timeout_s: float) -> Frame | None: ...
+
+    def take_notes(self) -> bytes | None: ...
+
+
+class Frame(NamedTuple):
+    """Rows and where they come from.
+
+    `payload`: rows to be encoded where they are sent, or what they were compressed to; None where
+    spans end without rows, or where `header` says all there is to say.
+    """
+
+    rows: int
+    spans: tuple[RowSpan, ...]
+    payload: pa.RecordBatch | pa.Buffer | None
+    divisible: bool = False
+    header: bytes | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the payload, as far as it counts."""
+        if self.payload is None:
+            return 0
+        size: int = getattr(self.payload, "nbytes", 0) or self.payload.size
+        return size
+
+
+def frame_of(element: Element, compression: Compression | None, *, divisible: bool) -> Frame:
+    """The frame of an element; compressed now, once for all who will get it."""
+    batch = element.batch
+    if batch is None or not batch.num_rows:
+        return Frame(0, element.spans, None)
+    payload = batch if compression is None else encode_batch(batch, compression=compression)
+    return Frame(batch.num_rows, element.spans, payload, divisible)
+
+
+class FrameSender:
+    """Sends the frames of one stream."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._encoder = BatchEncoder()
+
+    def send(self, frame: Frame) -> None:
+        """Encodes and sends; waits while the reader does not read."""
+        if frame.header is not None:
+            self._channel.send(frame.header)
+        elif frame.payload is None:
+            self._channel.send(pack_data(0, 0, frame.spans, divisible=False))
+        elif self._channel.shares_memory:
+            header = pack_data(frame.rows, 0, frame.spans, divisible=frame.divisible)
+            payload = frame.payload
+            is_encoded = isinstance(payload, pa.Buffer)
+            self._channel.send(header, payload if is_encoded else self._encoder.body_of(payload))
+        else:
+            body = frame.payload
+            if not isinstance(body, pa.Buffer):
+                body = encode_batch(body)
+            header = pack_data(frame.rows, checksum(body), frame.spans, divisible=frame.divisible)
+            self._channel.send(header, body)
+
+
+class FrameBuffer:
+    """Frames on their way out, bounded in bytes, ended by the end or by an error."""
+
+    def __init__(self, max_bytes: int, compression: Compression | None) -> None:
+        self.rows = 0
+        self.patience = Patience()
+        self.omissions = Outbox()
+        self._compression = compression
+        self._queue: BoundedQueue[Frame] = BoundedQueue(_MAX_FRAMES, max_bytes)
+        self._failure: Exception | None = None
+        self._returned: deque[Frame] = deque()
+
+    @property
+    def size_bytes(self) -> int:
+        return self._queue.size_bytes
+
+    def put(self, element: Element, *, divisible: bool) -> None:
+        """Stores; waits for room. CancelledError once closed."""
+        frame = frame_of(element, self._compression, divisible=divisible)
+        if not self._queue.try_put(frame, frame.size_bytes):
+            with self.patience.waiting():
+                self._wait_for_room(frame)
+        self.rows += frame.rows
+
+    def _wait_for_room(self, frame: Frame) -> None:
+        while True:
+            try:
+                self._queue.put(frame, frame.size_bytes, timeout_s=_RECHECK_S)
+                return
+            except DeadlineExceededError:
+                continue
+
+    def get(self, timeout_s: float) -> Frame | None:
+        """The next frame, None when there was none in time.
+
+        After the last: raises what the producer failed with, or CancelledError for the end.
+        """
+        try:
+            return self._returned.popleft()
+        except IndexError:
+            pass
+        try:
+            return self._queue.get(timeout_s=timeout_s)
+        except DeadlineExceededError:
+            return None
+        except CancelledError:
+            if self._failure is not None:
+                raise self._failure from None
+            raise
+
+    def take_notes(self) -> bytes | None:
+        """What is missing from the rows of frames to come, as notes; None when there is no more.
+
+        A window is noted before its last frame is stored.
+        """
+        return self.omissions.take()
+
+    def put_back(self, frames: Iterable[Frame]) -> None:
+        """Frames that were taken and did not arrive, in order; they come out next."""
+        self._returned.extendleft(reversed(tuple(frames)))
+
+    def has_returned(self) -> bool:
+        """Whether frames that were put back wait to be taken."""
+        return bool(self._returned)
+
+    def end(self, failure: Exception | None = None) -> None:
+        """No frame follows; what is stored still comes out."""
+        self._failure = self._failure or failure
+        self._queue.close()
+
+    def discard(self) -> None:
+        """Drops all and wakes everybody; a reader must not take that for the end."""
+        if not self._queue.closed:
+            self._failure = UnavailableError("the worker gave the stream up")
+        self._queue.close(discard=True)

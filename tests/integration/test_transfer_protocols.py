@@ -1,0 +1,185 @@
+"""Both ways that elements take, shared memory and Flight, deliver the same and fail the same."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dataservice as ds
+from dataservice.errors import FailedPreconditionError
+from dataservice.runtime.shared_memory import is_supported
+from tests.integration.service_cluster import (
+    LocalService,
+    local_service,
+    process_cluster,
+    read_ids,
+    wait_until,
+    write_numbers,
+)
+
+DYNAMIC = ds.ShardingPolicy.DYNAMIC
+OFF = ds.ShardingPolicy.OFF
+
+pytestmark = pytest.mark.skipif(not is_supported(), reason="the platform cannot share memory")
+both = pytest.mark.parametrize("protocol", ["shared_memory", "flight"])
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[LocalService]:
+    with local_service(workers=2) as running:
+        yield running
+
+
+@both
+@pytest.mark.parametrize("compression", ["LZ4", "ZSTD", None])
+@pytest.mark.parametrize("rows", [10, 5_000])
+def test_all_kinds_of_columns_arrive(
+    service: LocalService, protocol: str, compression: str | None, rows: int
+) -> None:
+    ids = np.arange(20_000)
+    table = pa.table(
+        {
+            "id": ids,
+            "text": [None if i % 5 == 0 else f"näme {i}" for i in ids],
+            "flag": ids % 3 == 0,
+            "list": pa.array([[i] * (i % 4) for i in ids], pa.list_(pa.int32())),
+        }
+    )
+    remote = (
+        ds.Dataset.from_table(table)
+        .batch(rows)
+        .distribute(
+            DYNAMIC, service.target, compression=compression, data_transfer_protocol=protocol
+        )
+    )
+    with iter(remote) as iterator:
+        got = pa.Table.from_batches(iterator).sort_by("id")
+        assert set(iterator.stats()["protocols"].values()) == {protocol}
+    assert got.equals(table)
+
+
+@both
+@pytest.mark.parametrize("policy", [DYNAMIC, OFF])
+def test_elements_without_rows_end_their_spans(
+    service: LocalService, protocol: str, policy: ds.ShardingPolicy
+) -> None:
+    dataset = ds.Dataset.range(4_000).batch(100).filter(ds.col("id") >= 3_000)
+    remote = dataset.distribute(policy, service.target, data_transfer_protocol=protocol)
+    times = 1 if policy is DYNAMIC else 2
+    assert sorted(read_ids(remote)) == sorted(list(range(3_000, 4_000)) * times)
+
+
+@both
+def test_a_consumer_may_keep_every_batch(service: LocalService, protocol: str) -> None:
+    """More than all segments of a stream together, twice."""
+    rows, per_batch = 100 * 131_072, 131_072
+    dataset = ds.Dataset.range(rows).batch(per_batch)
+    remote = dataset.distribute(DYNAMIC, service.target, data_transfer_protocol=protocol)
+    kept = list(remote)
+    total = sum(int(batch.column("id").to_numpy().sum()) for batch in kept)
+    assert sum(batch.num_rows for batch in kept) == rows
+    assert total == rows * (rows - 1) // 2
+
+
+@both
+def test_elements_larger_than_a_segment_may_be(service: LocalService, protocol: str) -> None:
+    rows = 6 << 20
+    remote = ds.Dataset.range(2 * rows).batch(rows)
+    remote = remote.distribute(DYNAMIC, service.target, data_transfer_protocol=protocol)
+    assert sum(batch.num_rows for batch in remote) == 2 * rows
+
+
+@both
+def test_a_consumer_that_pauses_gets_the_rest(service: LocalService, protocol: str) -> None:
+    remote = ds.Dataset.range(200 * 65_536).batch(65_536)
+    remote = remote.distribute(DYNAMIC, service.target, data_transfer_protocol=protocol)
+    with iter(remote) as iterator:
+        rows = next(iterator).num_rows
+        time.sleep(1.5)
+        rows += sum(batch.num_rows for batch in iterator)
+    assert rows == 200 * 65_536
+
+
+@both
+def test_a_killed_worker_costs_no_row(tmp_path: pathlib.Path, protocol: str) -> None:
+    paths = write_numbers(tmp_path, files=40, rows_per_file=1_000, group_rows=250)
+
+    def slow(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        time.sleep(0.005)
+        return columns
+
+    arguments = ("--worker-timeout-ms", "1500", "--client-timeout-ms", "1500")
+    dataset = ds.Dataset.from_parquet(paths).map(slow).batch(64)
+    with process_cluster(tmp_path / "logs", workers=2, dispatcher_args=arguments) as cluster:
+        remote = dataset.distribute(DYNAMIC, cluster.target, data_transfer_protocol=protocol)
+        got: list[int] = []
+        with iter(remote) as iterator:
+            for _ in range(10):
+                got += next(iterator).column("id").to_pylist()
+            cluster.workers[0].kill()
+            killed_s = time.monotonic()
+            for batch in iterator:
+                got += batch.column("id").to_pylist()
+    assert sorted(got) == list(range(40_000))
+    assert time.monotonic() - killed_s < 10
+
+
+def test_processes_on_one_host_share_memory_unasked(tmp_path: pathlib.Path) -> None:
+    with process_cluster(tmp_path / "logs", workers=1) as cluster:
+        remote = ds.Dataset.range(1_000).batch(10).distribute(DYNAMIC, cluster.target)
+        with iter(remote) as iterator:
+            assert sum(batch.num_rows for batch in iterator) == 1_000
+            assert set(iterator.stats()["protocols"].values()) == {"shared_memory"}
+
+
+def test_a_worker_that_shares_no_memory_is_read_through_flight() -> None:
+    with local_service(workers=0) as service:
+        worker = service.add_worker(data_transfer_protocol="grpc")
+        remote = ds.Dataset.range(1_000).batch(10)
+        with iter(remote.distribute(DYNAMIC, service.target)) as iterator:
+            assert sum(batch.num_rows for batch in iterator) == 1_000
+            assert iterator.stats()["protocols"] == {worker.address: "flight"}
+        demanding = remote.distribute(
+            DYNAMIC, service.target, data_transfer_protocol="shared_memory"
+        )
+        with pytest.raises(FailedPreconditionError, match=worker.address):
+            read_ids(demanding)
+
+
+def test_a_worker_that_must_share_memory_and_cannot_does_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dataservice.runtime.local_exchange.is_supported", lambda: False)
+    with local_service(workers=1) as service:
+        assert read_ids(ds.Dataset.range(10).distribute(DYNAMIC, service.target)) == list(range(10))
+        with pytest.raises(FailedPreconditionError, match="memfd"):
+            service.add_worker(data_transfer_protocol="shared_memory")
+
+
+def test_a_worker_that_is_back_at_its_address_shares_memory_again() -> None:
+    with local_service(workers=1) as service:
+        port = int(service.workers[0].address.rpartition(":")[2])
+        service.workers[0].stop()
+        worker = service.add_worker(port=port)
+        remote = ds.Dataset.range(1_000).batch(10).distribute(DYNAMIC, service.target)
+        with iter(remote) as iterator:
+            assert sum(batch.num_rows for batch in iterator) == 1_000
+            stats = iterator.stats()
+            assert stats["protocols"][worker.address] == "shared_memory"
+
+
+def test_what_is_mapped_is_unmapped(service: LocalService) -> None:
+    def mapped() -> int:
+        return pathlib.Path("/proc/self/maps").read_text().count("memfd:dataservice")
+
+    before = mapped()
+    remote = ds.Dataset.range(50 * 131_072).batch(131_072)
+    kept = list(remote.distribute(DYNAMIC, service.target))
+    assert mapped() > before
+    del kept
+    wait_until(lambda: mapped() <= before, "unmapping all segments")

@@ -1,0 +1,56 @@
+"""Packets between processes of a host: what is packed comes back, and damage is noticed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataservice.errors import DataLossError
+from dataservice.runtime.local_messages import Kind, Packet, pack, unpack
+
+
+@st.composite
+def packets(draw: st.DrawFn) -> Packet:
+    kind = draw(st.sampled_from(Kind))
+    header = draw(st.binary(max_size=100))
+    segment = draw(st.integers(0, (1 << 32) - 1))
+    if draw(st.booleans()):
+        size = draw(st.none() | st.integers(0, (1 << 64) - 1))
+        text = header if draw(st.booleans()) else b""
+        offset, is_new = draw(st.integers(0, (1 << 64) - 1)), draw(st.booleans())
+        return Packet(kind, len(header), size, text, segment, offset, is_new, True)
+    body = draw(st.none() | st.binary(max_size=100))
+    size = None if body is None else len(body)
+    return Packet(kind, len(header), size, header + (body or b""), segment)
+
+
+@given(packets())
+def test_what_is_packed_comes_back(packet: Packet) -> None:
+    assert unpack(pack(packet)) == packet
+    assert unpack(memoryview(pack(packet))) == packet
+
+
+@given(st.binary(max_size=64))
+def test_any_bytes_are_a_packet_or_data_loss(data: bytes) -> None:
+    try:
+        packet = unpack(data)
+    except DataLossError:
+        return
+    assert len(pack(packet)) == len(data)
+
+
+@given(packets(), st.integers(1, 20))
+def test_a_packet_that_was_cut_is_noticed(packet: Packet, missing: int) -> None:
+    data = pack(packet)
+    if packet.in_segment and len(packet.text) == missing:
+        return  # what is left is the packet of a header that lies in the segment
+    with pytest.raises(DataLossError):
+        unpack(data[:-missing])
+
+
+def test_another_version_is_refused() -> None:
+    data = bytearray(pack(Packet(Kind.MESSAGE)))
+    data[0] += 1
+    with pytest.raises(DataLossError, match="version 2"):
+        unpack(bytes(data))

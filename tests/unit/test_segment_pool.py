@@ -1,0 +1,124 @@
+"""The segments of a sender: reused where they fit, bounded, and never a reason to wait for ever."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from dataservice.errors import DataLossError
+from dataservice.runtime.segment_pool import (
+    HELD_BYTES,
+    HELD_SEGMENTS,
+    POOL_BYTES,
+    POOL_SEGMENTS,
+    SegmentPool,
+    capacity_for,
+)
+
+LARGEST = POOL_BYTES - HELD_BYTES
+
+
+@given(st.integers(0, 1 << 33))
+def test_a_capacity_has_room_and_wastes_little(size: int) -> None:
+    capacity = capacity_for(size)
+    assert capacity >= size
+    assert capacity <= max(64 << 10, size * 9 // 8 + 1)
+
+
+def test_a_segment_that_came_back_is_used_again_the_last_one_first() -> None:
+    pool = SegmentPool()
+    first, second = pool.place(100_000), pool.place(100_000)
+    assert first is not None
+    assert second is not None
+    assert first.is_new
+    assert second.is_new
+    pool.release(first.segment)
+    pool.release(second.segment)
+    again = pool.place(100_000)
+    assert again is not None
+    assert not again.is_new
+    assert again.segment == second.segment
+
+
+def test_the_smallest_that_fits_is_taken() -> None:
+    pool = SegmentPool()
+    places = [pool.place(size) for size in (1 << 20, 1 << 18, 1 << 22)]
+    for place in places:
+        assert place is not None
+        pool.release(place.segment)
+    found = pool.place(200_000)
+    assert found is not None
+    assert places[1] is not None
+    assert found.segment == places[1].segment
+
+
+def test_free_segments_that_are_too_small_make_room() -> None:
+    pool = SegmentPool()
+    small = [pool.place(8 << 20) for _ in range(4)]
+    for place in small:
+        assert place is not None
+        pool.release(place.segment)
+    large = pool.place(16 << 20)
+    assert large is not None
+    assert large.is_new
+    assert large.retired == tuple(place.segment for place in small[:1] if place)
+    assert pool.total_bytes <= POOL_BYTES
+
+
+def test_a_body_larger_than_all_bounds_goes_once_the_rest_came_back() -> None:
+    pool = SegmentPool()
+    before = pool.place(HELD_BYTES + 1)
+    assert before is not None
+    assert pool.place(POOL_BYTES * 2) is None
+    pool.release(before.segment)
+    huge = pool.place(POOL_BYTES * 2)
+    assert huge is not None
+    assert huge.retired == (before.segment,)
+
+
+def test_a_segment_is_released_once() -> None:
+    pool = SegmentPool()
+    place = pool.place(1)
+    assert place is not None
+    pool.release(place.segment)
+    with pytest.raises(DataLossError, match="segment 0"):
+        pool.release(place.segment)
+
+
+class Hoarding(RuleBasedStateMachine):
+    """A receiver that keeps as much as it may, and gives back in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = SegmentPool()
+        self.lent: dict[int, int] = {}
+
+    @rule(size=st.integers(1, LARGEST))
+    def send(self, size: int) -> None:
+        place = self.pool.place(size)
+        if place is None:
+            over = sum(self.lent.values()) > HELD_BYTES or len(self.lent) > HELD_SEGMENTS
+            assert over, "a sender waits for what the receiver may keep"
+            return
+        assert place.capacity >= size
+        assert place.segment not in self.lent
+        assert not set(place.retired) & set(self.lent)
+        self.lent[place.segment] = place.capacity
+
+    @precondition(lambda self: self.lent)
+    @rule(data=st.data())
+    def give_back(self, data: st.DataObject) -> None:
+        segment = data.draw(st.sampled_from(sorted(self.lent)))
+        del self.lent[segment]
+        self.pool.release(segment)
+
+    @invariant()
+    def is_bounded(self) -> None:
+        assert self.pool.lent_bytes == sum(self.lent.values())
+        assert self.pool.total_bytes <= POOL_BYTES
+        assert len(self.lent) <= POOL_SEGMENTS
+
+
+TestHoarding = Hoarding.TestCase
