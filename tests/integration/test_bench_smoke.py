@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dataservice as ds
-from bench import click_model, data, stream, train, transform
+from bench import click_model, data, stream, train, transform, transport
 from bench.peers import children
 
 _ROWS = 3 * data.BLOCK_ROWS
@@ -76,3 +76,13 @@ def test_peer_runs_beside_ours(bench: Any, capsys: pytest.CaptureFixture[str], m
     bench.main(["--smoke", "--peer", "--peer-python", python, *sizes])
     *_, ratio = _lines(capsys)
     assert ratio["ratio"] > 0
+
+
+def test_transport_compares_both_protocols_at_both_levels(capsys: pytest.CaptureFixture[str]):
+    transport.main(["--smoke"])
+    *runs, channel, service = _lines(capsys)
+    found = [(run["level"], run["protocol"]) for run in runs]
+    assert found == [(level, p) for level in ("channel", "service") for p in transport.PROTOCOLS]
+    assert min(run["batches"] for run in runs) > 0
+    assert (channel["level"], service["level"]) == ("channel", "service")
+    assert min(channel["ratio"], service["ratio"]) > 0
