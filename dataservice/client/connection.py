@@ -69,8 +69,13 @@ class Connection:
         """Joins a repetition of a job."""
         request.reader_host = socket.gethostname()
         request.reader_pid = os.getpid()
-        request.program_age_s = process_age_s()
-        reply = self._call("OpenIteration", request, timeout_s=timeout_s)
+
+        def aged() -> pb.OpenIterationRequest:
+            # The age at this attempt: one of long ago would make the program look younger.
+            request.program_age_s = process_age_s()
+            return request
+
+        reply = self._call("OpenIteration", aged, timeout_s=timeout_s)
         if reply.notice:
             logger.warning("%s", reply.notice)
         return reply
@@ -126,7 +131,7 @@ class Connection:
     def _call(
         self,
         method: str,
-        request: Message,
+        request: Message | Callable[[], Message],
         *,
         timeout_s: float,
         should_stop: Callable[[], bool] | None = None,

@@ -468,6 +468,21 @@ def test_waiting_for_a_server_warns_and_ends(
     assert f"waiting for the echo box at 127.0.0.1:{port}" in caplog.text
 
 
+def test_a_request_may_be_made_anew_for_each_attempt(server: RpcServer, box: EchoBox) -> None:
+    box.error = UnavailableError("not yet")
+    made: list[str] = []
+
+    def make() -> Any:
+        made.append(f"attempt {len(made)}")
+        box.error = box.error if len(made) < 3 else None
+        return Text(text=made[-1])
+
+    with connect(server.port) as client:
+        reply = client.call_retrying("SayBack", make, timeout_s=DEADLINE_S)
+    assert reply.text == "attempt 2"
+    assert len(made) == 3
+
+
 def test_a_server_that_starts_late_is_found(box: EchoBox) -> None:
     server = serve(box, free_port())
     with contextlib.ExitStack() as stack:

@@ -228,9 +228,12 @@ class Rpc:
         STAGE.world.post(STAGE.node, method, request, timeout_s)
 
     def open_iteration(self, request: Any, *, timeout_s: float) -> Any:
-        # All programs are there from the beginning: who comes late belongs to the run.
-        request.program_age_s = STAGE.world.now_s + 1.0
-        return self.call_retrying("OpenIteration", request, timeout_s=timeout_s)
+        def aged() -> Any:
+            # All programs are there from the beginning: who comes late belongs to the run.
+            request.program_age_s = STAGE.world.now_s + 1.0
+            return request
+
+        return self.call_retrying("OpenIteration", aged, timeout_s=timeout_s)
 
     def release_reader(self, request: Any, *, timeout_s: float) -> None:
         self.call("ReleaseReader", request, timeout_s=timeout_s)

@@ -160,7 +160,9 @@ class Call:
         attempt_timeout_s: float,
         should_stop: Callable[[], bool] | None,
     ) -> None:
-        self.node, self.method, self.request = node, method, request
+        self.node, self.method = node, method
+        self.request: Any = None
+        self._make = request if callable(request) else lambda: request
         self._world, self._on_done, self._should_stop = world, on_done, should_stop
         self._life = node.life
         self._deadline_s = world.now_s + timeout_s
@@ -174,6 +176,7 @@ class Call:
             self._finish(CancelledError("closed while calling"))
             return
         self._number += 1
+        self.request = self._make()
         dispatcher = self._world.dispatcher
         receive, life = dispatcher.receive, dispatcher.life
         self._world.send(self.node, dispatcher, receive, self, self._number, life)

@@ -98,7 +98,7 @@ class RpcClient:
     def call_retrying(
         self,
         method: str,
-        request: Message,
+        request: Message | Callable[[], Message],
         *,
         timeout_s: float,
         attempt_timeout_s: float = CONTROL_CALL_TIMEOUT_S,
@@ -107,11 +107,17 @@ class RpcClient:
     ) -> Any:
         """Like ``call``, but waits up to ``timeout_s`` for a server that cannot be reached.
 
-        The request may arrive more than once. Logs a warning after 2 s and every 10 s. A stop is
-        noticed between attempts; to interrupt one, ``close`` the client.
+        The request may arrive more than once; a function makes one for each attempt. Logs a
+        warning after 2 s and every 10 s. A stop is noticed between attempts; to interrupt one,
+        ``close`` the client.
         """
+
+        def attempt(limit_s: float) -> Any:
+            made = request() if callable(request) else request
+            return self.call(method, made, timeout_s=limit_s)
+
         return retry_until(
-            lambda limit_s: self.call(method, request, timeout_s=limit_s),
+            attempt,
             waiting_for=f"{self._peer} ({method})",
             timeout_s=timeout_s,
             attempt_timeout_s=attempt_timeout_s,
