@@ -7,8 +7,8 @@ workers. Invariant: the windows of an epoch hold every split exactly once, none 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, TypeVar
 
 from dataservice.errors import InvalidArgumentError
@@ -21,6 +21,13 @@ WINDOW_ROWS: Final = 65_536
 WINDOWS_PER_EPOCH: Final = 64
 # A shuffle buffer as large as the data must still leave work for this many workers.
 SHUFFLED_WINDOWS_PER_EPOCH: Final = 16
+# Files whose rows nobody has counted are measured in bytes. Finding and opening one counts as so
+# many more, so that a window of tiny files is still read within a second from a distant store.
+WINDOW_BYTES: Final = 8 << 20
+FILE_COST_BYTES: Final = 128 << 10
+# The last tenth of an epoch is cut finer, so that all workers end at about the same time.
+TAIL_SHARE: Final = 10
+TAIL_PARTS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +135,21 @@ def window_target_rows(total_rows: int | None, buffer_size: int = 0) -> int:
     return max(1, plain, shuffled)
 
 
+def tail_target_rows(target_rows: int, buffer_size: int = 0) -> int:
+    """Rows of a window near the end of an epoch; no shuffle is cut shorter for it."""
+    return max(-(-target_rows // TAIL_PARTS), min(buffer_size, target_rows))
+
+
+def window_target_bytes(splits: Sequence[Split]) -> int:
+    """Bytes that a window of files should have whose rows are not counted; see `_weight`."""
+    total = sum(_bytes_of(split) for split in splits if split.rows is None)
+    return max(1, min(WINDOW_BYTES, -(-total // WINDOWS_PER_EPOCH)))
+
+
+def _bytes_of(split: Split) -> int:
+    return split.size_bytes + FILE_COST_BYTES
+
+
 def total_rows(splits: Sequence[Split]) -> int | None:
     """Sum of the rows, None when one split does not know its own."""
     total = 0
@@ -139,40 +161,87 @@ def total_rows(splits: Sequence[Split]) -> int | None:
 
 
 def make_windows(
-    splits: Sequence[Split], *, epoch: int, shuffle_seed: int | None, target_rows: int
+    splits: Sequence[Split],
+    *,
+    epoch: int,
+    shuffle_seed: int | None,
+    target_rows: int,
+    tail_rows: int = 0,
+    target_bytes: int = 0,
 ) -> tuple[Window, ...]:
-    """The windows of one epoch, in segment order; a split of unknown size has its own window.
+    """The windows of one epoch, in segment order.
 
-    With a seed, the splits of each segment are first permuted by (seed, epoch, segment).
+    With a seed, the splits of each segment are first permuted by (seed, epoch, segment). Windows
+    of the last tenth have about `tail_rows`, for which index ranges are cut; 0 leaves them as they
+    are. Files whose rows are not known share a window of `target_bytes`; 0 gives each its own.
     """
     if target_rows < 1:
         raise InvalidArgumentError(f"target_rows must be at least 1, got {target_rows}")
     segments: dict[int, list[Split]] = {}
     for split in splits:
         segments.setdefault(split.segment, []).append(split)
-    groups: list[list[Split]] = []
+    cutter = _Cutter(splits, target_rows, tail_rows, target_bytes)
     for segment in sorted(segments):
         ordered = segments[segment]
         if shuffle_seed is not None:
             ordered = permuted(ordered, order_key(shuffle_seed, epoch, segment))
-        groups.extend(_grouped(ordered, target_rows))
+        cutter.cut(ordered)
     return tuple(
         Window(index=index, splits=tuple(group), rows=total_rows(group))
-        for index, group in enumerate(groups)
+        for index, group in enumerate(cutter.groups)
     )
 
 
-def _grouped(splits: Sequence[Split], target_rows: int) -> list[list[Split]]:
-    groups: list[list[Split]] = []
-    open_rows = target_rows
-    for split in splits:
+class _Cutter:
+    """Groups the splits of an epoch, which come in order, segment by segment.
+
+    A group is full once its weight, in rows or in bytes, has reached the target of the moment.
+    """
+
+    def __init__(
+        self, splits: Sequence[Split], target_rows: int, tail_rows: int, target_bytes: int
+    ) -> None:
+        self.groups: list[list[Split]] = []
+        self._target_rows = target_rows
+        self._tail_rows = tail_rows
+        self._target_bytes = target_bytes
+        self._rows_left = sum(split.rows or 0 for split in splits)
+        self._tail_begins = self._rows_left // TAIL_SHARE if tail_rows else -1
+
+    def cut(self, splits: Sequence[Split]) -> None:
+        """Adds the groups of one segment."""
+        weight, in_bytes = 0, None
+        for split in splits:
+            for piece in self._pieces(split):
+                target = self._target_of(piece)
+                if weight >= target or in_bytes is not (piece.rows is None):
+                    self.groups.append([])
+                    weight, in_bytes = 0, piece.rows is None
+                self.groups[-1].append(piece)
+                weight += self._weight(piece)
+                self._rows_left -= piece.rows or 0
+
+    def _target_of(self, split: Split) -> int:
         if split.rows is None:
-            groups.append([split])
-            open_rows = target_rows
-            continue
-        if open_rows >= target_rows:
-            groups.append([])
-            open_rows = 0
-        groups[-1].append(split)
-        open_rows += split.rows
-    return groups
+            # Without a path it is a source of its own, such as a generator.
+            return 0 if split.path is None else self._target_bytes
+        return self._tail_rows if self._is_tail() else self._target_rows
+
+    def _weight(self, split: Split) -> int:
+        return _bytes_of(split) if split.rows is None else split.rows
+
+    def _is_tail(self) -> bool:
+        return self._rows_left <= self._tail_begins
+
+    def _pieces(self, split: Split) -> Iterable[Split]:
+        """The split, or parts of it where it is an index range that is too large for the tail."""
+        is_range = split.path is None and split.rows == split.stop - split.start
+        if not is_range or not self._is_tail():
+            return (split,)
+        step = self._tail_rows
+        firsts = range(split.start, split.stop, step) or (split.start,)
+        return [
+            replace(split, start=first, stop=stop, rows=stop - first)
+            for first in firsts
+            for stop in (min(first + step, split.stop),)
+        ]

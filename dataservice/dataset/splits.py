@@ -15,7 +15,15 @@ from dataservice.dataset.linear import Linear, linearise
 from dataservice.dataset.segments import Segment, UnsplittableError, open_segment, plan_segments
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.errors import InvalidArgumentError
-from dataservice.sharding import Split, Window, make_windows, total_rows, window_target_rows
+from dataservice.sharding import (
+    Split,
+    Window,
+    make_windows,
+    tail_target_rows,
+    total_rows,
+    window_target_bytes,
+    window_target_rows,
+)
 
 __all__ = [
     "Linear",
@@ -28,8 +36,8 @@ __all__ = [
     "open_window",
     "plan_splits",
     "plan_windows",
-    "target_rows",
     "transform_batch",
+    "window_sizes",
 ]
 
 
@@ -42,9 +50,14 @@ def plan_splits(linear: Linear) -> list[Split]:
     return plan_segments(linear.segments, linear.skip, linear.take)
 
 
-def target_rows(linear: Linear, splits: Sequence[Split]) -> int:
-    """Rows that a window of this plan should have."""
-    return window_target_rows(total_rows(splits), linear.buffer_size)
+def window_sizes(linear: Linear, splits: Sequence[Split]) -> dict[str, int]:
+    """How large the windows of this plan should be: arguments of `make_windows`."""
+    target_rows = window_target_rows(total_rows(splits), linear.buffer_size)
+    return {
+        "target_rows": target_rows,
+        "tail_rows": tail_target_rows(target_rows, linear.buffer_size),
+        "target_bytes": window_target_bytes(splits),
+    }
 
 
 def plan_windows(linear: Linear, splits: Sequence[Split], epoch: int) -> tuple[Window, ...]:
@@ -53,7 +66,7 @@ def plan_windows(linear: Linear, splits: Sequence[Split], epoch: int) -> tuple[W
         splits,
         epoch=linear.shuffle_epoch(epoch),
         shuffle_seed=linear.shuffle_seed,
-        target_rows=target_rows(linear, splits),
+        **window_sizes(linear, splits),
     )
 
 

@@ -43,13 +43,13 @@ def plan_windows(plan: bytes, repetition: int, options: JobOptions) -> WindowPla
     Blocks while sources are listed. UnsplittableError when rows cannot be divided among workers,
     SourceError for files that cannot be read.
     """
-    from dataservice.dataset.splits import linearise, plan_splits, target_rows
+    from dataservice.dataset.splits import linearise, plan_splits, window_sizes
 
     linear = linearise(_decoded(plan, options))
     splits = tuple(plan_splits(linear))
     windows = WindowPlan(
         splits=splits,
-        target_rows=target_rows(linear, splits),
+        **window_sizes(linear, splits),
         rounds=linear.repeat,
         shuffle_seed=linear.shuffle_seed,
         reshuffles=linear.reshuffles,

@@ -27,6 +27,7 @@ class RowMark(NamedTuple):
 class WindowPlan:
     """How an iteration is cut: from it and an epoch number all windows follow.
 
+    `tail_rows` and `target_bytes` are as in `make_windows`; plans of older journals have none.
     `rounds` is how often the splits are read, None for ever. `shuffle_seed` None keeps the order
     of the splits; `reshuffles` False uses the order of epoch 0 in every epoch. `division` stands
     for all that windows follow from, so that saved positions can be compared with it.
@@ -39,6 +40,8 @@ class WindowPlan:
     reshuffles: bool = True
     repetition: int = 0
     division: str = ""
+    tail_rows: int = 0
+    target_bytes: int = 0
 
     def windows_of(self, round_number: int) -> tuple[Window, ...]:
         """Windows of one reading of the splits."""
@@ -47,6 +50,8 @@ class WindowPlan:
             epoch=self.epoch_of(round_number) if self.reshuffles else 0,
             shuffle_seed=self.shuffle_seed,
             target_rows=self.target_rows,
+            tail_rows=self.tail_rows,
+            target_bytes=self.target_bytes,
         )
 
     def epoch_of(self, round_number: int) -> int:
@@ -72,6 +77,8 @@ def plan_to_json(plan: WindowPlan) -> dict[str, Any]:
         "reshuffles": plan.reshuffles,
         "repetition": plan.repetition,
         "division": plan.division,
+        "tail_rows": plan.tail_rows,
+        "target_bytes": plan.target_bytes,
     }
 
 

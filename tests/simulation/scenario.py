@@ -81,6 +81,7 @@ class Scenario:
         return WindowPlan(
             splits=tuple(splits),
             target_rows=self.dice.choice((1, 6)),
+            tail_rows=self.dice.choice((0, 1, 2)),
             rounds=self.dice.choice((1, 1, 2)),
             shuffle_seed=self.dice.choice((None, 7)),
         )

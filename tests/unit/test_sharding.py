@@ -16,7 +16,9 @@ from dataservice.sharding import (
     make_windows,
     order_key,
     permuted,
+    tail_target_rows,
     total_rows,
+    window_target_bytes,
     window_target_rows,
 )
 
@@ -134,6 +136,85 @@ def test_epochs_of_repeats_differ_between_runs() -> None:
 )
 def test_size_of_a_window(total: int | None, buffer: int, wanted: int) -> None:
     assert window_target_rows(total, buffer) == wanted
+
+
+def ranges(*rows: int) -> list[Split]:
+    firsts = [sum(rows[:index]) for index in range(len(rows))]
+    return [
+        Split(start=first, stop=first + count, rows=count)
+        for first, count in zip(firsts, rows, strict=True)
+    ]
+
+
+@given(
+    st.lists(st.integers(0, 50), max_size=40),
+    st.one_of(st.none(), st.integers()),
+    st.integers(1, 60),
+    st.integers(1, 60),
+)
+def test_finer_windows_at_the_end_hold_every_row_once(
+    rows: list[int], seed: int | None, target: int, tail: int
+) -> None:
+    windows = make_windows(
+        ranges(*rows), epoch=1, shuffle_seed=seed, target_rows=target, tail_rows=min(tail, target)
+    )
+    held = [row for w in windows for s in w.splits for row in range(s.start, s.stop)]
+    assert sorted(held) == list(range(sum(rows)))
+    assert all(split.rows == split.stop - split.start for w in windows for split in w.splits)
+
+
+def test_the_last_tenth_is_cut_finer() -> None:
+    windows = make_windows(
+        ranges(*[100] * 10), epoch=0, shuffle_seed=None, target_rows=100, tail_rows=25
+    )
+    assert [w.rows for w in windows] == [100] * 9 + [25] * 4
+
+
+def test_row_groups_are_not_cut_but_share_smaller_windows() -> None:
+    groups = [Split(path="a", row_groups=(i,), stop=10, rows=10) for i in range(100)]
+    windows = make_windows(groups, epoch=0, shuffle_seed=None, target_rows=40, tail_rows=10)
+    assert [w.rows for w in windows[-10:]] == [10] * 10
+    assert {w.rows for w in windows[:22]} == {40}
+
+
+@pytest.mark.parametrize(("target", "buffer", "wanted"), [(100, 0, 25), (5, 0, 2), (100, 70, 70)])
+def test_no_shuffle_is_cut_shorter_at_the_end(target: int, buffer: int, wanted: int) -> None:
+    assert tail_target_rows(target, buffer) == wanted
+
+
+def files(count: int, size_bytes: int) -> list[Split]:
+    return [Split(path=f"{i}.csv", size_bytes=size_bytes) for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("count", "size_bytes", "most"),
+    [(10, 100, 1), (64, 100, 1), (640, 100, 10), (100_000, 100, 64), (10_000, 64 << 20, 1)],
+)
+def test_small_files_share_windows(count: int, size_bytes: int, most: int) -> None:
+    planned = files(count, size_bytes)
+    windows = make_windows(
+        planned,
+        epoch=0,
+        shuffle_seed=None,
+        target_rows=65_536,
+        target_bytes=window_target_bytes(planned),
+    )
+    assert [split for w in windows for split in w.splits] == planned
+    assert max(len(w.splits) for w in windows) == most
+
+
+def test_sources_of_unknown_size_have_windows_of_their_own() -> None:
+    planned = [Split(), *files(3, 1)]
+    windows = make_windows(
+        planned, epoch=0, shuffle_seed=None, target_rows=9, target_bytes=window_target_bytes(planned)
+    )
+    assert len(windows) == 4
+
+
+def test_plans_of_older_journals_keep_their_windows() -> None:
+    planned = [*files(4, 1), *ranges(5, 5, 5, 0)]
+    windows = make_windows(planned, epoch=0, shuffle_seed=None, target_rows=10)
+    assert [len(w.splits) for w in windows] == [1, 1, 1, 1, 2, 2]
 
 
 def test_a_window_needs_a_positive_target() -> None:

@@ -50,7 +50,9 @@ def flat(rows: list[list[int]]) -> list[int]:
 def test_windows_hold_every_row_in_order(rows: int) -> None:
     assert flat(windows_rows(Dataset.range(rows))) == list(range(rows))
     if rows:
-        assert len(windows_rows(Dataset.range(rows))) == min(rows, -(-rows // -(-rows // 64)))
+        plain = min(rows, -(-rows // -(-rows // 64)))
+        # The last tenth is cut finer.
+        assert plain <= len(windows_rows(Dataset.range(rows))) <= plain + 3 * (plain // 10 + 1)
 
 
 def test_a_large_range_has_a_bounded_number_of_splits() -> None:
