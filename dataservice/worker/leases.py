@@ -27,7 +27,7 @@ LONG_POLL_S = 5.0
 # time that a lost worker costs its readers anyway.
 STORE_S = 0.1
 # Bounds what a stream whose reader stalls keeps from others, and the size of a reply.
-MAX_STORE = 256
+MAX_STORE = 1_024
 _RECHECK_S = 1.0
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dataservice as ds
-from bench import click_model, data, stream, train, transform, transport
+from bench import click_model, data, leases, stream, train, transform, transport
 from bench.peers import children
 
 _ROWS = 3 * data.BLOCK_ROWS
@@ -46,6 +46,14 @@ def test_stream_prints_a_line_per_run(capsys: pytest.CaptureFixture[str]):
     assert (alone["workers"], served["workers"]) == (0, 1)
     assert min(alone["rows_per_s"], served["rows_per_s"]) > 0
     assert served["rows"] % data.BLOCK_ROWS == 0
+
+
+def test_leases_prints_a_line_per_run(capsys: pytest.CaptureFixture[str]):
+    leases.main(["--smoke", "--program"])
+    files, windows, program = _lines(capsys)
+    assert [files["form"], windows["form"]] == ["files", "windows"]
+    assert files["splits"] == windows["splits"] == program["splits"] == 500
+    assert windows["splits_per_s"] > 0
 
 
 def test_step_lowers_the_loss():

@@ -206,7 +206,11 @@ def test_small_files_share_windows(count: int, size_bytes: int, most: int) -> No
 def test_sources_of_unknown_size_have_windows_of_their_own() -> None:
     planned = [Split(), *files(3, 1)]
     windows = make_windows(
-        planned, epoch=0, shuffle_seed=None, target_rows=9, target_bytes=window_target_bytes(planned)
+        planned,
+        epoch=0,
+        shuffle_seed=None,
+        target_rows=9,
+        target_bytes=window_target_bytes(planned),
     )
     assert len(windows) == 4
 
