@@ -77,7 +77,7 @@ def _serve(options: argparse.Namespace) -> None:
     splits = plan(options.forms, options.splits)
     service = DispatcherService(
         clock=SystemClock(),
-        planner=lambda _plan, _repetition: splits,
+        planner=lambda *_: splits,
         journal=SqliteJournal(Path(options.work_dir) / "journal.sqlite"),
     )
     server = RpcServer("127.0.0.1", 0, token=resolve_token(None))

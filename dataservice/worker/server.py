@@ -10,7 +10,7 @@ import re
 import threading
 
 from dataservice.config import WorkerConfig
-from dataservice.errors import FailedPreconditionError
+from dataservice.errors import CancelledError, FailedPreconditionError
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.flight import FlightServer
 from dataservice.runtime.local_exchange import LocalServer, NotLocalError
@@ -75,7 +75,9 @@ class WorkerServer:
         try:
             self._start()
         except BaseException:
-            self.stop()
+            with self._lock:
+                self._release()
+                self._stopped.set()
             raise
 
     def _start(self) -> None:
@@ -106,6 +108,8 @@ class WorkerServer:
             interval_s=config.heartbeat_interval_s,
             on_lost=self._give_up,
         )
+        if self._stopped.is_set():
+            raise CancelledError("the worker was stopped while it started")
         self._membership.start()
 
     def _share_memory(self, service: WorkerService, token: str) -> LocalServer | None:
@@ -145,22 +149,25 @@ class WorkerServer:
         with self._lock:
             if self._stopped.is_set():
                 return
-            if self._membership is not None:
-                self._membership.stop()
-            if self._snapshots is not None:
-                self._snapshots.stop()
-            if self._service is not None:
-                self._service.stop()
-            if self._membership is not None:
-                self._membership.leave()
-            if self._link is not None:
-                self._link.close()
-            for listener in (self._local, self._flight):
-                if listener is not None:
-                    listener.stop()
-            if self._membership is not None:
-                self._membership.join(1.0)
+            self._release()
             self._stopped.set()
+
+    def _release(self) -> None:
+        if self._membership is not None:
+            self._membership.stop()
+        if self._snapshots is not None:
+            self._snapshots.stop()
+        if self._service is not None:
+            self._service.stop()
+        if self._membership is not None:
+            self._membership.leave()
+        if self._link is not None:
+            self._link.close()
+        for listener in (self._local, self._flight):
+            if listener is not None:
+                listener.stop()
+        if self._membership is not None:
+            self._membership.join(1.0)
 
     def __enter__(self) -> WorkerServer:
         self.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import pathlib
 import signal
 import socket
@@ -11,7 +12,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
+import psutil
 import pytest
 
 from dataservice.config import DispatcherConfig
@@ -32,6 +35,7 @@ from dataservice.runtime.process import spawn_module
 from dataservice.runtime.rpc import RpcClient
 from dataservice.vocabulary import ShardingPolicy, parse_target
 from dataservice.wire import dispatcher_pb2 as pb
+from tests.integration.service_cluster import wait_until
 
 DISPATCHER = pb.DESCRIPTOR.services_by_name["Dispatcher"]
 READY_S = 30.0
@@ -398,6 +402,57 @@ def test_jobs_are_listed_and_deleted(server: DispatchServer) -> None:
     assert command("jobs", address, "list").stdout == "no jobs\n"
     assert command("datasets", address, "delete", "1000").stdout == "deleted dataset 1000\n"
     assert command("datasets", "list", address).stdout == "no datasets\n"
+
+
+def test_a_worker_that_waits_for_its_dispatcher_ends_on_the_first_signal() -> None:
+    arguments = ["worker", "--dispatcher", f"127.0.0.1:{free_port()}"]
+    for more in ([], ["--processes", "2"]):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dataservice", *arguments, *more],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stderr is not None
+        if not more:
+            # Said once it has waited for a while.
+            assert "waiting for the dispatcher" in process.stderr.readline()
+        else:
+            parent = psutil.Process(process.pid)
+            wait_until(lambda parent=parent: len(parent.children()) == 2, "two processes")
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=READY_S)
+        assert process.returncode in (0, -signal.SIGTERM), errors
+        assert "Traceback" not in errors
+
+
+def registered(address: str) -> list[dict[str, Any]]:
+    workers: list[dict[str, Any]] = json.loads(command("status", address, "--json").stdout)[
+        "workers"
+    ]
+    return workers
+
+
+def test_a_worker_process_that_dies_is_replaced(server: DispatchServer) -> None:
+    address = parse_target(server.target)
+    arguments = ["worker", "--dispatcher", address, "--processes", "2", "--ready-json"]
+    with spawn_module("dataservice", arguments) as child:
+        addresses = child.wait_ready(READY_S)["addresses"]
+        assert len(set(addresses)) == 2
+        workers = {worker["pid"]: worker["address"] for worker in registered(address)}
+        victim = next(iter(workers))
+        os.kill(victim, signal.SIGKILL)
+        wait_until(
+            lambda: len([w for w in registered(address) if w["pid"] not in workers]) == 1,
+            "another worker",
+            READY_S,
+        )
+        pids = [worker["pid"] for worker in registered(address) if worker["pid"] != victim]
+        assert child.terminate(10.0) == 0
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)), "the end of all processes")
+
+
+def test_the_version_is_printed() -> None:
+    assert command("--version").stdout.startswith("dataservice")
 
 
 def test_one_command_runs_several_workers(server: DispatchServer) -> None:

@@ -275,8 +275,10 @@ def a_new_stream_leaves_old_leases_alone(patch: Patch) -> None:
     patch.setattr(DispatcherLink, "lease", lease)
 
 
-@mutant("I10", walls_off="leases that are given back")
+@mutant("I10", walls_off="leases that are given back; a network that is in good order")
 def requests_of_given_up_streams_are_served(patch: Patch) -> None:
+    _with_world(patch, "doubling", 0.3)
+    _with_world(patch, "delay_s", 0.3)
     original = delivery.lease_windows
 
     def lease_windows(state: Any, request: Any) -> Any:

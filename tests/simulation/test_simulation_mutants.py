@@ -1,4 +1,4 @@
-"""Tests of the simulation: every deliberate mistake is noticed within 1,500 lives."""
+"""Tests of the simulation: every deliberate mistake is noticed within 3,000 lives."""
 
 from __future__ import annotations
 

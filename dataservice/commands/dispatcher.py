@@ -1,0 +1,60 @@
+"""`dataservice dispatcher`: runs a dispatcher."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from dataservice.commands.serving import add_listener, security, serve
+
+
+def add_parser(commands: Any) -> None:
+    command = commands.add_parser("dispatcher", help="run a dispatcher")
+    add_listener(command)
+    command.add_argument("--work-dir", help="folder of the journal")
+    command.add_argument(
+        "--fault-tolerant", action="store_true", help="survive restarts (needs --work-dir)"
+    )
+    command.add_argument(
+        "--worker-addresses",
+        nargs="+",
+        metavar="HOST[:PORT]",
+        help="fixed list of workers, in order, for static sharding; %%port%% is any port",
+    )
+    command.add_argument(
+        "--on-workers-enough",
+        metavar="CMD",
+        help="run when another number of workers would be enough; $DATASERVICE_WORKERS_ENOUGH",
+    )
+    for name in (
+        "--worker-timeout-ms",
+        "--client-timeout-ms",
+        "--job-gc-timeout-ms",
+        "--job-gc-check-interval-ms",
+        "--workers-enough-stay-ms",
+        "--workers-enough-timeout-ms",
+    ):
+        command.add_argument(name, type=int, metavar="MS")
+    command.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    from dataservice.config import DispatcherConfig
+    from dataservice.dispatcher.server import DispatchServer
+
+    config = DispatcherConfig(
+        port=options.port,
+        host=options.host,
+        work_dir=options.work_dir,
+        fault_tolerant_mode=options.fault_tolerant,
+        worker_addresses=options.worker_addresses,
+        worker_timeout_ms=options.worker_timeout_ms,
+        client_timeout_ms=options.client_timeout_ms,
+        job_gc_timeout_ms=options.job_gc_timeout_ms,
+        job_gc_check_interval_ms=options.job_gc_check_interval_ms,
+        on_workers_enough=options.on_workers_enough,
+        workers_enough_stay_ms=options.workers_enough_stay_ms,
+        workers_enough_timeout_ms=options.workers_enough_timeout_ms,
+        **security(options),
+    )
+    serve(options, DispatchServer(config, start=False), lambda server: server.target)

@@ -1,0 +1,114 @@
+"""`dataservice status`, `jobs` and `datasets`: look at a dispatcher, and tidy up."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any, Final
+
+_CALL_TIMEOUT_S: Final = 10.0
+
+
+def add_parsers(commands: Any) -> None:
+    """Adds the three commands."""
+    _add_status(commands)
+    _add_jobs(commands)
+    _add_datasets(commands)
+
+
+def _add_status(commands: Any) -> None:
+    command = commands.add_parser("status", help="show workers, jobs and progress")
+    add_address(command)
+    command.add_argument(
+        "--watch",
+        type=float,
+        nargs="?",
+        const=2.0,
+        metavar="SECONDS",
+        help="again every SECONDS (2)",
+    )
+    command.set_defaults(run=_status)
+
+
+def _add_jobs(commands: Any) -> None:
+    actions = commands.add_parser("jobs", help="list or delete jobs").add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
+    listing = actions.add_parser("list", help="list jobs")
+    add_address(listing)
+    listing.set_defaults(run=_list_jobs)
+    deletion = actions.add_parser("delete", help="delete a job, so that its name is free again")
+    add_address(deletion)
+    deletion.add_argument("name", help="name or id of the job")
+    deletion.set_defaults(run=_delete_job)
+
+
+def _add_datasets(commands: Any) -> None:
+    actions = commands.add_parser("datasets", help="list or delete datasets").add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
+    listing = actions.add_parser("list", help="list datasets")
+    add_address(listing)
+    listing.set_defaults(run=_list_datasets)
+    deletion = actions.add_parser("delete", help="delete a dataset that no job reads")
+    add_address(deletion)
+    deletion.add_argument("dataset_id", help="id of the dataset")
+    deletion.set_defaults(run=_delete_dataset)
+
+
+def add_address(command: argparse.ArgumentParser) -> None:
+    """Arguments of a command that asks a dispatcher."""
+    command.add_argument("address", metavar="HOST:PORT", help="of the dispatcher")
+    command.add_argument("--json", action="store_true", help="for scripts")
+    command.add_argument("--tls-ca", metavar="PEM", help="trusted for the connection")
+
+
+def call(options: argparse.Namespace, method: str, **fields: Any) -> Any:
+    """One call to the dispatcher that the options name."""
+    from dataservice.client.connection import tls_from_environment
+    from dataservice.runtime.auth import TlsConfig, resolve_token
+    from dataservice.runtime.rpc import RpcClient
+    from dataservice.wire import dispatcher_pb2 as pb
+
+    tls = TlsConfig.of(None, None, options.tls_ca) or tls_from_environment()
+    service = pb.DESCRIPTOR.services_by_name["Dispatcher"]
+    request = getattr(pb, f"{method}Request")(**fields)
+    with RpcClient(options.address, service, token=resolve_token(), tls=tls) as client:
+        return client.call(method, request, timeout_s=_CALL_TIMEOUT_S)
+
+
+def _status(options: argparse.Namespace) -> None:
+    from dataservice.dispatcher.report import status_text
+
+    while True:
+        text = call(options, "GetStatus").json
+        print(text if options.json else status_text(text), flush=True)
+        if options.watch is None:
+            return
+        time.sleep(options.watch)
+        if not options.json:
+            print(flush=True)
+
+
+def _list_jobs(options: argparse.Namespace) -> None:
+    from dataservice.dispatcher.report import jobs_text
+
+    text = call(options, "ListJobs").json
+    print(text if options.json else jobs_text(text))
+
+
+def _delete_job(options: argparse.Namespace) -> None:
+    call(options, "DeleteJob", job_name=options.name)
+    print(f"deleted job {options.name}")
+
+
+def _list_datasets(options: argparse.Namespace) -> None:
+    from dataservice.dispatcher.report import datasets_text
+
+    text = call(options, "ListDatasets").json
+    print(text if options.json else datasets_text(text))
+
+
+def _delete_dataset(options: argparse.Namespace) -> None:
+    call(options, "DeleteDataset", dataset_id=options.dataset_id)
+    print(f"deleted dataset {options.dataset_id}")

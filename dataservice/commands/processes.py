@@ -1,0 +1,146 @@
+"""Several workers as processes of one command: started together, restarted, ended together.
+
+For pipelines whose functions hold Python's global lock, which threads cannot speed up. Knows the
+processes, nothing of what they do. Invariant: no process outlives the command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from dataservice.commands.serving import POLL_S, announce, catch_signals
+from dataservice.errors import DeadlineExceededError, InvalidArgumentError
+from dataservice.runtime.process import ChildProcess, exit_with_parent, spawn_module
+
+logger = logging.getLogger(__name__)
+
+EXIT_ERROR: Final = 2
+# Statuses of a worker that said what was wrong, or that was told to stop: no new one fares better.
+_DELIBERATE: Final = (0, EXIT_ERROR)
+FIRST_PAUSE_S: Final = 1.0
+MAX_PAUSE_S: Final = 30.0
+# One that served for so long did not die of what it found on starting.
+HEALTHY_S: Final = 60.0
+_STOP_TIMEOUT_S: Final = 10.0
+
+
+class Backoff:
+    """How long to wait before a process that died is started again. Pure."""
+
+    def __init__(self) -> None:
+        self._pause_s = FIRST_PAUSE_S
+
+    def pause_s(self, lived_s: float) -> float:
+        """The pause after a life of `lived_s`: it doubles with every short life."""
+        if lived_s >= HEALTHY_S:
+            self._pause_s = FIRST_PAUSE_S
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, MAX_PAUSE_S)
+        return pause_s
+
+
+class Place:
+    """One of the processes, and those that came after it."""
+
+    def __init__(self, start: Callable[[], ChildProcess]) -> None:
+        self._start = start
+        self._backoff = Backoff()
+        self._due_s: float | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._due_s = None
+        self._began_s = time.monotonic()
+        self.process = self._start()
+
+    def tend(self) -> bool:
+        """Starts a process anew once it is time; False when this place has ended for good."""
+        status = self.process.returncode
+        if status is None:
+            return True
+        if status in _DELIBERATE:
+            return False
+        now_s = time.monotonic()
+        if self._due_s is None:
+            pause_s = self._backoff.pause_s(now_s - self._began_s)
+            self._due_s = now_s + pause_s
+            logger.error(
+                "worker process %d ended with status %d; another one starts in %.0f s",
+                *(self.process.pid, status, pause_s),
+            )
+            self.process.kill()
+        elif now_s >= self._due_s:
+            self._begin()
+            logger.info("worker process %d starts in its place", self.process.pid)
+        return True
+
+
+def run_processes(options: argparse.Namespace) -> int:
+    """Runs workers until all have ended by themselves or a signal comes; the exit status."""
+    if options.port:
+        raise InvalidArgumentError(
+            f"--port {options.port} cannot be shared by {options.processes} processes; leave it "
+            "out, or start the workers one by one"
+        )
+    stopping = catch_signals()
+    exit_with_parent()
+    arguments = [*without_processes(options.arguments), "--ready-json"]
+    places: list[Place] = []
+    try:
+        for index in range(options.processes):
+            log_path = options.log_dir and os.path.join(options.log_dir, f"worker-{index}.log")
+            places.append(Place(_starter(arguments, log_path)))
+        addresses = _await_ready(places, stopping)
+        if addresses is not None:
+            announce(options, *addresses)
+        while not stopping.wait(POLL_S):
+            # All of them are looked at, not only those up to the first that runs.
+            running = [place for place in places if place.tend()]
+            if not running:
+                return max(place.process.returncode or 0 for place in places)
+        return 0
+    finally:
+        _end([place.process for place in places])
+
+
+def _starter(arguments: Sequence[str], log_path: str | None) -> Callable[[], ChildProcess]:
+    return lambda: spawn_module("dataservice", arguments, log_path=log_path)
+
+
+def _await_ready(places: Sequence[Place], stopping: threading.Event) -> list[str] | None:
+    """The addresses once all serve, None when a signal came first; an error if one cannot."""
+    addresses = []
+    for place in places:
+        while True:
+            if stopping.is_set():
+                return None
+            try:
+                addresses.append(str(place.process.wait_ready(POLL_S)["address"]))
+                break
+            except DeadlineExceededError:
+                # It waits for its dispatcher, and gives up by itself.
+                continue
+    return addresses
+
+
+def _end(processes: Sequence[ChildProcess]) -> None:
+    for process in processes:
+        process.request_stop()
+    for process in processes:
+        process.terminate(_STOP_TIMEOUT_S)
+
+
+def without_processes(arguments: Sequence[str]) -> list[str]:
+    """The same command line for one worker."""
+    kept: list[str] = []
+    skip = False
+    for argument in arguments:
+        if not skip and argument not in ("--processes", "--ready-json"):
+            kept.extend([] if argument.startswith("--processes=") else [argument])
+        skip = not skip and argument == "--processes"
+    return kept

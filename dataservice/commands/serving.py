@@ -1,0 +1,122 @@
+"""How a command runs a server: starts it, says so, and ends it by signal or with its parent.
+
+Knows no server but its `start`, `join` and `stop`. Invariant: the first SIGTERM or SIGINT ends the
+command in bounded time, also while the server waits for something to start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final, Protocol
+
+from dataservice.errors import CancelledError
+
+POLL_S: Final = 0.5
+_STOP_TIMEOUT_S: Final = 5.0
+
+
+class Server(Protocol):
+    """What is served; `start` may block, and `stop` from another thread ends that."""
+
+    def start(self) -> None: ...
+
+    def join(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+def add_listener(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--host", default="127.0.0.1")
+    command.add_argument("--port", type=int, default=0, help="0 takes a free one")
+    command.add_argument("--tls-cert", metavar="PEM")
+    command.add_argument("--tls-key", metavar="PEM")
+    command.add_argument("--tls-ca", metavar="PEM", help="trusted for connections to others")
+    command.add_argument(
+        "--insecure-network",
+        action="store_true",
+        help="allow a host that others can reach, without TLS",
+    )
+    command.add_argument(
+        "--ready-json", action="store_true", help="print one JSON line once it serves"
+    )
+
+
+def security(options: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "tls_cert_path": options.tls_cert,
+        "tls_key_path": options.tls_key,
+        "tls_ca_path": options.tls_ca,
+        "insecure_network": options.insecure_network,
+    }
+
+
+def serve(options: argparse.Namespace, server: Server, address_of: Callable[[Any], str]) -> None:
+    """Runs a server until a signal comes or it stops by itself; raises what it stopped for."""
+    from dataservice.runtime.process import exit_with_parent
+
+    stopping = catch_signals()
+    exit_with_parent()
+    ended = threading.Event()
+    failures: list[BaseException] = []
+
+    def live() -> None:
+        try:
+            server.start()
+            announce(options, address_of(server))
+            server.join()
+        except BaseException as error:
+            failures.append(error)
+        ended.set()
+
+    threading.Thread(target=live, name="server", daemon=True).start()
+    while not ended.is_set() and not stopping.is_set():
+        # A bare wait would not wake for a signal that another thread took.
+        ended.wait(POLL_S)
+    server.stop()
+    # A server that was stopped while it started says so by an error, which nobody needs to see.
+    ended.wait(_STOP_TIMEOUT_S)
+    if failures and not (stopping.is_set() and isinstance(failures[0], CancelledError)):
+        raise failures[0]
+    leave_process()
+
+
+def leave_process() -> None:
+    """Ends a server's process that has stopped, without taking the interpreter down.
+
+    That takes seconds on a busy machine, and threads that the transports keep can abort it.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def announce(options: argparse.Namespace, *addresses: str) -> None:
+    """Says that all is up; `address` in the JSON line is the first of `addresses`."""
+    from dataservice.runtime.process import announce_ready
+
+    if options.ready_json:
+        announce_ready(address=addresses[0], addresses=addresses)
+        return
+    for address in addresses:
+        print(f"{options.command} serves at {address}", flush=True)
+
+
+def catch_signals() -> threading.Event:
+    """An event that SIGTERM and SIGINT set; a second signal ends the process at once."""
+    stopping = threading.Event()
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        stopping.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    return stopping

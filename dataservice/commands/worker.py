@@ -1,0 +1,75 @@
+"""`dataservice worker`: runs a data worker, or with `--processes` several, each its own process."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from dataservice.commands.processes import run_processes
+from dataservice.commands.serving import add_listener, security, serve
+
+
+def add_parser(commands: Any) -> None:
+    command = commands.add_parser("worker", help="run a data worker", allow_abbrev=False)
+    add_listener(command)
+    command.add_argument("--dispatcher", required=True, metavar="HOST:PORT")
+    command.add_argument(
+        "--worker-address",
+        metavar="HOST:PORT",
+        help="what readers connect to; %%port%% is the port",
+    )
+    command.add_argument(
+        "--processes",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="so many workers, for pipelines that hold Python's global lock",
+    )
+    command.add_argument("--log-dir", help="folder for the logs of --processes")
+    command.add_argument("--threads", type=int, metavar="N", help="per pipeline")
+    command.add_argument("--buffer-bytes", type=int, metavar="N")
+    command.add_argument(
+        "--cross-trainer-cache-size-bytes",
+        type=int,
+        metavar="N",
+        help="what a job keeps for slower trainers (10 GiB, or a quarter of the memory)",
+    )
+    command.add_argument(
+        "--no-functions",
+        dest="functions",
+        action="store_false",
+        help="refuse datasets that carry pickled functions",
+    )
+    command.add_argument("--heartbeat-interval-ms", type=int, metavar="MS")
+    command.add_argument("--dispatcher-timeout-ms", type=int, metavar="MS")
+    command.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int | None:
+    if options.processes > 1:
+        return run_processes(options)
+    from dataservice.config import WorkerConfig
+    from dataservice.worker.server import WorkerServer
+
+    config = WorkerConfig(
+        dispatcher_address=options.dispatcher,
+        worker_address=options.worker_address,
+        port=options.port,
+        host=options.host,
+        heartbeat_interval_ms=options.heartbeat_interval_ms,
+        dispatcher_timeout_ms=options.dispatcher_timeout_ms,
+        threads=options.threads,
+        allow_functions=options.functions,
+        cross_trainer_cache_size_bytes=options.cross_trainer_cache_size_bytes,
+        **({} if options.buffer_bytes is None else {"buffer_bytes": options.buffer_bytes}),
+        **security(options),
+    )
+    serve(options, WorkerServer(config, start=False), lambda server: server.address)
+    return None
+
+
+def positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value

@@ -1,0 +1,84 @@
+"""Supervising worker processes: pauses, and which ends are final; no process is started."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from dataservice.commands import processes
+from dataservice.commands.processes import (
+    FIRST_PAUSE_S,
+    HEALTHY_S,
+    MAX_PAUSE_S,
+    Backoff,
+    Place,
+    without_processes,
+)
+from dataservice.runtime.process import ChildProcess
+
+
+def test_short_lives_make_pauses_longer_up_to_a_limit() -> None:
+    backoff = Backoff()
+    pauses = [backoff.pause_s(0.1) for _ in range(8)]
+    assert pauses[:3] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S]
+    assert pauses[-1] == MAX_PAUSE_S
+    assert backoff.pause_s(HEALTHY_S) == FIRST_PAUSE_S
+
+
+class Child:
+    pid = 7
+    returncode: int | None = None
+    was_killed = False
+
+    def kill(self) -> int:
+        self.was_killed = True
+        return 0
+
+
+@pytest.fixture
+def time_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    clock = type("Clock", (), {"monotonic": staticmethod(lambda: now[0])})
+    monkeypatch.setattr(processes, "time", clock)
+    return now
+
+
+def place_of(children: list[Child]) -> Place:
+    def start() -> ChildProcess:
+        children.append(Child())
+        return cast(Any, children[-1])
+
+    return Place(start)
+
+
+def test_a_process_that_died_is_replaced_after_the_pause(time_s: list[float]) -> None:
+    children: list[Child] = []
+    place = place_of(children)
+    assert place.tend()
+    children[0].returncode = -9
+    assert place.tend()
+    assert children[0].was_killed
+    time_s[0] += FIRST_PAUSE_S / 2
+    assert place.tend()
+    assert len(children) == 1
+    time_s[0] += FIRST_PAUSE_S
+    assert place.tend()
+    assert len(children) == 2
+    assert place.process is cast(Any, children[1])
+
+
+@pytest.mark.parametrize("status", [0, 2])
+def test_a_process_that_ended_on_purpose_is_not_replaced(time_s: list[float], status: int) -> None:
+    children: list[Child] = []
+    place = place_of(children)
+    children[0].returncode = status
+    time_s[0] += MAX_PAUSE_S
+    assert not place.tend()
+    assert len(children) == 1
+
+
+def test_the_command_line_of_one_worker() -> None:
+    line = ["worker", "--processes", "4", "--threads", "2", "--ready-json", "--port=0"]
+    assert without_processes(line) == ["worker", "--threads", "2", "--port=0"]
+    assert without_processes(["worker", "--processes=4"]) == ["worker"]
