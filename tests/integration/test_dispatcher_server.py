@@ -395,8 +395,9 @@ def test_jobs_are_listed_and_deleted(server: DispatchServer) -> None:
         open_range(client, register(client, Dataset.range(640)))
     assert "train" in command("jobs", "list", address).stdout
     status = json.loads(command("status", address, "--json").stdout)
-    assert status["jobs"][0]["iterations"][0]["windows"]["planned"] == 64
-    assert "0/64 windows" in command("status", address).stdout
+    planned = status["jobs"][0]["iterations"][0]["windows"]["planned"]
+    assert 64 <= planned < 96
+    assert f"0/{planned} windows" in command("status", address).stdout
     assert "is read by train" in command("datasets", "delete", address, "1000").stderr
     assert command("jobs", "delete", address, "train").stdout == "deleted job train\n"
     assert command("jobs", address, "list").stdout == "no jobs\n"
