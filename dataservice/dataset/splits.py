@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -50,14 +51,22 @@ def plan_splits(linear: Linear) -> list[Split]:
     return plan_segments(linear.segments, linear.skip, linear.take)
 
 
-def window_sizes(linear: Linear, splits: Sequence[Split]) -> dict[str, int]:
-    """How large the windows of this plan should be: arguments of `make_windows`."""
+class WindowSizes(NamedTuple):
+    """How large windows should be, as arguments of `make_windows`."""
+
+    target_rows: int
+    tail_rows: int
+    target_bytes: int
+
+
+def window_sizes(linear: Linear, splits: Sequence[Split]) -> WindowSizes:
+    """How large the windows of this plan should be."""
     target_rows = window_target_rows(total_rows(splits), linear.buffer_size)
-    return {
-        "target_rows": target_rows,
-        "tail_rows": tail_target_rows(target_rows, linear.buffer_size),
-        "target_bytes": window_target_bytes(splits),
-    }
+    return WindowSizes(
+        target_rows,
+        tail_target_rows(target_rows, linear.buffer_size),
+        window_target_bytes(splits),
+    )
 
 
 def plan_windows(linear: Linear, splits: Sequence[Split], epoch: int) -> tuple[Window, ...]:
@@ -66,7 +75,7 @@ def plan_windows(linear: Linear, splits: Sequence[Split], epoch: int) -> tuple[W
         splits,
         epoch=linear.shuffle_epoch(epoch),
         shuffle_seed=linear.shuffle_seed,
-        **window_sizes(linear, splits),
+        **window_sizes(linear, splits)._asdict(),
     )
 
 

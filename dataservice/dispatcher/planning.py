@@ -49,7 +49,7 @@ def plan_windows(plan: bytes, repetition: int, options: JobOptions) -> WindowPla
     splits = tuple(plan_splits(linear))
     windows = WindowPlan(
         splits=splits,
-        **window_sizes(linear, splits),
+        **window_sizes(linear, splits)._asdict(),
         rounds=linear.repeat,
         shuffle_seed=linear.shuffle_seed,
         reshuffles=linear.reshuffles,
