@@ -33,6 +33,8 @@ HEARTBEAT_S = 0.5
 SILENCE_S = 2.0
 CONNECT_TIMEOUT_S = 2.0
 MAX_FRAMES = 4
+# Times are sums of floats: frames that are to arrive at one time could change places.
+_ORDER_S = 1e-9
 
 
 class Pipeline:
@@ -376,7 +378,7 @@ class Stream:
         """Sends, in order; nothing overtakes, and a cut holds it up."""
         world, worker, reader = self._world, self._worker, self._reader
         delay_s = world.blocked_s(worker, reader) + world.latency_s()
-        self._arrival_s = max(self._arrival_s, world.now_s + delay_s)
+        self._arrival_s = max(self._arrival_s + _ORDER_S, world.now_s + delay_s)
         copies = 2 if world.dice.random() < world.doubling and world.doubles_frames else 1
         if world.lost_frames and _is_inside_a_window(message):
             world.lost_frames -= 1
