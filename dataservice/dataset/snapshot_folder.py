@@ -123,7 +123,8 @@ class SnapshotFolder:
         self.path = path
         try:
             self._files, root = fsspec.core.url_to_fs(path, **(storage_options or {}))
-        except (OSError, ImportError, ValueError) as error:
+        except (OSError, ImportError, ValueError, TypeError) as error:
+            # A TypeError is an option that the file system does not have.
             raise unreadable(path, error) from error
         self._root = str(root).rstrip("/")
         protocol = self._files.protocol

@@ -23,6 +23,7 @@ from dataservice.errors import (
     CancelledError,
     InvalidArgumentError,
     NotFoundError,
+    UnavailableError,
     error_to_dict,
 )
 from dataservice.sharding import Split
@@ -33,6 +34,11 @@ _DONE: Final = "DONE"
 _ERROR: Final = "ERROR"
 # A plan that is not divided has one window, whose size shows only when it is run.
 WHOLE: Final = WindowPlan(splits=(Split(),), target_rows=1)
+
+
+# A window that takes its workers down with it would do so for ever. Workers also go for other
+# reasons, and a plan that is not divided meets all of these.
+MAX_TAKEOVERS: Final = 10
 
 
 class Chunk(NamedTuple):
@@ -231,6 +237,10 @@ def lease(state: DispatcherState, request: WorkOnSnapshot) -> Decision:
     if table.is_exhausted:
         wanted = min(wanted, -(-table.claimable(snapshot.reader) // (2 * len(state.workers))))
     fresh = table.candidates(snapshot.reader, wanted)
+    for window in fresh:
+        record = table.records.get(window)
+        if record is not None and record.generation >= MAX_TAKEOVERS:
+            return Decision((_given_up(snapshot, window, table),), ())
     leases = tuple(_lease(table, window) for window in (*unknown, *fresh))
     if not fresh:
         return Decision((), leases)
@@ -238,6 +248,18 @@ def lease(state: DispatcherState, request: WorkOnSnapshot) -> Decision:
         snapshot_id=request.snapshot_id, worker_id=request.worker_id, windows=fresh
     )
     return Decision((leased,), leases)
+
+
+def _given_up(snapshot: Snapshot, index: int, table: WindowTable) -> ev.SnapshotFailed:
+    paths = sorted({str(split.path) for split in table.locate(index)[1].splits if split.path})
+    what = f"window {index}" + (f", of {', '.join(paths[:3])}," if paths else "")
+    error = UnavailableError(
+        f"{what} lost its data worker {MAX_TAKEOVERS} times while it was written; does it crash "
+        "them, or take more memory than they have? Look at their logs"
+    )
+    return ev.SnapshotFailed(
+        snapshot_id=snapshot.snapshot_id, error=json.dumps(error_to_dict(error))
+    )
 
 
 def _lease(table: WindowTable, index: int) -> Lease:

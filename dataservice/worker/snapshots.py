@@ -197,8 +197,8 @@ class SnapshotWriter:
             folder.write_metadata(self._metadata(task, registered.cardinality))
         except (NotFoundError, UnavailableError, CancelledError):
             raise
-        except DataServiceError as error:
-            self._failure = error
+        except Exception as error:
+            self._failure = reportable(error)
             return
         for scribe in self._scribes:
             scribe.start()
@@ -269,10 +269,10 @@ class SnapshotWriter:
                 self._write_marker(self._folder, name, content)
         except UnavailableError:
             raise
-        except DataServiceError as error:
-            logger.error("could not write %s of %s: %s", name, self._task.path, error)
+        except Exception as error:
+            logger.error("could not write %s of %s: %r", name, self._task.path, error)
             if name == DONE:
-                self._failure = error
+                self._failure = reportable(error)
                 return False
         request = pb.WorkOnSnapshotRequest(
             worker_id=self._worker_id, snapshot_id=self._snapshot_id, marked=True

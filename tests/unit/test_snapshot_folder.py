@@ -19,6 +19,7 @@ from dataservice.errors import (
     InvalidArgumentError,
     ResourceExhaustedError,
     SchemaError,
+    SourceError,
     UnavailableError,
 )
 
@@ -156,6 +157,11 @@ def test_storage_that_refuses(tmp_path: pathlib.Path, monkeypatch: pytest.Monkey
 def test_an_unknown_protocol() -> None:
     with pytest.raises(OSError, match="nosuch://"):
         SnapshotFolder("nosuch://a/b")
+
+
+def test_an_option_that_the_file_system_does_not_take() -> None:
+    with pytest.raises(SourceError, match=r"cannot read 'memory://a/b'.*argument 'url'"):
+        SnapshotFolder("memory://a/b", {"url": "c"})
 
 
 def test_chunk_names_sort_by_number() -> None:
