@@ -33,7 +33,7 @@ def main() -> None:
         time.sleep(0.005)
     # The iterator acknowledges before it returns: a kill in between would lose the row's trace.
     stream = dataset.node.open(RunContext())
-    reader = stream.reader
+    reader = stream.join()
     lines = os.open(path, os.O_WRONLY | os.O_APPEND)
     while True:
         delivery = reader.take()
