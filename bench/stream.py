@@ -1,10 +1,12 @@
 """How fast does the data service deliver click-log rows, read, transformed and batched?
 
 Real processes on loopback: a dispatcher, the data workers, and this process as the reader. DYNAMIC
-sharding over Parquet files that repeat without end; a worker makes batches of 4,096 rows with log1p
-dense columns and ids hashed into 2^20. Rows are counted once the stream runs steadily, as in
-`bench.peers.tfdata_service`, which does the same work; `--peer` runs it between our own runs, so
-that a busy machine slows both. Prints JSON lines: one per run, and with `--peer` one per ratio.
+sharding over Parquet or Arrow IPC files that repeat without end; a worker makes batches of 4,096
+rows with log1p dense columns and ids hashed into 2^20. Rows are counted once the stream runs
+steadily, as in `bench.peers.tfdata_service`, which does the same work; `--peer` runs it between our
+own runs, so that a busy machine slows both. The same pipeline without the service runs in this
+process on one thread and on as many as there are cores, each with files of its own; the better rate
+counts. Prints JSON lines: one per run, and one per ratio of medians to that rate and to a peer's.
 """
 
 from __future__ import annotations
@@ -17,16 +19,19 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import dataservice as ds
 from bench import data, transform
 from bench.peers import children
+from dataservice.dataset.iterator import usable_cores
 from dataservice.runtime.process import spawn_module
 
 _READY_S = 60.0
 _FILES = 8
+_FORMATS = {"parquet": "parquet", "ipc": "arrow"}
 _PEER_FORMS = {"example": "tfrecord", "packed": "packed"}
 
 
@@ -59,19 +64,39 @@ def count_rows(dataset: ds.Dataset, warm_up_s: float, seconds: float) -> tuple[i
     return rows, elapsed
 
 
+def _alone(paths: list[str], options: argparse.Namespace) -> tuple[int, float, int]:
+    """The better of one iterator and one per core: rows, seconds and threads."""
+    found = []
+    for threads in sorted({1, min(usable_cores(), len(paths))}):
+        pipelines = [
+            transform.dataset(paths[k::threads], options.form, source=options.format)
+            for k in range(threads)
+        ]
+        with ThreadPoolExecutor(threads) as pool:
+            counted = list(
+                pool.map(lambda p: count_rows(p, options.warm_up_s, options.seconds), pipelines)
+            )
+        rows = sum(part for part, _ in counted)
+        found.append((rows, max(seconds for _, seconds in counted), threads))
+    return max(found, key=lambda run: run[0] / run[1])
+
+
 def measure(paths: list[str], workers: int, options: argparse.Namespace) -> dict[str, Any]:
     """One run; `workers` 0 is the same pipeline in this process, without the service."""
-    pipeline = transform.dataset(paths, options.form)
+    threads = 1
     if workers:
+        pipeline = transform.dataset(paths, options.form, source=options.format)
         with service(workers) as target:
             pipeline = pipeline.distribute(ds.ShardingPolicy.DYNAMIC, target)
             rows, seconds = count_rows(pipeline, options.warm_up_s, options.seconds)
     else:
-        rows, seconds = count_rows(pipeline, options.warm_up_s, options.seconds)
+        rows, seconds, threads = _alone(paths, options)
     return {
         "bench": "stream",
         "system": "dataservice" if workers else "dataservice, one process, no service",
         "form": options.form,
+        "format": options.format,
+        "reading_threads": threads,
         "workers": workers,
         "rows": rows,
         "seconds": round(seconds, 4),
@@ -100,7 +125,7 @@ def prepare(folder: Path, rows: int, file_format: str) -> list[str]:
 
 def run(options: argparse.Namespace, folder: Path) -> None:
     """All runs in rounds, ours and theirs in turn, then the ratios of the medians."""
-    parquet = prepare(folder, options.rows, "parquet")
+    files = prepare(folder, options.rows, _FORMATS[options.format])
     forms = options.peer_forms if options.peer else []
     globs = {
         form: str(Path(prepare(folder, options.rows, _PEER_FORMS[form])[0]).parent / "*.tfrecord")
@@ -108,7 +133,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     }
     rates: dict[tuple[str, int], list[int]] = {}
     for _, workers in itertools.product(range(options.rounds), options.workers):
-        result = measure(parquet, workers, options)
+        result = measure(files, workers, options)
         rates.setdefault(("", workers), []).append(result["rows_per_s"])
         children.say(**result)
         for form in forms if workers else ():
@@ -118,6 +143,8 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     for (form, workers), measured in rates.items():
         if form:
             say_ratio(form, workers, rates["", workers], measured)
+        elif workers and ("", 0) in rates:
+            say_ratio("one process, no service", workers, measured, rates["", 0])
 
 
 def say_ratio(form: str, workers: int, ours: list[int], theirs: list[int]) -> None:
@@ -143,6 +170,7 @@ def main(argv: list[str] | None = None) -> None:
         "--workers", type=int, nargs="+", default=[0, 1, 2], help="0: without the service"
     )
     parser.add_argument("--form", choices=sorted(transform.FORMS), default="function")
+    parser.add_argument("--format", choices=sorted(_FORMATS), default="parquet")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=8.0, help="of one run, counted")
     parser.add_argument("--warm-up-s", type=float, default=3.0)

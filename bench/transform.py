@@ -63,7 +63,15 @@ FORMS: dict[str, Callable[[ds.Dataset], ds.Dataset]] = {
 }
 
 
-def dataset(paths: Sequence[str], form: str, *, epochs: int | None = None) -> ds.Dataset:
-    """Batches of 4,096 transformed rows of Parquet files, `epochs` times or for ever."""
-    rows = FORMS[form](ds.Dataset.from_parquet(list(paths)))
+SOURCES: dict[str, Callable[[list[str]], ds.Dataset]] = {
+    "parquet": ds.Dataset.from_parquet,
+    "ipc": ds.Dataset.from_ipc,
+}
+
+
+def dataset(
+    paths: Sequence[str], form: str, *, epochs: int | None = None, source: str = "parquet"
+) -> ds.Dataset:
+    """Batches of 4,096 transformed rows of files, `epochs` times or for ever."""
+    rows = FORMS[form](SOURCES[source](list(paths)))
     return rows.repeat(epochs).batch(BLOCK_ROWS)

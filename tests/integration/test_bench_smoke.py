@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dataservice as ds
-from bench import click_model, data, leases, stream, train, transform, transport
+from bench import click_model, data, leases, memory, stream, train, transform, transport
 from bench.peers import children
 
 _ROWS = 3 * data.BLOCK_ROWS
@@ -42,7 +42,8 @@ def test_streamed_rows_are_the_work(tmp_path: Path, form: str):
 
 def test_stream_prints_a_line_per_run(capsys: pytest.CaptureFixture[str]):
     stream.main(["--smoke", "--workers", "0", "1"])
-    alone, served = _lines(capsys)
+    alone, served, ratio = _lines(capsys)
+    assert ratio["ratio"] > 0
     assert (alone["workers"], served["workers"]) == (0, 1)
     assert min(alone["rows_per_s"], served["rows_per_s"]) > 0
     assert served["rows"] % data.BLOCK_ROWS == 0
@@ -54,6 +55,20 @@ def test_leases_prints_a_line_per_run(capsys: pytest.CaptureFixture[str]):
     assert [files["form"], windows["form"]] == ["files", "windows"]
     assert files["splits"] == windows["splits"] == program["splits"] == 500
     assert windows["splits_per_s"] > 0
+
+
+def test_stream_reads_arrow_files(capsys: pytest.CaptureFixture[str]):
+    stream.main(["--smoke", "--workers", "1", "--format", "ipc"])
+    (served,) = _lines(capsys)
+    assert served["format"] == "ipc"
+    assert served["rows"] > 0
+
+
+def test_a_paused_reader_stays_within_its_bounds(capsys: pytest.CaptureFixture[str]):
+    memory.main(["--smoke"])
+    found = _lines(capsys)
+    assert [run["protocol"] for run in found] == list(memory.PROTOCOLS)
+    assert all(run["within"] for run in found), found
 
 
 def test_step_lowers_the_loss():

@@ -1,0 +1,126 @@
+"""How much does a reader hold while its consumer pauses?
+
+A data worker has far more rows than fit anywhere; a process of its own reads some elements, so that
+everything is loaded and warm, then stops taking. What its memory grows by until nothing moves any
+more is compared with the buffers that it declares and 24 MiB per stream. Counted are its own pages
+and all of each segment that it maps, touched or not, as if the worker had no part in them. Prints a
+JSON line per protocol.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import dataservice as ds
+from bench import stream
+from bench.peers import children
+from dataservice.client.reader import DEFAULT_BUFFERED_ELEMENTS
+from dataservice.config import DEFAULT_BUFFER_BYTES
+from dataservice.runtime.process import announce_ready, exit_with_parent, spawn_module
+
+PROTOCOLS = ("shared_memory", "flight")
+ALLOWANCE_BYTES = 24 << 20
+_READY_S = 120.0
+_STEADY_S = 1.0
+_POLL_S = 0.1
+_WARM_ELEMENTS = 4
+
+
+def resident_bytes() -> int:
+    """This process's own pages in memory, and the segments that it maps in full. Linux only."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    own = next(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon:"))
+    return own + sum(
+        int(end, 16) - int(first, 16)
+        for first, end in (
+            line.split()[0].split("-")
+            for line in Path("/proc/self/maps").read_text().splitlines()
+            if "/memfd:dataservice" in line
+        )
+    )
+
+
+def pause(target: str, protocol: str, rows: int, limit_s: float) -> dict[str, int]:
+    """Reads a little, pauses until memory is steady, and tells what it grew to."""
+    remote = (
+        ds.Dataset.range(1 << 40)
+        .batch(rows)
+        .distribute(ds.ShardingPolicy.DYNAMIC, target, data_transfer_protocol=protocol)
+    )
+    before = resident_bytes()
+    with iter(remote) as batches:
+        for _ in range(_WARM_ELEMENTS):
+            element_bytes = next(batches).nbytes
+        peak, steady_since = before, time.monotonic()
+        give_up_s = steady_since + limit_s
+        while time.monotonic() < min(steady_since + _STEADY_S, give_up_s):
+            time.sleep(_POLL_S)
+            now = resident_bytes()
+            if now > peak + (1 << 20):
+                steady_since = time.monotonic()
+            peak = max(peak, now)
+    return {"element_bytes": element_bytes, "grown_bytes": peak - before}
+
+
+def warm_up(target: str, protocol: str) -> None:
+    """Loads all code and makes all threads' arenas, which are no part of the question."""
+    remote = ds.Dataset.range(10_000).batch(100)
+    remote = remote.distribute(ds.ShardingPolicy.DYNAMIC, target, data_transfer_protocol=protocol)
+    assert pa.Table.from_batches(remote).num_rows == 10_000
+
+
+def measure(protocol: str, workers: int, rows: int, limit_s: float) -> dict[str, Any]:
+    """One reader process against so many workers."""
+    with stream.service(workers) as target:
+        arguments = ["--reader", target, "--protocol", protocol]
+        arguments += ["--batch", str(rows), "--limit-s", str(limit_s)]
+        child = spawn_module("bench.memory", arguments)
+        try:
+            found = child.wait_ready(_READY_S + limit_s)
+        finally:
+            child.terminate()
+    declared = min(DEFAULT_BUFFER_BYTES, DEFAULT_BUFFERED_ELEMENTS * found["element_bytes"])
+    allowed = declared + workers * ALLOWANCE_BYTES
+    return {
+        "bench": "memory",
+        "protocol": protocol,
+        "workers": workers,
+        "element_bytes": found["element_bytes"],
+        "declared_bytes": declared,
+        "allowed_bytes": allowed,
+        "grown_bytes": found["grown_bytes"],
+        "within": found["grown_bytes"] <= allowed,
+    }
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.memory", description=__doc__)
+    parser.add_argument("--batch", type=int, nargs="+", default=[1 << 17, 1 << 19], help="rows")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--limit-s", type=float, default=15.0, help="of a pause")
+    parser.add_argument("--smoke", action="store_true", help="one worker, small elements")
+    parser.add_argument("--reader", help=argparse.SUPPRESS)
+    parser.add_argument("--protocol", help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    if options.reader:
+        exit_with_parent()
+        warm_up(options.reader, options.protocol)
+        found = pause(options.reader, options.protocol, options.batch[0], options.limit_s)
+        announce_ready(**found)
+        return
+    if options.smoke:
+        options.batch, options.workers, options.limit_s = [1 << 17], [1], 5.0
+    for rows in options.batch:
+        for workers in options.workers:
+            for protocol in PROTOCOLS:
+                children.say(**measure(protocol, workers, rows, options.limit_s))
+
+
+if __name__ == "__main__":
+    main()
