@@ -135,11 +135,6 @@ def _check_cache(arguments: ReadArguments) -> None:
             "cross_trainer_cache and ordered=True exclude each other: a trainer that falls behind "
             "misses elements; leave one of them out"
         )
-    if arguments.policy is ShardingPolicy.DYNAMIC:
-        raise UnimplementedError(
-            "cross_trainer_cache is not implemented for ShardingPolicy.DYNAMIC; use "
-            "ShardingPolicy.OFF, under which every worker produces elements of its own"
-        )
 
 
 def _policy(mode: Any) -> ShardingPolicy:

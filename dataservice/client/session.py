@@ -50,7 +50,8 @@ class ReadSession:
         self.reader_id = reader_id
         self.iteration_id = iteration_id
         self.streams = streams
-        self._has_windows = policy is ShardingPolicy.DYNAMIC
+        # Trainers that share a cache are given elements, not windows.
+        self._has_windows = policy is ShardingPolicy.DYNAMIC and not trainer_id
         self._pacing = pacing
         self._tracker = Tracker()
         self._outstanding = 0

@@ -341,6 +341,11 @@ class ServiceStream(BatchStream):
 
 
 def _check_policy(source: ServiceSource) -> None:
+    if source.trainer_id:
+        raise UnimplementedError(
+            f"trainer {source.trainer_id} reads through a cross-trainer cache, which delivers at "
+            "most once, so it cannot continue from a saved position; leave cross_trainer_cache out"
+        )
     policy = ShardingPolicy(source.policy)
     if policy is not ShardingPolicy.DYNAMIC:
         raise UnimplementedError(

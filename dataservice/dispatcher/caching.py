@@ -1,15 +1,18 @@
 """Decisions about jobs with a cross-trainer cache: what such a job must be.
 
-Pure, like `decide`. Rule: the trainers of such a job read one endless sequence per worker, so it
-has a name by which they find it, one repetition, and no order or rounds among its readers.
+Pure, like `decide`. Rules: the trainers of such a job read one endless sequence per worker, so it
+has a name by which they find it, one repetition, and no order or rounds among its readers. Windows
+go to whichever worker asks, for all trainers, and count as done at once: delivery is at most once.
 """
 
 from __future__ import annotations
 
-from dataservice.dispatcher.requests import OpenIteration
-from dataservice.dispatcher.state import Dataset
+from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.plans import RowMark
+from dataservice.dispatcher.requests import LeaseWindows, OpenIteration
+from dataservice.dispatcher.state import Dataset, DispatcherState, Iteration
 from dataservice.errors import InvalidArgumentError
-from dataservice.vocabulary import INFINITE_CARDINALITY, ShardingPolicy
+from dataservice.vocabulary import INFINITE_CARDINALITY
 
 
 def check_cached(request: OpenIteration, dataset: Dataset) -> None:
@@ -18,10 +21,6 @@ def check_cached(request: OpenIteration, dataset: Dataset) -> None:
         return
     if request.job_name is None:
         raise InvalidArgumentError("a cross-trainer cache requires named jobs; give a job_name")
-    if request.policy is ShardingPolicy.DYNAMIC:
-        raise InvalidArgumentError(
-            "a cross-trainer cache cannot be read under DYNAMIC; use ShardingPolicy.OFF"
-        )
     if request.options.num_consumers or request.options.ordered:
         raise InvalidArgumentError(
             "a cross-trainer cache excludes coordinated reads and ordered=True"
@@ -37,3 +36,28 @@ def check_cached(request: OpenIteration, dataset: Dataset) -> None:
             f"{request.repetition} was asked for: its only repetition is endless. Go on with the "
             "iterator that there is, or iterate over a dataset made anew"
         )
+
+
+def is_cached(state: DispatcherState, iteration: Iteration) -> bool:
+    """Whether all trainers read what a worker makes of its windows."""
+    return state.jobs[iteration.job_id].options.cross_trainer_cache
+
+
+def take_windows(
+    iteration: Iteration, request: LeaseWindows, windows: tuple[int, ...]
+) -> list[ev.Event]:
+    """The facts that a worker takes windows for good; on the record they are some reader's."""
+    reader_id = next(iter(iteration.readers))
+    leased = ev.WindowsLeased(
+        iteration_id=iteration.iteration_id,
+        reader_id=reader_id,
+        worker_id=request.worker_id,
+        sequence=request.sequence,
+        windows=windows,
+    )
+    consumed = ev.RowsConsumed(
+        iteration_id=iteration.iteration_id,
+        reader_id=reader_id,
+        marks=tuple(RowMark(window, 0, 0, True) for window in windows),
+    )
+    return [leased, consumed]

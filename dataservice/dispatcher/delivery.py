@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dataservice.dispatcher import caching, positions, shares
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher import positions, shares
 from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.requests import (
     ALL_WINDOWS,
@@ -83,7 +83,11 @@ def _begin_stream(iteration: Iteration, table: WindowTable, request: LeaseWindow
 def lease_windows(state: DispatcherState, request: LeaseWindows) -> Decision:
     """Grants up to `count` windows. Answers a LeaseAnswer; a repeated sequence, the same one."""
     iteration = state.iterations.get(request.iteration_id)
-    if iteration is None or request.reader_id not in iteration.readers or iteration.finished:
+    if iteration is None or iteration.finished:
+        return Decision((), _NOTHING_EVER)
+    if caching.is_cached(state, iteration):
+        return _lease_for_all(iteration, request)
+    if request.reader_id not in iteration.readers:
         return Decision((), _NOTHING_EVER)
     table = iteration.windows
     if table is None:
@@ -111,6 +115,18 @@ def lease_windows(state: DispatcherState, request: LeaseWindows) -> Decision:
         windows=chosen,
     )
     return Decision((leased,), LeaseAnswer(tuple(_lease(table, w) for w in chosen), False))
+
+
+def _lease_for_all(iteration: Iteration, request: LeaseWindows) -> Decision:
+    """Windows that a worker makes once for all trainers; none while there is no trainer."""
+    table = iteration.windows
+    if table is None or not iteration.readers:
+        return Decision((), _NOTHING_NOW)
+    chosen = table.candidates(request.reader_id, max(0, request.count))
+    if not chosen:
+        return Decision((), _NOTHING_NOW)
+    answer = LeaseAnswer(tuple(_lease(table, window) for window in chosen), False)
+    return Decision(tuple(caching.take_windows(iteration, request, chosen)), answer)
 
 
 def _grant_size(

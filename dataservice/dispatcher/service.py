@@ -364,7 +364,9 @@ class DispatcherService:
                 return (self._state.iteration_of_reader[event.reader_id],)
             case ev.WorkerLost() | ev.JobDeleted() | ev.IterationCollected():
                 return tuple(self._waiting)
-            case ev.WindowsReleased() | ev.RoundOpened() | ev.IterationResumed():
+            case (
+                ev.WindowsReleased() | ev.RoundOpened() | ev.ReaderJoined() | ev.IterationResumed()
+            ):
                 return (event.iteration_id,)
         return ()
 

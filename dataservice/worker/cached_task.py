@@ -19,11 +19,11 @@ from dataservice.errors import (
     InvalidArgumentError,
     UnavailableError,
 )
-from dataservice.runtime.frames import Compression
+from dataservice.runtime.frames import Compression, encode_batch
 from dataservice.runtime.threads import StoppableThread
 from dataservice.wire.elements import NO_WINDOW, RowSpan, pack_missed
 from dataservice.worker.cache import SlidingWindow
-from dataservice.worker.outgoing import Frame, frame_of
+from dataservice.worker.outgoing import Frame
 from dataservice.worker.producer import reportable
 from dataservice.worker.production import Patience
 from dataservice.worker.rebatch import Element
@@ -53,12 +53,19 @@ class CachedFrames:
     def size_bytes(self) -> int:
         return self._window.size_bytes
 
-    def put(self, element: Element) -> None:
-        """Adds; waits until the trainer that is ahead needs it.
+    def put(self, element: Element, *, divisible: bool = False) -> None:  # noqa: ARG002
+        """Encodes and adds, by the number of its first row; waits until the trainer ahead needs it.
 
-        CancelledError once closed, InvalidArgumentError for an element larger than the window.
+        Where the rows come from is dropped: trainers cannot ask for them again. CancelledError once
+        closed, InvalidArgumentError for an element larger than the window.
         """
-        frame = frame_of(element, self._compression, divisible=False)
+        batch = element.batch
+        if batch is None or not batch.num_rows:
+            return
+        span = RowSpan(NO_WINDOW, 0, self.rows, self.rows + batch.num_rows)
+        # Encoded here, once for all trainers; a slice would keep all of its parent in memory.
+        payload = encode_batch(batch, compression=self._compression)
+        frame = Frame(batch.num_rows, (span,), payload)
         size_bytes = frame.size_bytes
         self._window.check_size(size_bytes)
         with self._lock:
@@ -101,13 +108,17 @@ class CachedFrames:
                     return None
                 self._news.wait(left_s)
 
-    def end(self, failure: Exception) -> None:
+    def end(self, failure: Exception | None = None) -> None:
         """Nothing follows; trainers still get what is there, then the failure."""
         with self._lock:
-            self._failure = self._failure or failure
+            self._failure = self._failure or failure or UnavailableError("the windows ended")
             self._closed = True
             self._news.notify_all()
             self._wanted.notify_all()
+
+    def of_trainer(self, trainer: str) -> TrainerFrames:
+        """Where the streams of a trainer take frames from."""
+        return TrainerFrames(self, trainer)
 
     def discard(self) -> None:
         """Drops all and wakes everybody; readers look for the elements elsewhere."""
@@ -138,12 +149,12 @@ class CachedTask:
     def __init__(
         self,
         pipeline: Pipeline,
+        frames: CachedFrames,
         *,
-        cache_bytes: int,
         name: str,
         share: Share | None = None,
     ) -> None:
-        self.frames = CachedFrames(cache_bytes, pipeline.compression)
+        self.frames = frames
         self._pipeline = pipeline
         self._share = share
         self._closed = False
@@ -152,10 +163,6 @@ class CachedTask:
     def start(self) -> None:
         """Starts computing."""
         self._thread.start()
-
-    def frames_of(self, trainer: str) -> TrainerFrames:
-        """Where the streams of a trainer take frames from."""
-        return TrainerFrames(self.frames, trainer)
 
     def close(self) -> None:
         """Stops without waiting. Idempotent."""
@@ -170,17 +177,12 @@ class CachedTask:
         self._thread.stop(max(0.0, deadline_s - time.monotonic()))
 
     def _run(self, _stop: threading.Event) -> None:
-        row = 0
         try:
             # The only repetition that such a job has.
             omitted = self.frames.omissions.page()
             for batch in self._pipeline.run_whole(0, self.is_closed, self._share, omitted):
-                if not batch.num_rows:
-                    continue
-                span = RowSpan(NO_WINDOW, 0, row, row + batch.num_rows)
-                row = span.end_row
-                self.frames.put(Element(batch, (span,)))
-            self.frames.end(_no_end(row))
+                self.frames.put(Element(batch, ()))
+            self.frames.end(_no_end(self.frames.rows))
         except BaseException as error:
             self.frames.end(reportable(error))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -48,6 +48,26 @@ class FrameSource(Protocol):
     def get(self, timeout_s: float) -> Frame | None: ...
 
     def take_notes(self) -> bytes | None: ...
+
+
+class FrameSink(Protocol):
+    """Takes elements, and tells how many rows it took and how long it waited for readers."""
+
+    rows: int
+    patience: Patience
+    omissions: Outbox
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def put(self, element: Element, *, divisible: bool) -> None: ...
+
+    def end(self, failure: Exception | None = None) -> None: ...
+
+    def discard(self) -> None: ...
+
+
+Sink = TypeVar("Sink", bound=FrameSink)
 
 
 class Frame(NamedTuple):

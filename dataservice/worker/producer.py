@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
 import pyarrow as pa
 
@@ -23,7 +23,7 @@ from dataservice.errors import CancelledError, UserFunctionError
 from dataservice.runtime.threads import StoppableThread
 from dataservice.wire.elements import NO_WINDOW, RowSpan
 from dataservice.worker.leases import Lease, LeaseFeed
-from dataservice.worker.outgoing import Frame, FrameBuffer
+from dataservice.worker.outgoing import Frame, FrameBuffer, Sink
 from dataservice.worker.rebatch import Element, Rebatcher
 from dataservice.worker.task import Pipeline
 
@@ -68,13 +68,20 @@ _FLUSH = object()
 _ENDED = object()
 
 
-class WindowProducer:
-    """Produces the windows of one reader for one stream."""
+class WindowProducer(Generic[Sink]):
+    """Produces leased windows: those of one reader for one stream, or of all for a cache."""
 
     def __init__(
-        self, feed: LeaseFeed, pipeline: Pipeline, *, threads: int, buffer_bytes: int, name: str
+        self,
+        feed: LeaseFeed,
+        pipeline: Pipeline,
+        frames: Sink,
+        *,
+        threads: int,
+        buffer_bytes: int,
+        name: str,
     ) -> None:
-        self.frames = FrameBuffer(max(1, buffer_bytes // 2), pipeline.compression)
+        self.frames = frames
         self._feed = feed
         self._lock = feed.lock
         self._news = feed.news

@@ -26,10 +26,10 @@ from dataservice.errors import (
 from dataservice.job_options import JobOptions
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire.elements import END, KEEPALIVE, FrameKind, pack_omitted, unpack
-from dataservice.worker.cached_task import CachedTask
+from dataservice.worker.cached_task import CachedFrames, CachedTask
 from dataservice.worker.control import DispatcherLink, StreamLeases
 from dataservice.worker.leases import LeaseFeed
-from dataservice.worker.outgoing import Channel, Frame, FrameSender, FrameSource
+from dataservice.worker.outgoing import Channel, Frame, FrameBuffer, FrameSender, FrameSource, Sink
 from dataservice.worker.producer import TaskProducer, WindowProducer
 from dataservice.worker.production import ProducerCounters
 from dataservice.worker.task import Pipeline
@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 KEEPALIVE_S = 1.0
 STOP_TIMEOUT_S = 2.0
 MAX_PIPELINES = 64
+
+Producer = WindowProducer[Any] | TaskProducer | CachedTask
 
 
 class WorkerService:
@@ -52,8 +54,8 @@ class WorkerService:
         self._link = link
         self._lock = threading.Lock()
         self._pipelines: OrderedDict[tuple[str, str], Pipeline] = OrderedDict()
-        self._windows: dict[tuple[str, str], WindowProducer] = {}
-        self._tasks: dict[str, TaskProducer | CachedTask] = {}
+        self._windows: dict[tuple[str, str], WindowProducer[FrameBuffer]] = {}
+        self._tasks: dict[str, Producer] = {}
         self._rows_of_ended = 0
         self._stopped = False
 
@@ -95,7 +97,7 @@ class WorkerService:
     def counters(self) -> list[ProducerCounters]:
         """What each producer made so far."""
         with self._lock:
-            producers: list[tuple[str, WindowProducer | TaskProducer | CachedTask]] = [
+            producers: list[tuple[str, Producer]] = [
                 *((iteration, producer) for (iteration, _), producer in self._windows.items()),
                 *self._tasks.items(),
             ]
@@ -124,11 +126,9 @@ class WorkerService:
     def _iterations(self) -> list[str]:
         return list({iteration for iteration, _ in self._windows} | set(self._tasks))
 
-    def _forget(self, iteration_ids: set[str]) -> list[WindowProducer | TaskProducer | CachedTask]:
+    def _forget(self, iteration_ids: set[str]) -> list[Producer]:
         keys = [key for key in self._windows if key[0] in iteration_ids]
-        gone: list[WindowProducer | TaskProducer | CachedTask] = [
-            self._windows.pop(key) for key in keys
-        ]
+        gone: list[Producer] = [self._windows.pop(key) for key in keys]
         gone.extend(self._tasks.pop(i) for i in iteration_ids if i in self._tasks)
         self._rows_of_ended += sum(producer.frames.rows for producer in gone)
         return gone
@@ -160,26 +160,14 @@ class WorkerService:
         finally:
             self._drop_windows(key, producer)
 
-    def _new_windows(self, key: tuple[str, str], command: dict[str, Any]) -> WindowProducer:
+    def _new_windows(
+        self, key: tuple[str, str], command: dict[str, Any]
+    ) -> WindowProducer[FrameBuffer]:
         pipeline = self._pipeline(command)
-        threads = self._config.pipeline_threads
-        name = f"producer {'/'.join(key)}"
+        buffer_bytes = self._config.buffer_bytes
         with self._lock:
-            worker_id = self._check_identity(command)
-            leases = StreamLeases(self._link, worker_id, *key)
-            feed = LeaseFeed(
-                lambda count, wait_s: leases.ask(count, wait_s, producer.is_closed),
-                leases.give_back,
-                ahead=threads + 1,
-                name=name,
-            )
-            producer = WindowProducer(
-                feed,
-                pipeline,
-                threads=threads,
-                buffer_bytes=self._config.buffer_bytes,
-                name=name,
-            )
+            frames = FrameBuffer(max(1, buffer_bytes // 2), pipeline.compression)
+            producer = self._producer_of(key, self._check_identity(command), pipeline, frames)
             older = self._windows.get(key)
             self._windows[key] = producer
         if older is not None:
@@ -188,7 +176,29 @@ class WorkerService:
             older.close()
         return producer
 
-    def _drop_windows(self, key: tuple[str, str], producer: WindowProducer) -> None:
+    def _producer_of(
+        self, key: tuple[str, str], worker_id: str, pipeline: Pipeline, frames: Sink
+    ) -> WindowProducer[Sink]:
+        threads = self._config.pipeline_threads
+        name = f"producer {'/'.join(key)}"
+        leases = StreamLeases(self._link, worker_id, *key)
+        feed = LeaseFeed(
+            lambda count, wait_s: leases.ask(count, wait_s, producer.is_closed),
+            leases.give_back,
+            ahead=threads + 1,
+            name=name,
+        )
+        producer = WindowProducer(
+            feed,
+            pipeline,
+            frames,
+            threads=threads,
+            buffer_bytes=self._config.buffer_bytes,
+            name=name,
+        )
+        return producer
+
+    def _drop_windows(self, key: tuple[str, str], producer: WindowProducer[FrameBuffer]) -> None:
         producer.close()
         with self._lock:
             if self._windows.get(key) is producer:
@@ -228,25 +238,28 @@ class WorkerService:
 
     def _stream_cached(self, command: dict[str, Any], channel: Channel) -> None:
         """Sends a trainer what it has not had, until the reader goes: there is no end."""
-        frames = self._cached_task(command).frames_of(str(command["trainer"]))
+        frames = self._cached_frames(command).of_trainer(str(command["trainer"]))
         _pump(frames, channel, int(command["credit"]))
 
-    def _cached_task(self, command: dict[str, Any]) -> CachedTask:
+    def _cached_frames(self, command: dict[str, Any]) -> CachedFrames:
+        """What all trainers of an iteration read; it is made from now on, unless it is already."""
         pipeline = self._pipeline(command)
         iteration = command["iteration"]
         with self._lock:
-            self._check_identity(command)
+            worker_id = self._check_identity(command)
             producer = self._tasks.get(iteration)
-            if not isinstance(producer, CachedTask):
-                producer = CachedTask(
-                    pipeline,
-                    cache_bytes=self._config.cache_bytes,
-                    name=f"task {iteration}",
-                    share=self._share(command),
-                )
-                self._tasks[iteration] = producer
-                producer.start()
-            return producer
+            if producer is not None and isinstance(producer.frames, CachedFrames):
+                return producer.frames
+            frames = CachedFrames(self._config.cache_bytes, pipeline.compression)
+            if ShardingPolicy(command["policy"]) is ShardingPolicy.DYNAMIC:
+                # Its windows are no single reader's.
+                producer = self._producer_of((iteration, ""), worker_id, pipeline, frames)
+            else:
+                name = f"task {iteration}"
+                producer = CachedTask(pipeline, frames, name=name, share=self._share(command))
+            self._tasks[iteration] = producer
+            producer.start()
+            return frames
 
     def _share(self, command: dict[str, Any]) -> Share | None:
         """The static share that this worker has of an iteration."""

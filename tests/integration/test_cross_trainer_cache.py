@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 
 import dataservice as ds
 from dataservice.client.connection import Connection
-from dataservice.errors import InvalidArgumentError
+from dataservice.errors import InvalidArgumentError, UnimplementedError
 from dataservice.vocabulary import parse_target
 from tests.integration.service_cluster import (
     LocalService,
@@ -24,7 +26,8 @@ from tests.integration.service_cluster import (
     write_numbers,
 )
 
-OFF, DATA, FILE = ds.ShardingPolicy.OFF, ds.ShardingPolicy.DATA, ds.ShardingPolicy.FILE
+OFF, DYNAMIC = ds.ShardingPolicy.OFF, ds.ShardingPolicy.DYNAMIC
+DATA, FILE = ds.ShardingPolicy.DATA, ds.ShardingPolicy.FILE
 ROWS = 100_000
 
 
@@ -56,12 +59,34 @@ def missed(iterator: Any) -> int:
     return int(iterator.stats()["elements_missed"])
 
 
-def test_each_trainer_reads_all_of_it_at_its_own_pace(service: LocalService) -> None:
-    with iter(cached(service, "a", "pace")) as fast, iter(cached(service, "b", "pace")) as slow:
+@pytest.mark.parametrize("policy", [OFF, DYNAMIC])
+def test_each_trainer_reads_all_of_it_at_its_own_pace(
+    service: LocalService, policy: ds.ShardingPolicy
+) -> None:
+    fast, slow = (iter(cached(service, t, f"pace-{policy}", policy=policy)) for t in ("a", "b"))
+    with fast, slow:
         first = take(slow, 5)
-        assert take(fast, 500) == list(range(5_000))
-        assert first + take(slow, 495) == list(range(5_000))
+        got = take(fast, 500)
+        assert first + take(slow, 495) == got
         assert (missed(fast), missed(slow)) == (0, 0)
+    assert got == list(range(5_000))
+
+
+def test_windows_of_dynamic_sharding_are_divided_among_workers_and_read_by_all() -> None:
+    dataset = ds.Dataset.range(4_000).repeat().batch(10)
+    with local_service(workers=2) as service:
+        options = {"dataset": dataset, "policy": DYNAMIC}
+        trainers = [iter(cached(service, name, "divided", **options)) for name in ("a", "b")]
+        got = [Counter(take(trainer, 1_200)) for trainer in trainers]
+        for trainer in trainers:
+            with pytest.raises(UnimplementedError, match="cross-trainer cache"):
+                json.dumps(trainer.state_dict())
+            trainer.close()
+    for counts in got:
+        # Of three readings of 4,000 rows, shared by two workers; OFF would give each row twice as
+        # often before the first comes again.
+        assert len(counts) > 3_000
+        assert max(counts.values()) <= 5
 
 
 def test_elements_are_computed_once_for_all_trainers(tmp_path: pathlib.Path) -> None:
@@ -147,6 +172,16 @@ def test_trainers_outlive_the_only_worker() -> None:
         service.workers[0].stop()
         service.add_worker()
         assert 0 in take(iterator, 200)
+
+
+def test_trainers_of_dynamic_sharding_outlive_the_only_worker() -> None:
+    with local_service(workers=1) as service, ExitStack() as stack:
+        iterator = stack.enter_context(iter(cached(service, "a", "left", policy=DYNAMIC)))
+        begun = take(iterator, 10)
+        service.workers[0].stop()
+        service.add_worker()
+        rest = take(iterator, 200)
+        assert not set(begun) & set(rest), "its windows are not made again"
 
 
 @pytest.mark.parametrize("policy", [DATA, FILE])

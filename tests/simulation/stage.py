@@ -280,6 +280,7 @@ def staged() -> Iterator[None]:
         patch.setattr(worker_stream, "decode_batch", decode_rows)
         patch.setattr(control, "RpcClient", Rpc)
         patch.setattr(producer, "FrameBuffer", Frames)
+        patch.setattr(worker_service, "FrameBuffer", Frames)
         patch.setattr(leases, "LONG_POLL_S", LONG_POLL_S)
         for module in (client_reader, service, leases, membership, worker_service):
             patch.setattr(module.logger, "disabled", True)

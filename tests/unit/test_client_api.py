@@ -55,10 +55,6 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> N
     ("arguments", "message"),
     [
         ({"consumer_index": 0, "num_consumers": 2}, "coordinated reads"),
-        (
-            {"cross_trainer_cache": ds.CrossTrainerCache("a"), "job_name": "j"},
-            "cross_trainer_cache is not implemented for ShardingPolicy.DYNAMIC",
-        ),
         ({"ordered": True}, "ordered=True"),
     ],
 )

@@ -6,7 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataservice.dispatcher import decide, delivery
+from dataservice.dispatcher.invariants import check_invariants
+from dataservice.dispatcher.plans import WindowPlan
+from dataservice.dispatcher.requests import (
+    Decision,
+    LeaseAnswer,
+    LeaseWindows,
+    OpenIteration,
+    RegisterDataset,
+    RegisterWorker,
+)
+from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import InvalidArgumentError
+from dataservice.job_options import JobOptions
+from dataservice.sharding import Split
+from dataservice.vocabulary import ShardingPolicy
 from dataservice.worker.cache import MAX_TRAINERS, SlidingWindow
 
 
@@ -105,3 +120,88 @@ def test_any_history_loses_only_what_a_slow_trainer_is_told(
         assert window.size_bytes <= max_bytes
         assert window.end == produced
         assert window.ahead == produced - max(position.values(), default=0)
+
+
+# The dispatcher's part
+
+
+def cached_job(policy: ShardingPolicy = ShardingPolicy.DYNAMIC, **more: object) -> OpenIteration:
+    fields: dict[str, object] = {
+        "dataset_id": "1000",
+        "policy": policy,
+        "job_name": "cached",
+        "repetition": 0,
+        "delivery": "exactly_once",
+        "reader_id": "r1",
+        "job_id": "j1",
+        "iteration_id": "i1",
+        "options": JobOptions(cross_trainer_cache=True),
+    }
+    return OpenIteration(**{**fields, **more})
+
+
+def state_of(cardinality: int = -1) -> DispatcherState:
+    state = DispatcherState()
+    dataset = RegisterDataset(plan=b"p", schema=b"s", cardinality=cardinality, compression="AUTO")
+    apply(state, decide.register_dataset(state, dataset))
+    apply(state, decide.register_worker(state, RegisterWorker(worker_id="w1", address="a:1")))
+    return state
+
+
+def apply(state: DispatcherState, decision: Decision) -> object:
+    for event in decision.events:
+        state.apply(event)
+    check_invariants(state)
+    return decision.reply
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"job_name": None}, "requires named jobs"),
+        ({"repetition": 1}, "its only repetition is endless"),
+        ({"options": JobOptions(cross_trainer_cache=True, ordered=True)}, "excludes"),
+    ],
+)
+def test_a_job_that_cannot_be_cached_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        decide.dataset_to_plan(state_of(), cached_job(**change))
+
+
+def test_a_finite_dataset_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="to be infinite, got cardinality 10"):
+        decide.dataset_to_plan(state_of(10), cached_job())
+
+
+def test_windows_go_to_a_worker_for_all_trainers_and_are_done_at_once() -> None:
+    state = state_of()
+    splits = tuple(Split(start=i, stop=i + 1, rows=1) for i in range(3))
+    plan = WindowPlan(splits=splits, target_rows=1, rounds=None)
+    apply(state, decide.open_iteration(state, cached_job(), plan))
+    got: list[int] = []
+    for sequence in range(1, 7):
+        apply(state, delivery.open_round(state, "i1"))
+        request = LeaseWindows(
+            worker_id="w1", iteration_id="i1", reader_id="", count=2, sequence=sequence
+        )
+        answer = apply(state, delivery.lease_windows(state, request))
+        assert isinstance(answer, LeaseAnswer)
+        got += [lease.window_index for lease in answer.leases]
+    table = state.iterations["i1"].windows
+    assert table is not None
+    assert got == list(range(len(got)))
+    assert (table.done, table.records) == (len(got), {})
+    apply(state, decide.lose_worker(state, "w1"))
+    assert not state.iterations["i1"].finished
+    apply(state, decide.release_reader(state, "r1", ()))
+    request = LeaseWindows(worker_id="w1", iteration_id="i1", reader_id="", count=2, sequence=9)
+    assert delivery.lease_windows(state, request).reply == LeaseAnswer((), False), "for nobody"
+
+
+def test_an_endless_pass_does_not_end_with_its_worker() -> None:
+    state = state_of()
+    apply(state, decide.open_iteration(state, cached_job(ShardingPolicy.OFF), None))
+    apply(state, decide.lose_worker(state, "w1"))
+    assert (state.iterations["i1"].tasks, state.iterations["i1"].finished) == ({}, False)
+    apply(state, decide.register_worker(state, RegisterWorker(worker_id="w2", address="a:2")))
+    assert state.iterations["i1"].tasks == {"w2": False}

@@ -100,9 +100,16 @@ class Dispatcher:
 
 def producer_of(
     pipeline: Pipeline, dispatcher: Dispatcher, *, threads: int = 1, buffer_bytes: int = 1 << 20
-) -> WindowProducer:
+) -> WindowProducer[FrameBuffer]:
     feed = LeaseFeed(dispatcher.ask, dispatcher.give_back, ahead=threads + 1, name="test")
-    return WindowProducer(feed, pipeline, threads=threads, buffer_bytes=buffer_bytes, name="test")
+    return WindowProducer(
+        feed,
+        pipeline,
+        FrameBuffer(max(1, buffer_bytes // 2), pipeline.compression),
+        threads=threads,
+        buffer_bytes=buffer_bytes,
+        name="test",
+    )
 
 
 def frames_of(
@@ -223,7 +230,14 @@ def test_a_defect_in_leasing_ends_the_stream_with_its_error() -> None:
 
     feed = LeaseFeed(ask, lambda _leases: None, ahead=2, name="test")
     pipeline = pipeline_of(ds.Dataset.range(4))
-    producer = WindowProducer(feed, pipeline, threads=1, buffer_bytes=1 << 20, name="test")
+    producer = WindowProducer(
+        feed,
+        pipeline,
+        FrameBuffer(1 << 19, pipeline.compression),
+        threads=1,
+        buffer_bytes=1 << 20,
+        name="test",
+    )
     producer.start()
     with pytest.raises(InternalError, match=r"leasing windows failed: KeyError\('defect'\)"):
         producer.frames.get(TIMEOUT_S)
@@ -264,7 +278,14 @@ def test_a_dispatcher_that_stays_away_ends_the_stream_with_its_error() -> None:
 
     feed = LeaseFeed(ask, lambda _leases: None, ahead=2, name="test")
     pipeline = pipeline_of(ds.Dataset.range(4))
-    producer = WindowProducer(feed, pipeline, threads=1, buffer_bytes=1 << 20, name="test")
+    producer = WindowProducer(
+        feed,
+        pipeline,
+        FrameBuffer(1 << 19, pipeline.compression),
+        threads=1,
+        buffer_bytes=1 << 20,
+        name="test",
+    )
     producer.start()
     with pytest.raises(UnavailableError, match="away"):
         producer.frames.get(TIMEOUT_S)
