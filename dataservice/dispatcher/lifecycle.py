@@ -68,7 +68,8 @@ def judge(state: DispatcherState, job: Job | None, request: OpenIteration) -> st
     reader of the job is there, and its program began after the last one went, or has read the
     repetition itself.
     """
-    if job is None or count_readers(state, job):
+    # Trainers that share a cache take nothing from each other.
+    if job is None or job.options.cross_trainer_cache or count_readers(state, job):
         return ""
     iteration_id = job.iterations.get(request.repetition)
     iteration = None if iteration_id is None else state.iterations[iteration_id]

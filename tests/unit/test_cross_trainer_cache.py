@@ -13,6 +13,7 @@ from dataservice.dispatcher.requests import (
     Decision,
     LeaseAnswer,
     LeaseWindows,
+    OpenAnswer,
     OpenIteration,
     RegisterDataset,
     RegisterWorker,
@@ -196,6 +197,16 @@ def test_windows_go_to_a_worker_for_all_trainers_and_are_done_at_once() -> None:
     apply(state, decide.release_reader(state, "r1", ()))
     request = LeaseWindows(worker_id="w1", iteration_id="i1", reader_id="", count=2, sequence=9)
     assert delivery.lease_windows(state, request).reply == LeaseAnswer((), False), "for nobody"
+
+
+def test_a_trainer_that_comes_after_others_is_told_nothing_of_them() -> None:
+    state = state_of()
+    for reader in ("r1", "r2"):
+        request = cached_job(ShardingPolicy.OFF, reader_id=reader, reader_pid=7)
+        answer = apply(state, decide.open_iteration(state, request, None))
+        assert isinstance(answer, OpenAnswer)
+        assert answer.notice == ""
+        apply(state, decide.release_reader(state, reader, ()))
 
 
 def test_an_endless_pass_does_not_end_with_its_worker() -> None:

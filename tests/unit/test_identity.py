@@ -1,0 +1,37 @@
+"""What a process says of itself."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import time
+
+import pytest
+
+from dataservice.runtime import identity
+
+
+def test_a_process_grows_older() -> None:
+    first_s, since_import_s = identity.process_age_s(), time.monotonic() - identity._IMPORTED_S
+    assert first_s > since_import_s - 0.1, "it began before it imported anything"
+    assert identity.process_age_s() >= first_s
+
+
+def test_the_name_of_a_process_may_hold_anything(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stat, uptime = tmp_path / "stat", tmp_path / "uptime"
+    fields = " ".join(str(number) for number in range(3, 22))
+    stat.write_text(f"7 (a) b (c) S {fields[2:]} 1000 5 6")
+    uptime.write_text("42.5 80.0")
+    monkeypatch.setattr(identity, "_OWN_STAT", stat)
+    monkeypatch.setattr(identity, "_UPTIME", uptime)
+    assert identity.process_age_s() == 42.5 - 1_000 / os.sysconf("SC_CLK_TCK")
+
+
+def test_without_proc_the_age_is_that_of_the_import(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "_OWN_STAT", tmp_path / "none")
+    age_s = time.monotonic() - identity._IMPORTED_S
+    assert identity.process_age_s() == pytest.approx(age_s, abs=1.0)
