@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dataservice as ds
-from bench import click_model, data, leases, memory, stream, train, transform, transport
+from bench import click_model, data, latency, leases, memory, stream, train, transform, transport
 from bench.peers import children
 
 _ROWS = 3 * data.BLOCK_ROWS
@@ -69,6 +69,11 @@ def test_a_paused_reader_stays_within_its_bounds(capsys: pytest.CaptureFixture[s
     found = _lines(capsys)
     assert [run["protocol"] for run in found] == list(memory.PROTOCOLS)
     assert all(run["within"] for run in found), found
+def test_latency_prints_a_line_per_wait(capsys: pytest.CaptureFixture[str]):
+    latency.main(["--smoke"])
+    lines = _lines(capsys)
+    assert [line["what"] for line in lines] == ["import", "first batch", "end of an epoch"]
+    assert all(line["worst_ms"] >= 0 for line in lines)
 
 
 def test_step_lowers_the_loss():
