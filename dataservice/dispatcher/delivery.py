@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from dataservice.dispatcher import caching, positions, shares
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher.plans import RowMark
+from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.requests import (
     ALL_WINDOWS,
     Decision,
@@ -39,6 +39,16 @@ def open_round(state: DispatcherState, iteration_id: IterationId) -> Decision:
     if positions.is_gathering(iteration):
         return Decision(())
     return Decision((ev.RoundOpened(iteration_id=iteration_id),))
+
+
+def rounds_ahead(state: DispatcherState) -> list[tuple[WindowPlan, int]]:
+    """Plans and the rounds that they will open next, so that their windows can be made ready."""
+    tables = (iteration.windows for iteration in state.iterations.values())
+    return [
+        (table.plan, table.rounds_opened)
+        for table in tables
+        if table is not None and not table.is_exhausted
+    ]
 
 
 def give_back(state: DispatcherState, request: LeaseWindows) -> Decision:

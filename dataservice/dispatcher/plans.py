@@ -1,15 +1,18 @@
 """How an iteration is cut into windows, and what is said about their rows.
 
 Pure values. Invariant: a plan and a round number give the same windows in every process, so the
-journal holds the splits once and no window.
+journal holds the splits once and no window. What takes long for many splits can be worked out
+ahead (`prepare`), outside of the dispatcher's lock.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+import zlib
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
 
 from dataservice.sharding import Split, Window, epoch_of, make_windows
 
@@ -42,43 +45,68 @@ class WindowPlan:
     division: str = ""
     tail_rows: int = 0
     target_bytes: int = 0
+    memo: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def windows_of(self, round_number: int) -> tuple[Window, ...]:
-        """Windows of one reading of the splits."""
-        return make_windows(
+        """Windows of one reading of the splits; those asked for last are kept."""
+        is_same = self.shuffle_seed is None or not self.reshuffles
+        epoch = 0 if is_same else self.epoch_of(round_number)
+        known: tuple[int, tuple[Window, ...]] | None = self.memo.get("windows")
+        if known is not None and known[0] == epoch:
+            return known[1]
+        windows = make_windows(
             self.splits,
-            epoch=self.epoch_of(round_number) if self.reshuffles else 0,
+            epoch=epoch,
             shuffle_seed=self.shuffle_seed,
             target_rows=self.target_rows,
             tail_rows=self.tail_rows,
             target_bytes=self.target_bytes,
         )
+        self.memo["windows"] = (epoch, windows)
+        return windows
+
+    def prepare(self, round_number: int) -> WindowPlan:
+        """Works out what applying and recording need: long for many splits. Any thread."""
+        self.windows_of(round_number)
+        self.packed_splits()
+        return self
+
+    def packed_splits(self) -> str:
+        """The splits as text, short and quick to write again."""
+        if "packed" not in self.memo:
+            text = json.dumps(_outline(self), separators=(",", ":"))
+            self.memo["packed"] = base64.b64encode(zlib.compress(text.encode(), 1)).decode()
+        packed: str = self.memo["packed"]
+        return packed
 
     def epoch_of(self, round_number: int) -> int:
         """Epoch number that keys the shuffles of a round."""
         return epoch_of(self.repetition, round_number, self.rounds)
 
 
-def plan_to_json(plan: WindowPlan) -> dict[str, Any]:
-    """The plan as JSON values; paths, which repeat, are written once."""
+_SCALARS: Final = (
+    *("target_rows", "rounds", "shuffle_seed", "reshuffles", "repetition"),
+    *("division", "tail_rows", "target_bytes"),
+)
+
+
+def _outline(plan: WindowPlan, *, with_versions: bool = True) -> dict[str, Any]:
+    """The splits as JSON values; paths, which repeat, are written once."""
     paths: dict[tuple[str | None, int, str], int] = {}
     rows = []
     for split in plan.splits:
-        file = (split.path, split.size_bytes, split.version)
+        file = (split.path, split.size_bytes, split.version if with_versions else "")
         at = paths.setdefault(file, len(paths))
         groups = None if split.row_groups is None else list(split.row_groups)
         rows.append([split.segment, at, groups, split.start, split.stop, split.rows])
+    return {"files": list(paths), "splits": rows}
+
+
+def plan_to_json(plan: WindowPlan) -> dict[str, Any]:
+    """The plan as JSON values."""
     return {
-        "files": list(paths),
-        "splits": rows,
-        "target_rows": plan.target_rows,
-        "rounds": plan.rounds,
-        "shuffle_seed": plan.shuffle_seed,
-        "reshuffles": plan.reshuffles,
-        "repetition": plan.repetition,
-        "division": plan.division,
-        "tail_rows": plan.tail_rows,
-        "target_bytes": plan.target_bytes,
+        "packed": plan.packed_splits(),
+        **{name: getattr(plan, name) for name in _SCALARS},
     }
 
 
@@ -87,13 +115,19 @@ def with_division(plan: WindowPlan) -> WindowPlan:
 
     Files may be copied or touched between two runs; other sizes are other rows.
     """
-    unversioned = replace(plan, splits=tuple(replace(s, version="") for s in plan.splits))
-    outline = json.dumps(plan_to_json(unversioned), separators=(",", ":"))
+    values = {
+        **_outline(plan, with_versions=False),
+        **{name: getattr(plan, name) for name in _SCALARS},
+    }
+    outline = json.dumps(values, separators=(",", ":"))
     return replace(plan, division=hashlib.sha256(outline.encode()).hexdigest()[:16])
 
 
 def plan_from_json(values: dict[str, Any]) -> WindowPlan:
     """The plan that `plan_to_json` wrote."""
+    packed = values.pop("packed", None)
+    if packed is not None:
+        values.update(json.loads(zlib.decompress(base64.b64decode(packed))))
     files = values.pop("files")
     splits = []
     for segment, at, groups, start, stop, rows in values.pop("splits"):

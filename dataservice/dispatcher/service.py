@@ -241,7 +241,7 @@ class DispatcherService:
         if request.policy.is_static:
             count = len(self._state.worker_list)
             return self._lister(dataset.plan, request.policy, count, request.options)
-        return self._planner(dataset.plan, request.repetition, request.options)
+        return self._planner(dataset.plan, request.repetition, request.options).prepare(0)
 
     def _join(
         self, request: OpenIteration, plan: WindowPlan | str | None
@@ -305,6 +305,9 @@ class DispatcherService:
             self._collect(now_s)
             self._reports.keep_iterations(self._state.iterations)
             self._shorten_journal()
+            ahead = delivery.rounds_ahead(self._state)
+        for plan, round_number in ahead:
+            plan.prepare(round_number)
 
     def _collect(self, now_s: float) -> None:
         """Drops what is over, and what nobody has read for too long."""

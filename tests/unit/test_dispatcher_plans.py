@@ -1,0 +1,65 @@
+"""Plans of windows: written and read again, worked out ahead, the same in every process."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dataservice.dispatcher.plans import (
+    WindowPlan,
+    plan_from_json,
+    plan_to_json,
+    with_division,
+)
+from dataservice.sharding import Split
+
+SPLITS = tuple(
+    Split(path=f"part-{number:03}.csv", size_bytes=10, version=f"v{number}") for number in range(40)
+)
+
+
+def plan(**fields: object) -> WindowPlan:
+    return WindowPlan(**{"splits": SPLITS, "target_rows": 5, "target_bytes": 400_000, **fields})  # type: ignore[arg-type]
+
+
+def test_a_plan_is_read_as_it_was_written() -> None:
+    written = json.loads(json.dumps(plan_to_json(plan(shuffle_seed=3, rounds=None, tail_rows=2))))
+    assert plan_from_json(written) == plan(shuffle_seed=3, rounds=None, tail_rows=2)
+
+
+def test_plans_of_older_journals_are_read() -> None:
+    written = {
+        "files": [["a.csv", 7, "v"]],
+        "splits": [[0, 0, [1, 2], 0, 4, 4]],
+        "target_rows": 5,
+        "rounds": 1,
+        "shuffle_seed": None,
+        "reshuffles": True,
+        "repetition": 2,
+    }
+    split = Split(path="a.csv", row_groups=(1, 2), stop=4, rows=4, size_bytes=7, version="v")
+    assert plan_from_json(written) == WindowPlan(splits=(split,), target_rows=5, repetition=2)
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_working_ahead_changes_nothing(seed: int | None) -> None:
+    ready = plan(shuffle_seed=seed, rounds=3).prepare(1)
+    fresh = plan(shuffle_seed=seed, rounds=3)
+    assert ready == fresh
+    assert [ready.windows_of(r) for r in (1, 0, 2)] == [
+        plan(shuffle_seed=seed, rounds=3).windows_of(r) for r in (1, 0, 2)
+    ]
+    assert plan_to_json(ready) == plan_to_json(fresh)
+
+
+def test_rounds_in_the_same_order_share_their_windows() -> None:
+    still = plan(rounds=3)
+    assert still.windows_of(0) is still.windows_of(2)
+
+
+def test_the_division_does_not_tell_when_files_changed() -> None:
+    touched = tuple(Split(path=s.path, size_bytes=10, version="new") for s in SPLITS)
+    other = (*touched[:-1], Split(path="x.csv", size_bytes=11))
+    assert with_division(plan()).division == with_division(plan(splits=touched)).division
+    assert with_division(plan()).division != with_division(plan(splits=other)).division
