@@ -69,6 +69,8 @@ def test_a_paused_reader_stays_within_its_bounds(capsys: pytest.CaptureFixture[s
     found = _lines(capsys)
     assert [run["protocol"] for run in found] == list(memory.PROTOCOLS)
     assert all(run["within"] for run in found), found
+
+
 def test_latency_prints_a_line_per_wait(capsys: pytest.CaptureFixture[str]):
     latency.main(["--smoke"])
     lines = _lines(capsys)
