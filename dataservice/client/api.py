@@ -16,10 +16,10 @@ from dataservice.client.arguments import CrossTrainerCache, ReadArguments, check
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
 from dataservice.client.source import ServiceSource
 from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.linear import linearise, with_tail, without_tail
 from dataservice.dataset.node import INFINITE_CARDINALITY, Node, walk
 from dataservice.dataset.plan import decode_plan, encode_plan, fingerprint, freeze_schemas
 from dataservice.dataset.seeds import drawn_seeds
-from dataservice.dataset.splits import linearise
 from dataservice.dataset.static_sharding import check_policy
 from dataservice.dataset.tolerance import check_on_error, tolerant
 from dataservice.errors import InvalidArgumentError, SchemaError
@@ -119,6 +119,7 @@ def from_dataset_id(
     Static policies (FILE, DATA, FILE_OR_DATA, HINT) read from the dispatcher's `worker_addresses`.
     Every element comes once; that of a worker that is restarted before its share was read, which
     it begins anew, may come again. A worker that is missing for `timeout_s` is an error.
+    For `ordered` see `distribute`.
     """
     target = parse_target(service)
     arguments = ReadArguments.check(
@@ -149,6 +150,8 @@ def from_dataset_id(
     _check_divisible(node, arguments)
     name = None if job_name is None else f"dataset_id={dataset_id}/{job_name}"
     named = replace(arguments, job_name=name)
+    if arguments.options.ordered:
+        return _in_order(target, Dataset(node), registered.compression, named, str(dataset_id))
     return Dataset(_source(target, str(dataset_id), node, schema, named))
 
 
@@ -174,6 +177,10 @@ def distribute(
     Registers the dataset when applied. Arguments as for `from_dataset_id` and `register_dataset`;
     readers that name the same job share it, whatever id their own registration got. A job of that
     name with another plan, policy or delivery is an InvalidArgumentError when reading begins.
+
+    With ordered=True one reader gets the rows of a DYNAMIC job in an order that the seed alone
+    decides, whatever workers there are. `batch` and what follows it then run in the reading
+    process, where up to eight windows per worker wait for their turn in memory.
     """
     target = parse_target(service)
     arguments = ReadArguments.check(
@@ -196,11 +203,32 @@ def distribute(
         if on_error == "skip" and isinstance(dataset, Dataset):
             dataset = Dataset(tolerant(dataset.node))
         _check_divisible(dataset.node, arguments)
+        if arguments.options.ordered:
+            return _in_order(target, _unread(dataset), compression, arguments)
         frozen = freeze_schemas(_unread(dataset).node)
         dataset_id = _register(target, dataset, frozen, compression, None, timeout_s)
         return Dataset(_source(target, dataset_id, frozen, dataset.schema, arguments))
 
     return apply
+
+
+def _in_order(
+    target: str,
+    dataset: Dataset,
+    compression: str | None,
+    arguments: ReadArguments,
+    dataset_id: str | None = None,
+) -> Dataset:
+    """Reads the rows in order; batches are cut here, for workers do not know what came before.
+
+    Registers what yields the rows, unless all of it is registered and has no batches.
+    """
+    head, tail = without_tail(dataset.node)
+    rows = Dataset(freeze_schemas(head))
+    if tail or dataset_id is None:
+        dataset_id = _register(target, rows, rows.node, compression, None, arguments.timeout_s)
+    source = _source(target, dataset_id, rows.node, rows.schema, arguments)
+    return Dataset(with_tail(source, tail))
 
 
 def _source(

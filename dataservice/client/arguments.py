@@ -94,6 +94,7 @@ class ReadArguments:
             timeout_s=timeout_s,
         )
         _check_cache(arguments)
+        _check_ordered(arguments)
         _check_offered(options)
         return arguments
 
@@ -110,9 +111,30 @@ def check_compression(compression: str | None) -> str:
 def _check_offered(options: JobOptions) -> None:
     if options.num_consumers:
         raise UnimplementedError("coordinated reads (num_consumers) are not implemented")
-    if options.ordered:
-        raise UnimplementedError(
-            "ordered=True is not implemented; read with one worker for a fixed order"
+
+
+def _check_ordered(arguments: ReadArguments) -> None:
+    if not arguments.options.ordered:
+        return
+    if arguments.policy is not ShardingPolicy.DYNAMIC:
+        raise InvalidArgumentError(
+            f"ordered=True needs ShardingPolicy.DYNAMIC, got {arguments.policy.name}: only there "
+            "the data is cut into parts that have an order"
+        )
+    if arguments.delivery != "exactly_once":
+        raise InvalidArgumentError(
+            f"ordered=True needs delivery='exactly_once', got {arguments.delivery!r}: a sequence "
+            "cannot leave out what a lost worker had"
+        )
+    if arguments.options.cross_trainer_cache:
+        raise InvalidArgumentError(
+            "ordered=True gives one reader a sequence, and cross_trainer_cache gives several "
+            "trainers the same elements; use one of them"
+        )
+    if arguments.options.num_consumers:
+        raise InvalidArgumentError(
+            "ordered=True gives one reader a sequence, and num_consumers gives several one round "
+            f"at a time; use one of them, got num_consumers={arguments.options.num_consumers}"
         )
 
 

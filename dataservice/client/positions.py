@@ -7,12 +7,14 @@ all that was consumed. Invariant: merging loses nothing and counts nothing twice
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from dataservice.errors import InvalidArgumentError
 from dataservice.ranges import Consumed
+from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.elements import RowSpan
 
 _FORMAT: Final = 1
@@ -24,7 +26,8 @@ class ReaderPosition:
     """What a reader saves.
 
     `plan` is the registered plan's fingerprint, `division` stands for its windows, `seeds` are
-    those that nobody gave. `origins` saved it; `peers` read when it was saved.
+    those that nobody gave. `origins` saved it; `peers` read when it was saved. `chunk_rows` is
+    where an ordered reader cuts windows.
     """
 
     plan: str
@@ -37,6 +40,7 @@ class ReaderPosition:
     consumed: Consumed
     origins: tuple[str, ...]
     peers: tuple[str, ...]
+    chunk_rows: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able form, of a size that follows the windows in flight."""
@@ -51,6 +55,7 @@ class ReaderPosition:
             "seeds": list(self.seeds),
             "origins": list(self.origins),
             "peers": list(self.peers),
+            "chunk_rows": self.chunk_rows,
             **self.consumed.to_json(),
         }
 
@@ -73,6 +78,7 @@ class ReaderPosition:
                 consumed=Consumed.from_json(encoded),
                 origins=tuple(map(str, encoded["origins"])),
                 peers=tuple(map(str, encoded["peers"])),
+                chunk_rows=int(encoded["chunk_rows"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgumentError(f"malformed iterator state: {error!r}") from error
@@ -86,6 +92,18 @@ class ReaderPosition:
                     f"the state was saved with another {name} ({found}, this is {wanted}); build "
                     "and distribute the dataset with the same sources, operators and arguments"
                 )
+
+
+def position_message(position: ReaderPosition | None) -> pb.Position | None:
+    """What the dispatcher has to know of a position."""
+    if position is None:
+        return None
+    return pb.Position(
+        consumed_json=json.dumps(position.consumed.to_json()),
+        origins=position.origins,
+        peers=position.peers,
+        division=position.division,
+    )
 
 
 def rewind(consumed: Consumed, later: Iterable[tuple[RowSpan, ...]]) -> None:

@@ -21,11 +21,13 @@ from dataservice.client.attendance import Attendance, Gathering, Starvation
 from dataservice.client.buffer import ElementBuffer
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
 from dataservice.client.pacing import GROUP_S, Pacing
-from dataservice.client.positions import ReaderPosition
+from dataservice.client.positions import ReaderPosition, position_message
+from dataservice.client.sequence import Sequencer
 from dataservice.client.session import ReadSession
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import StreamTable
 from dataservice.client.targets import Targets
+from dataservice.client.tracker import Accepted
 from dataservice.client.worker_stream import StreamEvents, WorkerStream
 from dataservice.config import DEFAULT_BUFFER_BYTES, DEFAULT_DISPATCHER_TIMEOUT_MS
 from dataservice.dataset.columns import concat_batches
@@ -111,6 +113,8 @@ class ServiceReader:
         self.reader_id = self._join.reader_id
         self.iteration_id = self._join.iteration_id
         self._session = self._new_session()
+        self._sequencer = self._new_sequencer()
+        self._emitting = threading.Lock()  # taken before the other: elements keep their order
         self._attendance = Attendance(spec.timeout_s)
         self._gathering = Gathering(spec.timeout_s)
         here = socket.gethostname() if self._targets.only_local else None
@@ -132,7 +136,7 @@ class ServiceReader:
             delivery=spec.delivery,
             options=pb.JobOptions(**spec.options.to_json()),
             reader_id=new_id("reader"),
-            position=_to_wire(spec.position),
+            position=position_message(spec.position),
         )
         return self._connection.open_iteration(request, timeout_s=spec.timeout_s)
 
@@ -146,7 +150,23 @@ class ServiceReader:
             streams,
             pacing,
             self._spec.trainer_id,
+            sequenced=self._spec.options.ordered,
         )
+
+    def _new_sequencer(self) -> Sequencer | None:
+        if not self._spec.options.ordered:
+            return None
+        position = self._spec.position
+        try:
+            return Sequencer(self.base()[0], 0 if position is None else position.chunk_rows)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    @property
+    def chunk_rows(self) -> int:
+        """Where an ordered reader cuts windows; 0: nowhere."""
+        return 0 if self._sequencer is None else self._sequencer.chunk_rows
 
     # Taking
 
@@ -281,6 +301,10 @@ class ServiceReader:
     def _on_frame(
         self, stream: WorkerStream, header: Header, batch: pa.RecordBatch | None, size_bytes: int
     ) -> None:
+        if self._sequencer is not None:
+            with self._emitting:
+                self._put_in_turn(self._sequencer, stream, header, batch)
+            return
         with self._lock:
             if stream.is_dropped():
                 return
@@ -288,9 +312,28 @@ class ServiceReader:
             self._wake_if_idle()
         if batch is None or not accepted.slices:
             return
-        if sum(length for _, length in accepted.slices) < sum(span.rows for span in header.spans):
-            batch = concat_batches([batch.slice(*part) for part in accepted.slices])
+        batch = _new_rows(batch, header, accepted)
         self._buffer.put(Delivery(batch, accepted.spans, size_bytes), size_bytes)
+
+    def _put_in_turn(
+        self,
+        sequencer: Sequencer,
+        stream: WorkerStream,
+        header: Header,
+        batch: pa.RecordBatch | None,
+    ) -> None:
+        """Passes on what the frame lets come; waits only while elements in turn find no room."""
+        with self._lock:
+            if stream.is_dropped():
+                return
+            accepted = self._session.accept(stream, header)
+            rows = None if batch is None else _new_rows(batch, header, accepted)
+            chunks = sequencer.add(accepted.spans, rows)
+            self._session.note_sequenced(len(chunks), waits=sequencer.holds_anything)
+            self._wake_if_idle()
+        for chunk in chunks:
+            size_bytes = chunk.batch.nbytes
+            self._buffer.put(Delivery(chunk.batch, (chunk.span,), size_bytes), size_bytes)
 
     def _on_omitted(self, _stream: WorkerStream, notes: bytes) -> None:
         self.statistics.omissions.record_all(notes)
@@ -397,12 +440,9 @@ class ServiceReader:
             stream.stop(max(0.0, deadline_s - time.monotonic()))
 
 
-def _to_wire(position: ReaderPosition | None) -> pb.Position | None:
-    if position is None:
-        return None
-    return pb.Position(
-        consumed_json=json.dumps(position.consumed.to_json()),
-        origins=position.origins,
-        peers=position.peers,
-        division=position.division,
-    )
+def _new_rows(batch: pa.RecordBatch, header: Header, accepted: Accepted) -> pa.RecordBatch:
+    """The rows of a frame that did not come before."""
+    if sum(length for _, length in accepted.slices) == sum(span.rows for span in header.spans):
+        return batch
+    parts = [batch.slice(*part) for part in accepted.slices]
+    return concat_batches(parts) if parts else batch.slice(0, 0)

@@ -45,6 +45,8 @@ class ReadSession:
         streams: StreamTable,
         pacing: Pacing,
         trainer_id: str = "",
+        *,
+        sequenced: bool = False,
     ) -> None:
         self._trainer_id = trainer_id
         self.reader_id = reader_id
@@ -54,7 +56,9 @@ class ReadSession:
         self._has_windows = policy is ShardingPolicy.DYNAMIC and not trainer_id
         self._pacing = pacing
         self._tracker = Tracker()
+        self._sequenced = sequenced
         self._outstanding = 0
+        self._waits_for_turn = False
         self._takers = 0
         self._damaged = 0
         self._urgent = False
@@ -73,10 +77,15 @@ class ReadSession:
         self.streams.note_frame(stream)
         self._pacing.note_arrival()
         if accepted.slices and header.rows:
-            self._outstanding += 1
+            self._outstanding += not self._sequenced
         else:
             self._tracker.consume(accepted.spans)
         return accepted
+
+    def note_sequenced(self, ready: int, *, waits: bool) -> None:
+        """So many elements are in turn now; whether others wait for theirs."""
+        self._outstanding += ready
+        self._waits_for_turn = waits
 
     def note_taken(self) -> None:
         """An accepted element was taken."""
@@ -100,7 +109,7 @@ class ReadSession:
 
     def take_end(self) -> bool:
         """Whether the end was announced; once, so that the next taker asks anew."""
-        if self._outstanding:
+        if self._outstanding or self._waits_for_turn:
             return False
         ended, self._ended = self._ended, False
         return ended or self._finished
@@ -127,7 +136,7 @@ class ReadSession:
 
     def is_idle(self) -> bool:
         """A taker waits and nothing that is known of is on its way."""
-        if not self._takers or self._outstanding or self._finished:
+        if not self._takers or self._outstanding or self._waits_for_turn or self._finished:
             return False
         if self._has_windows:
             return self._tracker.is_quiet()

@@ -166,6 +166,10 @@ class _StreamPosition(LivePosition):
     def after(self, rows: int) -> _StreamPosition:
         return _StreamPosition(self._stream, self._step, self._rows + rows)
 
+    @property
+    def is_repeatable(self) -> bool:
+        return self._stream.is_repeatable
+
     def settle(self) -> State:
         return self._stream.settle(self.later()).to_json()
 
@@ -206,6 +210,7 @@ class ServiceStream(BatchStream):
 
     def __init__(self, source: ServiceSource, context: RunContext) -> None:
         self._source = source
+        self.is_repeatable = source.is_repeatable
         self._context = context
         self._ledger = None if context.omitted is None else context.omitted.ledger
         self._lock = threading.Lock()
@@ -294,6 +299,7 @@ class ServiceStream(BatchStream):
             consumed=consumed,
             origins=(reader.reader_id,),
             peers=peers,
+            chunk_rows=reader.chunk_rows,
         )
 
     def _base_at_end(self, reader: ServiceReader) -> tuple[Consumed, tuple[str, ...]] | None:

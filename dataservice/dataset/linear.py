@@ -8,6 +8,7 @@ the rows of the plan, each once per repeat.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NoReturn
 
 import pyarrow as pa
@@ -106,6 +107,23 @@ class Linear:
 def linearise(root: Node) -> Linear:
     """The divisible form of a plan; UnsplittableError naming the operator that prevents it."""
     return _linear(optimise(root))
+
+
+def without_tail(root: Node) -> tuple[Node, list[Operator]]:
+    """The part of a divisible plan whose elements are rows, and the operators over it, in order."""
+    tail: list[Operator] = []
+    node = root
+    while node.batched and isinstance(node, Operator):
+        tail.append(node)
+        node = node.input
+    return node, tail[::-1]
+
+
+def with_tail(node: Node, tail: Sequence[Operator]) -> Node:
+    """The plan with these operators over it."""
+    for operator in tail:
+        node = operator.with_inputs(node)
+    return node
 
 
 def _linear(node: Node) -> Linear:

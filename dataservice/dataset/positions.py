@@ -32,6 +32,11 @@ class LivePosition(ABC):
     def after(self, rows: int) -> LivePosition:
         """The position when so many rows more are used up."""
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the same rows follow it, in the same cut, when it is restored."""
+        return False
+
     @abstractmethod
     def settle(self) -> dict[str, Any]:
         """The position as JSON values."""
@@ -57,7 +62,7 @@ def settled(state: Any) -> Any:
 def _is_live(state: Any) -> bool:
     if isinstance(state, dict):
         return any(_is_live(value) for value in state.values())
-    return isinstance(state, LivePosition)
+    return isinstance(state, LivePosition) and not state.is_repeatable
 
 
 def check_saveable(root: Node) -> None:

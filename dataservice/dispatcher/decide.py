@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher import lifecycle, positions, shares
+from dataservice.dispatcher import lifecycle, ordering, positions, shares
 from dataservice.dispatcher.caching import check_cached
 from dataservice.dispatcher.delivery import consumed_facts
 from dataservice.dispatcher.plans import RowMark, WindowPlan
@@ -278,6 +278,7 @@ def open_iteration(
             facts.insert(0, ev.JobDeleted(job_id=known.job_id))
     else:
         facts = positions.join(state, iteration, request)
+        ordering.check_alone(state, iteration, request)
         answer = OpenAnswer(
             iteration.job_id,
             iteration.iteration_id,

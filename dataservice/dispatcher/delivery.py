@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dataservice.dispatcher import caching, positions, shares
+from dataservice.dispatcher import caching, ordering, positions, shares
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.requests import (
@@ -143,6 +143,8 @@ def _grant_size(
     state: DispatcherState, iteration: Iteration, table: WindowTable, request: LeaseWindows
 ) -> int:
     """At most what was asked for, and a fair part of what is left of the last epoch."""
+    if ordering.is_ordered(state, iteration.iteration_id):
+        return ordering.grant_size(state, table, request)
     if not table.is_exhausted:
         return max(0, request.count)
     streams = max(1, len(iteration.readers) * len(state.workers))

@@ -26,6 +26,9 @@ from dataservice.vocabulary import IterationId, ReaderId
 
 def describe(iteration: Iteration) -> PositionAnswer:
     """What was consumed besides what live readers did, and who these are."""
+    if iteration.windows is None and iteration.finished and not iteration.tasks:
+        # It ended and was forgotten, for all but late readers, for whom nothing is left.
+        return PositionAnswer(Consumed(), tuple(iteration.readers))
     if iteration.windows is None:
         raise UnimplementedError(
             "positions of this job cannot be saved: only ShardingPolicy.DYNAMIC counts rows in a "

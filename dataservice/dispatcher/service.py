@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from dataservice.dispatcher import decide, delivery, lifecycle, positions, shares
+from dataservice.dispatcher import decide, delivery, lifecycle, ordering, positions, shares
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.commit import GroupCommit
 from dataservice.dispatcher.images import facts_of
@@ -370,6 +370,8 @@ class DispatcherService:
             case (
                 ev.WindowsReleased() | ev.RoundOpened() | ev.ReaderJoined() | ev.IterationResumed()
             ):
+                return (event.iteration_id,)
+            case ev.RowsConsumed() if ordering.is_ordered(self._state, event.iteration_id):
                 return (event.iteration_id,)
         return ()
 

@@ -5,7 +5,8 @@ belong to others. I4: rows are accepted only under a lease that is on record, ne
 generation than one accepted before; leases of a window have growing generations. I5: what the
 disk has is the state, replayed at once, after restarts and after compaction. I10: after the last
 fault the epoch ends. A shadow state, built from durable frames alone, is what counts as recorded.
-I6, resuming from a saved position, is above this protocol and tested with the datasets.
+I6, resuming from a saved position, is above this protocol and tested with the datasets. I7: where
+the order counts, the next row is the first that nobody has. I8: and leases do not run ahead of it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dataservice.dispatcher import events as ev
+from dataservice.dispatcher import ordering
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.state import DispatcherState
@@ -22,6 +24,8 @@ from dataservice.wire.elements import RowSpan
 from tests.simulation.worker_node import rows_of
 
 Row = tuple[int, int]
+# Some register twice: a lost one counts until its lease has run out.
+MAX_WORKERS = 6
 
 
 class Violation(AssertionError):
@@ -41,6 +45,7 @@ class Checker:
     def __init__(self, plan: WindowPlan, *, thorough: bool) -> None:
         self.shadow = DispatcherState()
         self.thorough = thorough
+        self.is_ordered = False
         self.content: list[list[int]] = []
         for number in range(plan.rounds or 1):
             for window in plan.windows_of(number):
@@ -108,6 +113,9 @@ class Checker:
             if generation <= self._granted.get(window, -1):
                 raise Violation(f"I4: window {window} is leased again as generation {generation}")
             self._granted[window] = generation
+            open_ones = min(table.records, default=table.cursor)
+            if self.is_ordered and window - open_ones > ordering.LOOKAHEAD * MAX_WORKERS + 1:
+                raise Violation(f"I8: window {window} is leased while {open_ones} is not done")
             self._leased.add((window, generation, event.reader_id))
 
     def _check_consumed(self, event: ev.RowsConsumed) -> None:
@@ -160,6 +168,8 @@ class Checker:
         """An element reaches the user."""
         if node.name in self.expelled:
             return
+        if self.is_ordered:
+            self._check_order(delivery.spans)
         ids = iter(delivery.batch.ids)
         for span in delivery.spans:
             for row in range(span.first_row, span.end_row):
@@ -171,6 +181,12 @@ class Checker:
                 self.claims[(span.window, row)] = node.name
         if next(ids, None) is not None:
             raise Violation("I1: more rows than spans")
+
+    def _check_order(self, spans: Iterable[RowSpan]) -> None:
+        first = next((span.window, span.first_row) for span in spans if span.rows)
+        due = self.missing()[:1]
+        if due != [first]:
+            raise Violation(f"I7: row {first[1]} of window {first[0]} comes, but {due} is due")
 
     def acknowledged(self, node: Any, delivery: Any) -> None:
         """The user is done with an element."""

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from dataservice.client import worker_stream
+from dataservice.client.sequence import Chunk, Sequencer
 from dataservice.client.streams import StreamTable
 from dataservice.client.tracker import Tracker
-from dataservice.dispatcher import decide, delivery
+from dataservice.dispatcher import decide, delivery, ordering
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.liveness import Deadlines
 from dataservice.dispatcher.plans import RowMark
@@ -329,6 +330,37 @@ def a_worker_keeps_its_place_when_another_takes_its_address(patch: Patch) -> Non
 
     patch.setattr(decide, "register_worker", register_worker)
     patch.setattr(decide, "lose_worker", lambda _state, _worker: delivery.Decision(()))
+
+
+# Order
+
+
+@mutant("I7")
+def rows_leave_as_they_come(patch: Patch) -> None:
+    def add(_self: Sequencer, spans: Any, batch: Any) -> list[Chunk]:
+        offset, chunks = 0, []
+        for span in spans:
+            if span.rows:
+                chunks.append(Chunk(batch.slice(offset, span.rows), span))
+            offset += span.rows
+        return chunks
+
+    patch.setattr(Sequencer, "add", add)
+
+
+@mutant("I10", "I7")
+def a_new_reader_knows_nothing_of_the_one_before(patch: Patch) -> None:
+    patch.setattr(Sequencer, "_skip_done", lambda _self, index: index)
+
+
+@mutant("I10")
+def windows_that_were_given_back_count_as_ahead(patch: Patch) -> None:
+    def grant_size(state: Any, table: WindowTable, request: Any) -> int:
+        first_open = min(table.records, default=table.cursor)
+        ahead = max(1, len(state.workers)) - (table.cursor - first_open)
+        return max(0, min(request.count, ahead))
+
+    patch.setattr(ordering, "grant_size", grant_size)
 
 
 # The end

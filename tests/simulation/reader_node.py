@@ -11,12 +11,14 @@ from typing import Any
 
 from dataservice.client.pacing import GROUP_S
 from dataservice.client.reader import ReadSpec, ServiceReader
-from dataservice.errors import CancelledError, DataServiceError
+from dataservice.errors import CancelledError, DataServiceError, FailedPreconditionError
+from dataservice.job_options import JobOptions
 from dataservice.vocabulary import ShardingPolicy
 from tests.simulation.stage import HASTE, Blocked
 from tests.simulation.world import Call, Node, Task, World
 
 ASK_AGAIN_S = 0.3
+OPEN_AGAIN_S = 0.5
 SYNC_TIMEOUT_S = 60.0
 TAKE_POLL_S = 1.0
 # A clock with an offset does not add up to the last bit: a shorter wait might never end.
@@ -41,6 +43,7 @@ class ReaderNode(Node):
             job_name="job",
             max_elements=max_elements,
             timeout_s=SYNC_TIMEOUT_S,
+            options=JobOptions(ordered=world.is_ordered),
         )
         self._opening = Task(self, self._open)
         self._syncing = False
@@ -65,13 +68,21 @@ class ReaderNode(Node):
         try:
             self.reader = ServiceReader(self._spec)
         except DataServiceError as error:
-            self._failed(error)
+            if isinstance(error, FailedPreconditionError) and "one reader" in str(error):
+                self.world.at(OPEN_AGAIN_S, self, self._open_again)
+            else:
+                self._failed(error)
             return
         self.world.checker.watch(self)
         self.reader._wakeup.listener = self._wake
         self.reader._buffer.listener = self._poke
         self._turn()
         self._take()
+
+    def _open_again(self) -> None:
+        """Somebody reads the sequence, or is believed to."""
+        self._opening = Task(self, self._open)
+        self._opening.run()
 
     # The dispatcher thread
 

@@ -21,6 +21,7 @@ FAULTS_UNTIL_S = 4.0
 # After the last fault: leases run out, readers are missed, calls are repeated, rows are read again.
 PATIENCE_S = 60.0
 THOROUGH_EVERY = 16
+ORDERED_EVERY = 5
 
 
 class Outcome(NamedTuple):
@@ -53,7 +54,9 @@ class Scenario:
         self.faults: list[str] = []
         self.readers: list[ReaderNode] = []
         plan = self._plan()
+        self.world.is_ordered = seed % ORDERED_EVERY == ORDERED_EVERY - 1
         self.world.checker = Checker(plan, thorough=verbose or seed % THOROUGH_EVERY == 0)
+        self.world.checker.is_ordered = self.world.is_ordered
         self.world.workers = {}
         self.dispatcher = self.world.dispatcher = DispatcherNode(
             self.world,
@@ -64,6 +67,9 @@ class Scenario:
         self._pipeline = Pipeline(
             self.dice.choice((None, 1, 3, 5)), is_divisible=self.dice.random() < 0.7
         )
+        if self.world.is_ordered:
+            # Its batches are cut where they are read.
+            self._pipeline = Pipeline(None, is_divisible=True)
         for _ in range(self.dice.choice((1, 2, 2, 3))):
             self._add_worker()
         for _ in range(self.dice.choice((1, 1, 2, 3))):

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pytest
 
 from dataservice.client import reader as client_reader
-from dataservice.client import statistics, worker_stream
-from dataservice.dispatcher import endpoint, service
+from dataservice.client import sequence, statistics, worker_stream
+from dataservice.dispatcher import endpoint, ordering, service
 from dataservice.errors import CancelledError
 from dataservice.runtime.checksum import checksum
 from dataservice.wire.elements import pack_data
@@ -233,7 +233,13 @@ class Rpc:
             request.program_age_s = STAGE.world.now_s + 1.0
             return request
 
-        return self.call_retrying("OpenIteration", aged, timeout_s=timeout_s)
+        task: Any = STAGE.task
+        if task.opened is None:
+            task.opened = self.call_retrying("OpenIteration", aged, timeout_s=timeout_s)
+        return task.opened
+
+    def describe_position(self, request: Any, *, timeout_s: float) -> Any:
+        return self.call_retrying("DescribePosition", request, timeout_s=timeout_s)
 
     def release_reader(self, request: Any, *, timeout_s: float) -> None:
         self.call("ReleaseReader", request, timeout_s=timeout_s)
@@ -269,10 +275,13 @@ def staged() -> Iterator[None]:
             patch.setattr(module, "StoppableThread", IdleThread)
         for module in (client_reader, statistics, membership, leases, producer):
             patch.setattr(module, "time", clock, raising=False)
-        for module in (client_reader, rebatch):
+        for module in (client_reader, rebatch, sequence):
             patch.setattr(module, "concat_batches", join_rows)
         for module in (client_reader, endpoint):
             patch.setattr(module, "new_id", _next_id)
+        # Small, so that a few rows and windows meet every limit.
+        patch.setattr(sequence, "_suitable_rows", lambda _batch: 2)
+        patch.setattr(ordering, "LOOKAHEAD", 1)
         patch.setattr(client_reader, "ElementBuffer", Buffer)
         patch.setattr(client_reader, "Connection", Rpc)
         patch.setattr(client_reader, "WorkerStream", Stream)

@@ -63,6 +63,7 @@ class World:
         self.corrupt_frames = 0
         # Only for mutants: frames that streams lose without breaking; no frame comes twice.
         self.lost_frames = 0
+        self.is_ordered = False
         self.doubles_frames = True
         self.dispatcher: Any = None
         self.checker: Any = None
@@ -222,6 +223,7 @@ class Task:
         self._body = body
         self._on_answer = on_answer or self.run
         self._answers: list[Any] = []
+        self.opened: Any = None  # a reader that opens makes a second call
         self.is_calling = False
         self.is_over = False
 

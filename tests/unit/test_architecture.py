@@ -38,6 +38,7 @@ PURE = (
     "dataservice/client/positions.py",
     "dataservice/dispatcher/positions.py",
     "dataservice/dispatcher/resumption.py",
+    "dataservice/dispatcher/ordering.py",
     "dataservice/dispatcher/events.py",
     "dataservice/dispatcher/state.py",
     "dataservice/dispatcher/decide.py",

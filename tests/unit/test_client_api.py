@@ -55,7 +55,6 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> N
     ("arguments", "message"),
     [
         ({"consumer_index": 0, "num_consumers": 2}, "coordinated reads"),
-        ({"ordered": True}, "ordered=True"),
     ],
 )
 def test_what_is_not_offered_says_so(arguments: dict[str, Any], message: str) -> None:

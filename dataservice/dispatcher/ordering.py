@@ -1,0 +1,45 @@
+"""Decisions about iterations whose rows come in a fixed order: one reader, and not too far ahead.
+
+Pure, like `delivery`. The reader puts windows in a row, so what comes early waits in its memory.
+Rules: windows that were given back are leased again at any time, since the reader may wait for
+nothing else; fresh ones only up to `LOOKAHEAD` per worker beyond the first that is not done, a few
+at a time, so that neighbouring windows are with different workers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dataservice.dispatcher.requests import LeaseWindows, OpenIteration
+from dataservice.dispatcher.state import DispatcherState, Iteration
+from dataservice.dispatcher.windows import WindowTable
+from dataservice.errors import FailedPreconditionError
+from dataservice.vocabulary import IterationId
+
+LOOKAHEAD: Final = 8
+_AT_ONCE: Final = 2
+
+
+def is_ordered(state: DispatcherState, iteration_id: IterationId) -> bool:
+    """Whether an iteration that is there gives rows in a fixed order."""
+    iteration = state.iterations.get(iteration_id)
+    return iteration is not None and state.jobs[iteration.job_id].options.ordered
+
+
+def check_alone(state: DispatcherState, iteration: Iteration, request: OpenIteration) -> None:
+    """FailedPreconditionError for a second reader: a sequence has one."""
+    others = [reader for reader in iteration.readers if reader != request.reader_id]
+    if others and is_ordered(state, iteration.iteration_id):
+        raise FailedPreconditionError(
+            f"repetition {iteration.repetition} is read in order (ordered=True) by "
+            f"{', '.join(others)}, and a sequence has one reader; give each reader a job of its "
+            "own, or leave ordered=True out to share the rows"
+        )
+
+
+def grant_size(state: DispatcherState, table: WindowTable, request: LeaseWindows) -> int:
+    """Windows that a worker may get now."""
+    given_back = len(table.readers[request.reader_id].pending) + len(table.orphans)
+    first_open = min(table.records, default=table.cursor)
+    ahead = LOOKAHEAD * max(1, len(state.workers)) - (table.cursor - first_open)
+    return max(0, min(request.count, _AT_ONCE, given_back + max(0, ahead)))
