@@ -12,7 +12,12 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from dataservice.client.arguments import CrossTrainerCache, ReadArguments, check_compression
+from dataservice.client.arguments import (
+    CrossTrainerCache,
+    ReadArguments,
+    check_compression,
+    check_endless,
+)
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
 from dataservice.client.source import ServiceSource
 from dataservice.dataset.dataset import Dataset
@@ -148,6 +153,7 @@ def from_dataset_id(
     if on_error == "skip":
         node = tolerant(node)
     _check_divisible(node, arguments)
+    check_endless(arguments, node.cardinality())
     name = None if job_name is None else f"dataset_id={dataset_id}/{job_name}"
     named = replace(arguments, job_name=name)
     if arguments.options.ordered:
@@ -203,6 +209,7 @@ def distribute(
         if on_error == "skip" and isinstance(dataset, Dataset):
             dataset = Dataset(tolerant(dataset.node))
         _check_divisible(dataset.node, arguments)
+        check_endless(arguments, dataset.node.cardinality())
         if arguments.options.ordered:
             return _in_order(target, _unread(dataset), compression, arguments)
         frozen = freeze_schemas(_unread(dataset).node)

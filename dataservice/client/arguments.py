@@ -10,9 +10,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dataservice.client.reader import DEFAULT_BUFFERED_ELEMENTS
-from dataservice.errors import InvalidArgumentError, UnimplementedError
+from dataservice.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnimplementedError,
+)
 from dataservice.job_options import TARGETS, JobOptions
-from dataservice.vocabulary import AUTOTUNE, DATA_TRANSFER_PROTOCOLS, ShardingPolicy
+from dataservice.vocabulary import (
+    AUTOTUNE,
+    DATA_TRANSFER_PROTOCOLS,
+    INFINITE_CARDINALITY,
+    ShardingPolicy,
+)
 
 _COMPRESSIONS = {"AUTO": "AUTO", "LZ4": "LZ4", "ZSTD": "ZSTD", "NONE": "NONE", None: "NONE"}
 _LEGACY_MODES = {
@@ -95,7 +104,7 @@ class ReadArguments:
         )
         _check_cache(arguments)
         _check_ordered(arguments)
-        _check_offered(options)
+        _check_coordinated(arguments)
         return arguments
 
 
@@ -106,11 +115,6 @@ def check_compression(compression: str | None) -> str:
             f"Invalid `compression` argument: {compression!r}; use 'AUTO', 'LZ4', 'ZSTD' or None"
         )
     return _COMPRESSIONS[compression]
-
-
-def _check_offered(options: JobOptions) -> None:
-    if options.num_consumers:
-        raise UnimplementedError("coordinated reads (num_consumers) are not implemented")
 
 
 def _check_ordered(arguments: ReadArguments) -> None:
@@ -156,6 +160,48 @@ def _check_cache(arguments: ReadArguments) -> None:
         raise InvalidArgumentError(
             "cross_trainer_cache and ordered=True exclude each other: a trainer that falls behind "
             "misses elements; leave one of them out"
+        )
+
+
+def _check_coordinated(arguments: ReadArguments) -> None:
+    options = arguments.options
+    if not options.num_consumers:
+        return
+    if arguments.job_name is None:
+        raise InvalidArgumentError(
+            f"num_consumers={options.num_consumers} needs a job_name, by which the consumers meet"
+        )
+    if arguments.policy is not ShardingPolicy.OFF:
+        raise UnimplementedError(
+            "coordinated reads (num_consumers) are offered with ShardingPolicy.OFF, got "
+            f"{arguments.policy.name}; under OFF each worker runs the endless dataset, so shuffle "
+            "it without a seed"
+        )
+    for name, is_given in (
+        ("target_workers='LOCAL': Coordinated reads require non-local workers", _is_local(options)),
+        ("cross_trainer_cache", options.cross_trainer_cache),
+        ("ordered=True", options.ordered),
+        ("on_error='skip': consumers would not learn what is left out", _skips(options)),
+    ):
+        if is_given:
+            raise InvalidArgumentError(f"num_consumers does not go with {name}")
+
+
+def _is_local(options: JobOptions) -> bool:
+    return options.target_workers == "LOCAL"
+
+
+def _skips(options: JobOptions) -> bool:
+    return options.on_error == "skip"
+
+
+def check_endless(arguments: ReadArguments, cardinality: int) -> None:
+    """FailedPreconditionError for coordinated reads of a dataset that ends."""
+    if arguments.options.num_consumers and cardinality != INFINITE_CARDINALITY:
+        raise FailedPreconditionError(
+            "Round robin reads require that the input dataset has infinite cardinality, but the "
+            f"dataset has cardinality {cardinality}. Consider adding a `.repeat()` transformation "
+            "to the dataset"
         )
 
 

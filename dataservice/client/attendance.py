@@ -8,7 +8,7 @@ wait without an end, or without a word, for workers that nobody started.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from dataservice.errors import DeadlineExceededError, UnavailableError
 
@@ -109,3 +109,44 @@ class Starvation:
             self._reminded_s = now_s
             logger.warning("waiting: %s; %s", cause, remedy)
         return None
+
+
+class Roll:
+    """Waits for the other consumers of coordinated reads: up to `patience_s` for a missing one.
+
+    One that is there but slow is waited for as long as it is there.
+    """
+
+    def __init__(self, index: int, count: int, patience_s: float) -> None:
+        self._name = f"consumer {index} of {count}"
+        self._patience_s = patience_s
+        self._since_s: float | None = None
+        self._reminded_s = 0.0
+
+    def note(
+        self, waits: bool, missing: Sequence[int], late: Sequence[int], now_s: float
+    ) -> DeadlineExceededError | None:
+        """Takes in for whom this consumer waits; the error to fail with."""
+        if not waits or not missing:
+            self._since_s = None
+        elif self._since_s is None:
+            self._since_s = now_s
+        if not waits or not (missing or late):
+            self._reminded_s = now_s
+            return None
+        if self._since_s is not None and now_s - self._since_s >= self._patience_s:
+            return DeadlineExceededError(
+                f"{self._name} waited {self._patience_s:g} s for consumer_index "
+                f"{_listed(missing)}, which nobody reads as; all consumers of coordinated reads "
+                "must run at once: start them, or give distribute() a larger timeout_s to wait "
+                "longer"
+            )
+        if now_s - self._reminded_s >= _REMIND_S:
+            self._reminded_s = now_s
+            whom = f"{_listed(missing)} (missing)" if missing else f"{_listed(late)} (behind)"
+            logger.warning("%s waits for consumer_index %s", self._name, whom)
+        return None
+
+
+def _listed(indices: Sequence[int]) -> str:
+    return ", ".join(map(str, sorted(indices)))

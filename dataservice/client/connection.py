@@ -92,6 +92,16 @@ class Connection:
         """What was consumed by nobody who reads now."""
         return self._call("DescribePosition", request, timeout_s=timeout_s)
 
+    def sync_rounds(
+        self,
+        request: pb.SyncRoundsRequest,
+        *,
+        timeout_s: float,
+        should_stop: Callable[[], bool],
+    ) -> pb.SyncRoundsReply:
+        """What `sync` is for a consumer of coordinated reads."""
+        return self._call("SyncRounds", request, timeout_s=timeout_s, should_stop=should_stop)
+
     def release_reader(self, request: pb.ReleaseReaderRequest, *, timeout_s: float) -> None:
         """Says that the reader is done; tried once."""
         self._rpc.call("ReleaseReader", request, timeout_s=timeout_s)

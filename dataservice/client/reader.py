@@ -81,6 +81,21 @@ class ReadSpec:
     position: ReaderPosition | None = None
 
 
+def open_request(spec: ReadSpec) -> pb.OpenIterationRequest:
+    """Asks to join what is to be read, as a reader of its own."""
+    return pb.OpenIterationRequest(
+        dataset_id=spec.dataset_id,
+        policy=int(spec.policy),
+        job_name=spec.job_name,
+        repetition=spec.repetition,
+        delivery=spec.delivery,
+        options=pb.JobOptions(**spec.options.to_json()),
+        reader_id=new_id("reader"),
+        consumer_index=spec.consumer_index,
+        position=position_message(spec.position),
+    )
+
+
 class Delivery(NamedTuple):
     """One element and where its rows come from; give it to `acknowledge` when it is used up."""
 
@@ -104,7 +119,8 @@ class ServiceReader:
         self._targets = Targets(spec.options, spec.policy, host_identity())
         self._connection = Connection(spec.target, token=spec.token)
         try:
-            self._join = self._open()
+            request = open_request(spec)
+            self._join = self._connection.open_iteration(request, timeout_s=spec.timeout_s)
             self._targets.narrow(self._join)
         except BaseException:
             self._connection.close()
@@ -126,23 +142,9 @@ class ServiceReader:
             self._session.follow(self._join.workers, time.monotonic())
         self._thread.start()
 
-    def _open(self) -> pb.OpenIterationReply:
-        spec = self._spec
-        request = pb.OpenIterationRequest(
-            dataset_id=spec.dataset_id,
-            policy=int(spec.policy),
-            job_name=spec.job_name,
-            repetition=spec.repetition,
-            delivery=spec.delivery,
-            options=pb.JobOptions(**spec.options.to_json()),
-            reader_id=new_id("reader"),
-            position=position_message(spec.position),
-        )
-        return self._connection.open_iteration(request, timeout_s=spec.timeout_s)
-
     def _new_session(self) -> ReadSession:
         pacing = Pacing(min(MAX_HEARTBEAT_S, self._join.heartbeat_s), time.monotonic())
-        streams = StreamTable(self._open_stream)
+        streams: StreamTable[WorkerStream] = StreamTable(self._open_stream)
         return ReadSession(
             self.reader_id,
             self.iteration_id,

@@ -30,7 +30,7 @@ class Call(NamedTuple):
     request: pb.SyncRequest
     marks: tuple[RowMark, ...]
     releases: tuple[RowMark, ...]
-    broken: tuple[Slot, ...]
+    broken: tuple[Slot[WorkerStream], ...]
     idle: bool
 
 
@@ -42,7 +42,7 @@ class ReadSession:
         reader_id: str,
         iteration_id: str,
         policy: ShardingPolicy,
-        streams: StreamTable,
+        streams: StreamTable[WorkerStream],
         pacing: Pacing,
         trainer_id: str = "",
         *,

@@ -16,14 +16,15 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
+from dataservice.client.abandon import abandon
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
 from dataservice.client.positions import ReaderPosition, rewind
 from dataservice.client.reader import (
     DEFAULT_BUFFERED_ELEMENTS,
-    RELEASE_TIMEOUT_S,
     ReadSpec,
     ServiceReader,
 )
+from dataservice.client.round_source import CoordinatedStream
 from dataservice.config import DEFAULT_BUFFER_BYTES
 from dataservice.dataset.node import (
     INFINITE_CARDINALITY,
@@ -107,6 +108,8 @@ class ServiceSource(Node):
         policy = ShardingPolicy(self.policy)
         if self.elements == 0 and policy is not ShardingPolicy.HINT:
             return 0
+        if self.num_consumers:
+            return INFINITE_CARDINALITY
         endless = self.elements == INFINITE_CARDINALITY
         return INFINITE_CARDINALITY if endless and policy in _ALL_SEE_ALL else UNKNOWN_CARDINALITY
 
@@ -118,6 +121,8 @@ class ServiceSource(Node):
         return self.ordered
 
     def open(self, context: RunContext) -> BatchStream:
+        if self.num_consumers:
+            return CoordinatedStream(self.spec(context.epoch), context)
         stream = ServiceStream(self, context)
         if not context.restores:
             stream.try_to_join()
@@ -235,7 +240,7 @@ class ServiceStream(BatchStream):
                         dataset_id=_with_seeds(self._source, self._position.seeds),
                     )
                 self._reader = ServiceReader(spec, self._ledger)
-                self._finalizer = weakref.finalize(self, _abandon, self._reader)
+                self._finalizer = weakref.finalize(self, abandon, self._reader)
                 self._check_seeds(self._reader)
             return self._reader
 
@@ -376,20 +381,3 @@ def _with_seeds(source: ServiceSource, seeds: tuple[int, ...]) -> str:
             fingerprint=source.plan,
         )
         return connection.register_dataset(request, timeout_s=source.timeout_s)
-
-
-def _abandon(reader: ServiceReader) -> None:
-    """Closes the reader of a stream that nobody holds any more.
-
-    Collection may come at any point of any thread, also where that thread holds the reader's lock,
-    so another one does the work. The main thread, and so the end of the process, waits for it.
-    """
-    closing = threading.Thread(target=reader.close, name="reader-close", daemon=True)
-    try:
-        closing.start()
-    except RuntimeError:
-        # From Python 3.12 on no thread starts while the interpreter shuts down.
-        reader.close()
-        return
-    if threading.current_thread() is threading.main_thread():
-        closing.join(RELEASE_TIMEOUT_S)

@@ -8,17 +8,20 @@ the leases of the old stream and those of the new one cannot be confused.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Generic, TypeVar
 
 from dataservice.client.worker_stream import WorkerStream
+
+Stream = TypeVar("Stream", bound=WorkerStream)
 
 _RECONNECT_FIRST_S = 0.2
 _RECONNECT_MAX_S = 2.0
 
 
-class Slot:
+class Slot(Generic[Stream]):
     """A worker's place among the streams."""
 
-    def __init__(self, stream: WorkerStream, attempts: int) -> None:
+    def __init__(self, stream: Stream, attempts: int) -> None:
         self.stream = stream
         self.attempts = attempts
         self.has_ended = False
@@ -37,12 +40,12 @@ class Slot:
         return now_s >= self.broken_s + pause_s
 
 
-class StreamTable:
+class StreamTable(Generic[Stream]):
     """The streams of one reader. `open_stream(worker_id, address)` starts one."""
 
-    def __init__(self, open_stream: Callable[[str, str], WorkerStream]) -> None:
+    def __init__(self, open_stream: Callable[[str, str], Stream]) -> None:
         self._open_stream = open_stream
-        self._slots: dict[str, Slot] = {}
+        self._slots: dict[str, Slot[Stream]] = {}
 
     def follow(self, members: Mapping[str, str], now_s: float) -> None:
         """Opens streams to new workers, reopens broken ones, drops those to lost workers."""
@@ -74,7 +77,7 @@ class StreamTable:
         if slot is not None and slot.stream is stream:
             slot.broken_s = now_s
 
-    def unreported(self) -> tuple[Slot, ...]:
+    def unreported(self) -> tuple[Slot[Stream], ...]:
         """Broken streams that the dispatcher has not been told of."""
         slots = self._slots.values()
         return tuple(slot for slot in slots if slot.broken_s is not None and not slot.is_reported)
@@ -88,6 +91,10 @@ class StreamTable:
         slots = (self._slots.get(worker_id) for worker_id in worker_ids)
         return all(slot is not None and slot.has_ended for slot in slots)
 
-    def all(self) -> list[WorkerStream]:
+    def open(self) -> list[Stream]:
+        """Those that may still bring something."""
+        return [slot.stream for slot in self._slots.values() if not slot.is_silent()]
+
+    def all(self) -> list[Stream]:
         """Every stream."""
         return [slot.stream for slot in self._slots.values()]

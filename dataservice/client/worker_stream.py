@@ -136,26 +136,29 @@ class WorkerStream:
             with self._lock:
                 self._exchange = exchange
             self._events.on_open(self, exchange.protocol)
-            taken = 0
-            while not self._dropped:
-                message = exchange.recv(self._silence_s)
-                if message is None:
-                    raise UnavailableError(f"worker {self.address} ended its stream early")
-                header = unpack(message.header)
-                if header.kind is FrameKind.END:
-                    if self._confirms_end:
-                        self._confirm_end(exchange, taken)
-                    self._events.on_end(self)
-                    return
-                if header.kind is FrameKind.OMITTED:
-                    self._events.on_omitted(self, header.notes)
-                if header.kind in (FrameKind.DATA, FrameKind.MISSED):
-                    self._pass_on(header, message.body, is_checked=not exchange.shares_memory)
-                    taken += 1
-                    # Half at a time: while this thread waits, the worker always has some left.
-                    if taken >= self._credit // 2:
-                        exchange.send(pack_credit(taken))
-                        taken = 0
+            self._converse(exchange)
+
+    def _converse(self, exchange: AnyExchange) -> None:
+        taken = 0
+        while not self._dropped:
+            message = exchange.recv(self._silence_s)
+            if message is None:
+                raise UnavailableError(f"worker {self.address} ended its stream early")
+            header = unpack(message.header)
+            if header.kind is FrameKind.END:
+                if self._confirms_end:
+                    self._confirm_end(exchange, taken)
+                self._events.on_end(self)
+                return
+            if header.kind is FrameKind.OMITTED:
+                self._events.on_omitted(self, header.notes)
+            if header.kind in (FrameKind.DATA, FrameKind.MISSED):
+                self._pass_on(header, message.body, is_checked=not exchange.shares_memory)
+                taken += 1
+                # Half at a time: while this thread waits, the worker always has some left.
+                if taken >= self._credit // 2:
+                    exchange.send(pack_credit(taken))
+                    taken = 0
 
     def _pass_on(self, header: Header, body: pa.Buffer | None, *, is_checked: bool) -> None:
         if header.kind is FrameKind.MISSED:

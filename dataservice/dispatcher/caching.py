@@ -8,9 +8,10 @@ go to whichever worker asks, for all trainers, and count as done at once: delive
 from __future__ import annotations
 
 from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.requests import LeaseWindows, OpenIteration
-from dataservice.dispatcher.state import Dataset, DispatcherState, Iteration
+from dataservice.dispatcher.state import Dataset, DispatcherState
 from dataservice.errors import InvalidArgumentError
 from dataservice.vocabulary import INFINITE_CARDINALITY
 

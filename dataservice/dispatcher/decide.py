@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher import lifecycle, ordering, positions, shares
+from dataservice.dispatcher import lifecycle, ordering, positions, rounds, shares
 from dataservice.dispatcher.caching import check_cached
 from dataservice.dispatcher.delivery import consumed_facts
+from dataservice.dispatcher.jobs import Iteration, Job
 from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.requests import (
     Decision,
@@ -21,14 +22,7 @@ from dataservice.dispatcher.requests import (
     RegisterDataset,
     RegisterWorker,
 )
-from dataservice.dispatcher.state import (
-    AT_MOST_ONCE,
-    EXACTLY_ONCE,
-    Dataset,
-    DispatcherState,
-    Iteration,
-    Job,
-)
+from dataservice.dispatcher.state import AT_MOST_ONCE, EXACTLY_ONCE, Dataset, DispatcherState
 from dataservice.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -170,6 +164,7 @@ def find_iteration(state: DispatcherState, request: OpenIteration) -> Iteration 
     dataset = find_dataset(state, request.dataset_id)
     check_policy(request.policy)
     check_cached(request, dataset)
+    rounds.check_request(request, dataset.cardinality)
     _check_open(request)
     shares.check_list(state, request.policy)
     joined = state.iteration_of_reader.get(request.reader_id)
@@ -294,7 +289,9 @@ def open_iteration(
             host=request.reader_host,
             pid=request.reader_pid,
         )
-        facts.append(joined)
+        table = None if iteration is None else iteration.rounds
+        before, after = rounds.join(table, request, answer.iteration_id)
+        facts += [*before, joined, *after]
     return Decision(tuple(facts), answer._replace(notice=notice))
 
 

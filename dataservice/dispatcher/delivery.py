@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from dataservice.dispatcher import caching, ordering, positions, shares
 from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.requests import (
     ALL_WINDOWS,
@@ -22,7 +23,7 @@ from dataservice.dispatcher.requests import (
     Sync,
     SyncAnswer,
 )
-from dataservice.dispatcher.state import DispatcherState, Iteration
+from dataservice.dispatcher.state import DispatcherState
 from dataservice.dispatcher.windows import Phase, WindowTable
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError
 from dataservice.vocabulary import IterationId, ReaderId, WorkerId
@@ -248,3 +249,19 @@ def _fence(iteration_id: IterationId, windows: tuple[int, ...]) -> Decision:
     if not windows:
         return Decision(())
     return Decision((ev.WindowsFenced(iteration_id=iteration_id, windows=windows),))
+
+
+def touched(
+    state: DispatcherState, event: ev.Event, waiting: Iterable[IterationId]
+) -> tuple[IterationId, ...]:
+    """Iterations in which a fact may bring windows, or the end, for somebody who waits."""
+    match event:
+        case ev.ReaderReleased() | ev.ReaderLost():
+            return (state.iteration_of_reader[event.reader_id],)
+        case ev.WorkerLost() | ev.JobDeleted() | ev.IterationCollected():
+            return tuple(waiting)
+        case ev.WindowsReleased() | ev.RoundOpened() | ev.ReaderJoined() | ev.IterationResumed():
+            return (event.iteration_id,)
+        case ev.RowsConsumed() if ordering.is_ordered(state, event.iteration_id):
+            return (event.iteration_id,)
+    return ()

@@ -21,6 +21,7 @@ from dataservice.dispatcher.requests import (
     RegisterDataset,
     RegisterWorker,
     Sync,
+    SyncRounds,
 )
 from dataservice.dispatcher.resumption import SavedPosition
 from dataservice.dispatcher.saving import Chunk, StartSnapshot, WorkOnSnapshot, WrittenWindow
@@ -152,6 +153,7 @@ class DispatcherEndpoint:
                 reader_pid=request.reader_pid,
                 program_age_s=request.program_age_s,
                 position=_position(request.position) if request.HasField("position") else None,
+                consumer_index=request.consumer_index,
             )
         )
         return pb.OpenIterationReply(
@@ -201,6 +203,31 @@ class DispatcherEndpoint:
             iteration_finished=answer.iteration_finished,
             missing_workers=answer.missing,
             awaited_readers=answer.awaited,
+        )
+
+    def sync_rounds(self, request: pb.SyncRoundsRequest) -> pb.SyncRoundsReply:
+        answer, workers = self._service.rounds.sync(
+            SyncRounds(
+                reader_id=ReaderId(request.reader_id),
+                iteration_id=IterationId(request.iteration_id),
+                version=request.version,
+                received=request.received,
+                consumed=request.consumed,
+                sought=request.sought,
+                window=request.window,
+                broken_worker_ids=tuple(map(WorkerId, request.broken_worker_ids)),
+            ),
+            ReaderReport(rows_consumed=request.rows_consumed, wait_share=request.wait_share),
+        )
+        return pb.SyncRoundsReply(
+            workers=_worker_messages(workers),
+            blocks=[pb.RoundBlock(**block._asdict()) for block in answer.blocks],
+            version=answer.version,
+            complete=answer.complete,
+            low=answer.low,
+            begin=answer.begin,
+            missing_consumers=answer.missing,
+            late_consumers=answer.late,
         )
 
     def release_reader(self, request: pb.ReleaseReaderRequest) -> pb.ReleaseReaderReply:

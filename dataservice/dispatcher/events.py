@@ -198,9 +198,10 @@ class ReaderReleased(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderLost(Event):
-    """A reader was silent for too long: as if it had closed, and it may not come back."""
+    """A reader is fenced: as if it had closed, and it may not come back."""
 
     reader_id: ReaderId
+    reason: str = "it was silent for too long, so its rows went to others"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +240,60 @@ class WindowsReleased(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerJoined(Event):
+    """A reader is a consumer of coordinated reads, from this round on."""
+
+    iteration_id: IterationId
+    reader_id: ReaderId
+    consumer_index: int
+    first_round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsAssigned(Event):
+    """Workers are to give the next rounds of coordinated reads: (first, end, worker)."""
+
+    iteration_id: IterationId
+    parts: tuple[tuple[Any, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsReassigned(Event):
+    """Others give the incomplete rounds of a worker, which gets no new ones while it is suspect."""
+
+    iteration_id: IterationId
+    worker_id: WorkerId
+    suspect: bool
+    parts: tuple[tuple[Any, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsMarked(Event):
+    """A consumer holds the rounds below `received` and has handed out those below `consumed`."""
+
+    iteration_id: IterationId
+    consumer_index: int
+    received: int
+    consumed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsSkipped(Event):
+    """Rounds below are left out by all consumers, since one of them cannot get them any more."""
+
+    iteration_id: IterationId
+    first_round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTrusted(Event):
+    """A worker that consumers could not reach may get rounds again."""
+
+    iteration_id: IterationId
+    worker_id: WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFinished(Event):
     """A worker handed out the last element of its pass over the whole dataset."""
 
@@ -268,6 +323,7 @@ class IterationRestored(Event):
     listing: str = ""
     programs: tuple[str, ...] = ()
     resumption: Resumption | None = None
+    rounds: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,8 @@ from dataservice.dispatcher.windows import Phase, Round, WindowRecord, WindowTab
 
 if TYPE_CHECKING:
     from dataservice.dispatcher.events import Event, JobHistoryRestored
-    from dataservice.dispatcher.state import DispatcherState, Job
+    from dataservice.dispatcher.jobs import Job
+    from dataservice.dispatcher.state import DispatcherState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +213,7 @@ def facts_of(state: DispatcherState) -> Iterator[Event]:
             listing=iteration.listing,
             programs=iteration.programs,
             resumption=iteration.resumption and iteration.resumption.copy(),
+            rounds=None if iteration.rounds is None else iteration.rounds.to_json(),
         )
         for reader in iteration.readers.values():
             yield ev.ReaderJoined(

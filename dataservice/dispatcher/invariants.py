@@ -7,8 +7,10 @@ offending ids.
 from __future__ import annotations
 
 from dataservice.dispatcher.history import ENDINGS_KEPT, PROGRAMS_KEPT, merged
+from dataservice.dispatcher.jobs import Iteration, Job
+from dataservice.dispatcher.round_table import check_rounds
 from dataservice.dispatcher.snapshots import Snapshot
-from dataservice.dispatcher.state import DispatcherState, Iteration, Job
+from dataservice.dispatcher.state import DispatcherState
 from dataservice.dispatcher.windows import Phase, WindowTable
 from dataservice.vocabulary import ShardingPolicy
 
@@ -62,6 +64,11 @@ def _check_iteration(state: DispatcherState, iteration: Iteration) -> None:
     assert bool(iteration.shards) == job.policy.is_static or iteration.finished
     assert len(iteration.programs) <= PROGRAMS_KEPT, iteration.iteration_id
     assert not iteration.shards or iteration.finished == all(iteration.shards)
+    assert (iteration.rounds is not None) == bool(job.options.num_consumers)
+    if iteration.rounds is not None:
+        check_rounds(iteration.rounds)
+        assert set(iteration.rounds.members.values()) == set(iteration.readers)
+        assert iteration.rounds.suspects <= set(state.workers), iteration.rounds.suspects
     for reader_id in iteration.readers:
         assert state.iteration_of_reader[reader_id] == iteration.iteration_id, reader_id
     if iteration.windows is None:

@@ -9,8 +9,9 @@ asks. What nobody has read for a while is collected, the name of a job included.
 from __future__ import annotations
 
 from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.jobs import Job, program_of
 from dataservice.dispatcher.requests import Decision, OpenIteration
-from dataservice.dispatcher.state import DispatcherState, Job, program_of
+from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import FailedPreconditionError
 from dataservice.vocabulary import IterationId, JobId, ReaderId
 

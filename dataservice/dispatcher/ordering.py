@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.requests import LeaseWindows, OpenIteration
-from dataservice.dispatcher.state import DispatcherState, Iteration
+from dataservice.dispatcher.state import DispatcherState
 from dataservice.dispatcher.windows import WindowTable
 from dataservice.errors import FailedPreconditionError
 from dataservice.vocabulary import IterationId

@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.jobs import Iteration, Job
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import OpenIteration, PositionAnswer
 from dataservice.dispatcher.resumption import SavedPosition
-from dataservice.dispatcher.state import DispatcherState, Iteration, Job
+from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import (
     FailedPreconditionError,
     InvalidArgumentError,

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from dataservice.dispatcher.events import Event
 from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.resumption import SavedPosition
+from dataservice.dispatcher.round_table import Block
 from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
 from dataservice.ranges import Consumed
 from dataservice.sharding import Window
@@ -76,6 +77,7 @@ class OpenIteration:
     opened_s: float = 0.0
     options: JobOptions = DEFAULT_OPTIONS
     position: SavedPosition | None = None
+    consumer_index: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,38 @@ class Sync:
     consumed: tuple[RowMark, ...] = ()
     released: tuple[RowMark, ...] = ()
     broken_worker_ids: tuple[WorkerId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncRounds:
+    """How far a consumer is, by the round tables of `version`, and how far ahead it may ask.
+
+    `sought`: it was told to go on at this round, whoever consumed those before.
+    """
+
+    reader_id: ReaderId
+    iteration_id: IterationId
+    version: int = 0
+    received: int = 0
+    consumed: int = 0
+    sought: int = 0
+    window: int = 1
+    broken_worker_ids: tuple[WorkerId, ...] = ()
+
+
+class RoundsAnswer(NamedTuple):
+    """Who gives the rounds from `begin` on, and which may be handed out.
+
+    `missing` consumers have no reader, `late` ones received less than the one that asks.
+    """
+
+    blocks: tuple[Block, ...]
+    version: int
+    complete: int
+    low: int
+    begin: int
+    missing: tuple[int, ...]
+    late: tuple[int, ...]
 
 
 class Lease(NamedTuple):

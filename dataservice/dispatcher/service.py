@@ -16,10 +16,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from dataservice.dispatcher import decide, delivery, lifecycle, ordering, positions, shares
+from dataservice.dispatcher import decide, delivery, lifecycle, positions, shares
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.commit import GroupCommit
 from dataservice.dispatcher.images import facts_of
+from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.liveness import Deadlines
 from dataservice.dispatcher.overview import Overview
 from dataservice.dispatcher.plans import RowMark, WindowPlan
@@ -37,6 +38,7 @@ from dataservice.dispatcher.requests import (
     SyncAnswer,
     WorkerPlace,
 )
+from dataservice.dispatcher.round_desk import RoundDesk
 from dataservice.dispatcher.snapshot_desk import UNDIVIDED, SavingSettings, SnapshotDesk
 from dataservice.dispatcher.state import Dataset, DispatcherState, Worker
 from dataservice.errors import UnavailableError
@@ -116,6 +118,7 @@ class DispatcherService:
         self.snapshots = SnapshotDesk(
             self._state, self._transaction, self._commit, self._hear_of_worker, saving
         )
+        self.rounds = RoundDesk(self._state, self._transaction, self._commit, self._hear_of_reader)
         if journal is not None:
             self._recover(journal)
         with self._transaction():
@@ -171,6 +174,7 @@ class DispatcherService:
         """The iterations that the worker need not keep producers for."""
         with self._transaction():
             self._hear_of_worker(worker_id)
+            self.rounds.hear_of_worker(worker_id, iteration_ids)
             self._reports.note_worker(worker_id, report, self._clock.now_s())
             return decide.ended_iterations(self._state, iteration_ids)
 
@@ -256,11 +260,7 @@ class DispatcherService:
     def sync(self, request: Sync, report: ReaderReport) -> tuple[SyncAnswer, list[Worker]]:
         """Records a reader's marks; answers also the workers to read from."""
         with self._transaction():
-            iteration = decide.find_reader(self._state, request.reader_id, request.iteration_id)
-            self._readers.renew(request.reader_id, self._clock.now_s())
-            self._reports.note_reader(
-                request.iteration_id, request.reader_id, report, self._clock.now_s()
-            )
+            iteration = self._hear_of_reader(request.reader_id, request.iteration_id, report)
             self._commit(delivery.sync(self._state, request))
             answer = delivery.answer_sync(self._state, request)
             return answer, shares.members(self._state, iteration)
@@ -268,8 +268,7 @@ class DispatcherService:
     def describe_position(self, reader_id: ReaderId, iteration_id: IterationId) -> PositionAnswer:
         """What a reader saves besides its own marks."""
         with self._transaction():
-            iteration = decide.find_reader(self._state, reader_id, iteration_id)
-            self._readers.renew(reader_id, self._clock.now_s())
+            iteration = self._hear_of_reader(reader_id, iteration_id)
             return positions.describe(iteration)
 
     def release_reader(
@@ -353,27 +352,12 @@ class DispatcherService:
         if decision.events and self._commits is not None:
             self._commits.enqueue(ev.encode_frame(decision.events))
         for event in decision.events:
-            touched = self._touched(event)
+            touched = delivery.touched(self._state, event, self._waiting)
             self._state.apply(event)
             self._follow(event)
             for iteration_id in touched:
                 self._wake(iteration_id)
         return decision.reply
-
-    def _touched(self, event: ev.Event) -> tuple[IterationId, ...]:
-        """Iterations in which windows, or the end, may have come for somebody who waits."""
-        match event:
-            case ev.ReaderReleased() | ev.ReaderLost():
-                return (self._state.iteration_of_reader[event.reader_id],)
-            case ev.WorkerLost() | ev.JobDeleted() | ev.IterationCollected():
-                return tuple(self._waiting)
-            case (
-                ev.WindowsReleased() | ev.RoundOpened() | ev.ReaderJoined() | ev.IterationResumed()
-            ):
-                return (event.iteration_id,)
-            case ev.RowsConsumed() if ordering.is_ordered(self._state, event.iteration_id):
-                return (event.iteration_id,)
-        return ()
 
     def _wake(self, iteration_id: IterationId) -> None:
         condition = self._waiting.get(iteration_id)
@@ -400,7 +384,7 @@ class DispatcherService:
                     denied.pop(event.worker_id, None)
             case ev.ReaderReleased() | ev.ReaderLost():
                 if isinstance(event, ev.ReaderLost):
-                    logger.warning("reader %s was silent for too long", event.reader_id)
+                    logger.warning("reader %s is fenced: %s", event.reader_id, event.reason)
                 self._readers.drop(event.reader_id)
                 self._reports.drop_reader(event.reader_id)
                 self._denied.pop(event.reader_id, None)
@@ -415,6 +399,15 @@ class DispatcherService:
     def _hear_of_worker(self, worker_id: WorkerId) -> None:
         decide.check_worker(self._state, worker_id)
         self._workers.renew(worker_id, self._clock.now_s())
+
+    def _hear_of_reader(
+        self, reader_id: ReaderId, iteration_id: IterationId, report: ReaderReport | None = None
+    ) -> Iteration:
+        iteration = decide.find_reader(self._state, reader_id, iteration_id)
+        self._readers.renew(reader_id, self._clock.now_s())
+        if report is not None:
+            self._reports.note_reader(iteration_id, reader_id, report, self._clock.now_s())
+        return iteration
 
     def _condition(self, iteration_id: IterationId) -> threading.Condition:
         if iteration_id not in self._waiting:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.requests import Decision, WorkerPlace
 from dataservice.dispatcher.roster import describe_place, find_place
-from dataservice.dispatcher.state import DispatcherState, Iteration, Worker
+from dataservice.dispatcher.state import DispatcherState, Worker
 from dataservice.errors import FailedPreconditionError, NotFoundError
 from dataservice.vocabulary import ShardingPolicy, WorkerId
 

@@ -16,18 +16,18 @@ from typing import Any, Final
 
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher import snapshots as saved
-from dataservice.dispatcher.history import PROGRAMS_KEPT, JobHistory
+from dataservice.dispatcher.history import PROGRAMS_KEPT
 from dataservice.dispatcher.images import history_of, table_of
+from dataservice.dispatcher.jobs import Iteration, Job, Reader, program_of
 from dataservice.dispatcher.resumption import Resumption
+from dataservice.dispatcher.round_table import ROUND_FACTS, RoundFact, RoundTable
 from dataservice.dispatcher.windows import WindowTable
-from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
 from dataservice.vocabulary import (
     INFINITE_CARDINALITY,
     DatasetId,
     IterationId,
     JobId,
     ReaderId,
-    ShardingPolicy,
     WorkerId,
 )
 
@@ -60,72 +60,6 @@ class Worker:
     host: str
     pid: int
     host_id: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reader:
-    reader_id: ReaderId
-    host: str
-    pid: int
-
-
-@dataclass(slots=True)
-class Job:
-    job_id: JobId
-    name: str | None
-    dataset_id: DatasetId
-    policy: ShardingPolicy
-    delivery: str
-    options: JobOptions = DEFAULT_OPTIONS
-    created_s: float = 0.0
-    iterations: dict[int, IterationId] = field(default_factory=dict)
-    history: JobHistory = field(default_factory=JobHistory)
-
-
-def program_of(host: str, pid: int) -> str:
-    """How a program that reads is called."""
-    return f"process {pid} on {host}"
-
-
-@dataclass(slots=True)
-class Iteration:
-    """One repetition of a job: windows under DYNAMIC, tasks (True: finished) under OFF.
-
-    `shards` (True: finished) by the place of their worker under a static policy; `listing` stands
-    for the files that are dealt out. `programs` are some of those that have readers or had;
-    `resumption` stands for saved positions that it goes on from.
-    """
-
-    iteration_id: IterationId
-    job_id: JobId
-    repetition: int
-    windows: WindowTable | None = None
-    tasks: dict[WorkerId, bool] = field(default_factory=dict)
-    shards: list[bool] = field(default_factory=list)
-    listing: str = ""
-    readers: dict[ReaderId, Reader] = field(default_factory=dict)
-    finished: bool = False
-    programs: tuple[str, ...] = ()
-    resumption: Resumption | None = None
-
-    def is_over_for(self, reader: ReaderId) -> bool:
-        """Whether nothing is left for this reader, as far as is known now.
-
-        Without windows: but for what its streams from the workers still bring.
-        """
-        if self.windows is None or self.finished:
-            return self.finished or bool(self.tasks or self.shards)
-        return self.windows.is_over_for(reader)
-
-    def notice_end(self) -> None:
-        """Marks the iteration finished once its windows, all its tasks or all its shards are."""
-        if self.windows is not None:
-            self.finished = self.windows.is_finished()
-            if self.finished:
-                self.windows.forget_plan()
-            return
-        parts = self.shards or self.tasks.values()
-        self.finished = self.finished or (bool(parts) and all(parts))
 
 
 @dataclass(slots=True)
@@ -215,7 +149,7 @@ class DispatcherState:
         self.worker_by_address[event.address] = event.worker_id
         for iteration in self.iterations.values():
             job = self.jobs[iteration.job_id]
-            if job.policy is ShardingPolicy.OFF and not iteration.finished:
+            if job.has_tasks and not iteration.finished:
                 iteration.tasks[event.worker_id] = False
 
     def _lose_worker(self, event: ev.WorkerLost) -> None:
@@ -227,6 +161,8 @@ class DispatcherState:
         for iteration in self.iterations.values():
             if iteration.windows is not None:
                 iteration.windows.fence_worker(event.worker_id)
+            elif iteration.rounds is not None:
+                iteration.rounds.suspects.discard(event.worker_id)
             elif self._is_endless(iteration):
                 # What is left of it is as much as ever; the next worker begins it anew.
                 iteration.tasks.pop(event.worker_id, None)
@@ -267,8 +203,10 @@ class DispatcherState:
         job = self.jobs[event.job_id]
         job.iterations[event.repetition] = event.iteration_id
         iteration = Iteration(event.iteration_id, event.job_id, event.repetition)
-        if job.policy is ShardingPolicy.OFF:
+        if job.has_tasks:
             iteration.tasks = dict.fromkeys(self.workers, False)
+        if job.options.num_consumers:
+            iteration.rounds = RoundTable(job.options.num_consumers)
         iteration.shards = [False] * event.num_shards
         iteration.listing = event.listing
         self.iterations[event.iteration_id] = iteration
@@ -334,7 +272,7 @@ class DispatcherState:
         self._drop_reader(event.reader_id, "it was released")
 
     def _lose_reader(self, event: ev.ReaderLost) -> None:
-        self._drop_reader(event.reader_id, "it was silent for too long, so its rows went to others")
+        self._drop_reader(event.reader_id, event.reason)
 
     def _drop_reader(self, reader_id: ReaderId, reason: str) -> None:
         iteration_id = self.iteration_of_reader.get(reader_id)
@@ -346,6 +284,8 @@ class DispatcherState:
         if iteration.windows is not None:
             iteration.windows.forget_reader(reader_id)
             iteration.notice_end()
+        if iteration.rounds is not None:
+            iteration.rounds.leave(reader_id)
         if self.jobs[iteration.job_id].name is None:
             # Nobody else can ever find a job without a name.
             self._delete_job(ev.JobDeleted(job_id=iteration.job_id))
@@ -373,6 +313,11 @@ class DispatcherState:
         self._windows_of(event.iteration_id).release(event.reader_id, event.marks)
         self.iterations[event.iteration_id].notice_end()
 
+    def _change_rounds(self, event: RoundFact) -> None:
+        table = self.iterations[event.iteration_id].rounds
+        assert table is not None, f"{event.iteration_id} has no rounds"
+        table.apply(event)
+
     def _finish_task(self, event: ev.TaskFinished) -> None:
         iteration = self.iterations[event.iteration_id]
         iteration.tasks[event.worker_id] = True
@@ -393,6 +338,7 @@ class DispatcherState:
             tasks=dict(event.tasks),
             shards=list(event.shards),
             listing=event.listing,
+            rounds=None if event.rounds is None else RoundTable.from_json(event.rounds),
             finished=event.finished,
             programs=event.programs,
             resumption=event.resumption,
@@ -437,6 +383,7 @@ _APPLY: dict[type[ev.Event], Callable[[DispatcherState, Any], None]] = {
     ev.RowsConsumed: DispatcherState._consume_rows,
     ev.WindowsFenced: DispatcherState._fence_windows,
     ev.WindowsReleased: DispatcherState._release_windows,
+    **dict.fromkeys(ROUND_FACTS, DispatcherState._change_rounds),
     ev.TaskFinished: DispatcherState._finish_task,
     ev.ShardFinished: DispatcherState._finish_shard,
     ev.IterationRestored: DispatcherState._restore_iteration,

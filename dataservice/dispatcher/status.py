@@ -9,9 +9,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from dataservice.dispatcher.autoscale import Estimate
+from dataservice.dispatcher.jobs import Iteration, Job
 from dataservice.dispatcher.reports import ReaderReport, Reports, WorkerReport
 from dataservice.dispatcher.saving import progress
-from dataservice.dispatcher.state import DispatcherState, Iteration, Job
+from dataservice.dispatcher.state import DispatcherState
 from dataservice.omissions import NOTHING, Omitted
 from dataservice.vocabulary import ReaderId, WorkerId
 
@@ -119,6 +120,13 @@ def _iteration(iteration: Iteration, readers: Mapping[ReaderId, ReaderReport]) -
             for reader_id, reader in iteration.readers.items()
         ],
     }
+    if iteration.rounds is not None:
+        values["rounds"] = {
+            "complete": iteration.rounds.complete,
+            "consumed": list(iteration.rounds.consumed),
+            "missing_consumers": list(iteration.rounds.missing()),
+        }
+        return values
     table = iteration.windows
     if table is None:
         parts: Collection[bool] = iteration.shards or iteration.tasks.values()

@@ -195,7 +195,7 @@ class FinishTaskReply(_message.Message):
     def __init__(self) -> None: ...
 
 class OpenIterationRequest(_message.Message):
-    __slots__ = ("dataset_id", "policy", "job_name", "repetition", "delivery", "reader_host", "reader_pid", "reader_id", "options", "program_age_s", "position")
+    __slots__ = ("dataset_id", "policy", "job_name", "repetition", "delivery", "reader_host", "reader_pid", "reader_id", "options", "program_age_s", "consumer_index", "position")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -206,6 +206,7 @@ class OpenIterationRequest(_message.Message):
     READER_ID_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_INDEX_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     policy: int
@@ -217,8 +218,9 @@ class OpenIterationRequest(_message.Message):
     reader_id: str
     options: JobOptions
     program_age_s: float
+    consumer_index: int
     position: Position
-    def __init__(self, dataset_id: _Optional[str] = ..., policy: _Optional[int] = ..., job_name: _Optional[str] = ..., repetition: _Optional[int] = ..., delivery: _Optional[str] = ..., reader_host: _Optional[str] = ..., reader_pid: _Optional[int] = ..., reader_id: _Optional[str] = ..., options: _Optional[_Union[JobOptions, _Mapping]] = ..., program_age_s: _Optional[float] = ..., position: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
+    def __init__(self, dataset_id: _Optional[str] = ..., policy: _Optional[int] = ..., job_name: _Optional[str] = ..., repetition: _Optional[int] = ..., delivery: _Optional[str] = ..., reader_host: _Optional[str] = ..., reader_pid: _Optional[int] = ..., reader_id: _Optional[str] = ..., options: _Optional[_Union[JobOptions, _Mapping]] = ..., program_age_s: _Optional[float] = ..., consumer_index: _Optional[int] = ..., position: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class DescribePositionRequest(_message.Message):
     __slots__ = ("reader_id", "iteration_id")
@@ -363,6 +365,62 @@ class SyncReply(_message.Message):
     missing_workers: _containers.RepeatedScalarFieldContainer[str]
     awaited_readers: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., fences: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., ended: bool = ..., iteration_finished: bool = ..., missing_workers: _Optional[_Iterable[str]] = ..., awaited_readers: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SyncRoundsRequest(_message.Message):
+    __slots__ = ("reader_id", "iteration_id", "version", "received", "consumed", "sought", "window", "broken_worker_ids", "rows_consumed", "wait_share")
+    READER_ID_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_FIELD_NUMBER: _ClassVar[int]
+    SOUGHT_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    BROKEN_WORKER_IDS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_CONSUMED_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SHARE_FIELD_NUMBER: _ClassVar[int]
+    reader_id: str
+    iteration_id: str
+    version: int
+    received: int
+    consumed: int
+    sought: int
+    window: int
+    broken_worker_ids: _containers.RepeatedScalarFieldContainer[str]
+    rows_consumed: int
+    wait_share: float
+    def __init__(self, reader_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., version: _Optional[int] = ..., received: _Optional[int] = ..., consumed: _Optional[int] = ..., sought: _Optional[int] = ..., window: _Optional[int] = ..., broken_worker_ids: _Optional[_Iterable[str]] = ..., rows_consumed: _Optional[int] = ..., wait_share: _Optional[float] = ...) -> None: ...
+
+class RoundBlock(_message.Message):
+    __slots__ = ("first", "end", "worker_id", "generation")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    end: int
+    worker_id: str
+    generation: int
+    def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ..., worker_id: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class SyncRoundsReply(_message.Message):
+    __slots__ = ("workers", "blocks", "version", "complete", "low", "begin", "missing_consumers", "late_consumers")
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    MISSING_CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    LATE_CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
+    blocks: _containers.RepeatedCompositeFieldContainer[RoundBlock]
+    version: int
+    complete: int
+    low: int
+    begin: int
+    missing_consumers: _containers.RepeatedScalarFieldContainer[int]
+    late_consumers: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., blocks: _Optional[_Iterable[_Union[RoundBlock, _Mapping]]] = ..., version: _Optional[int] = ..., complete: _Optional[int] = ..., low: _Optional[int] = ..., begin: _Optional[int] = ..., missing_consumers: _Optional[_Iterable[int]] = ..., late_consumers: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReleaseReaderRequest(_message.Message):
     __slots__ = ("reader_id", "iteration_id", "consumed", "omitted")

@@ -30,7 +30,7 @@ class FrameKind(IntEnum):
     """What a frame means: rows, a sign of life, the end, elements that the reader will not get,
     notes of what was left out of the rows.
 
-    CREDIT comes from a reader: frames that it can take.
+    From a reader come CREDIT, frames that it can take, and ASK, rounds that it wants.
     """
 
     DATA = 1
@@ -39,6 +39,7 @@ class FrameKind(IntEnum):
     CREDIT = 4
     MISSED = 5
     OMITTED = 6
+    ASK = 7
 
 
 class RowSpan(NamedTuple):
@@ -108,6 +109,30 @@ def _unpack_omitted(header: bytes, crc: int) -> Header:
     if zlib.crc32(notes) != crc:
         raise ValueError(f"notes of {len(notes)} bytes do not match their checksum")
     return Header(FrameKind.OMITTED, notes=notes)
+
+
+class Ask(NamedTuple):
+    """Rounds [first, end) of coordinated reads, as dealt out in this generation."""
+
+    first: int
+    end: int
+    generation: int
+
+
+def pack_asks(asks: Sequence[Ask], low: int) -> bytes:
+    """Header that asks a worker for rounds; all consumers are done with those below `low`."""
+    spans = [RowSpan(NO_WINDOW, 0, low, low)]
+    spans += [RowSpan(0, ask.generation, ask.first, ask.end) for ask in asks]
+    head = _HEAD.pack(_VERSION, FrameKind.ASK, 0, len(spans), 0, 0)
+    return head + b"".join(_SPAN.pack(*span) for span in spans)
+
+
+def asks_of(header: Header) -> tuple[int, list[Ask]]:
+    """What `pack_asks` was given: the low mark, and what is asked for."""
+    if header.kind is not FrameKind.ASK or not header.spans:
+        raise DataLossError(f"a consumer sent a frame of kind {header.kind.name}")
+    low, *wanted = header.spans
+    return low.end_row, [Ask(span.first_row, span.end_row, span.generation) for span in wanted]
 
 
 def unpack(header: bytes) -> Header:

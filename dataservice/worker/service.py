@@ -32,6 +32,7 @@ from dataservice.worker.leases import LeaseFeed
 from dataservice.worker.outgoing import Channel, Frame, FrameBuffer, FrameSender, FrameSource, Sink
 from dataservice.worker.producer import TaskProducer, WindowProducer
 from dataservice.worker.production import ProducerCounters
+from dataservice.worker.rounds import RoundProducer, serve_rounds
 from dataservice.worker.task import Pipeline
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ KEEPALIVE_S = 1.0
 STOP_TIMEOUT_S = 2.0
 MAX_PIPELINES = 64
 
-Producer = WindowProducer[Any] | TaskProducer | CachedTask
+Producer = WindowProducer[Any] | TaskProducer | CachedTask | RoundProducer
 
 
 class WorkerService:
@@ -88,7 +89,7 @@ class WorkerService:
     def load(self) -> tuple[int, int]:
         """Rows produced so far, and bytes that wait for readers."""
         with self._lock:
-            producers = (*self._windows.values(), *self._tasks.values())
+            producers: list[Producer] = [*self._windows.values(), *self._tasks.values()]
             return (
                 self._rows_of_ended + sum(producer.frames.rows for producer in producers),
                 sum(producer.frames.size_bytes for producer in producers),
@@ -140,6 +141,9 @@ class WorkerService:
         try:
             if command.get("trainer"):
                 self._stream_cached(command, channel)
+            elif command["options"]["num_consumers"]:
+                consumer = int(command["consumer"])
+                serve_rounds(self._shared_rounds(command).frames, consumer, channel)
             elif ShardingPolicy(command["policy"]) is ShardingPolicy.DYNAMIC:
                 self._stream_windows(command, channel)
                 _await_close(channel)
@@ -260,6 +264,24 @@ class WorkerService:
             self._tasks[iteration] = producer
             producer.start()
             return frames
+
+    def _shared_rounds(self, command: dict[str, Any]) -> RoundProducer:
+        pipeline = self._pipeline(command)
+        iteration = command["iteration"]
+        with self._lock:
+            self._check_identity(command)
+            producer = self._tasks.get(iteration)
+            if not isinstance(producer, RoundProducer):
+                producer = RoundProducer(
+                    pipeline,
+                    epoch=int(command["epoch"]),
+                    consumers=int(command["options"]["num_consumers"]),
+                    buffer_bytes=self._config.buffer_bytes,
+                    name=f"rounds {iteration}",
+                )
+                self._tasks[iteration] = producer
+                producer.start()
+            return producer
 
     def _share(self, command: dict[str, Any]) -> Share | None:
         """The static share that this worker has of an iteration."""

@@ -18,9 +18,9 @@ from dataservice.client.streams import StreamTable
 from dataservice.client.tracker import Tracker
 from dataservice.dispatcher import decide, delivery, ordering
 from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.liveness import Deadlines
 from dataservice.dispatcher.plans import RowMark
-from dataservice.dispatcher.state import Iteration
 from dataservice.dispatcher.windows import Phase, WindowTable
 from dataservice.wire.elements import RowSpan
 from dataservice.worker.control import DispatcherLink, StreamLeases

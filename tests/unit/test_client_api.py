@@ -54,7 +54,7 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"consumer_index": 0, "num_consumers": 2}, "coordinated reads"),
+        ({"consumer_index": 0, "num_consumers": 2, "job_name": "j"}, "coordinated reads"),
     ],
 )
 def test_what_is_not_offered_says_so(arguments: dict[str, Any], message: str) -> None:

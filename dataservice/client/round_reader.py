@@ -1,0 +1,320 @@
+"""Reads as one consumer of coordinated reads: in each step, its element of everyone's round.
+
+One thread per worker receives elements, one talks to the dispatcher, any number take. What may be
+handed out and asked for is the tracker's business. Invariant: rounds come in order, each with
+elements of one worker for all consumers; a wait for other consumers is logged and has an end.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+import pyarrow as pa
+
+from dataservice.client.attendance import Roll, Starvation
+from dataservice.client.connection import Connection
+from dataservice.client.reader import (
+    MAX_HEARTBEAT_S,
+    RELEASE_TIMEOUT_S,
+    SILENCE_S,
+    Delivery,
+    ReadSpec,
+    open_request,
+)
+from dataservice.client.round_stream import RoundStream
+from dataservice.client.rounds import Answer, Block, Report, RoundPacing, RoundTracker
+from dataservice.client.session import MAX_DAMAGED_STREAMS
+from dataservice.client.statistics import ReadStatistics
+from dataservice.client.streams import Slot, StreamTable
+from dataservice.client.worker_stream import StreamEvents, WorkerStream
+from dataservice.config import DEFAULT_DISPATCHER_TIMEOUT_MS
+from dataservice.errors import CancelledError, DataLossError, DataServiceError, InternalError
+from dataservice.runtime.frames import decode_schema
+from dataservice.runtime.threads import StoppableThread
+from dataservice.wire import dispatcher_pb2 as pb
+from dataservice.wire.elements import Header
+
+logger = logging.getLogger(__name__)
+
+_TAKE_POLL_S = 1.0
+
+
+class RoundReader:
+    """One consumer. Thread safe; `close` frees it, also after an error."""
+
+    def __init__(self, spec: ReadSpec) -> None:
+        self._spec = spec
+        self.statistics = ReadStatistics()
+        self._lock = threading.Lock()
+        self._arrivals = threading.Condition(self._lock)
+        self._wakeup = threading.Condition(self._lock)
+        self._closed = False
+        self._failure: DataServiceError | None = None
+        self._takers = 0
+        self._damaged = 0
+        self._sleeps_until_s = 0.0
+        self._tracker: RoundTracker[Delivery] = RoundTracker(spec.max_elements, spec.buffer_bytes)
+        self._connection = Connection(spec.target, token=spec.token)
+        try:
+            request = open_request(spec)
+            self._join = self._connection.open_iteration(request, timeout_s=spec.timeout_s)
+        except BaseException:
+            self._connection.close()
+            raise
+        self.schema = decode_schema(self._join.schema)
+        self.reader_id = self._join.reader_id
+        self.iteration_id = self._join.iteration_id
+        self._streams: StreamTable[RoundStream] = StreamTable(self._open_stream)
+        heartbeat_s = min(MAX_HEARTBEAT_S, self._join.heartbeat_s)
+        self._pacing = RoundPacing(heartbeat_s, time.monotonic())
+        self._roll = Roll(spec.consumer_index, spec.options.num_consumers, spec.timeout_s)
+        self._starvation = Starvation(spec.target, spec.timeout_s)
+        self._thread = StoppableThread(
+            self._synchronise, owner=f"reader {self.reader_id}", name="sync", on_failure=self._crash
+        )
+        self._thread.start()
+
+    # Taking
+
+    def take(self) -> Delivery:
+        """The element of the next round.
+
+        Blocks until all consumers hold theirs. Raises what a worker's pipeline or the dispatcher
+        failed with, once; the reader is closed then. A closed reader raises CancelledError.
+        """
+        started_s = time.monotonic()
+        with self._lock:
+            delivery = None if self._failure or self._closed else self._tracker.take()
+            if delivery is not None:
+                self._wake_if_sooner()
+        if delivery is None:
+            delivery = self._wait_for_round()
+            self.statistics.note_wait(time.monotonic() - started_s)
+        self.statistics.note_element(delivery.batch.num_rows, delivery.size_bytes)
+        return delivery
+
+    def _wait_for_round(self) -> Delivery:
+        with self._lock:
+            self._takers += 1
+            try:
+                while self._failure is None and not self._closed:
+                    delivery = self._tracker.take()
+                    if delivery is not None:
+                        self._wake_if_sooner()
+                        return delivery
+                    self._wake_if_sooner()
+                    self._arrivals.wait(_TAKE_POLL_S)
+            finally:
+                self._takers -= 1
+            failure, self._failure = self._failure, None
+        if failure is None:
+            raise CancelledError("the iterator is closed; call iter() on the dataset again")
+        self.close()
+        raise failure
+
+    @property
+    def next_round(self) -> int:
+        """The round that comes next."""
+        with self._lock:
+            return self._tracker.next_round
+
+    def seek(self, number: int) -> None:
+        """Goes on at this round, unless the other consumers are further."""
+        with self._lock:
+            self._tracker.seek(number)
+            self._wakeup.notify_all()
+
+    # Streams
+
+    def _open_stream(self, worker_id: str, address: str) -> RoundStream:
+        stream = RoundStream(
+            worker_id,
+            address,
+            {
+                "iteration": self.iteration_id,
+                "reader": self.reader_id,
+                "dataset": self._join.dataset_id,
+                "policy": int(self._spec.policy),
+                "epoch": self._spec.repetition,
+                "options": self._spec.options.to_json(),
+                "consumer": self._spec.consumer_index,
+                "credit": 0,
+            },
+            self.schema,
+            StreamEvents(
+                self._on_open,
+                self._on_frame,
+                _refuse,
+                self._on_broken,
+                self._on_failure,
+                self._crash,
+                _refuse,
+                _refuse,
+            ),
+            token=self._connection.token,
+            tls=self._connection.tls,
+            silence_s=SILENCE_S,
+            protocol=self._spec.protocol,
+        )
+        stream.start()
+        return stream
+
+    def _on_open(self, stream: WorkerStream, protocol: str) -> None:
+        self.statistics.note_protocol(stream.address, protocol)
+
+    def _on_frame(
+        self, stream: WorkerStream, header: Header, batch: pa.RecordBatch | None, size_bytes: int
+    ) -> None:
+        (span,) = header.spans
+        item = None if batch is None else Delivery(batch, (span,), size_bytes)
+        with self._lock:
+            if stream.is_dropped():
+                return
+            self._streams.note_frame(stream)
+            self._tracker.receive(stream.worker_id, span.window, span.generation, item, size_bytes)
+            if self._takers and self._tracker.has_next():
+                self._arrivals.notify_all()
+            self._wake_if_sooner()
+
+    def _on_broken(self, stream: WorkerStream, error: DataServiceError) -> None:
+        logger.info("the stream from worker %s broke: %s", stream.address, error)
+        with self._lock:
+            self._damaged += isinstance(error, DataLossError)
+            self._tracker.forget_worker(stream.worker_id)
+            self._streams.note_broken(stream, time.monotonic())
+            self._wakeup.notify_all()
+            gives_up = self._damaged > MAX_DAMAGED_STREAMS
+        if gives_up:
+            self._on_failure(error)
+
+    def _on_failure(self, error: DataServiceError) -> None:
+        with self._lock:
+            self._failure = self._failure or error
+            self._arrivals.notify_all()
+
+    def _crash(self, error: BaseException) -> None:
+        if not isinstance(error, DataServiceError):
+            error = InternalError(f"a thread of the reader failed: {error!r}")
+        self._on_failure(error)
+
+    # Talking to the dispatcher
+
+    def _synchronise(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            with self._lock:
+                self._sleep_until_due(stop)
+                report, broken = self._tracker.report(), self._streams.unreported()
+                request = self._request(report, broken)
+            if stop.is_set():
+                return
+            try:
+                reply = self._connection.sync_rounds(
+                    request,
+                    timeout_s=DEFAULT_DISPATCHER_TIMEOUT_MS / 1_000,
+                    should_stop=stop.is_set,
+                )
+            except CancelledError:
+                return
+            except DataServiceError as error:
+                self._on_failure(error)
+                return
+            with self._lock:
+                if self._closed:
+                    return
+                failure = self._digest(report, broken, reply, time.monotonic())
+            if failure is not None:
+                self._on_failure(failure)
+                return
+
+    def _request(
+        self, report: Report, broken: tuple[Slot[RoundStream], ...]
+    ) -> pb.SyncRoundsRequest:
+        return pb.SyncRoundsRequest(
+            reader_id=self.reader_id,
+            iteration_id=self.iteration_id,
+            broken_worker_ids=[slot.stream.worker_id for slot in broken],
+            rows_consumed=self.statistics.rows,
+            wait_share=self.statistics.take_wait_share(),
+            **report._asdict(),
+        )
+
+    def _digest(
+        self,
+        report: Report,
+        broken: tuple[Slot[RoundStream], ...],
+        reply: pb.SyncRoundsReply,
+        now_s: float,
+    ) -> DataServiceError | None:
+        """Takes in an answer and asks workers for what is due; the error to end with, if any."""
+        for slot in broken:
+            slot.is_reported = True
+        blocks = tuple(Block(b.first, b.end, b.worker_id, b.generation) for b in reply.blocks)
+        answer = Answer(blocks, reply.version, reply.complete, reply.low, reply.begin)
+        progress = self._tracker.digest(report, answer)
+        self._pacing.note_call(now_s, progress=progress)
+        self._streams.follow({w.worker_id: w.address for w in reply.workers}, now_s)
+        self._ask()
+        self._arrivals.notify_all()
+        waits = self._takers > 0 and not self._tracker.has_next()
+        starving = waits and not reply.workers
+        return self._roll.note(
+            waits, reply.missing_consumers, reply.late_consumers, now_s
+        ) or self._starvation.note(starving, now_s)
+
+    def _ask(self) -> None:
+        reachable = {stream.worker_id: stream for stream in self._streams.open()}
+        for worker_id, asks in self._tracker.asks(reachable).items():
+            reachable[worker_id].ask(asks, self._tracker.low)
+
+    def _sleep_until_due(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            self._sleeps_until_s = self._due_s()
+            left_s = self._sleeps_until_s - time.monotonic()
+            if left_s <= 0:
+                return
+            self._wakeup.wait(left_s)
+
+    def _due_s(self) -> float:
+        return self._pacing.due_s(
+            urgent=bool(self._streams.unreported()) or self._tracker.is_waited_for(),
+            waits=self._takers > 0 and not self._tracker.has_next(),
+            unreported=self._tracker.unreported,
+            window=self._tracker.window,
+        )
+
+    def _wake_if_sooner(self) -> None:
+        if self._due_s() < self._sleeps_until_s:
+            self._wakeup.notify_all()
+
+    # The end
+
+    def close(self) -> None:
+        """Leaves the place to whoever joins next and ends all threads. Idempotent, bounded."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._thread.request_stop()
+            streams = self._streams.all()
+            self._wakeup.notify_all()
+            self._arrivals.notify_all()
+        for stream in streams:
+            stream.drop()
+        farewell = pb.ReleaseReaderRequest(reader_id=self.reader_id, iteration_id=self.iteration_id)
+        try:
+            self._connection.release_reader(farewell, timeout_s=RELEASE_TIMEOUT_S)
+        except DataServiceError as error:
+            logger.info("could not release reader %s: %s", self.reader_id, error)
+        self._connection.close()
+        # A thread inside the transport can take the process with it when the interpreter goes.
+        deadline_s = time.monotonic() + RELEASE_TIMEOUT_S
+        self._thread.stop(RELEASE_TIMEOUT_S)
+        for stream in streams:
+            stream.stop(max(0.0, deadline_s - time.monotonic()))
+
+
+def _refuse(*_: object) -> None:
+    """Rounds do not end, and nothing of them is left out: their streams bring elements alone."""
+    raise InternalError("a stream of rounds brought something else than elements")

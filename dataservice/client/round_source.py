@@ -1,0 +1,51 @@
+"""One consumer's elements of coordinated reads, as the source of a local pipeline.
+
+Its position is the number of the round: since the data are endless, it goes on there with whatever
+the workers give then. Invariant: a stream that is closed or forgotten leaves its place to others.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import pyarrow as pa
+
+from dataservice.client.abandon import abandon
+from dataservice.client.reader import ReadSpec
+from dataservice.client.round_reader import RoundReader
+from dataservice.dataset.stream import BatchStream, RunContext, State
+from dataservice.errors import InvalidArgumentError
+
+
+class CoordinatedStream(BatchStream):
+    """Joins as a consumer at once. Several threads may take from it at once."""
+
+    def __init__(self, spec: ReadSpec, context: RunContext) -> None:
+        self.reader = RoundReader(spec)
+        self._context = context
+        self._finalizer = weakref.finalize(self, abandon, self.reader)
+
+    def __next__(self) -> pa.RecordBatch:
+        self._context.check()
+        return self.reader.take().batch
+
+    def stats(self) -> dict[str, Any]:
+        """Rows, bytes and waiting time of this consumer."""
+        return self.reader.statistics.as_dict()
+
+    def state(self) -> State:
+        return {"round": self.reader.next_round}
+
+    def restore(self, state: State) -> None:
+        number = state.get("round")
+        if not isinstance(number, int):
+            raise InvalidArgumentError(f"not a position of coordinated reads: {state!r:.200}")
+        self.reader.seek(number)
+
+    def close(self) -> None:
+        self._finalizer.detach()
+        self.reader.close()
+
+    def location(self) -> str:
+        return f"data service {self.reader.iteration_id}"

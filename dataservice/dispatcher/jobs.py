@@ -1,0 +1,97 @@
+"""Jobs, their iterations and who reads them: parts of the dispatcher's state.
+
+Values that only `state` changes, by applying facts. Invariant: an iteration that is finished has
+nothing left for anybody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dataservice.dispatcher.history import JobHistory
+from dataservice.dispatcher.resumption import Resumption
+from dataservice.dispatcher.round_table import RoundTable
+from dataservice.dispatcher.windows import WindowTable
+from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
+from dataservice.vocabulary import (
+    DatasetId,
+    IterationId,
+    JobId,
+    ReaderId,
+    ShardingPolicy,
+    WorkerId,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    reader_id: ReaderId
+    host: str
+    pid: int
+
+
+@dataclass(slots=True)
+class Job:
+    job_id: JobId
+    name: str | None
+    dataset_id: DatasetId
+    policy: ShardingPolicy
+    delivery: str
+    options: JobOptions = DEFAULT_OPTIONS
+    created_s: float = 0.0
+    iterations: dict[int, IterationId] = field(default_factory=dict)
+    history: JobHistory = field(default_factory=JobHistory)
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether each worker makes one pass, which ends, over an iteration."""
+        return self.policy is ShardingPolicy.OFF and not self.options.num_consumers
+
+
+def program_of(host: str, pid: int) -> str:
+    """How a program that reads is called."""
+    return f"process {pid} on {host}"
+
+
+@dataclass(slots=True)
+class Iteration:
+    """One repetition of a job: windows under DYNAMIC, tasks (True: finished) under OFF.
+
+    Coordinated reads have `rounds` instead.
+
+    `shards` (True: finished) by the place of their worker under a static policy; `listing` stands
+    for the files that are dealt out. `programs` are some of those that have readers or had;
+    `resumption` stands for saved positions that it goes on from.
+    """
+
+    iteration_id: IterationId
+    job_id: JobId
+    repetition: int
+    windows: WindowTable | None = None
+    rounds: RoundTable | None = None
+    tasks: dict[WorkerId, bool] = field(default_factory=dict)
+    shards: list[bool] = field(default_factory=list)
+    listing: str = ""
+    readers: dict[ReaderId, Reader] = field(default_factory=dict)
+    finished: bool = False
+    programs: tuple[str, ...] = ()
+    resumption: Resumption | None = None
+
+    def is_over_for(self, reader: ReaderId) -> bool:
+        """Whether nothing is left for this reader, as far as is known now.
+
+        Without windows: but for what its streams from the workers still bring.
+        """
+        if self.windows is None or self.finished:
+            return self.finished or bool(self.tasks or self.shards)
+        return self.windows.is_over_for(reader)
+
+    def notice_end(self) -> None:
+        """Marks the iteration finished once its windows, all its tasks or all its shards are."""
+        if self.windows is not None:
+            self.finished = self.windows.is_finished()
+            if self.finished:
+                self.windows.forget_plan()
+            return
+        parts = self.shards or self.tasks.values()
+        self.finished = self.finished or (bool(parts) and all(parts))

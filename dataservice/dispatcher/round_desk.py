@@ -1,0 +1,48 @@
+"""The dispatcher's answers to consumers of coordinated reads: lock and journal around `rounds`.
+
+A part of the service, whose lock and journal it uses through the callables that it is given;
+decides nothing itself. Invariant: as there: no answer leaves before its facts are durable.
+Thread-safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from dataservice.dispatcher import rounds
+from dataservice.dispatcher.reports import ReaderReport
+from dataservice.dispatcher.requests import Decision, RoundsAnswer, SyncRounds
+from dataservice.dispatcher.state import DispatcherState, Worker
+from dataservice.vocabulary import IterationId, ReaderId, WorkerId
+
+
+class RoundDesk:
+    """`transaction` holds the service's lock; `commit` and `hear_of_reader` run inside it."""
+
+    def __init__(
+        self,
+        state: DispatcherState,
+        transaction: Callable[[], AbstractContextManager[None]],
+        commit: Callable[[Decision], Any],
+        hear_of_reader: Callable[[ReaderId, IterationId, ReaderReport], object],
+    ) -> None:
+        self._state = state
+        self._transaction = transaction
+        self._commit = commit
+        self._hear_of_reader = hear_of_reader
+
+    def sync(
+        self, request: SyncRounds, report: ReaderReport
+    ) -> tuple[RoundsAnswer, Sequence[Worker]]:
+        """Records how far a consumer is, and lets it go on; answers also all workers."""
+        with self._transaction():
+            self._hear_of_reader(request.reader_id, request.iteration_id, report)
+            for decision in rounds.sync(self._state, request):
+                self._commit(decision)
+            return rounds.answer(self._state, request), tuple(self._state.workers.values())
+
+    def hear_of_worker(self, worker_id: WorkerId, iteration_ids: Sequence[IterationId]) -> None:
+        """Inside the lock: a worker that has consumers in these gives a sign of life."""
+        self._commit(rounds.trust(self._state, worker_id, iteration_ids))

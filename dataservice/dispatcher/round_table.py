@@ -1,0 +1,185 @@
+"""The rounds of a coordinated iteration: who gives which, and how far each consumer is.
+
+A round is one element for every consumer, all from one worker. Values and their total changes
+only; `rounds` decides. A consumer has *received* a round when it holds its element, and *consumed*
+it when it handed the element out; a round that all have received is *complete*, and only complete
+rounds are handed out. Invariants: blocks are consecutive; a complete round keeps its worker for
+ever, so that no two consumers hand out elements of different workers as one round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, get_args
+
+from dataservice.dispatcher import events as ev
+from dataservice.vocabulary import ReaderId, WorkerId
+
+RoundFact = (
+    ev.ConsumerJoined
+    | ev.RoundsAssigned
+    | ev.RoundsReassigned
+    | ev.RoundsMarked
+    | ev.RoundsSkipped
+    | ev.WorkerTrusted
+)
+ROUND_FACTS: Final = get_args(RoundFact)
+
+
+class Block(NamedTuple):
+    """Rounds [first, end) that one worker gives, under the version in which it got them."""
+
+    first: int
+    end: int
+    worker_id: WorkerId
+    generation: int
+
+
+@dataclass(slots=True)
+class RoundTable:
+    """Who reads and who gives.
+
+    `received` and `consumed` count the rounds of each consumer, `complete` those of all. Rounds
+    below `end` are assigned, or over. `version` counts the reassignments, `turns` all assignments.
+    `suspects`: workers that a consumer could not reach lately.
+    """
+
+    num_consumers: int
+    received: list[int] = field(default_factory=list)
+    consumed: list[int] = field(default_factory=list)
+    members: dict[int, ReaderId] = field(default_factory=dict)
+    complete: int = 0
+    end: int = 0
+    version: int = 0
+    turns: int = 0
+    blocks: list[Block] = field(default_factory=list)
+    suspects: set[WorkerId] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.received = self.received or [0] * self.num_consumers
+        self.consumed = self.consumed or [0] * self.num_consumers
+
+    def apply(self, event: RoundFact) -> None:
+        """Adds one fact."""
+        match event:
+            case ev.ConsumerJoined():
+                self._join(event.consumer_index, event.reader_id, event.first_round)
+            case ev.RoundsAssigned():
+                self._assign(event.parts)
+            case ev.RoundsReassigned():
+                self._reassign(event.worker_id, event.parts)
+                if event.suspect:
+                    self.suspects.add(event.worker_id)
+            case ev.RoundsMarked():
+                self._mark(event.consumer_index, event.received, event.consumed)
+            case ev.RoundsSkipped():
+                for index in range(self.num_consumers):
+                    self._mark(index, event.first_round, event.first_round)
+            case ev.WorkerTrusted():
+                self.suspects.discard(event.worker_id)
+
+    @property
+    def low(self) -> int:
+        """Every consumer is done with the rounds below."""
+        return min(self.consumed)
+
+    def index_of(self, reader_id: ReaderId) -> int:
+        """The consumer that a reader is."""
+        return next(index for index, reader in self.members.items() if reader == reader_id)
+
+    def missing(self) -> tuple[int, ...]:
+        """Consumers that no reader is at present."""
+        return tuple(index for index in range(self.num_consumers) if index not in self.members)
+
+    def _join(self, index: int, reader_id: ReaderId, first_round: int) -> None:
+        self.members[index] = reader_id
+        self.received[index] = self.consumed[index] = first_round
+        self._note_progress()
+
+    def leave(self, reader_id: ReaderId) -> None:
+        """A reader is a consumer no more; how far it was is remembered."""
+        self.members = {i: member for i, member in self.members.items() if member != reader_id}
+
+    def _assign(self, parts: Iterable[tuple[int, int, WorkerId]]) -> None:
+        for first, end, worker_id in parts:
+            self.blocks.append(Block(first, end, worker_id, self.version))
+            self.end = end
+            self.turns += 1
+
+    def lost_rounds(self, worker_id: WorkerId) -> list[tuple[int, int]]:
+        """The incomplete rounds of a worker, as (first, end)."""
+        return [
+            (max(block.first, self.complete), block.end)
+            for block in self.blocks
+            if block.worker_id == worker_id and block.end > self.complete
+        ]
+
+    def _reassign(self, worker_id: WorkerId, parts: Iterable[tuple[int, int, WorkerId]]) -> None:
+        lost = self.lost_rounds(worker_id)
+        if not lost:
+            return
+        # What consumers hold of them is void: the new version tells them.
+        self.version += 1
+        self.turns += len(lost)
+        theirs = [block for block in self.blocks if block.worker_id == worker_id]
+        done = [
+            b._replace(end=min(b.end, self.complete)) for b in theirs if b.first < self.complete
+        ]
+        moved = [Block(first, end, to, self.version) for first, end, to in parts]
+        others = [block for block in self.blocks if block.worker_id != worker_id]
+        self.blocks = sorted([*others, *done, *moved])
+        for index, received in enumerate(self.received):
+            self.received[index] = max(self.consumed[index], min(received, lost[0][0]))
+
+    def _mark(self, index: int, received: int, consumed: int) -> None:
+        self.received[index] = max(self.received[index], received, consumed)
+        self.consumed[index] = max(self.consumed[index], consumed)
+        self._note_progress()
+
+    def _note_progress(self) -> None:
+        self.complete = max(self.complete, min(self.received))
+        self.blocks = [block for block in self.blocks if block.end > self.low]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-able, and equal to itself after a way through JSON."""
+        return {
+            "received": list(self.received),
+            "consumed": list(self.consumed),
+            "members": [[index, reader] for index, reader in self.members.items()],
+            "complete": self.complete,
+            "end": self.end,
+            "version": self.version,
+            "turns": self.turns,
+            "blocks": [list(block) for block in self.blocks],
+            "suspects": sorted(self.suspects),
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> RoundTable:
+        """The table that `to_json` described."""
+        return cls(
+            **{
+                **values,
+                "num_consumers": len(values["received"]),
+                "received": list(values["received"]),
+                "consumed": list(values["consumed"]),
+                "members": {index: ReaderId(reader) for index, reader in values["members"]},
+                "blocks": [Block(*block) for block in values["blocks"]],
+                "suspects": set(values["suspects"]),
+            }
+        )
+
+
+def check_rounds(table: RoundTable) -> None:
+    """Raises AssertionError where parts of the table contradict each other."""
+    assert len(table.received) == len(table.consumed) == table.num_consumers
+    assert all(0 <= index < table.num_consumers for index in table.members), table.members
+    assert len(set(table.members.values())) == len(table.members), "a reader is two consumers"
+    assert all(c <= r for c, r in zip(table.consumed, table.received, strict=True)), table
+    assert table.complete >= min(table.received), table
+    assert all(block.first < block.end for block in table.blocks), table.blocks
+    assert all(block.generation <= table.version for block in table.blocks), table.blocks
+    for before, after in zip(table.blocks, table.blocks[1:], strict=False):
+        assert before.end <= after.first, (before, after)
+    assert not table.blocks or table.blocks[-1].end == table.end, table

@@ -1,0 +1,263 @@
+"""Decisions about coordinated reads: who gives which round, who may consume it, who comes back.
+
+Pure, like `decide`. Consumers ask for rounds by the block, so the control plane works per block and
+not per round, and everyone gets the same answer whoever asks first. Rules: a worker that is lost,
+or that a consumer cannot reach, loses the rounds that are not complete, and only those; a consumer
+that comes back begins where the others are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.jobs import Iteration
+from dataservice.dispatcher.requests import (
+    Decision,
+    OpenIteration,
+    RoundsAnswer,
+    SyncRounds,
+)
+from dataservice.dispatcher.round_table import RoundTable
+from dataservice.dispatcher.state import DispatcherState
+from dataservice.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnimplementedError,
+)
+from dataservice.vocabulary import (
+    INFINITE_CARDINALITY,
+    IterationId,
+    ShardingPolicy,
+    WorkerId,
+)
+
+# A worker computes as many rounds ahead, so all workers compute while one of them is read.
+BLOCK_ROUNDS: Final = 8
+# However far ahead a consumer asks.
+MAX_WINDOW: Final = 1_024
+
+
+def check_request(request: OpenIteration, cardinality: int) -> None:
+    """Raises for a coordinated read that cannot be: its consumer, its dataset or its options."""
+    options = request.options
+    if not options.num_consumers:
+        return
+    if request.job_name is None:
+        raise InvalidArgumentError(
+            "coordinated reads (num_consumers) need a job_name, by which the consumers meet"
+        )
+    if not 0 <= request.consumer_index < options.num_consumers:
+        raise FailedPreconditionError(
+            f"consumer_index must be from 0 to num_consumers - 1, got "
+            f"{request.consumer_index} of {options.num_consumers}"
+        )
+    if request.policy is not ShardingPolicy.OFF:
+        raise UnimplementedError(
+            f"coordinated reads are not offered with ShardingPolicy.{request.policy.name}; use "
+            "ShardingPolicy.OFF, under which each worker runs the endless dataset"
+        )
+    if options.target_workers == "LOCAL":
+        raise InvalidArgumentError(
+            "Coordinated reads require non-local workers; use target_workers='AUTO'"
+        )
+    for wrong, is_given in (
+        ("ordered=True", options.ordered),
+        ("on_error='skip'", options.on_error == "skip"),
+    ):
+        if is_given:
+            raise InvalidArgumentError(f"coordinated reads (num_consumers) do not go with {wrong}")
+    if cardinality != INFINITE_CARDINALITY:
+        raise FailedPreconditionError(
+            "Round robin reads require that the input dataset has infinite cardinality, but the "
+            f"dataset has cardinality {cardinality}. Consider adding a `.repeat()` transformation "
+            "to the dataset"
+        )
+
+
+def join(
+    table: RoundTable | None, request: OpenIteration, iteration_id: IterationId
+) -> tuple[list[ev.Event], list[ev.Event]]:
+    """Facts before and after a reader joins: who was this consumer is fenced, it begins where the
+    others are.
+    """
+    if not request.options.num_consumers:
+        return [], []
+    index = request.consumer_index
+    before: list[ev.Event] = []
+    first_round = 0
+    if table is not None:
+        others = [consumed for i, consumed in enumerate(table.consumed) if i != index]
+        first_round = min(others, default=table.consumed[index])
+        if index in table.members:
+            reason = f"another reader joined as consumer_index {index} of {table.num_consumers}"
+            before.append(ev.ReaderLost(reader_id=table.members[index], reason=reason))
+    joined = ev.ConsumerJoined(
+        iteration_id=iteration_id,
+        reader_id=request.reader_id,
+        consumer_index=index,
+        first_round=first_round,
+    )
+    return before, [joined]
+
+
+def table_of(iteration: Iteration) -> RoundTable:
+    """The iteration's rounds; FailedPreconditionError when its reads are not coordinated."""
+    if iteration.rounds is None:
+        raise FailedPreconditionError(
+            f"the reads of {iteration.iteration_id} are not coordinated; join with num_consumers"
+        )
+    return iteration.rounds
+
+
+def sync(state: DispatcherState, request: SyncRounds) -> Iterator[Decision]:
+    """The decisions of a call, each made in the state with the facts of those before."""
+    yield mark(state, request)
+    is_lost = True
+    while is_lost:
+        decision = replace_lost(state, request)
+        is_lost = bool(decision.events)
+        yield decision
+    yield skip_lost(state, request.iteration_id)
+    yield assign(state, request)
+
+
+def mark(state: DispatcherState, request: SyncRounds) -> Decision:
+    """Records how far a consumer is.
+
+    What it received under an older version may be void, so that does not count.
+    """
+    table = table_of(state.iterations[request.iteration_id])
+    index = table.index_of(request.reader_id)
+    _check_marks(table, index, request)
+    received = request.received if request.version == table.version else request.consumed
+    received = max(received, request.consumed)
+    if received <= table.received[index] and request.consumed <= table.consumed[index]:
+        return Decision(())
+    marked = ev.RoundsMarked(
+        iteration_id=request.iteration_id,
+        consumer_index=index,
+        received=received,
+        consumed=request.consumed,
+    )
+    return Decision((marked,))
+
+
+def _check_marks(table: RoundTable, index: int, request: SyncRounds) -> None:
+    may_consume = max(table.complete, table.consumed[index], request.sought)
+    may_receive = max(table.end, may_consume)
+    if not 0 <= request.consumed <= may_consume or request.received > may_receive:
+        raise InvalidArgumentError(
+            f"consumer {index} says that it consumed rounds below {request.consumed} and received "
+            f"those below {request.received}, of {may_consume} and {may_receive}"
+        )
+
+
+def replace_lost(state: DispatcherState, request: SyncRounds) -> Decision:
+    """Gives away the incomplete rounds of one worker that is lost or out of reach, if there is one.
+
+    To be repeated until nothing is left to do.
+    """
+    iteration = state.iterations[request.iteration_id]
+    table = table_of(iteration)
+    for worker_id in _lost(state, table, request.broken_worker_ids):
+        parts = tuple(_deal(state, table, table.lost_rounds(worker_id), worker_id))
+        is_suspect = worker_id in state.workers and _has_others(state, worker_id)
+        if parts or (is_suspect and worker_id not in table.suspects):
+            reassigned = ev.RoundsReassigned(
+                iteration_id=iteration.iteration_id,
+                worker_id=worker_id,
+                suspect=is_suspect,
+                parts=parts,
+            )
+            return Decision((reassigned,))
+    return Decision(())
+
+
+def _lost(
+    state: DispatcherState, table: RoundTable, broken: Collection[WorkerId]
+) -> Iterator[WorkerId]:
+    givers = dict.fromkeys(block.worker_id for block in table.blocks if block.end > table.complete)
+    yield from (worker_id for worker_id in givers if worker_id not in state.workers)
+    yield from (worker_id for worker_id in broken if worker_id in state.workers)
+
+
+def _has_others(state: DispatcherState, worker_id: WorkerId) -> bool:
+    return any(other != worker_id for other in state.workers)
+
+
+def skip_lost(state: DispatcherState, iteration_id: IterationId) -> Decision:
+    """Leaves out complete rounds that a consumer came back for and whose worker is lost.
+
+    For all consumers, as the others must not hand out what one of them cannot.
+    """
+    table = table_of(state.iterations[iteration_id])
+    behind = min(table.received)
+    lost = [
+        min(block.end, table.complete)
+        for block in table.blocks
+        if block.worker_id not in state.workers and block.first < table.complete
+    ]
+    first_round = max((end for end in lost if end > behind), default=behind)
+    if first_round <= behind:
+        return Decision(())
+    return Decision((ev.RoundsSkipped(iteration_id=iteration_id, first_round=first_round),))
+
+
+def assign(state: DispatcherState, request: SyncRounds) -> Decision:
+    """Deals out what a consumer may ask for and nobody gives yet, round robin by blocks."""
+    table = table_of(state.iterations[request.iteration_id])
+    wanted = table.low + min(max(1, request.window), MAX_WINDOW)
+    first = max(table.end, table.low)
+    ranges = [(at, at + BLOCK_ROUNDS) for at in range(first, wanted, BLOCK_ROUNDS)]
+    parts = tuple(_deal(state, table, ranges, None))
+    if not parts:
+        return Decision(())
+    return Decision((ev.RoundsAssigned(iteration_id=request.iteration_id, parts=parts),))
+
+
+def _deal(
+    state: DispatcherState,
+    table: RoundTable,
+    ranges: list[tuple[int, int]],
+    without: WorkerId | None,
+) -> Iterator[tuple[int, int, WorkerId]]:
+    """Ranges of rounds with a worker for each; none at all while there is no worker for them."""
+    live = [worker_id for worker_id in state.workers if worker_id != without]
+    chosen = [worker_id for worker_id in live if worker_id not in table.suspects] or live
+    if chosen:
+        for turn, (first, end) in enumerate(ranges, table.turns):
+            yield first, end, chosen[turn % len(chosen)]
+
+
+def answer(state: DispatcherState, request: SyncRounds) -> RoundsAnswer:
+    """What a consumer has to know, from the state with the facts of its request."""
+    table = table_of(state.iterations[request.iteration_id])
+    index = table.index_of(request.reader_id)
+    begin = table.consumed[index]
+    late = [i for i in table.members if table.received[i] < table.received[index]]
+    return RoundsAnswer(
+        blocks=tuple(block for block in table.blocks if block.end > begin),
+        version=table.version,
+        complete=table.complete,
+        low=table.low,
+        begin=begin,
+        missing=table.missing(),
+        late=tuple(sorted(late)),
+    )
+
+
+def trust(
+    state: DispatcherState, worker_id: WorkerId, iteration_ids: Collection[IterationId]
+) -> Decision:
+    """A worker that somebody could not reach gives signs of life, and has consumers."""
+    return Decision(
+        tuple(
+            ev.WorkerTrusted(iteration_id=iteration_id, worker_id=worker_id)
+            for iteration_id in iteration_ids
+            if (iteration := state.iterations.get(iteration_id)) is not None
+            and iteration.rounds is not None
+            and worker_id in iteration.rounds.suspects
+        )
+    )

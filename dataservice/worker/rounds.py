@@ -1,0 +1,236 @@
+"""A worker's part in coordinated reads: its elements, n at a time, as rounds that stay a while.
+
+A round is assigned when the first consumer asks for it: it gets the next n elements of this
+worker's pass over the endless dataset, consumer k the k-th. Knows pipelines and the channel it is
+given, not who decides which rounds this worker gives. Invariant: under one generation a round is
+the same n elements however often, and by whichever consumers, it is asked for, until all consumers
+are done with it; what waits for consumers is bounded in rounds and bytes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from dataservice.errors import CancelledError, FailedPreconditionError, UnavailableError
+from dataservice.runtime.threads import StoppableThread
+from dataservice.wire.elements import KEEPALIVE, RowSpan, asks_of, unpack
+from dataservice.worker.outgoing import Channel, Frame, FrameSender, frame_of
+from dataservice.worker.producer import reportable
+from dataservice.worker.production import Patience
+from dataservice.worker.rebatch import Element
+from dataservice.worker.task import Pipeline
+
+# As many as the dispatcher deals out to one worker at once: while consumers read from another
+# worker, this one computes what they read next.
+AHEAD_ROUNDS = 8
+KEEPALIVE_S = 1.0
+_RECHECK_S = 1.0
+_END_OF_SEQUENCE = (
+    "Encountered end of sequence on a round-robin read iterator: coordinated reads need a dataset "
+    "that never ends; add `.repeat()`"
+)
+
+
+class NumberedElement(NamedTuple):
+    """An element of a round; `number` counts this worker's elements."""
+
+    number: int
+    frame: Frame
+
+
+# Stands for an element of a round that nobody needs any more.
+_GONE = NumberedElement(0, Frame(0, (), None))
+
+
+class RoundBuffer:
+    """Groups of n elements: those that wait for a round, and those that are one. Thread safe."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.rows = 0
+        self.patience = Patience()
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._ahead: deque[tuple[NumberedElement, ...]] = deque()
+        self._given: dict[int, tuple[int, tuple[NumberedElement, ...]]] = {}
+        self._low = 0
+        self._failure: Exception | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+        self._news = threading.Condition(self._lock)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._bytes
+
+    def put(self, group: tuple[NumberedElement, ...]) -> None:
+        """Stores the elements of a round to come; waits for room. CancelledError once closed."""
+        with self._lock:
+            if not self._has_room():
+                with self.patience.waiting():
+                    self._wait_for_room()
+            if self._closed:
+                raise CancelledError("the rounds were given up")
+            self._ahead.append(group)
+            self._bytes += _size(group)
+            self.rows += sum(element.frame.rows for element in group)
+            self._news.notify_all()
+
+    def _wait_for_room(self) -> None:
+        while not self._closed and not self._has_room():
+            self._news.wait(_RECHECK_S)
+
+    def _has_room(self) -> bool:
+        # Consumers that wait must get something, however large what others still hold.
+        return not self._ahead or (
+            len(self._ahead) < AHEAD_ROUNDS and self._bytes < self._max_bytes
+        )
+
+    def get(
+        self, number: int, generation: int, consumer: int, timeout_s: float
+    ) -> NumberedElement | None:
+        """A consumer's element of a round, None when there is none in time.
+
+        Raises what the pipeline failed with. An element without rows stands for a round that all
+        consumers are done with, or that was dealt out anew since.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        with self._lock:
+            while True:
+                group = self._group_held(number, generation)
+                if group is not None:
+                    return group[consumer] if group else _GONE
+                if self._failure is not None:
+                    raise self._failure
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    return None
+                self._news.wait(left_s)
+
+    def _group_held(self, number: int, generation: int) -> tuple[NumberedElement, ...] | None:
+        """The elements of a round, () when it is over, None when there are none yet."""
+        known, group = self._given.get(number, (-1, ()))
+        if number < self._low or generation < known:
+            return ()
+        if generation == known:
+            return group
+        if not self._ahead:
+            return None
+        self._bytes -= _size(group)
+        group = self._ahead.popleft()
+        self._given[number] = (generation, group)
+        self._news.notify_all()
+        return group
+
+    def release(self, low: int) -> None:
+        """All consumers are done with the rounds below."""
+        with self._lock:
+            if low <= self._low:
+                return
+            self._low = low
+            for number in [number for number in self._given if number < low]:
+                self._bytes -= _size(self._given.pop(number)[1])
+            self._news.notify_all()
+
+    def end(self, failure: Exception) -> None:
+        """No element follows; what is stored still comes out."""
+        with self._lock:
+            self._failure = self._failure or failure
+            self._news.notify_all()
+
+    def discard(self) -> None:
+        """Drops all and wakes everybody."""
+        with self._lock:
+            self._closed = True
+            self._failure = UnavailableError("the worker gave the rounds up")
+            self._ahead.clear()
+            self._given.clear()
+            self._bytes = 0
+            self._news.notify_all()
+
+
+def _size(group: Iterable[NumberedElement]) -> int:
+    return sum(element.frame.size_bytes for element in group)
+
+
+class RoundProducer:
+    """Runs a whole plan for all consumers of an iteration."""
+
+    def __init__(
+        self, pipeline: Pipeline, *, epoch: int, consumers: int, buffer_bytes: int, name: str
+    ) -> None:
+        self.frames = RoundBuffer(buffer_bytes)
+        self._pipeline = pipeline
+        self._epoch = epoch
+        self._consumers = consumers
+        self._closed = False
+        self._thread = StoppableThread(self._run, owner=name, name="rounds")
+
+    def start(self) -> None:
+        """Starts computing."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops without waiting. Idempotent."""
+        self._closed = True
+        self.frames.discard()
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def join(self, deadline_s: float) -> None:
+        """After `close`: waits for the thread until this time of the monotonic clock."""
+        self._thread.stop(max(0.0, deadline_s - time.monotonic()))
+
+    def _run(self, _stop: threading.Event) -> None:
+        failure: Exception = FailedPreconditionError(_END_OF_SEQUENCE)
+        try:
+            group: list[NumberedElement] = []
+            for number, batch in enumerate(self._elements()):
+                frame = frame_of(Element(batch, ()), self._pipeline.compression, divisible=False)
+                group.append(NumberedElement(number, frame))
+                if len(group) == self._consumers:
+                    self.frames.put(tuple(group))
+                    group.clear()
+        except BaseException as error:
+            failure = reportable(error)
+        self.frames.end(failure)
+
+    def _elements(self) -> Iterator[pa.RecordBatch]:
+        """Record batches after `batch`; without it an element is a row."""
+        batches = self._pipeline.run_whole(self._epoch, self.is_closed)
+        if self._pipeline.is_batched:
+            yield from batches
+            return
+        for batch in batches:
+            for row in range(batch.num_rows):
+                yield batch.slice(row, 1)
+
+
+def serve_rounds(rounds: RoundBuffer, consumer: int, channel: Channel) -> None:
+    """Answers each ask of a consumer, round by round, until the consumer goes."""
+    sender = FrameSender(channel)
+    while (message := channel.recv()) is not None:
+        low, asks = asks_of(unpack(message.header))
+        rounds.release(low)
+        for ask in asks:
+            for number in range(ask.first, ask.end):
+                element = _await(rounds, number, ask.generation, consumer, channel)
+                place = RowSpan(number, ask.generation, element.number, element.number + 1)
+                sender.send(element.frame._replace(spans=(place,)))
+
+
+def _await(
+    rounds: RoundBuffer, number: int, generation: int, consumer: int, channel: Channel
+) -> NumberedElement:
+    """The element, with a sign of life for each second that it takes."""
+    while (element := rounds.get(number, generation, consumer, KEEPALIVE_S)) is None:
+        if channel.cancelled():
+            raise CancelledError("the consumer has gone")
+        channel.send(KEEPALIVE)
+    return element

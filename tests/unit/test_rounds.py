@@ -1,0 +1,565 @@
+"""Coordinated reads without threads or network: decisions, trackers, both in any schedule."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from dataservice.client.attendance import Roll
+from dataservice.client.rounds import (
+    GROUP_S,
+    MIN_GAP_S,
+    POLL_FIRST_S,
+    Answer,
+    Block,
+    Report,
+    RoundPacing,
+    RoundTracker,
+)
+from dataservice.dispatcher import decide, rounds
+from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.images import facts_of
+from dataservice.dispatcher.invariants import check_invariants
+from dataservice.dispatcher.requests import (
+    Decision,
+    OpenIteration,
+    RegisterDataset,
+    RegisterWorker,
+    RoundsAnswer,
+    SyncRounds,
+)
+from dataservice.dispatcher.round_table import RoundTable
+from dataservice.dispatcher.state import DispatcherState
+from dataservice.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnimplementedError,
+)
+from dataservice.job_options import JobOptions
+from dataservice.vocabulary import ShardingPolicy
+from dataservice.wire.elements import Ask, asks_of, pack_asks, unpack
+
+WINDOW = 6
+
+
+class Cluster:
+    """A dispatcher's state and what is asked of it, each change by facts that went through JSON."""
+
+    def __init__(self, consumers: int = 2, workers: int = 2, cardinality: int = -1) -> None:
+        self.state = DispatcherState()
+        self.consumers = consumers
+        self._ids = 0
+        self.commit(
+            decide.register_dataset(
+                self.state,
+                RegisterDataset(plan=b"", schema=b"", cardinality=cardinality, compression="AUTO"),
+            )
+        )
+        for _ in range(workers):
+            self.add_worker()
+
+    def commit(self, decision: Decision) -> None:
+        for event in ev.decode_frame(ev.encode_frame(decision.events)):
+            self.state.apply(event)
+        check_invariants(self.state)
+
+    def new_id(self, kind: str) -> str:
+        self._ids += 1
+        return f"{kind}{self._ids}"
+
+    def add_worker(self) -> str:
+        worker = self.new_id("w")
+        self.commit(
+            decide.register_worker(self.state, RegisterWorker(worker_id=worker, address=worker))
+        )
+        return worker
+
+    def lose_worker(self, worker: str) -> None:
+        self.commit(decide.lose_worker(self.state, worker))
+
+    def join(self, index: int, **changed: Any) -> str:
+        reader = self.new_id("r")
+        request: dict[str, Any] = {
+            "dataset_id": "1000",
+            "policy": ShardingPolicy.OFF,
+            "job_name": "steps",
+            "repetition": 0,
+            "delivery": "exactly_once",
+            "options": JobOptions(num_consumers=self.consumers),
+            "reader_id": reader,
+            "job_id": "j",
+            "iteration_id": "i",
+            "consumer_index": index,
+        }
+        opening = OpenIteration(**{**request, **changed})
+        self.commit(decide.open_iteration(self.state, opening, None))
+        return reader
+
+    def sync(self, reader: str, **marks: Any) -> RoundsAnswer:
+        request = SyncRounds(
+            reader_id=reader, iteration_id="i", **{"window": WINDOW, "version": 0, **marks}
+        )
+        decide.find_reader(self.state, reader, "i")
+        for decision in rounds.sync(self.state, request):
+            self.commit(decision)
+        return rounds.answer(self.state, request)
+
+    @property
+    def table(self) -> RoundTable:
+        table = self.state.iterations["i"].rounds
+        assert table is not None
+        return table
+
+
+def test_everyone_gets_the_same_blocks_from_workers_in_turn() -> None:
+    cluster = Cluster(workers=2)
+    first, second = cluster.join(0), cluster.join(1)
+    answer = cluster.sync(first, window=20)
+    assert [(b.first, b.end) for b in answer.blocks] == [(0, 8), (8, 16), (16, 24)]
+    givers = [block.worker_id for block in answer.blocks]
+    assert givers[0] != givers[1]
+    assert givers[0] == givers[2]
+    assert cluster.sync(second, window=20).blocks == answer.blocks
+
+
+def test_a_round_is_complete_when_all_have_it() -> None:
+    cluster = Cluster()
+    first, second = cluster.join(0), cluster.join(1)
+    cluster.sync(first)
+    assert cluster.sync(first, received=5).complete == 0
+    answer = cluster.sync(second, received=3)
+    assert (answer.complete, answer.late) == (3, ())
+    assert cluster.sync(first, received=5, consumed=2).late == (1,)
+    assert cluster.sync(second, received=5, consumed=1).low == 1
+
+
+def test_only_incomplete_rounds_of_a_lost_worker_move() -> None:
+    cluster = Cluster()
+    first, second = cluster.join(0), cluster.join(1)
+    lost = cluster.sync(first).blocks[0].worker_id
+    cluster.sync(first, received=5)
+    cluster.sync(second, received=3)
+    cluster.lose_worker(lost)
+    answer = cluster.sync(first, received=6)
+    kept, moved = answer.blocks
+    assert (kept.first, kept.end, kept.worker_id, kept.generation) == (0, 3, lost, 0)
+    assert (moved.first, moved.end, moved.generation) == (3, 8, 1)
+    assert moved.worker_id != lost
+    assert cluster.table.received == [3, 3]
+    cluster.sync(first, received=8)
+    assert cluster.table.received == [3, 3], "what was received under the old version is void"
+    cluster.sync(first, received=8, version=1)
+    assert cluster.table.received == [8, 3]
+
+
+def test_a_worker_out_of_reach_gets_no_rounds_until_it_is_trusted() -> None:
+    cluster = Cluster()
+    reader = cluster.join(0)
+    cluster.join(1)
+    doubtful = cluster.sync(reader).blocks[0].worker_id
+    answer = cluster.sync(reader, broken_worker_ids=(doubtful,), window=30)
+    assert doubtful not in {block.worker_id for block in answer.blocks}
+    again = cluster.sync(reader, broken_worker_ids=(doubtful,), window=30, version=1)
+    assert again.version == answer.version, "nothing is left to give away"
+    cluster.commit(rounds.trust(cluster.state, doubtful, ["i", "unknown"]))
+    answer = cluster.sync(reader, window=60, version=1)
+    assert doubtful in {block.worker_id for block in answer.blocks}
+
+
+def test_the_only_worker_keeps_its_rounds() -> None:
+    cluster = Cluster(workers=1)
+    reader = cluster.join(0)
+    (block,) = cluster.sync(reader).blocks
+    answer = cluster.sync(reader, broken_worker_ids=(block.worker_id,))
+    assert answer.blocks == (block,)
+
+
+def test_without_workers_rounds_wait() -> None:
+    cluster = Cluster(workers=0)
+    reader = cluster.join(0)
+    assert cluster.sync(reader).blocks == ()
+    cluster.add_worker()
+    assert cluster.sync(reader).blocks
+
+
+def test_who_comes_back_begins_where_the_others_are_and_fences_who_was_there() -> None:
+    cluster = Cluster()
+    first, second = cluster.join(0), cluster.join(1)
+    cluster.sync(first)
+    for reader in (first, second):
+        cluster.sync(reader, received=6)
+    cluster.sync(first, received=6, consumed=4)
+    cluster.sync(second, received=6, consumed=6)
+    third = cluster.join(1)
+    answer = cluster.sync(third)
+    assert (answer.begin, answer.complete) == (4, 6)
+    assert answer.blocks[0].first <= 4
+    with pytest.raises(FailedPreconditionError, match="joined as consumer_index 1 of 2"):
+        cluster.sync(second)
+
+
+def test_rounds_that_who_comes_back_cannot_get_are_left_out_by_all() -> None:
+    cluster = Cluster()
+    first, second = cluster.join(0), cluster.join(1)
+    giver = cluster.sync(first).blocks[0].worker_id
+    for reader in (first, second):
+        cluster.sync(reader, received=6)
+    cluster.sync(first, received=6, consumed=4)
+    cluster.lose_worker(giver)
+    third = cluster.join(1)
+    assert cluster.sync(third, version=1).begin == 6
+    assert cluster.sync(first, received=6, consumed=4, version=1).begin == 6
+
+
+def test_missing_consumers_are_told() -> None:
+    cluster = Cluster(consumers=3)
+    reader = cluster.join(1)
+    assert cluster.sync(reader).missing == (0, 2)
+    cluster.commit(decide.release_reader(cluster.state, reader, ()))
+    assert cluster.table.missing() == (0, 1, 2)
+
+
+def test_marks_out_of_range_are_refused() -> None:
+    cluster = Cluster()
+    reader = cluster.join(0)
+    for marks in ({"consumed": 1}, {"received": 99}, {"consumed": -1}):
+        with pytest.raises(InvalidArgumentError, match="consumer 0 says"):
+            cluster.sync(reader, **marks)
+    assert cluster.sync(reader, consumed=7, sought=7).begin == 7
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"job_name": None}, InvalidArgumentError, "need a job_name"),
+        ({"consumer_index": 2}, FailedPreconditionError, "got 2 of 2"),
+        ({"policy": ShardingPolicy.DYNAMIC}, UnimplementedError, r"use ShardingPolicy\.OFF"),
+        (
+            {"options": JobOptions(num_consumers=2, target_workers="LOCAL")},
+            InvalidArgumentError,
+            "non-local workers",
+        ),
+        (
+            {"options": JobOptions(num_consumers=2, cross_trainer_cache=True)},
+            InvalidArgumentError,
+            "cross-trainer cache excludes coordinated reads",
+        ),
+        ({"options": JobOptions(num_consumers=2, ordered=True)}, InvalidArgumentError, "ordered"),
+        ({"options": JobOptions(num_consumers=2, on_error="skip")}, InvalidArgumentError, "skip"),
+    ],
+)
+def test_what_cannot_be_coordinated(
+    changed: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        Cluster().join(0, **changed)
+
+
+def test_the_dataset_must_not_end() -> None:
+    with pytest.raises(FailedPreconditionError, match=r"infinite cardinality.*cardinality 9"):
+        Cluster(cardinality=9).join(0)
+
+
+# One consumer
+
+
+def answer_of(*blocks: Block, version: int = 0, complete: int = 0, begin: int = 0) -> Answer:
+    return Answer(blocks, version, complete, begin, begin)
+
+
+def tracker_with(answer: Answer, window: int = 8) -> RoundTracker[str]:
+    tracker: RoundTracker[str] = RoundTracker(window, 1_000)
+    tracker.digest(tracker.report(), answer)
+    return tracker
+
+
+class TestTracker:
+    def test_asks_once_within_the_window_and_of_workers_within_reach(self) -> None:
+        tracker = tracker_with(answer_of(Block(0, 8, "a", 0), Block(8, 16, "b", 0)), window=10)
+        assert tracker.asks({"a"}) == {"a": [Ask(0, 8, 0)]}
+        assert tracker.asks({"a", "b"}) == {"b": [Ask(8, 10, 0)]}
+        tracker.forget_worker("a")
+        tracker.receive("b", 9, 0, "x", 1)
+        assert tracker.asks({"a", "b"}) == {"a": [Ask(0, 8, 0)]}
+
+    def test_hands_out_complete_rounds_in_order(self) -> None:
+        block = Block(0, 8, "a", 0)
+        tracker = tracker_with(answer_of(block))
+        for number in (1, 0, 3):
+            tracker.receive("a", number, 0, f"e{number}", 1)
+        assert (tracker.received, tracker.take()) == (2, None)
+        tracker.digest(tracker.report(), answer_of(block, complete=3))
+        assert [tracker.take() for _ in range(3)] == ["e0", "e1", None]
+
+    def test_drops_what_was_reassigned_and_keeps_what_is_complete(self) -> None:
+        tracker = tracker_with(answer_of(Block(0, 8, "a", 0)))
+        tracker.asks({"a"})
+        for number in range(4):
+            tracker.receive("a", number, 0, f"a{number}", 1)
+        blocks = (Block(0, 2, "a", 0), Block(2, 8, "b", 1))
+        tracker.digest(tracker.report(), answer_of(*blocks, version=1, complete=2))
+        assert tracker.received == 2
+        tracker.receive("a", 4, 0, "late", 1)
+        tracker.receive("a", 2, 0, "late", 1)
+        assert tracker.asks({"a", "b"}) == {"b": [Ask(2, 8, 1)]}
+        assert [tracker.take() for _ in range(3)] == ["a0", "a1", None]
+
+    def test_goes_on_where_it_is_told(self) -> None:
+        tracker = tracker_with(answer_of(Block(0, 8, "a", 0)))
+        for number in range(4):
+            tracker.receive("a", number, 0, f"a{number}", 1)
+        tracker.digest(tracker.report(), answer_of(Block(0, 8, "a", 0), complete=4, begin=3))
+        assert tracker.take() == "a3"
+        tracker.seek(7)
+        assert (tracker.report().sought, tracker.report().consumed) == (7, 7)
+        tracker.digest(tracker.report(), answer_of(Block(0, 8, "a", 0), complete=4, begin=7))
+        assert tracker.report().sought == 0
+
+    def test_large_elements_narrow_the_window(self) -> None:
+        tracker = tracker_with(answer_of(Block(0, 8, "a", 0)))
+        assert tracker.window == 8
+        tracker.receive("a", 0, 0, "large", 250)
+        assert tracker.window == 4
+        tracker.receive("a", 1, 0, "huge", 10_000)
+        assert tracker.window == 2
+
+    def test_word_of_what_came_is_waited_for_once_nothing_is_under_way(self) -> None:
+        tracker = tracker_with(answer_of(Block(0, 2, "a", 0)))
+        tracker.asks({"a"})
+        tracker.receive("a", 0, 0, "x", 1)
+        assert not tracker.is_waited_for()
+        tracker.receive("a", 1, 0, "y", 1)
+        assert (tracker.is_waited_for(), tracker.unreported) == (True, 2)
+        tracker.digest(tracker.report(), answer_of(Block(0, 2, "a", 0)))
+        assert (tracker.is_waited_for(), tracker.unreported) == (False, 0)
+
+
+def test_when_a_consumer_speaks() -> None:
+    pacing = RoundPacing(1.0, 0.0)
+    quiet: dict[str, Any] = {"urgent": False, "waits": False, "unreported": 0, "window": 16}
+    assert pacing.due_s(**quiet) == 0.0, "the first call is due at once"
+    pacing.note_call(10.0, progress=True)
+    assert pacing.due_s(**quiet) == 11.0
+    assert pacing.due_s(**{**quiet, "unreported": 1}) == 10.0 + GROUP_S
+    assert pacing.due_s(**{**quiet, "unreported": 4}) == 10.0 + MIN_GAP_S
+    assert pacing.due_s(**{**quiet, "waits": True}) == 10.0 + POLL_FIRST_S
+    pacing.note_call(20.0, progress=False)
+    assert pacing.due_s(**{**quiet, "waits": True}) == 20.0 + 2 * POLL_FIRST_S
+
+
+def test_the_others_are_waited_for_with_words_and_an_end(caplog: pytest.LogCaptureFixture) -> None:
+    roll = Roll(0, 3, 20.0)
+    with caplog.at_level(logging.WARNING):
+        assert roll.note(False, [1], [], 0.0) is None
+        for now_s in (1.0, 5.0, 12.0):
+            assert roll.note(True, [2, 1], [], now_s) is None
+        assert [r.getMessage() for r in caplog.records] == [
+            "consumer 0 of 3 waits for consumer_index 1, 2 (missing)"
+        ]
+        error = roll.note(True, [1], [], 21.0)
+        assert isinstance(error, DeadlineExceededError)
+        assert "consumer_index 1," in str(error)
+        for now_s in (22.0, 60.0, 100.0):
+            assert roll.note(True, [], [2], now_s) is None, "who is there is waited for"
+    assert "consumer_index 2 (behind)" in caplog.messages[-1]
+
+
+def test_asks_on_the_wire() -> None:
+    asks = [Ask(3, 9, 1), Ask(12, 13, 2)]
+    assert asks_of(unpack(pack_asks(asks, 7))) == (7, asks)
+
+
+# All of it, under any schedule
+
+
+class Giver:
+    """A worker: a round gets the next of its groups when it is first asked for."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.given: dict[int, tuple[int, int]] = {}
+        self.groups = 0
+        self.low = 0
+
+    def give(self, number: int, generation: int) -> str | None:
+        known, group = self.given.get(number, (-1, 0))
+        if number < self.low or generation < known:
+            return None
+        if generation > known:
+            group, self.groups = self.groups, self.groups + 1
+            self.given[number] = (generation, group)
+        return f"{self.name}/{group}"
+
+
+class Consumer:
+    def __init__(self, reader: str) -> None:
+        self.reader = reader
+        self.tracker: RoundTracker[str] = RoundTracker(WINDOW, 1_000)
+        self.frames: dict[str, list[tuple[int, int, str | None]]] = {}
+        self.broken: set[str] = set()
+        self.report: Report | None = None
+        self.answer: RoundsAnswer | None = None
+
+
+class Rounds(RuleBasedStateMachine):
+    """Consumers die and come back, workers come and go, frames and journals are cut anywhere."""
+
+    @initialize(count=st.integers(1, 3))
+    def begin(self, count: int) -> None:
+        self.count = count
+        self.cluster = Cluster(count, workers=0)
+        self.givers: dict[str, Giver] = {}
+        self.consumers: dict[int, Consumer] = {}
+        self.handed: dict[int, dict[int, str]] = {}
+        self.last: dict[int, int] = {}
+        self.add_worker()
+
+    @rule()
+    def add_worker(self) -> None:
+        if len(self.givers) < 3:
+            name = self.cluster.add_worker()
+            self.givers[name] = Giver(name)
+
+    @rule(pick=st.integers(0, 2))
+    def lose_worker(self, pick: int) -> None:
+        if self.givers:
+            name = sorted(self.givers)[pick % len(self.givers)]
+            self.cluster.lose_worker(name)
+            del self.givers[name]
+
+    @rule(index=st.integers(0, 2))
+    def join(self, index: int) -> None:
+        index %= self.count
+        self.consumers[index] = Consumer(self.cluster.join(index))
+
+    @rule(index=st.integers(0, 2))
+    def die_and_be_noticed(self, index: int) -> None:
+        if index in self.consumers:
+            reader = self.consumers.pop(index).reader
+            self.cluster.commit(decide.lose_reader(self.cluster.state, reader))
+
+    @rule(index=st.integers(0, 2))
+    def call(self, index: int) -> None:
+        consumer = self.consumers.get(index)
+        if consumer is not None and consumer.report is None:
+            consumer.report = consumer.tracker.report()
+
+    @rule(index=st.integers(0, 2), copies=st.integers(1, 2))
+    def arrive(self, index: int, copies: int) -> None:
+        consumer = self.consumers.get(index)
+        if consumer is None or consumer.report is None or consumer.answer is not None:
+            return
+        broken = tuple(sorted(consumer.broken))
+        consumer.broken.clear()
+        marks = consumer.report._asdict()
+        for _ in range(copies):
+            consumer.answer = self.cluster.sync(consumer.reader, broken_worker_ids=broken, **marks)
+
+    @rule(index=st.integers(0, 2))
+    def hear(self, index: int) -> None:
+        consumer = self.consumers.get(index)
+        if consumer is None or consumer.report is None or consumer.answer is None:
+            return
+        answer = consumer.answer
+        blocks = tuple(Block(*block) for block in answer.blocks)
+        consumer.tracker.digest(
+            consumer.report,
+            Answer(blocks, answer.version, answer.complete, answer.low, answer.begin),
+        )
+        consumer.report = consumer.answer = None
+        self.exchange(consumer)
+
+    def sync(self, index: int) -> None:
+        self.call(index)
+        self.arrive(index, 1)
+        self.hear(index)
+
+    def exchange(self, consumer: Consumer) -> None:
+        for name, asks in consumer.tracker.asks(set(self.givers)).items():
+            giver = self.givers[name]
+            giver.low = max(giver.low, consumer.tracker.low)
+            frames = consumer.frames.setdefault(name, [])
+            for ask in asks:
+                numbers = range(ask.first, ask.end)
+                frames += [(n, ask.generation, giver.give(n, ask.generation)) for n in numbers]
+
+    @rule(index=st.integers(0, 2), count=st.integers(1, 12))
+    def receive(self, index: int, count: int) -> None:
+        consumer = self.consumers.get(index)
+        if consumer is None:
+            return
+        for name, frames in consumer.frames.items():
+            for number, generation, item in frames[:count]:
+                consumer.tracker.receive(name, number, generation, item, 1)
+            del frames[:count]
+
+    @rule(index=st.integers(0, 2), pick=st.integers(0, 2))
+    def cut(self, index: int, pick: int) -> None:
+        consumer = self.consumers.get(index)
+        if consumer is not None and self.givers:
+            name = sorted(self.givers)[pick % len(self.givers)]
+            consumer.frames.pop(name, None)
+            consumer.tracker.forget_worker(name)
+            consumer.broken.add(name)
+
+    @rule(index=st.integers(0, 2), count=st.integers(1, 5))
+    def take(self, index: int, count: int) -> None:
+        consumer = self.consumers.get(index)
+        for _ in range(count if consumer is not None else 0):
+            assert consumer is not None
+            item = consumer.tracker.take()
+            if item is None:
+                return
+            number = consumer.tracker.next_round - 1
+            self.handed.setdefault(number, {})[index] = item
+
+    @rule()
+    def trust(self) -> None:
+        for name in self.givers:
+            self.cluster.commit(rounds.trust(self.cluster.state, name, ["i"]))
+
+    @rule()
+    def restart_dispatcher(self) -> None:
+        frames = [ev.encode_frame([fact]) for fact in facts_of(self.cluster.state)]
+        state = DispatcherState()
+        for frame in frames:
+            for event in ev.decode_frame(frame):
+                state.apply(event)
+        assert state == self.cluster.state
+        self.cluster.state = state
+
+    def get_on(self) -> None:
+        """Once everybody is there, rounds go on."""
+        self.add_worker()
+        for index in range(self.count):
+            if index not in self.consumers:
+                self.join(index)
+        before = max(self.handed, default=0)
+        for _ in range(40):
+            for index in range(self.count):
+                self.sync(index)
+                self.receive(index, 12)
+                self.take(index, 5)
+        assert max(self.handed) > before + 10
+        newest = self.handed[before + 10]
+        assert len(newest) == self.count, "from some round on all are in step"
+
+    def teardown(self) -> None:
+        if hasattr(self, "cluster"):
+            self.get_on()
+            self.all_elements_of_a_round_are_of_one_group()
+
+    @invariant()
+    def all_elements_of_a_round_are_of_one_group(self) -> None:
+        for number, items in self.handed.items():
+            assert len(set(items.values())) == 1, (number, items)
+
+
+Rounds.TestCase.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+TestAnySchedule = Rounds.TestCase
