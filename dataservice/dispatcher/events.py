@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from dataservice.dispatcher import round_events
+from dataservice.dispatcher.fact import Event as Event
 from dataservice.dispatcher.images import TableImage, image_from_json, image_to_json
 from dataservice.dispatcher.plans import RowMark, WindowPlan, plan_from_json, plan_to_json
 from dataservice.dispatcher.resumption import Resumption
@@ -28,11 +30,6 @@ from dataservice.vocabulary import (
     SnapshotId,
     WorkerId,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """Something that happened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,60 +237,6 @@ class WindowsReleased(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerJoined(Event):
-    """A reader is a consumer of coordinated reads, from this round on."""
-
-    iteration_id: IterationId
-    reader_id: ReaderId
-    consumer_index: int
-    first_round: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundsAssigned(Event):
-    """Workers are to give the next rounds of coordinated reads: (first, end, worker)."""
-
-    iteration_id: IterationId
-    parts: tuple[tuple[Any, ...], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundsReassigned(Event):
-    """Others give the incomplete rounds of a worker, which gets no new ones while it is suspect."""
-
-    iteration_id: IterationId
-    worker_id: WorkerId
-    suspect: bool
-    parts: tuple[tuple[Any, ...], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundsMarked(Event):
-    """A consumer holds the rounds below `received` and has handed out those below `consumed`."""
-
-    iteration_id: IterationId
-    consumer_index: int
-    received: int
-    consumed: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundsSkipped(Event):
-    """Rounds below are left out by all consumers, since one of them cannot get them any more."""
-
-    iteration_id: IterationId
-    first_round: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerTrusted(Event):
-    """A worker that consumers could not reach may get rounds again."""
-
-    iteration_id: IterationId
-    worker_id: WorkerId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFinished(Event):
     """A worker handed out the last element of its pass over the whole dataset."""
 
@@ -430,7 +373,7 @@ class SnapshotRestored(Event):
 # Not Event.__subclasses__(): slots make dataclasses classes anew, and both would be listed.
 FACTS: Final[dict[str, type[Event]]] = {
     name: value
-    for name, value in list(globals().items())
+    for name, value in [*vars(round_events).items(), *globals().items()]
     if isinstance(value, type) and issubclass(value, Event) and value is not Event
 }
 

@@ -13,16 +13,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, get_args
 
-from dataservice.dispatcher import events as ev
+from dataservice.dispatcher import round_events as facts
 from dataservice.vocabulary import ReaderId, WorkerId
 
 RoundFact = (
-    ev.ConsumerJoined
-    | ev.RoundsAssigned
-    | ev.RoundsReassigned
-    | ev.RoundsMarked
-    | ev.RoundsSkipped
-    | ev.WorkerTrusted
+    facts.ConsumerJoined
+    | facts.RoundsAssigned
+    | facts.RoundsReassigned
+    | facts.RoundsMarked
+    | facts.RoundsSkipped
+    | facts.WorkerTrusted
 )
 ROUND_FACTS: Final = get_args(RoundFact)
 
@@ -63,20 +63,20 @@ class RoundTable:
     def apply(self, event: RoundFact) -> None:
         """Adds one fact."""
         match event:
-            case ev.ConsumerJoined():
+            case facts.ConsumerJoined():
                 self._join(event.consumer_index, event.reader_id, event.first_round)
-            case ev.RoundsAssigned():
+            case facts.RoundsAssigned():
                 self._assign(event.parts)
-            case ev.RoundsReassigned():
+            case facts.RoundsReassigned():
                 self._reassign(event.worker_id, event.parts)
                 if event.suspect:
                     self.suspects.add(event.worker_id)
-            case ev.RoundsMarked():
+            case facts.RoundsMarked():
                 self._mark(event.consumer_index, event.received, event.consumed)
-            case ev.RoundsSkipped():
+            case facts.RoundsSkipped():
                 for index in range(self.num_consumers):
                     self._mark(index, event.first_round, event.first_round)
-            case ev.WorkerTrusted():
+            case facts.WorkerTrusted():
                 self.suspects.discard(event.worker_id)
 
     @property

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from dataservice.dispatcher import events as ev
+from dataservice.dispatcher import round_events as facts
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.requests import (
     Decision,
@@ -93,7 +94,7 @@ def join(
         if index in table.members:
             reason = f"another reader joined as consumer_index {index} of {table.num_consumers}"
             before.append(ev.ReaderLost(reader_id=table.members[index], reason=reason))
-    joined = ev.ConsumerJoined(
+    joined = facts.ConsumerJoined(
         iteration_id=iteration_id,
         reader_id=request.reader_id,
         consumer_index=index,
@@ -135,7 +136,7 @@ def mark(state: DispatcherState, request: SyncRounds) -> Decision:
     received = max(received, request.consumed)
     if received <= table.received[index] and request.consumed <= table.consumed[index]:
         return Decision(())
-    marked = ev.RoundsMarked(
+    marked = facts.RoundsMarked(
         iteration_id=request.iteration_id,
         consumer_index=index,
         received=received,
@@ -165,7 +166,7 @@ def replace_lost(state: DispatcherState, request: SyncRounds) -> Decision:
         parts = tuple(_deal(state, table, table.lost_rounds(worker_id), worker_id))
         is_suspect = worker_id in state.workers and _has_others(state, worker_id)
         if parts or (is_suspect and worker_id not in table.suspects):
-            reassigned = ev.RoundsReassigned(
+            reassigned = facts.RoundsReassigned(
                 iteration_id=iteration.iteration_id,
                 worker_id=worker_id,
                 suspect=is_suspect,
@@ -202,7 +203,7 @@ def skip_lost(state: DispatcherState, iteration_id: IterationId) -> Decision:
     first_round = max((end for end in lost if end > behind), default=behind)
     if first_round <= behind:
         return Decision(())
-    return Decision((ev.RoundsSkipped(iteration_id=iteration_id, first_round=first_round),))
+    return Decision((facts.RoundsSkipped(iteration_id=iteration_id, first_round=first_round),))
 
 
 def assign(state: DispatcherState, request: SyncRounds) -> Decision:
@@ -214,7 +215,7 @@ def assign(state: DispatcherState, request: SyncRounds) -> Decision:
     parts = tuple(_deal(state, table, ranges, None))
     if not parts:
         return Decision(())
-    return Decision((ev.RoundsAssigned(iteration_id=request.iteration_id, parts=parts),))
+    return Decision((facts.RoundsAssigned(iteration_id=request.iteration_id, parts=parts),))
 
 
 def _deal(
@@ -254,7 +255,7 @@ def trust(
     """A worker that somebody could not reach gives signs of life, and has consumers."""
     return Decision(
         tuple(
-            ev.WorkerTrusted(iteration_id=iteration_id, worker_id=worker_id)
+            facts.WorkerTrusted(iteration_id=iteration_id, worker_id=worker_id)
             for iteration_id in iteration_ids
             if (iteration := state.iterations.get(iteration_id)) is not None
             and iteration.rounds is not None

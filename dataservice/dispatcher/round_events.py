@@ -1,0 +1,66 @@
+"""Facts about coordinated reads, a part of `events`, whose codec writes them down.
+
+Pure: no clock, no random. Invariant: every field is one that the codec knows by its type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dataservice.dispatcher.fact import Event
+from dataservice.vocabulary import IterationId, ReaderId, WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerJoined(Event):
+    """A reader is a consumer of coordinated reads, from this round on."""
+
+    iteration_id: IterationId
+    reader_id: ReaderId
+    consumer_index: int
+    first_round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsAssigned(Event):
+    """Workers are to give the next rounds of coordinated reads: (first, end, worker)."""
+
+    iteration_id: IterationId
+    parts: tuple[tuple[Any, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsReassigned(Event):
+    """Others give the incomplete rounds of a worker, which gets no new ones while it is suspect."""
+
+    iteration_id: IterationId
+    worker_id: WorkerId
+    suspect: bool
+    parts: tuple[tuple[Any, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsMarked(Event):
+    """A consumer holds the rounds below `received` and has handed out those below `consumed`."""
+
+    iteration_id: IterationId
+    consumer_index: int
+    received: int
+    consumed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsSkipped(Event):
+    """Rounds below are left out by all consumers, since one of them cannot get them any more."""
+
+    iteration_id: IterationId
+    first_round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTrusted(Event):
+    """A worker that consumers could not reach may get rounds again."""
+
+    iteration_id: IterationId
+    worker_id: WorkerId
