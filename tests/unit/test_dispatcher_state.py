@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataservice.dispatcher import events as ev
+from dataservice.dispatcher import round_events as rounds
 from dataservice.dispatcher.events import decode_frame, encode_frame
 from dataservice.dispatcher.images import facts_of
 from dataservice.dispatcher.invariants import check_invariants
@@ -121,6 +122,16 @@ def test_the_number_of_a_deleted_dataset_stays_used() -> None:
     assert not short.is_used(str(short.next_dataset_number))
 
 
+ROUND_FACTS = (
+    rounds.ConsumerJoined(iteration_id="i", reader_id="r", consumer_index=1, first_round=4),
+    rounds.RoundsAssigned(iteration_id="i", parts=((0, 8, "w"), (8, 16, "v"))),
+    rounds.RoundsReassigned(iteration_id="i", worker_id="w", suspect=True, parts=((3, 8, "v"),)),
+    rounds.RoundsMarked(iteration_id="i", consumer_index=1, received=7, consumed=5),
+    rounds.RoundsSkipped(iteration_id="i", first_round=6),
+    rounds.WorkerTrusted(iteration_id="i", worker_id="w"),
+)
+
+
 def test_every_fact_survives_the_journal() -> None:
     rest: tuple[ev.Event, ...] = (
         ev.JobDeleted(job_id="j"),
@@ -138,6 +149,7 @@ def test_every_fact_survives_the_journal() -> None:
         ev.WorkerListSet(addresses=("a:%port%", "b")),
         ev.PlaceBound(index=1, address="b:1"),
         ev.ShardFinished(iteration_id="i", index=1),
+        *ROUND_FACTS,
         *SAVING_SCRIPT,
         *facts_of(replayed(SAVING_SCRIPT[:-1])),
         ev.IterationResumed(
