@@ -2,8 +2,10 @@
 
 Both ends are alike: each sends headers with bodies, each reads what it gets in place. A body is
 written once, into a segment of the sender; then a packet of some bytes says where it lies.
-Whichever thread waits for something reads the socket for all. Knows nothing of commands, tokens or
-what bodies mean. Invariant: no wait outlives its deadline, and `shut_down` ends all of them.
+Whichever thread waits for something reads the socket for all, one message at a time: what nobody
+has asked for yet stays in the socket, where it holds the sender back, and needs no copy. Knows
+nothing of commands, tokens or what bodies mean. Invariant: no wait outlives its deadline, and
+`shut_down` ends all of them.
 """
 
 from __future__ import annotations
@@ -46,8 +48,10 @@ logger = logging.getLogger(__name__)
 MAX_BODY_BYTES: Final = (1 << 31) - (1 << 20)
 MAX_HEADER_BYTES: Final = 64 << 20
 
-# A thread that waits looks up this often for segments that it could not give back before.
+# A thread that waits looks up this often for segments that others could not give back.
 _SLICE_S: Final = 0.25
+# A sender takes in the peer's messages only up to so many, unless it needs a segment back.
+_MAX_UNCLAIMED: Final = 16
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(array.array("i", [0]).itemsize)
 _EMPTY: Final = pa.py_buffer(b"")
 _GONE: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF})
@@ -101,7 +105,8 @@ class LocalConnection:
         with self._send_lock:
             self._holdings.flush()
             with self._news:
-                self._read_held(deadline_s, wait=False)
+                if len(self._inbox) < _MAX_UNCLAIMED:
+                    self._read_held(deadline_s, wait=False)
             room = _room(header, body)
             if room <= MAX_TEXT_BYTES:
                 self._send_as_text(kind, header, body, deadline_s)
@@ -177,11 +182,10 @@ class LocalConnection:
     def _try_release(self, segment: int) -> bool:
         try:
             self._socket.send(pack(Packet(Kind.RELEASE, segment=segment)), socket.MSG_NOSIGNAL)
-        except BlockingIOError:
-            return False
-        except OSError:
-            # The peer's memory ends with it, and whoever reads or sends next learns that it did.
-            return True
+        except OSError as error:
+            # The memory of a peer that is gone ends with it, and whoever reads or sends next
+            # learns that it is. All else passes: a segment that is forgotten is lost for good.
+            return error.errno in _GONE
         return True
 
     # Receiving
@@ -229,14 +233,14 @@ class LocalConnection:
         self._check_held()
         self._reading = True
         try:
-            got_any = self._drain_held()
+            got_any = self._take_in_held()
             if not got_any and wait:
                 self._news.release()
                 try:
                     self._wait_for(select.POLLIN, deadline_s, "nothing came from the peer")
                 finally:
                     self._news.acquire()
-                self._drain_held()
+                self._take_in_held()
         except (DataLossError, UnavailableError) as error:
             self._failure = self._failure or error
             raise
@@ -248,10 +252,13 @@ class LocalConnection:
         if self._failure is not None:
             raise self._failure
 
-    def _drain_held(self) -> bool:
-        """Takes in all packets that have arrived; whether there was any."""
-        count = 0
-        while (packet := self._next_packet()) is not None:
+    def _take_in_held(self) -> bool:
+        """Takes in the packets that have arrived up to the next message; whether there was any.
+
+        Not all: while messages come as fast as they are read, that would never end.
+        """
+        known, count = len(self._inbox), 0
+        while len(self._inbox) == known and (packet := self._next_packet()) is not None:
             count += 1
             self._digest(*packet)
         return count > 0
@@ -316,17 +323,19 @@ class LocalConnection:
 
     def _wait_for(self, events: int, deadline_s: float, what: str) -> None:
         poll = select.poll()
-        try:
-            poll.register(self._socket, events)
-        except ValueError as error:  # closed by another thread
-            raise self._gone(None) from error
         while True:
             left_s = deadline_s - time.monotonic()
-            if poll.poll(max(0.0, min(left_s, _SLICE_S)) * 1_000):
+            # The peer may need what could not be given back before it sends anything.
+            owes = self._holdings.flush()
+            try:
+                poll.register(self._socket, events | (select.POLLOUT if owes else 0))
+            except ValueError as error:  # closed by another thread
+                raise self._gone(None) from error
+            ready = poll.poll(max(0.0, min(left_s, _SLICE_S)) * 1_000)
+            if any(happened & ~select.POLLOUT or events & happened for _, happened in ready):
                 return
             if left_s <= 0:
                 raise DeadlineExceededError(f"{what} in time")
-            self._holdings.flush()
 
     def _gone(self, error: OSError | None) -> UnavailableError:
         if error is None or error.errno in _GONE:

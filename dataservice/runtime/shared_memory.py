@@ -181,16 +181,23 @@ class Holdings:
     def give_back(self, segment: int) -> None:
         """Sends a segment back that is not held. Never blocks."""
         with self._lock:
-            if not self._closed and (self._refused or not self._send(segment)):
-                self._refused.append(segment)
+            if self._closed:
+                return
+            self._refused.append(segment)
+        self.flush()
 
-    def flush(self) -> None:
-        """Sends back what could not be before."""
+    def flush(self) -> bool:
+        """Sends back what could not be before; whether some still could not be."""
         while self._refused:
             with self._lock:
-                if not self._refused or self._closed or not self._send(self._refused[0]):
-                    return
-                self._refused.popleft()
+                if not self._refused or self._closed:
+                    return False
+                segment = self._refused.popleft()
+                # Collection may end a loan in here; it must not send the same one.
+                if not self._send(segment):
+                    self._refused.appendleft(segment)
+                    return True
+        return False
 
     def close(self) -> None:
         """Sends nothing any more; what is in use stays mapped until it is not. Idempotent."""

@@ -32,8 +32,9 @@ from dataservice.errors import (
     UnavailableError,
     UserFunctionError,
 )
-from dataservice.runtime import local_exchange, shared_memory
+from dataservice.runtime import local_connection, local_exchange, shared_memory
 from dataservice.runtime.flight import FlightServer
+from dataservice.runtime.local_connection import LocalConnection
 from dataservice.runtime.local_exchange import (
     LocalChannel,
     LocalExchange,
@@ -42,6 +43,7 @@ from dataservice.runtime.local_exchange import (
     dial,
     socket_name,
 )
+from dataservice.runtime.local_messages import Kind
 from dataservice.runtime.segment_pool import HELD_BYTES, POOL_BYTES
 from dataservice.runtime.shared_memory import OwnSegment, PeerSegment, is_supported
 from dataservice.runtime.transport import open_exchange
@@ -449,6 +451,56 @@ def test_a_release_that_finds_the_socket_full_goes_later() -> None:
     holdings.flush()
     assert sent == [1, 2]
     own.forget_descriptor()
+
+
+def connected() -> tuple[LocalConnection, LocalConnection]:
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    return LocalConnection(ends[0]), LocalConnection(ends[1])
+
+
+def send_until_refused(connection: LocalConnection, body: bytes, patience_s: float = 0.05) -> int:
+    for count in range(10_000):
+        try:
+            connection.send(Kind.MESSAGE, b"m", body, deadline_s=time.monotonic() + patience_s)
+        except DeadlineExceededError:
+            return count
+    raise AssertionError("nothing holds the sender back")
+
+
+def test_what_nobody_asked_for_holds_the_sender_back() -> None:
+    sender, receiver = connected()
+    body = bytes(MIB)
+    try:
+        assert send_until_refused(sender, body) >= HELD_BYTES // MIB
+        for _ in range(3):
+            # One is read, one may follow; were all read, they would be copied without end.
+            assert receiver.receive(time.monotonic() + 5) is not None
+            assert send_until_refused(sender, body) == 1
+    finally:
+        sender.close()
+        receiver.close()
+
+
+def test_a_receiver_that_waits_gives_back_as_soon_as_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local_connection, "_SLICE_S", 30.0)
+    sender, receiver = connected()
+    sent = send_until_refused(sender, bytes(MIB))
+    try:
+        assert send_until_refused(receiver, b"") > 10  # the way back is full
+        with ThreadPoolExecutor(2) as pool:
+            for _ in range(sent):  # dropped at once, and none can be given back
+                assert receiver.receive(time.monotonic() + 5) is not None
+            next_one = pool.submit(receiver.receive, time.monotonic() + 20)
+            began_s = time.monotonic()
+            # It needs a segment back, which comes behind all that fills the way.
+            sender.send(Kind.MESSAGE, b"m", bytes(MIB), deadline_s=began_s + 20)
+            assert next_one.result(10) is not None
+            assert time.monotonic() - began_s < 10
+    finally:
+        sender.close()
+        receiver.close()
 
 
 @pytest.fixture
