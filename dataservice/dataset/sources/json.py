@@ -43,7 +43,8 @@ _OTHER_SCHEMA: Final = ("changed from", "unexpected field", "JSON conversion to"
 class JsonSource(WholeFilesSource):
     """Rows of JSON lines. With `schema`, exactly its columns, with its types.
 
-    A line must fit into a block.
+    A line must fit into a block. Fields that are not in the schema are an error where it was
+    inferred, also when it is filled in later, and are ignored where the user stated it.
     """
 
     kind: ClassVar[str] = "json"
@@ -52,6 +53,7 @@ class JsonSource(WholeFilesSource):
     schema: pa.Schema | None = None
     block_size_bytes: int = _BLOCK_BYTES
     storage_options: Mapping[str, Any] | None = None
+    unexpected_fields: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "paths", check_paths(self.paths, "from_json"))
@@ -62,6 +64,13 @@ class JsonSource(WholeFilesSource):
                     f"schema must be a pyarrow.Schema with columns, got {self.schema!r}"
                 )
             object.__setattr__(self, "schema", plain_schema(self.schema))
+        if self.unexpected_fields is None:
+            unexpected = "error" if self.schema is None else "ignore"
+            object.__setattr__(self, "unexpected_fields", unexpected)
+        elif self.unexpected_fields not in ("error", "ignore"):
+            raise InvalidArgumentError(
+                f"unexpected_fields must be 'error' or 'ignore', got {self.unexpected_fields!r}"
+            )
         size = self.block_size_bytes
         if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= _MAX_BLOCK_BYTES:
             raise InvalidArgumentError(
@@ -109,11 +118,10 @@ class JsonSource(WholeFilesSource):
         self, path: str, schema: pa.Schema | None, context: RunContext
     ) -> Iterator[pajson.JSONStreamingReader | None]:
         """A reader of the file; None for a file without a line."""
-        unexpected = "ignore" if self.schema is not None else "error"
         read = pajson.ReadOptions(use_threads=context.threads > 1, block_size=self.block_size_bytes)
         parse = pajson.ParseOptions(
             explicit_schema=schema,
-            unexpected_field_behavior="infer" if schema is None else unexpected,
+            unexpected_field_behavior="infer" if schema is None else self.unexpected_fields,
         )
         with opened(path, self.storage_options) as handle:
             try:
