@@ -1,0 +1,91 @@
+"""Columns that are not selected and row groups that a filter rules out are not read, anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
+
+import dataservice as ds
+from tests.integration.service_cluster import LocalService, local_service
+
+ROWS = 100_000
+GROUPS = 10
+COLUMN_BYTES = 8 * ROWS
+PATH = "memory://bytes-read/table.parquet"
+# A look at a footer takes 64 KiB; planning and reading take a few of them.
+OVERHEAD = 6 << 16
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
+@pytest.fixture
+def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter]:
+    """A file in memory whose columns cannot be compressed; counts what is read of it."""
+    random = np.random.default_rng(0)
+    columns = {f"x{i}": random.integers(0, 1 << 62, ROWS) for i in range(4)}
+    table = pa.table({"id": np.arange(ROWS), **columns})
+    with fsspec.open(PATH, "wb") as file:
+        pq.write_table(
+            table,
+            file,
+            row_group_size=ROWS // GROUPS,
+            compression="none",
+            use_dictionary=False,
+        )
+    counted = Counter()
+    original = MemoryFile.read
+
+    def read(self: Any, *args: Any) -> bytes:
+        data: bytes = original(self, *args)
+        counted.bytes += len(data)
+        return data
+
+    monkeypatch.setattr(MemoryFile, "read", read, raising=False)
+    yield counted
+    MemoryFileSystem.store.clear()
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[LocalService]:
+    with local_service() as started:
+        yield started
+
+
+LATE = ds.col("id") >= ROWS - ROWS // GROUPS
+CHOICES: dict[str, tuple[Callable[[], ds.Dataset], int, float]] = {
+    "all": (lambda: ds.Dataset.from_parquet(PATH), ROWS, 5.0),
+    "columns=": (lambda: ds.Dataset.from_parquet(PATH, columns=["x1"]), ROWS, 1.0),
+    "select": (lambda: ds.Dataset.from_parquet(PATH).select("x1"), ROWS, 1.0),
+    "filter=": (lambda: ds.Dataset.from_parquet(PATH, filter=LATE), ROWS // GROUPS, 0.5),
+    "filter": (lambda: ds.Dataset.from_parquet(PATH).filter(LATE), ROWS // GROUPS, 0.5),
+    "both": (
+        lambda: ds.Dataset.from_parquet(PATH, columns=["x1"], filter=LATE),
+        ROWS // GROUPS,
+        0.2,
+    ),
+}
+
+
+@pytest.mark.parametrize("policy", [None, ds.ShardingPolicy.DYNAMIC, ds.ShardingPolicy.OFF])
+@pytest.mark.parametrize("choice", CHOICES)
+def test_only_what_is_wanted_is_read(
+    counter: Counter, service: LocalService, choice: str, policy: ds.ShardingPolicy | None
+) -> None:
+    make, rows, columns = CHOICES[choice]
+    dataset = make()
+    if policy is not None:
+        dataset = dataset.distribute(policy, service.target)
+    counter.bytes = 0
+    assert sum(batch.num_rows for batch in dataset) == rows
+    wanted = columns * COLUMN_BYTES
+    assert wanted <= counter.bytes <= wanted + OVERHEAD
