@@ -117,6 +117,11 @@ def from_dataset_id(
     host, an UnavailableError when there is none for `timeout_s`; "AUTO" and "ANY" read from all.
     NotFoundError for an unknown id.
 
+    `consumer_index` of `num_consumers` (with a `job_name`, under OFF, over endless data): in every
+    step all consumers get elements of one round, consecutive ones of one worker. The first waits
+    until all have joined; who dies is waited for, comes back at the current round by reading under
+    the same index, and is a DeadlineExceededError for the others once it was gone for `timeout_s`.
+
     `data_transfer_protocol`: None takes shared memory from workers of this user on this host and
     Flight from all others; "shared_memory" fails with a worker elsewhere; "flight" or "grpc" is
     Flight only. `stats()["protocols"]` of an iterator tells what each worker's stream uses.

@@ -172,6 +172,10 @@ def _omissions(jobs: Sequence[dict[str, Any]]) -> Iterator[str]:
 def _progress(iteration: dict[str, Any]) -> str:
     if iteration["finished"]:
         return "finished"
+    if "rounds" in iteration:
+        missing = ", ".join(map(str, iteration["rounds"]["missing_consumers"]))
+        waits = f", waits for consumer_index {missing}" if missing else ""
+        return f"{iteration['rounds']['complete']} rounds{waits}"
     windows = iteration.get("windows")
     if windows is None:
         return f"{iteration['tasks']['finished']}/{iteration['tasks']['all']} tasks"

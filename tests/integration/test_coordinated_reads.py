@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import signal
@@ -17,7 +18,9 @@ import pyarrow as pa
 import pytest
 
 import dataservice as ds
+from dataservice.client.connection import Connection
 from dataservice.dataset.node import INFINITE_CARDINALITY
+from dataservice.dispatcher.report import status_text
 from dataservice.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -132,6 +135,9 @@ def test_consumers_that_are_missing_are_named() -> None:
     with local_service(workers=1) as service:
         dataset_id = ds.register_dataset(service.target, numbered(3))
         iterator = consumer(service.target, dataset_id, 1, 3, timeout_s=0.4)
+        with Connection(parse_target(service.target)) as connection:
+            status = status_text(json.dumps(connection.status()))
+        assert "0 rounds, waits for consumer_index 0, 2" in status
         with pytest.raises(DeadlineExceededError, match="consumer_index 0, 2"):
             next(iterator)
 

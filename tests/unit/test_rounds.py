@@ -534,6 +534,14 @@ class Rounds(RuleBasedStateMachine):
         assert state == self.cluster.state
         self.cluster.state = state
 
+    @rule(times=st.integers(1, 3), takes=st.integers(0, 3))
+    def work(self, times: int, takes: int) -> None:
+        """Whoever is there goes on, so that schedules reach states worth disturbing."""
+        for index in list(self.consumers) * times:
+            self.sync(index)
+            self.receive(index, 12)
+            self.take(index, takes)
+
     def get_on(self) -> None:
         """Once everybody is there, rounds go on."""
         self.add_worker()
