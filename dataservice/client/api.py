@@ -117,10 +117,8 @@ def from_dataset_id(
     host, an UnavailableError when there is none for `timeout_s`; "AUTO" and "ANY" read from all.
     NotFoundError for an unknown id.
 
-    `consumer_index` of `num_consumers` (with a `job_name`, under OFF, over endless data): in every
-    step all consumers get elements of one round, consecutive ones of one worker. The first waits
-    until all have joined; who dies is waited for, comes back at the current round by reading under
-    the same index, and is a DeadlineExceededError for the others once it was gone for `timeout_s`.
+    `consumer_index` of `num_consumers` (named job, OFF, endless data): in each step all consumers
+    get elements of one worker's round; one that is missing for `timeout_s` is an error.
 
     `data_transfer_protocol`: None takes shared memory from workers of this user on this host and
     Flight from all others; "shared_memory" fails with a worker elsewhere; "flight" or "grpc" is
