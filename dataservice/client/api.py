@@ -115,10 +115,9 @@ def from_dataset_id(
     share its rows; without a name each iterator has a job of its own. `max_outstanding_requests`
     bounds the elements buffered here. `target_workers`: "LOCAL" reads only from workers on this
     host, an UnavailableError when there is none for `timeout_s`; "AUTO" and "ANY" read from all.
-    NotFoundError for an unknown id.
-
     `consumer_index` of `num_consumers` (named job, OFF, endless data): in each step all consumers
     get elements of one worker's round; one that is missing for `timeout_s` is an error.
+    NotFoundError for an unknown id.
 
     `data_transfer_protocol`: None takes shared memory from workers of this user on this host and
     Flight from all others; "shared_memory" fails with a worker elsewhere; "flight" or "grpc" is
