@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import dataservice as ds
+import pstrain as ps
 from dataservice.client.connection import Connection
 from dataservice.errors import (
     DeadlineExceededError,
@@ -23,6 +24,7 @@ from dataservice.errors import (
     UnimplementedError,
 )
 from dataservice.vocabulary import parse_target
+from pstrain.variable import local_parameters
 from tests.integration.service_cluster import (
     LocalService,
     local_service,
@@ -289,3 +291,43 @@ def test_another_number_of_workers_and_another_dispatcher(
             ids += read(iterator, 60 if not number else 1 << 30)
             state = saved(iterator)
     assert sorted(ids) == [i for i in range(20_000) if i % 5]
+
+
+def test_a_checkpoint_holds_the_position_of_its_data(
+    service: LocalService, tmp_path: pathlib.Path
+) -> None:
+    def make() -> ds.Dataset:
+        return ds.Dataset.range(ROWS).batch(10).distribute(DYNAMIC, service.target)
+
+    with local_parameters():
+        step = ps.Variable(3)
+        with iter(make()) as iterator:
+            ids = read(iterator, 70)
+            ps.Checkpoint(step=step, data=iterator).save(tmp_path)
+            read(iterator, 20)
+        step.assign(9)
+        with iter(make()) as iterator:
+            ps.Checkpoint(step=step, data=iterator).restore(tmp_path)
+            assert int(step) == 3
+            assert sorted(ids + read(iterator)) == list(range(ROWS))
+
+
+def test_reading_ahead_to_the_end_of_a_shared_job(service: LocalService) -> None:
+    def make() -> ds.Dataset:
+        remote = (
+            ds.Dataset.range(400)
+            .batch(10)
+            .distribute(DYNAMIC, service.target, job_name="ahead", max_outstanding_requests=2)
+        )
+        return remote.prefetch(100)
+
+    with iter(make()) as iterator:
+        ids = read(iterator, 1)
+        thread = iterator._stream._stream._thread
+        assert thread is not None
+        wait_until(lambda: not thread.is_alive(), "the end of reading ahead")
+        ids += read(iterator, 4)
+        state = saved(iterator)
+    with iter(make()) as iterator:
+        iterator.load_state_dict(state)
+        assert sorted(ids + read(iterator)) == list(range(400))
