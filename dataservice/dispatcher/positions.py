@@ -102,7 +102,10 @@ def join(state: DispatcherState, iteration: Iteration, request: OpenIteration) -
     if len(known) == len(position.origins):
         again = replace(position, consumed=Consumed(), peers=())
         return [_resumed(request.reader_id, iteration.iteration_id, again)]
-    if known or not resumption.missing():
+    if not known and not resumption.missing():
+        # Of a later life than the one that is there, whose readers have yet to be missed.
+        raise UnavailableError(_occupied(state, iteration, tuple(iteration.readers)))
+    if known:
         raise FailedPreconditionError(
             f"repetition {iteration.repetition} of job {_name_of(state, iteration)} went on from "
             f"the positions of {', '.join(sorted(resumption.loaded_by))} already; load either the "

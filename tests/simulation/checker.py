@@ -5,7 +5,8 @@ belong to others. I4: rows are accepted only under a lease that is on record, ne
 generation than one accepted before; leases of a window have growing generations. I5: what the
 disk has is the state, replayed at once, after restarts and after compaction. I10: after the last
 fault the epoch ends. A shadow state, built from durable frames alone, is what counts as recorded.
-I6, resuming from a saved position, is above this protocol and tested with the datasets. I7: where
+I6: a program that goes on from a saved position gets every row once, of those that it counts none.
+What operators after the reader hold is above this protocol, tested with the datasets. I7: where
 the order counts, the next row is the first that nobody has. I8: and leases do not run ahead of it.
 """
 
@@ -14,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from dataservice.client.positions import ReaderPosition
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher import ordering
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import DataServiceError, FailedPreconditionError
+from dataservice.ranges import Consumed
 from dataservice.wire.elements import RowSpan
 from tests.simulation.worker_node import rows_of
 
@@ -93,6 +96,8 @@ class Checker:
             self._grant(event)
         elif isinstance(event, ev.ReaderJoined):
             self.joined.add(event.reader_id)
+        elif isinstance(event, ev.IterationResumed):
+            self._begin_again(event.consumed)
         elif isinstance(event, ev.RowsConsumed):
             self._check_consumed(event)
         elif isinstance(event, ev.WindowsReleased):
@@ -181,6 +186,23 @@ class Checker:
                 self.claims[(span.window, row)] = node.name
         if next(ids, None) is not None:
             raise Violation("I1: more rows than spans")
+
+    def saved(self, position: ReaderPosition) -> None:
+        """A reader saves; all that it counts must have been used."""
+        for row in self._rows_of(position.consumed):
+            if row not in self.claims:
+                raise Violation(f"I6: the position counts {row}, which nobody got")
+
+    def _begin_again(self, consumed: Consumed) -> None:
+        """The program is where it was when it saved: what it got since then is forgotten."""
+        self.claims = dict.fromkeys(self._rows_of(consumed), "saved")
+        for memory in (self._granted, self._accepted, self._released, self._used):
+            memory.clear()
+        self._leased.clear()
+
+    def _rows_of(self, consumed: Consumed) -> list[Row]:
+        ends = {window: len(self.content[window]) for window in consumed.done} | consumed.rows
+        return [(window, row) for window, end in ends.items() for row in range(end)]
 
     def _check_order(self, spans: Iterable[RowSpan]) -> None:
         first = next((span.window, span.first_row) for span in spans if span.rows)

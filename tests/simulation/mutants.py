@@ -22,6 +22,7 @@ from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.liveness import Deadlines
 from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.windows import Phase, WindowTable
+from dataservice.ranges import Consumed, Ranges
 from dataservice.wire.elements import RowSpan
 from dataservice.worker.control import DispatcherLink, StreamLeases
 from dataservice.worker.rebatch import Rebatcher
@@ -330,6 +331,43 @@ def a_worker_keeps_its_place_when_another_takes_its_address(patch: Patch) -> Non
 
     patch.setattr(decide, "register_worker", register_worker)
     patch.setattr(decide, "lose_worker", lambda _state, _worker: delivery.Decision(()))
+
+
+# Positions
+
+
+@mutant("I6")
+def positions_count_what_was_only_received(patch: Patch) -> None:
+    def consumed(self: Tracker) -> Consumed:
+        counted = Consumed(self._finished.copy())
+        for index, window in self._windows.items():
+            if window.is_received():
+                counted.finish(index, index + 1)
+            elif window.generation >= 0:
+                counted.note(index, window.received)
+        return counted
+
+    patch.setattr(Tracker, "consumed", consumed)
+
+
+@mutant("I1", "DataLossError")
+def windows_that_were_begun_begin_anew(patch: Patch) -> None:
+    original = WindowTable.resume
+
+    def resume(self: WindowTable, consumed: Consumed) -> None:
+        original(self, Consumed(consumed.done.copy(), dict.fromkeys(consumed.rows, 0)))
+
+    patch.setattr(WindowTable, "resume", resume)
+
+
+@mutant("I1", "I10")
+def windows_before_the_last_one_count_as_done(patch: Patch) -> None:
+    original = WindowTable.resume
+
+    def resume(self: WindowTable, consumed: Consumed) -> None:
+        original(self, Consumed(Ranges([(0, consumed.end())])))
+
+    patch.setattr(WindowTable, "resume", resume)
 
 
 # Order

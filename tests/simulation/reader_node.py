@@ -10,9 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from dataservice.client.pacing import GROUP_S
+from dataservice.client.positions import ReaderPosition
 from dataservice.client.reader import ReadSpec, ServiceReader
 from dataservice.errors import CancelledError, DataServiceError, FailedPreconditionError
 from dataservice.job_options import JobOptions
+from dataservice.ranges import Consumed
 from dataservice.vocabulary import ShardingPolicy
 from tests.simulation.stage import HASTE, Blocked
 from tests.simulation.world import Call, Node, Task, World
@@ -30,7 +32,15 @@ class ReaderNode(Node):
 
     reader: Any = None
 
-    def __init__(self, world: World, number: int, *, use_s: float, max_elements: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        number: int,
+        *,
+        use_s: float,
+        max_elements: int,
+        position: ReaderPosition | None = None,
+    ) -> None:
         super().__init__(world, f"reader{number}")
         self.streams: list[Any] = []
         self.is_done = self.saw_end = False
@@ -44,6 +54,7 @@ class ReaderNode(Node):
             max_elements=max_elements,
             timeout_s=SYNC_TIMEOUT_S,
             options=JobOptions(ordered=world.is_ordered),
+            position=position,
         )
         self._opening = Task(self, self._open)
         self._syncing = False
@@ -60,6 +71,25 @@ class ReaderNode(Node):
         self.die()
         for stream in self.streams:
             stream._hang_up()
+
+    def save(self) -> ReaderPosition:
+        """What `ServiceStream.settle` makes of the reader of a job that nobody else reads."""
+        known = self._spec.position
+        consumed = Consumed() if known is None else known.consumed.copy()
+        consumed.merge(self.reader.consumed())
+        return ReaderPosition(
+            plan="",
+            division="",
+            policy="DYNAMIC",
+            delivery="exactly_once",
+            ordered=self.world.is_ordered,
+            repetition=0,
+            seeds=(),
+            consumed=consumed,
+            origins=(self.name,),
+            peers=(self.name,),
+            chunk_rows=self.reader.chunk_rows,
+        )
 
     def has_room(self) -> bool:
         return self.reader._buffer.has_room()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from dataservice.client.positions import ReaderPosition
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.sharding import Split
 from tests.simulation.checker import Checker, Violation
@@ -22,6 +23,7 @@ FAULTS_UNTIL_S = 4.0
 PATIENCE_S = 60.0
 THOROUGH_EVERY = 16
 ORDERED_EVERY = 5
+SAVES_EVERY = 8
 
 
 class Outcome(NamedTuple):
@@ -57,6 +59,7 @@ class Scenario:
         self.world.is_ordered = seed % ORDERED_EVERY == ORDERED_EVERY - 1
         self.world.checker = Checker(plan, thorough=verbose or seed % THOROUGH_EVERY == 0)
         self.world.checker.is_ordered = self.world.is_ordered
+        self._saves = seed % SAVES_EVERY < 2
         self.world.workers = {}
         self.dispatcher = self.world.dispatcher = DispatcherNode(
             self.world,
@@ -73,7 +76,8 @@ class Scenario:
         for _ in range(self.dice.choice((1, 2, 2, 3))):
             self._add_worker()
         for _ in range(self.dice.choice((1, 1, 2, 3))):
-            self._add_reader()
+            if not (self._saves and self.readers):
+                self._add_reader()
         self._plan_faults()
 
     def _plan(self) -> WindowPlan:
@@ -97,12 +101,13 @@ class Scenario:
         self.world.workers[worker.address] = worker
         self._boot(worker, 0.0)
 
-    def _add_reader(self) -> None:
+    def _add_reader(self, position: ReaderPosition | None = None) -> None:
         reader = ReaderNode(
             self.world,
             len(self.readers),
             use_s=self.dice.choice((0.001, 0.02, 0.1, 0.3)),
             max_elements=self.dice.choice((1, 4, 16)),
+            position=position,
         )
         self.readers.append(reader)
         self._boot(reader, self.dice.choice((0.0, 0.01, 0.5)))
@@ -118,6 +123,8 @@ class Scenario:
             self.world.at(
                 self.dice.random() * FAULTS_UNTIL_S * self.dice.random(), None, fault, self
             )
+        for _ in range(self.dice.choice((1, 2, 4)) if self._saves else 0):
+            self.world.at(self.dice.random() * FAULTS_UNTIL_S / 2, None, self.save_and_die)
         self.world.at(FAULTS_UNTIL_S, None, self._heal)
 
     def _note(self, what: str, *nodes: Node) -> None:
@@ -156,13 +163,34 @@ class Scenario:
         self.kill_dispatcher()
         self.kill_worker()
 
+    def save_and_die(self) -> None:
+        """A program saves, dies, and goes on from there, perhaps after it had read further."""
+        reader = self.readers[-1]
+        if not reader.alive or reader.is_done or reader.reader is None:
+            return
+        self._note("save", reader)
+        position = reader.save()
+        self.world.checker.saved(position)
+        self.world.at(self._pause_s() / 4, None, self._die_and_go_on, reader, position)
+
+    def _die_and_go_on(self, reader: ReaderNode, position: ReaderPosition) -> None:
+        if reader.alive and not reader.is_done and reader is self.readers[-1]:
+            reader.crash()
+            self._add_reader(position)
+
     def kill_reader(self) -> None:
+        if self._saves:
+            self.save_and_die()
+            return
         reader = self._some_reader()
         if reader.alive and not reader.is_done:
             self._note("kill", reader)
             reader.crash()
 
     def close_reader(self) -> None:
+        if self._saves:
+            self.save_and_die()
+            return
         reader = self._some_reader()
         if reader.alive and not reader.is_done and reader.reader is not None:
             self._note("close", reader)
@@ -177,7 +205,7 @@ class Scenario:
 
     def join(self) -> None:
         self._note("join")
-        if self.dice.random() < 0.5:
+        if self._saves or self.dice.random() < 0.5:
             self._add_worker()
         else:
             self._add_reader()
