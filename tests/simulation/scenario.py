@@ -176,6 +176,7 @@ class Scenario:
     def _die_and_go_on(self, reader: ReaderNode, position: ReaderPosition) -> None:
         if reader.alive and not reader.is_done and reader is self.readers[-1]:
             reader.crash()
+            self.world.has_resumed = True
             self._add_reader(position)
 
     def kill_reader(self) -> None:

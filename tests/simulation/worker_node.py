@@ -380,7 +380,8 @@ class Stream:
         delay_s = world.blocked_s(worker, reader) + world.latency_s()
         self._arrival_s = max(self._arrival_s + _ORDER_S, world.now_s + delay_s)
         copies = 2 if world.dice.random() < world.doubling and world.doubles_frames else 1
-        if world.lost_frames and _is_inside_a_window(message):
+        # After a resume a first lease may begin at any row, so that a gap before it cannot show.
+        if world.lost_frames and not world.has_resumed and _is_inside_a_window(message):
             world.lost_frames -= 1
             return
         if world.corrupt_frames and isinstance(message, tuple) and message[1]:

@@ -63,7 +63,7 @@ class World:
         self.corrupt_frames = 0
         # Only for mutants: frames that streams lose without breaking; no frame comes twice.
         self.lost_frames = 0
-        self.is_ordered = False
+        self.is_ordered = self.has_resumed = False
         self.doubles_frames = True
         self.dispatcher: Any = None
         self.checker: Any = None
