@@ -279,7 +279,7 @@ class RoundReader:
     def _due_s(self) -> float:
         return self._pacing.due_s(
             urgent=bool(self._streams.unreported()) or self._tracker.is_waited_for(),
-            waits=self._takers > 0 and not self._tracker.has_next(),
+            waits=(self._takers > 0 and not self._tracker.has_next()) or self._tracker.lacks_work(),
             unreported=self._tracker.unreported,
             window=self._tracker.window,
         )

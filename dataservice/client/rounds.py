@@ -127,6 +127,10 @@ class RoundTracker(Generic[Item]):
         self._largest_bytes = max(self._largest_bytes, size_bytes)
         self._held[number] = _Held(generation, item, size_bytes)
 
+    def lacks_work(self) -> bool:
+        """Whether there is room for more and nothing to ask for until the others get further."""
+        return not self._asked and self.received < self.next_round + self.window
+
     def has_next(self) -> bool:
         """Whether the next round may be handed out."""
         return self.next_round < self._answer.complete and self.next_round in self._held
@@ -155,7 +159,7 @@ class RoundTracker(Generic[Item]):
 
     def digest(self, report: Report, answer: Answer) -> bool:
         """Takes in the answer to a report; whether it brought anything on."""
-        before = (self._answer.complete, self._answer.version, len(self._answer.blocks))
+        before = self._answer
         self._answer = answer
         # What was received under an older version does not count, and may have to be got again.
         is_current = report.version == answer.version
@@ -163,7 +167,7 @@ class RoundTracker(Generic[Item]):
         self._sought = 0 if report.sought == self._sought else self._sought
         self._begin_at(answer.begin)
         self._drop_void()
-        return before != (answer.complete, answer.version, len(answer.blocks))
+        return before != answer
 
     def seek(self, number: int) -> None:
         """Goes on at this round, unless the others are further."""
@@ -213,7 +217,7 @@ class RoundPacing:
         """The time of the next call.
 
         `urgent`: the dispatcher, or others through it, must know at once. `waits`: a taker has
-        nothing to take.
+        nothing to take, or nothing can be asked for, until others get further.
         """
         pauses_s = [self._heartbeat_s]
         if waits:

@@ -288,6 +288,18 @@ class TestTracker:
         tracker.receive("b", 9, 0, "x", 1)
         assert tracker.asks({"a", "b"}) == {"a": [Ask(0, 8, 0)]}
 
+    def test_looks_around_while_there_is_room_and_nothing_to_ask_for(self) -> None:
+        tracker = tracker_with(answer_of(Block(0, 4, "a", 0)), window=4)
+        assert tracker.lacks_work()
+        tracker.asks({"a"})
+        assert not tracker.lacks_work()
+        for number in range(4):
+            tracker.receive("a", number, 0, f"e{number}", 1)
+        assert not tracker.lacks_work(), "full"
+        tracker.digest(tracker.report(), answer_of(Block(0, 4, "a", 0), complete=4))
+        tracker.take()
+        assert tracker.lacks_work(), "the others may have gone on, too"
+
     def test_hands_out_complete_rounds_in_order(self) -> None:
         block = Block(0, 8, "a", 0)
         tracker = tracker_with(answer_of(block))
