@@ -107,7 +107,7 @@ def reader_answers_fences_and_goes_on(patch: Patch) -> None:
     patch.setattr(Tracker, "fence", fence)
 
 
-@mutant("I1")
+@mutant("I1", "I6")
 def reader_acknowledges_what_it_only_received(patch: Patch) -> None:
     original = Tracker.receive
 
@@ -178,7 +178,7 @@ def lost_workers_are_not_fenced(patch: Patch) -> None:
     patch.setattr(WindowTable, "fence_worker", lambda _self, _worker: None)
 
 
-@mutant("I10")
+@mutant("I10", "is still read by")
 def nobody_is_ever_missed(patch: Patch) -> None:
     patch.setattr(Deadlines, "expired", lambda _self, _now_s: [])
 
