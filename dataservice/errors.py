@@ -194,6 +194,9 @@ class UserFunctionError(DataServiceError, RuntimeError):
         self.source = source
         self.worker = worker
 
+    def __str__(self) -> str:
+        return f"{self.message}\non data worker {self.worker}" if self.worker else self.message
+
 
 def error_to_dict(error: BaseException) -> dict[str, Any]:
     """JSON-able form of ``error``.

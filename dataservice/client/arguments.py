@@ -85,7 +85,7 @@ class ReadArguments:
     ) -> ReadArguments:
         """The checked arguments; InvalidArgumentError for the first that is wrong."""
         options = JobOptions(
-            ordered=bool(ordered),
+            ordered=_ordered(ordered),
             num_consumers=_consumers(consumer_index, num_consumers),
             target_workers=_target(target_workers),
             cross_trainer_cache=cross_trainer_cache is not None,
@@ -248,6 +248,12 @@ def _consumers(index: object, count: object) -> int:
 
 def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _ordered(ordered: object) -> bool:
+    if not isinstance(ordered, bool):
+        raise InvalidArgumentError(f"ordered must be True or False, got {ordered!r}")
+    return ordered
 
 
 def _target(target_workers: object) -> str:

@@ -26,6 +26,13 @@ def add_parser(commands: Any) -> None:
         metavar="CMD",
         help="run when another number of workers would be enough; $DATASERVICE_WORKERS_ENOUGH",
     )
+    command.add_argument(
+        "--worker-max-concurrent-snapshots",
+        type=int,
+        default=0,
+        metavar="N",
+        help="snapshots that one worker writes at a time (3)",
+    )
     for name in (
         "--worker-timeout-ms",
         "--client-timeout-ms",
@@ -48,6 +55,7 @@ def run(options: argparse.Namespace) -> None:
         work_dir=options.work_dir,
         fault_tolerant_mode=options.fault_tolerant,
         worker_addresses=options.worker_addresses,
+        worker_max_concurrent_snapshots=options.worker_max_concurrent_snapshots,
         worker_timeout_ms=options.worker_timeout_ms,
         client_timeout_ms=options.client_timeout_ms,
         job_gc_timeout_ms=options.job_gc_timeout_ms,

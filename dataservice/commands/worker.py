@@ -7,6 +7,7 @@ from typing import Any
 
 from dataservice.commands.processes import run_processes
 from dataservice.commands.serving import add_listener, security, serve
+from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS
 
 
 def add_parser(commands: Any) -> None:
@@ -27,6 +28,11 @@ def add_parser(commands: Any) -> None:
     )
     command.add_argument("--log-dir", help="folder for the logs of --processes")
     command.add_argument("--threads", type=int, metavar="N", help="per pipeline")
+    command.add_argument(
+        "--data-transfer-protocol",
+        choices=DATA_TRANSFER_PROTOCOLS,
+        help="how readers on this host get elements (shared memory where that is possible)",
+    )
     command.add_argument("--buffer-bytes", type=int, metavar="N")
     command.add_argument(
         "--cross-trainer-cache-size-bytes",
@@ -58,6 +64,7 @@ def run(options: argparse.Namespace) -> int | None:
         host=options.host,
         heartbeat_interval_ms=options.heartbeat_interval_ms,
         dispatcher_timeout_ms=options.dispatcher_timeout_ms,
+        data_transfer_protocol=options.data_transfer_protocol,
         threads=options.threads,
         allow_functions=options.functions,
         cross_trainer_cache_size_bytes=options.cross_trainer_cache_size_bytes,

@@ -87,12 +87,12 @@ class Dataset(SourceMethods, OperatorMethods):
             )
         return result
 
-    def distribute(self, policy: Any, service: Any, **arguments: Any) -> Dataset:
+    def distribute(self, processing_mode: Any, service: Any, **arguments: Any) -> Dataset:
         """The same rows, read by the data workers of a service; see `dataservice.distribute`."""
         # A dataset is built and run without the service's client.
         from dataservice.client.api import distribute
 
-        return self.apply(distribute(policy, service, **arguments))
+        return self.apply(distribute(processing_mode, service, **arguments))
 
     @property
     def is_distributed(self) -> bool:

@@ -35,6 +35,7 @@ from dataservice.dataset.segments import Segment, UnsplittableError
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.errors import InternalError
+from dataservice.sharding import Split
 
 
 @register_node
@@ -62,6 +63,7 @@ class Linear:
 
     `segments` one after the other, of these rows [skip, skip + take), all that `repeat` times
     (None: endlessly), then `tail`: a Batch, if there is one, and operators applied to each batch.
+    With `ends_passes` no batch has rows of two passes, as when `repeat` comes after `batch`.
     `buffer_size` is that of the largest shuffle, `shuffle_seed` the seed of the first.
     """
 
@@ -73,6 +75,7 @@ class Linear:
     shuffle_seed: int | None = None
     reshuffles: bool = True
     buffer_size: int = 0
+    ends_passes: bool = False
 
     @property
     def shuffles(self) -> bool:
@@ -98,6 +101,13 @@ class Linear:
     def batch_operators(self) -> tuple[RowOperator, ...]:
         """The operators applied to each batch."""
         return tuple(op for op in self.tail if isinstance(op, RowOperator))
+
+    def describe(self, split: Split) -> str:
+        """Names what a split holds, for messages."""
+        source = self.segments[split.segment].source
+        if split.rows is None:
+            return f"{split.path or source.kind}"
+        return source.describe(split, 0, split.rows)
 
     def shuffle_epoch(self, epoch: int) -> int:
         """The epoch that keys the order of the splits."""
@@ -210,19 +220,20 @@ def _unbatched(node: Unbatch) -> Linear:
     linear = _linear(node.input)
     if len(linear.tail) != 1 or linear.drop_remainder:
         _refuse(node, "it takes batches apart, which form only after the division")
-    return dataclasses.replace(linear, tail=())
+    return dataclasses.replace(linear, tail=(), ends_passes=False)
 
 
 def _repeated(node: Repeat) -> Linear:
     linear = _linear(node.input)
-    if linear.tail:
-        _refuse(node, "it repeats batches, each pass with a last one of its own")
+    ends_passes = bool(linear.tail)
+    if ends_passes and linear.repeat != 1 and not linear.ends_passes:
+        _refuse(node, "it repeats batches of rows that are repeated too")
     endless = node.count is None or linear.repeat is None
     if node.count == 0 or linear.repeat == 0:
         repeat: int | None = 0
     else:
         repeat = None if endless else (node.count or 0) * (linear.repeat or 0)
-    return dataclasses.replace(linear, repeat=repeat)
+    return dataclasses.replace(linear, repeat=repeat, ends_passes=ends_passes)
 
 
 def _concatenated(node: Concatenate) -> Linear:

@@ -62,7 +62,10 @@ class OperatorMethods:
         *,
         on_error: str = "raise",
     ) -> Self:
-        """As `map`, but `fn` may return any number of rows for a record batch."""
+        """As `map`, but `fn` may return any number of rows for a record batch.
+
+        With format="rows" it returns a list of dicts for one row's dict.
+        """
         node = ops.FlatMap(self._node, fn, format, schema, on_error=on_error)  # type: ignore[arg-type]
         return self._over(node)
 

@@ -68,7 +68,8 @@ def plan_snapshot(plan: bytes) -> WindowPlan | None:
     from dataservice.dataset.splits import linearise
 
     try:
-        if linearise(_decoded(plan, _PLAIN)).batch_operators:
+        linear = linearise(_decoded(plan, _PLAIN))
+        if linear.batch_operators or linear.ends_passes:
             return None
         return plan_windows(plan, 0, _PLAIN)
     except UnsplittableError as error:

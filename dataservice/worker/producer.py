@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, NamedTuple
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ import pyarrow as pa
 from dataservice.dataset.static_sharding import Share
 from dataservice.errors import CancelledError, UserFunctionError
 from dataservice.runtime.threads import StoppableThread
+from dataservice.sharding import Split
 from dataservice.wire.elements import NO_WINDOW, RowSpan
 from dataservice.worker.leases import Lease, LeaseFeed
 from dataservice.worker.outgoing import Frame, FrameBuffer, Sink
@@ -91,6 +92,8 @@ class WindowProducer(Generic[Sink]):
         self._max_parallel = threads
         self._held_bytes = 0
         self._tickets: deque[_Ticket] = deque()
+        # Of the windows that the element being finished has rows of; for its errors.
+        self._splits: dict[int, Sequence[Split]] = {}
         self._closed = False
         self._threads = [
             self._new_thread(self._compute, name, f"compute-{index}") for index in range(threads)
@@ -178,10 +181,15 @@ class WindowProducer(Generic[Sink]):
     def _assemble(self, _stop: threading.Event) -> None:
         failure: Exception | None = None
         try:
-            finish = self._pipeline.open_tail(self.is_closed, self.frames.omissions)
+            finish = self._pipeline.open_tail(
+                self.is_closed, lambda window: self._splits.get(window, ()), self.frames.omissions
+            )
             divisible = self._pipeline.is_divisible
             for element in self._elements():
                 self.frames.put(finish(element), divisible=divisible)
+                for span in element.spans:
+                    if span.final:
+                        self._splits.pop(span.window, None)
         except BaseException as error:
             failure = reportable(error)
         self._end(failure)
@@ -196,6 +204,8 @@ class WindowProducer(Generic[Sink]):
 
     def _elements(self) -> Iterator[Element]:
         rebatcher = self._pipeline.rebatcher()
+        ends_passes = self._pipeline.ends_passes
+        epoch: int | None = None
         while (step := self._next_step(rebatcher)) is not _ENDED:
             if step is _FLUSH:
                 yield from rebatcher.flush()
@@ -204,6 +214,10 @@ class WindowProducer(Generic[Sink]):
                 yield from rebatcher.end_window(lease.window, lease.generation, step.end_row)
             elif isinstance(step, _Rows):
                 lease = step.lease
+                if ends_passes and lease.epoch != epoch:
+                    yield from rebatcher.flush()
+                    epoch = lease.epoch
+                self._splits[lease.window] = lease.splits
                 yield from rebatcher.add(step.batch, lease.window, lease.generation, step.first_row)
 
     def _next_step(self, rebatcher: Rebatcher) -> object:

@@ -10,11 +10,11 @@ import re
 import threading
 
 from dataservice.config import WorkerConfig
-from dataservice.errors import CancelledError, FailedPreconditionError
+from dataservice.errors import CancelledError, FailedPreconditionError, InvalidArgumentError
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.flight import FlightServer
 from dataservice.runtime.local_exchange import LocalServer, NotLocalError
-from dataservice.vocabulary import SHARED_MEMORY, format_address
+from dataservice.vocabulary import PROTOCOL, SHARED_MEMORY, format_address
 from dataservice.wire.elements import EXCHANGE
 from dataservice.worker.control import DispatcherLink
 from dataservice.worker.membership import Membership
@@ -37,6 +37,11 @@ class WorkerServer:
     """
 
     def __init__(self, config: WorkerConfig, start: bool = True) -> None:
+        if not isinstance(config, WorkerConfig):
+            raise InvalidArgumentError(
+                f"config must be a WorkerConfig, got {config!r}; give "
+                "WorkerConfig(dispatcher_address=dispatcher.target)"
+            )
         self._config = config
         self._stopped = threading.Event()
         self._lock = threading.Lock()
@@ -56,6 +61,11 @@ class WorkerServer:
         if self._service is None:
             raise FailedPreconditionError("the worker has no address before start()")
         return self._service.address
+
+    @property
+    def target(self) -> str:
+        """`address` as a URL, like ``grpc://127.0.0.1:5051``; only once started."""
+        return f"{PROTOCOL}://{self.address}"
 
     @property
     def worker_id(self) -> str:

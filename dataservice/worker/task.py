@@ -7,7 +7,7 @@ worker runs it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from dataservice.dataset.static_sharding import Share, share_of
 from dataservice.dataset.stream import RunContext
 from dataservice.dataset.tolerance import tolerant
 from dataservice.runtime.frames import Compression
+from dataservice.sharding import Split
 from dataservice.worker.leases import Lease
 from dataservice.worker.rebatch import Element, Rebatcher
 
@@ -28,6 +29,8 @@ _CODECS: dict[str, Compression] = {"LZ4": "lz4", "ZSTD": "zstd"}
 
 # A worker has one share of a dataset per policy, and new ones only when files or the list change.
 _MAX_SHARES = 8
+# Parts of sources that a message names; a batch may have rows of many small ones.
+_MAX_NAMED = 4
 
 Cancelled = Callable[[], bool]
 
@@ -68,6 +71,11 @@ class Pipeline:
         return self._linear.drop_remainder
 
     @property
+    def ends_passes(self) -> bool:
+        """Whether no batch has rows of two passes."""
+        return self._linear.ends_passes
+
+    @property
     def is_batched(self) -> bool:
         """Whether an element of the whole plan is a record batch rather than a row."""
         return self._node.batched
@@ -106,9 +114,15 @@ class Pipeline:
                 yield (batch.slice(skipped) if skipped else batch), first + skipped
 
     def open_tail(
-        self, cancelled: Cancelled, omissions: Ledger | None = None
+        self,
+        cancelled: Cancelled,
+        splits_of: Callable[[int], Sequence[Split]],
+        omissions: Ledger | None = None,
     ) -> Callable[[Element], Element]:
-        """What the plan does to whole elements; functions are loaded now. Not thread safe."""
+        """What the plan does to whole elements; functions are loaded now. Not thread safe.
+
+        `splits_of` gives those of a window that the element has rows of.
+        """
         if self.is_divisible:
             return lambda element: element
         page = None if omissions is None else omissions.page()
@@ -117,7 +131,7 @@ class Pipeline:
         def finish(element: Element) -> Element:
             if element.batch is None:
                 return element
-            batch = transform(element.batch, lambda: _location(element))
+            batch = transform(element.batch, lambda: self._location(element, splits_of))
             return element._replace(batch=batch)
 
         return finish
@@ -133,6 +147,15 @@ class Pipeline:
         node = optimise(self._node) if share is None else self._share_of(share)
         with node.open(self._context(epoch, cancelled, omitted)) as stream:
             yield from stream
+
+    def _location(self, element: Element, splits_of: Callable[[int], Sequence[Split]]) -> str:
+        """Names the sources of an element's rows, which operators may have dropped or reordered."""
+        windows = dict.fromkeys(span.window for span in element.spans if span.rows)
+        splits = [split for window in windows for split in splits_of(window)]
+        named = [self._linear.describe(split) for split in splits[:_MAX_NAMED]]
+        if len(splits) > _MAX_NAMED:
+            named.append(f"{len(splits) - _MAX_NAMED} more parts of the sources")
+        return "a batch of rows from " + ", ".join(named)
 
     def _share_of(self, share: Share) -> Node:
         """The plan of a share; the same one in each repetition, so that its caches serve again."""
@@ -150,12 +173,3 @@ class Pipeline:
             threads=1,
             omitted=omitted,
         )
-
-
-def _location(element: Element) -> str:
-    parts = [
-        f"rows {span.first_row}..{span.end_row - 1} of window {span.window}"
-        for span in element.spans
-        if span.rows
-    ]
-    return "a batch of " + ", ".join(parts)

@@ -68,6 +68,7 @@ def test_off_delivers_every_row_once_per_worker(service: LocalService) -> None:
 
 def test_one_worker_keeps_the_order() -> None:
     with local_service(workers=1) as service:
+        assert service.workers[0].target == f"grpc://{service.workers[0].address}"
         remote = ds.Dataset.range(10_000).batch(64).distribute(DYNAMIC, service.target)
         assert read_ids(remote) == list(range(10_000))
 
@@ -114,6 +115,17 @@ def test_repeat_before_and_after_distribute(service: LocalService) -> None:
     after = ds.Dataset.range(700).batch(32).distribute(DYNAMIC, service.target).repeat(3)
     for remote in (before, after):
         assert sorted(read_ids(remote)) == sorted(list(range(700)) * 3)
+
+
+def test_batches_are_repeated_pass_by_pass(service: LocalService) -> None:
+    dataset = ds.Dataset.range(4).batch(7).repeat(30)
+    for ordered in (False, True):
+        batches = [
+            batch["id"].to_pylist()
+            for batch in dataset.distribute(DYNAMIC, service.target, ordered=ordered)
+        ]
+        assert sorted(i for ids in batches for i in ids) == sorted(list(range(4)) * 30)
+        assert all(len(ids) == len(set(ids)) for ids in batches)
 
 
 def test_an_endless_dataset_can_be_left(service: LocalService) -> None:
@@ -274,6 +286,7 @@ def test_a_function_that_raises_is_reported_once_and_the_worker_lives(
         next(iterator)
     error = caught.value
     assert "my own mistake" in str(error)
+    assert str(error).endswith(f"on data worker {error.worker}")
     assert "explode" in error.user_traceback
     assert error.worker in {worker.address for worker in service.workers}
     with pytest.raises((CancelledError, FailedPreconditionError)):
@@ -312,6 +325,19 @@ def test_an_error_names_file_rows_and_worker(
         read_ids(dataset.distribute(policy, service.target))
     assert "part-001.parquet" in caught.value.source
     assert caught.value.worker
+
+
+def test_an_error_in_a_batch_names_its_files(service: LocalService, tmp_path: pathlib.Path) -> None:
+    def explode(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if 12 in columns["id"]:
+            raise ValueError("twelve")
+        return columns
+
+    files = ds.Dataset.from_parquet(write_numbers(tmp_path, files=2, rows_per_file=10))
+    remote = files.shuffle(5, seed=1).batch(4).map(explode).distribute(DYNAMIC, service.target)
+    with pytest.raises(UserFunctionError, match="a batch of rows from ") as caught:
+        list(remote)
+    assert ".parquet row group 0 rows 0..9" in caught.value.source
 
 
 def test_a_file_that_is_gone_is_reported(service: LocalService, tmp_path: pathlib.Path) -> None:

@@ -39,6 +39,7 @@ def distribute(**arguments: Any) -> Any:
         ({"target_workers": "NEAR"}, "Unrecognized target workers 'NEAR'"),
         ({"data_transfer_protocol": "pigeon"}, "'pigeon'"),
         ({"delivery": "perhaps"}, "'perhaps'"),
+        ({"ordered": "yes"}, "ordered must be True or False, got 'yes'"),
         ({"on_error": "ignore"}, "'ignore'"),
         ({"cross_trainer_cache": "trainer"}, "must be a CrossTrainerCache"),
         ({"consumer_index": 2, "num_consumers": 2}, "from 0 to num_consumers - 1"),
@@ -80,6 +81,11 @@ def test_right_arguments_reach_for_nothing_before_they_are_applied(
     arguments: dict[str, Any],
 ) -> None:
     assert callable(distribute(**arguments))
+
+
+def test_a_dataset_is_distributed_by_the_names_of_tf_data() -> None:
+    with pytest.raises(InvalidArgumentError, match="processing_mode must be"):
+        ds.Dataset.range(3).distribute(processing_mode="all", service="localhost:1")
 
 
 def test_from_dataset_id_checks_before_it_asks() -> None:

@@ -13,6 +13,7 @@ from dataservice.config import (
     is_loopback,
 )
 from dataservice.errors import InvalidArgumentError
+from dataservice.worker.server import WorkerServer
 
 
 def worker(**settings: Any) -> WorkerConfig:
@@ -110,6 +111,8 @@ def test_a_worker_needs_a_dispatcher() -> None:
         WorkerConfig(None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="HOST:PORT"):
         WorkerConfig("dispatcher")
+    with pytest.raises(ValueError, match="must be a WorkerConfig, got 'localhost:5050'"):
+        WorkerServer("localhost:5050")  # type: ignore[arg-type]
     assert WorkerConfig("grpc://localhost:5050").dispatcher_target == "localhost:5050"
 
 

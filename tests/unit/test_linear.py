@@ -63,6 +63,14 @@ def test_repeats_multiply() -> None:
     assert linearise(BASE.repeat(0).repeat().node).repeat == 0
 
 
+def test_repeated_batches_end_with_each_pass() -> None:
+    linear = linearise(BASE.batch(2).map(same).repeat(2).repeat(3).map(same).node)
+    assert (linear.repeat, linear.batch_size, linear.ends_passes) == (6, 2, True)
+    assert kinds(linear.tail) == ["batch", "map", "map"]
+    assert not linearise(BASE.repeat(2).batch(2).node).ends_passes
+    assert not linearise(BASE.batch(2).repeat(2).unbatch().node).ends_passes
+
+
 def test_concatenated_sources_are_segments() -> None:
     frozen = freeze_schemas(
         BASE.shuffle(5, seed=1).concatenate(Dataset.range(9).map(same)).filter(col("id") > 1).node
@@ -111,7 +119,7 @@ def test_the_first_shuffle_orders_the_splits() -> None:
         (BASE.batch(2).skip(3), "skip"),
         (BASE.batch(2).shuffle(3), "shuffle"),
         (BASE.batch(2).batch(3), "batch"),
-        (BASE.batch(2).repeat(2), "repeat"),
+        (BASE.repeat(2).batch(2).repeat(2), "repeat"),
         (BASE.batch(2).concatenate(BASE.batch(2)), "concatenate"),
         (BASE.repeat(2).concatenate(BASE), "concatenate"),
         (BASE.concatenate(BASE).take(3).concatenate(BASE), "concatenate"),

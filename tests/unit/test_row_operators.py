@@ -94,6 +94,24 @@ def test_flat_map_changes_the_number_of_rows() -> None:
     check_positions(dataset)
 
 
+def test_flat_map_over_rows() -> None:
+    def copies(row: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{"s": str(row["x"])}] * (row["x"] % 3)
+
+    dataset = numbers(20).flat_map(copies, format="rows", schema=pa.schema([("s", pa.string())]))
+    assert values(run(dataset), "s") == [str(x) for x in range(20) for _ in range(x % 3)]
+    check_positions(dataset)
+    single = numbers(3).flat_map(lambda row: {"y": row["x"]}, format="rows")
+    assert values(run(single), "y") == [0, 1, 2]
+    with pytest.raises(SchemaError, match=r"flat_map.*a dict or a list of dicts.*returned 7"):
+        run(numbers(3).flat_map(lambda _row: 7, format="rows"))
+
+
+def test_errors_name_the_operator() -> None:
+    with pytest.raises(UserFunctionError, match="given to flat_map raised KeyError"):
+        run(numbers(3).flat_map(lambda columns: columns["absent"]))
+
+
 def test_map_over_batches_may_change_the_number_of_rows() -> None:
     dataset = numbers(10).batch(4).map(lambda c: {"sum": [c["x"].sum()]})
     assert values(run(dataset), "sum") == [6, 22, 17]

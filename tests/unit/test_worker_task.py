@@ -184,6 +184,19 @@ def test_a_short_rest_goes_out_when_no_window_is_to_be_had() -> None:
     assert got == list(range(10))
 
 
+@pytest.mark.parametrize("drop_remainder", [False, True])
+def test_no_batch_has_rows_of_two_passes_when_batches_are_repeated(drop_remainder: bool) -> None:
+    dataset = ds.Dataset.range(10).batch(4, drop_remainder).repeat(2)
+    passes = [leases_of(dataset, epoch=0), leases_of(dataset, epoch=1)]
+    count = len(passes[0])
+    second = [lease._replace(window=lease.window + count) for lease in passes[1]]
+    elements = run_producer(pipeline_of(dataset), [*passes[0], *second])
+    one_pass = [4, 4] if drop_remainder else [4, 4, 2]
+    assert [len(ids) for ids, _ in elements if ids] == one_pass * 2
+    ended = [span.window for _, spans in elements for span in spans if span.final]
+    assert sorted(ended) == list(range(2 * count))
+
+
 def test_a_dropped_remainder_still_ends_its_windows() -> None:
     dataset = ds.Dataset.range(10).batch(4, drop_remainder=True)
     elements = run_producer(pipeline_of(dataset), leases_of(dataset))

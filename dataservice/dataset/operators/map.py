@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -75,13 +75,13 @@ class Map(FunctionOperator):
 
     def _applied(self, function: Callable[..., Any], keeps_rows: bool) -> Transform:
         call = _CALLS[self.format]
-        what = f"the columns that the function given to {self.kind} returned"
+        kind = self.kind
         keeps_rows = keeps_rows and not self.batched
         expected = self.schema
 
         def apply(batch: pa.RecordBatch, location: Callable[[], str]) -> pa.RecordBatch:
             nonlocal expected
-            result = call(function, batch, location, expected, what)
+            result = call(function, batch, location, expected, kind)
             if keeps_rows and result.num_rows != batch.num_rows:
                 raise SchemaError(
                     f"the function given to map returned {result.num_rows} rows for "
@@ -114,16 +114,16 @@ def _call_numpy(
     batch: pa.RecordBatch,
     location: Callable[[], str],
     expected: pa.Schema | None,
-    what: str,
+    kind: str,
 ) -> pa.RecordBatch:
-    result = call_user(function, to_numpy(batch), "map", location)
+    result = call_user(function, to_numpy(batch), kind, location)
     if not isinstance(result, Mapping) or not result:
         raise SchemaError(
-            "the function given to map must return a dict of arrays, one per column; "
+            f"the function given to {kind} must return a dict of arrays, one per column; "
             f"it returned {type(result).__name__}"
             + (" without entries" if isinstance(result, Mapping) else "")
         )
-    return from_numpy(result, expected, what=what)
+    return from_numpy(result, expected, what=_returned(kind))
 
 
 def _call_arrow(
@@ -131,19 +131,19 @@ def _call_arrow(
     batch: pa.RecordBatch,
     location: Callable[[], str],
     expected: pa.Schema | None,
-    what: str,
+    kind: str,
 ) -> pa.RecordBatch:
-    result = call_user(function, batch, "map", location)
+    result = call_user(function, batch, kind, location)
     if isinstance(result, pa.Table):
         combined = result.combine_chunks().to_batches()
         result = combined[0] if combined else pa.RecordBatch.from_pylist([], schema=result.schema)
     if not isinstance(result, pa.RecordBatch):
         raise SchemaError(
-            'the function given to map with format="arrow" must return a pyarrow.RecordBatch; '
+            f'the function given to {kind} with format="arrow" must return a pyarrow.RecordBatch; '
             f"it returned {type(result).__name__}"
         )
     plain = plain_batch(result, plain_schema(result.schema))
-    return plain if expected is None else conform(plain, expected, what=what)
+    return plain if expected is None else conform(plain, expected, what=_returned(kind))
 
 
 def _call_rows(
@@ -151,10 +151,11 @@ def _call_rows(
     batch: pa.RecordBatch,
     location: Callable[[], str],
     expected: pa.Schema | None,
-    what: str,
+    kind: str,
 ) -> pa.RecordBatch:
-    made = call_user_per_row(function, batch.to_pylist(), "map", location)
-    rows = [row for row in made if row is not LEFT_OUT]
+    made = call_user_per_row(function, batch.to_pylist(), kind, location)
+    kept = [row for row in made if row is not LEFT_OUT]
+    rows = _flattened(kept) if kind == FlatMap.kind else kept
     if made and not rows:
         return pa.RecordBatch.from_pylist([], schema=expected or batch.schema)
     if not rows:
@@ -164,14 +165,30 @@ def _call_rows(
     for row in rows:
         if not isinstance(row, Mapping) or not row or row.keys() != first.keys():
             raise SchemaError(
-                'the function given to map with format="rows" must return a dict with the same '
-                f"keys for every row; it returned {first!r:.200} and {row!r:.200}"
+                f'the function given to {kind} with format="rows" must return {_EXPECTED[kind]} '
+                f"with the same keys for every row; it returned {first!r:.200} and {row!r:.200}"
             )
     try:
         built = pa.RecordBatch.from_pylist(rows)
     except pa.ArrowException as error:
-        raise SchemaError(f"{what} hold values of different types: {error}") from error
-    return built if expected is None else conform(built, expected, what=what)
+        raise SchemaError(f"{_returned(kind)} hold values of different types: {error}") from error
+    return built if expected is None else conform(built, expected, what=_returned(kind))
 
 
+def _returned(kind: str) -> str:
+    return f"the columns that the function given to {kind} returned"
+
+
+def _flattened(made: list[Any]) -> list[Any]:
+    """The rows of a function that returns one row, or a list of rows."""
+    rows: list[Any] = []
+    for result in made:
+        if isinstance(result, list | tuple):
+            rows.extend(result)
+        else:
+            rows.append(result)
+    return rows
+
+
+_EXPECTED: Final = {"map": "a dict", "flat_map": "a dict or a list of dicts"}
 _CALLS: dict[str, _Call] = {"numpy": _call_numpy, "arrow": _call_arrow, "rows": _call_rows}
