@@ -48,16 +48,15 @@ def register_dataset(
 
     Infers what schemas are not given, which reads the beginning of the sources. Waits up to
     `timeout_s` for the dispatcher: UnavailableError then. `compression`: "AUTO" (none), "LZ4",
-    "ZSTD", or None. With on_error="skip" it is registered although some of its files cannot be
-    read, and is always read that way.
+    "ZSTD", or None; "SNAPPY", which tf.data has, is taken for "LZ4". With on_error="skip" it is
+    registered although some of its files cannot be read, and is always read that way.
     """
     target = parse_target(service)
-    if not isinstance(dataset, Dataset):
-        raise InvalidArgumentError(f"dataset must be a Dataset, got {type(dataset).__name__}")
+    dataset = _unread(dataset)
     check_on_error(on_error)
     if on_error == "skip":
         dataset = Dataset(tolerant(dataset.node))
-    node = freeze_schemas(_unread(dataset).node)
+    node = freeze_schemas(dataset.node)
     return _register(target, dataset, node, compression, dataset_id, timeout_s)
 
 
@@ -82,7 +81,9 @@ def _register(
 
 
 def _unread(dataset: Dataset) -> Dataset:
-    """The dataset, when it does not read a data service itself."""
+    """The dataset, when it is one and does not read a data service itself."""
+    if not isinstance(dataset, Dataset):
+        raise InvalidArgumentError(f"dataset must be a Dataset, got {type(dataset).__name__}")
     if any(isinstance(node, ServiceSource) for node in walk(dataset.node)):
         raise InvalidArgumentError(
             "the dataset reads the data service already; distribute it once, before or after which "
@@ -208,13 +209,14 @@ def distribute(
     check_compression(compression)
 
     def apply(dataset: Dataset) -> Dataset:
-        if on_error == "skip" and isinstance(dataset, Dataset):
+        dataset = _unread(dataset)
+        if on_error == "skip":
             dataset = Dataset(tolerant(dataset.node))
         _check_divisible(dataset.node, arguments)
         check_endless(arguments, dataset.node.cardinality())
         if arguments.options.ordered:
-            return _in_order(target, _unread(dataset), compression, arguments)
-        frozen = freeze_schemas(_unread(dataset).node)
+            return _in_order(target, dataset, compression, arguments)
+        frozen = freeze_schemas(dataset.node)
         dataset_id = _register(target, dataset, frozen, compression, None, timeout_s)
         return Dataset(_source(target, dataset_id, frozen, dataset.schema, arguments))
 

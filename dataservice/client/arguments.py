@@ -23,7 +23,16 @@ from dataservice.vocabulary import (
     ShardingPolicy,
 )
 
-_COMPRESSIONS = {"AUTO": "AUTO", "LZ4": "LZ4", "ZSTD": "ZSTD", "NONE": "NONE", None: "NONE"}
+# SNAPPY is what programs written for tf.data's service ask for. Arrow IPC has no such codec; LZ4 is
+# the one of the same kind, fast rather than small.
+_COMPRESSIONS = {
+    "AUTO": "AUTO",
+    "LZ4": "LZ4",
+    "SNAPPY": "LZ4",
+    "ZSTD": "ZSTD",
+    "NONE": "NONE",
+    None: "NONE",
+}
 _LEGACY_MODES = {
     "parallel_epochs": ShardingPolicy.OFF,
     "distributed_epoch": ShardingPolicy.DYNAMIC,
@@ -109,7 +118,7 @@ class ReadArguments:
 
 
 def check_compression(compression: str | None) -> str:
-    """The compression as it is registered."""
+    """The compression as it is registered; "SNAPPY" as "LZ4"."""
     if compression not in _COMPRESSIONS:
         raise InvalidArgumentError(
             f"Invalid `compression` argument: {compression!r}; use 'AUTO', 'LZ4', 'ZSTD' or None"

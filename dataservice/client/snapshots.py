@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dataservice.client.api import Service, register_dataset
+from dataservice.client.arguments import check_compression
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.node import INFINITE_CARDINALITY
@@ -27,13 +28,6 @@ from dataservice.wire import dispatcher_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-_COMPRESSIONS: Final = {
-    "AUTO": "NONE",
-    "LZ4": "LZ4",
-    "ZSTD": "ZSTD",
-    "NONE": "NONE",
-    None: "NONE",
-}
 _UNKNOWN: Final = "unknown"
 _FIRST_PAUSE_S: Final = 0.02
 _MAX_PAUSE_S: Final = 0.5
@@ -128,16 +122,13 @@ def save(
     `path` is a folder or an fsspec URL that all data workers reach; `storage_options` travel with
     the request, so prefer credentials of the machines that write. The same call again attaches to
     a snapshot that is not finished; a folder that holds another one, or a finished one, is an
-    AlreadyExistsError. `compression`: "AUTO" (none), "LZ4", "ZSTD", or None. Read it with
+    AlreadyExistsError. `compression` as for `register_dataset`. Read it with
     `Dataset.load`.
     """
     target = parse_target(service)
     checked = _checked_path(path)
     check_storage_options(storage_options)
-    if compression not in _COMPRESSIONS:
-        raise InvalidArgumentError(
-            f"Invalid `compression` argument: {compression!r}; use 'AUTO', 'LZ4', 'ZSTD' or None"
-        )
+    codec = check_compression(compression)
     if not isinstance(dataset, Dataset):
         raise InvalidArgumentError(f"dataset must be a Dataset, got {type(dataset).__name__}")
     if dataset.cardinality() == INFINITE_CARDINALITY:
@@ -150,7 +141,7 @@ def save(
     request = pb.StartSnapshotRequest(
         dataset_id=dataset_id,
         path=checked,
-        compression=_COMPRESSIONS[compression],
+        compression="NONE" if codec == "AUTO" else codec,
         storage_options=json.dumps(dict(storage_options or {})),
         found_id=found_id,
     )

@@ -114,6 +114,25 @@ def test_a_damaged_file_is_named_and_the_worker_lives(
     check_worker_serves(cluster)
 
 
+@pytest.mark.parametrize("header", [True, False])
+def test_a_csv_file_with_more_columns_is_the_same_error_here_and_there(
+    cluster: ProcessCluster, tmp_path: pathlib.Path, header: bool
+) -> None:
+    for name, text in (("a.csv", "id,x\n1,2\n"), ("b.csv", "id,x,extra\n3,4,5\n")):
+        (tmp_path / name).write_text(text if header else text.partition("\n")[2])
+    dataset = ds.Dataset.from_csv(str(tmp_path / "*.csv"), header=header)
+    more = "extra" if header else "f2"
+    for read in (dataset, dataset.distribute(ds.ShardingPolicy.DYNAMIC, cluster.target)):
+        with pytest.raises(SchemaError, match=rf"b.csv' has \[.*more: \['{more}'\]"):
+            sum(batch.num_rows for batch in read)
+    stated = pa.schema([("id", pa.int64()), ("x", pa.int64())])
+    if header:
+        chosen = ds.Dataset.from_csv(str(tmp_path / "*.csv"), schema=stated)
+        remote = chosen.distribute(ds.ShardingPolicy.DYNAMIC, cluster.target)
+        assert sorted(read_ids(remote)) == [1, 3]
+    check_worker_serves(cluster)
+
+
 def test_a_damaged_row_group_is_named(cluster: ProcessCluster, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "wide.parquet"
     ids = np.random.default_rng(0).integers(0, 1 << 60, 60_000)

@@ -94,7 +94,7 @@ def test_an_empty_dataset_ends_at_once(service: LocalService) -> None:
     assert read_ids(nothing.distribute(DYNAMIC, service.target)) == []
 
 
-@pytest.mark.parametrize("compression", ["LZ4", "ZSTD", None])
+@pytest.mark.parametrize("compression", ["LZ4", "SNAPPY", "ZSTD", None])
 def test_compression_changes_nothing_but_bytes(
     service: LocalService, compression: str | None
 ) -> None:

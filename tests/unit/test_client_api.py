@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import dataservice as ds
+from dataservice.client.arguments import check_compression
 from dataservice.client.reader import DEFAULT_BUFFERED_ELEMENTS
 from dataservice.client.source import ServiceSource
 from dataservice.dataset.plan import decode_plan, encode_plan
@@ -35,7 +36,7 @@ def distribute(**arguments: Any) -> Any:
         ({"max_outstanding_requests": 0}, "must be positive or AUTOTUNE"),
         ({"max_outstanding_requests": True}, "must be positive or AUTOTUNE"),
         ({"max_outstanding_requests": -2}, "must be positive or AUTOTUNE"),
-        ({"compression": "SNAPPY"}, "Invalid `compression` argument: 'SNAPPY'"),
+        ({"compression": "GZIP"}, "Invalid `compression` argument: 'GZIP'; use 'AUTO', 'LZ4'"),
         ({"target_workers": "NEAR"}, "Unrecognized target workers 'NEAR'"),
         ({"data_transfer_protocol": "pigeon"}, "'pigeon'"),
         ({"delivery": "perhaps"}, "'perhaps'"),
@@ -94,8 +95,31 @@ def test_from_dataset_id_checks_before_it_asks() -> None:
 
 
 def test_only_datasets_can_be_registered() -> None:
-    with pytest.raises(InvalidArgumentError, match="got list"):
-        ds.register_dataset(TARGET, [1, 2, 3])  # type: ignore[arg-type]
+    for register in (distribute(), lambda data: ds.register_dataset(TARGET, data)):
+        with pytest.raises(InvalidArgumentError, match="got list"):
+            register([1, 2, 3])
+
+
+def test_what_programs_for_tf_data_ask_for_is_lz4() -> None:
+    assert check_compression("SNAPPY") == "LZ4"
+    assert check_compression(None) == "NONE"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"ordered": True},
+        {"on_error": "skip"},
+        {"processing_mode": ds.ShardingPolicy.OFF, "num_consumers": 2, "consumer_index": 0},
+    ],
+)
+def test_a_dataset_is_distributed_once(arguments: dict[str, Any]) -> None:
+    remote = ds.Dataset(source()).shuffle(3).batch(2).shuffle(2)
+    with pytest.raises(InvalidArgumentError, match="reads the data service already; distribute it"):
+        distribute(**{"job_name": "j", **arguments})(remote)
+    with pytest.raises(InvalidArgumentError, match="reads the data service already; distribute it"):
+        ds.register_dataset(TARGET, remote)
 
 
 def source(**fields: Any) -> ServiceSource:

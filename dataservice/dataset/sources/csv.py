@@ -40,7 +40,11 @@ _BAD_VALUE: Final = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conv
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class CsvSource(WholeFilesSource):
-    """Rows of CSV files. With `schema`, exactly its columns, with its types."""
+    """Rows of CSV files. With `schema`, exactly its columns, with its types.
+
+    Columns that are not in the schema are an error where it was inferred, also when it is filled in
+    later, and are ignored where the user stated it.
+    """
 
     kind: ClassVar[str] = "csv"
     suffixes: ClassVar[tuple[str, ...]] = with_compressions(".csv")
@@ -50,6 +54,7 @@ class CsvSource(WholeFilesSource):
     header: bool = True
     null_values: tuple[str, ...] | None = None
     storage_options: Mapping[str, Any] | None = None
+    unexpected_columns: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "paths", check_paths(self.paths, "from_csv"))
@@ -60,6 +65,13 @@ class CsvSource(WholeFilesSource):
                     f"schema must be a pyarrow.Schema with columns, got {self.schema!r}"
                 )
             object.__setattr__(self, "schema", plain_schema(self.schema))
+        if self.unexpected_columns is None:
+            unexpected = "error" if self.schema is None else "ignore"
+            object.__setattr__(self, "unexpected_columns", unexpected)
+        elif self.unexpected_columns not in ("error", "ignore"):
+            raise InvalidArgumentError(
+                f"unexpected_columns must be 'error' or 'ignore', got {self.unexpected_columns!r}"
+            )
         if not isinstance(self.delimiter, str) or len(self.delimiter) != 1:
             raise InvalidArgumentError(f"delimiter must be one character, got {self.delimiter!r}")
         if not isinstance(self.header, bool):
@@ -119,7 +131,9 @@ class CsvSource(WholeFilesSource):
                 yield reader
 
     def _options(self, schema: pa.Schema | None, context: RunContext) -> tuple[Any, Any, Any]:
-        names = None if self.header or self.schema is None else self.schema.names
+        # Else the names of the file decide, so that one with others is an error.
+        stated = self.schema if self.unexpected_columns == "ignore" else None
+        names = None if self.header or stated is None else stated.names
         read = pacsv.ReadOptions(
             block_size=_BLOCK_BYTES,
             use_threads=context.threads > 1,
@@ -128,7 +142,7 @@ class CsvSource(WholeFilesSource):
         )
         convert = pacsv.ConvertOptions(
             column_types=schema,
-            include_columns=None if self.schema is None else self.schema.names,
+            include_columns=None if stated is None else stated.names,
             null_values=None if self.null_values is None else list(self.null_values),
             strings_can_be_null=self.null_values is not None,
         )
@@ -138,9 +152,12 @@ class CsvSource(WholeFilesSource):
         expected = self._row_schema.names
         if sorted(names) != sorted(expected):
             first = "the schema" if self.schema is not None else repr(self._inferred[0])
+            more = [name for name in names if name not in expected]
+            less = [name for name in expected if name not in names]
             raise SchemaError(
-                f"the files differ: {first} has the columns {expected}, {path!r} has {names}; "
-                "rewrite that file, or read such files apart and concatenate them"
+                f"the files differ: {first} has the columns {expected}, {path!r} has {names} "
+                f"(more: {more}, missing: {less}); rewrite that file, read such files apart and "
+                "concatenate them, or state the columns to read with schema="
             )
 
     @contextlib.contextmanager
