@@ -152,6 +152,9 @@ class WorkerService:
         except UserFunctionError as error:
             error.worker = error.worker or self.address
             raise
+        except DataServiceError:
+            # One of them, NotFoundError, is a KeyError too.
+            raise
         except KeyError as error:
             raise InvalidArgumentError(f"the command lacks {error}") from error
 

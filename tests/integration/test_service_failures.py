@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 import dataservice as ds
-from dataservice.errors import DataServiceError, UnavailableError
+from dataservice.errors import NotFoundError, UnavailableError
 from dataservice.vocabulary import parse_target
 from tests.integration.service_cluster import (
     ProcessCluster,
@@ -268,7 +268,7 @@ def test_a_dispatcher_that_forgot_everything_is_an_error_not_a_hang(
             next(iterator)
             cluster.dispatcher.kill()
             cluster.start_dispatcher("--port", port)
-            with pytest.raises(DataServiceError, match="restarted without fault_tolerant_mode"):
+            with pytest.raises(NotFoundError, match="restarted without fault_tolerant_mode"):
                 for _ in iterator:
                     pass
 
