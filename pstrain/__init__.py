@@ -10,6 +10,9 @@ _HOMES = {
     "ClusterSpec": "pstrain.cluster",
     "SimpleClusterResolver": "pstrain.cluster",
     "TFConfigClusterResolver": "pstrain.cluster",
+    "UnionResolver": "pstrain.resolvers.union",
+    "SlurmClusterResolver": "pstrain.resolvers.slurm",
+    "KubernetesClusterResolver": "pstrain.resolvers.kubernetes",
     "Server": "pstrain.server",
     "LocalCluster": "pstrain.launch.local",
     # strategy and variables

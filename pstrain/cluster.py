@@ -127,13 +127,30 @@ class ClusterResolver:
     def cluster_spec(self) -> ClusterSpec:
         return self._spec
 
-    def master(self, task_type: str | None = None, task_id: int | None = None) -> str:
-        """Address of a task (this one unless told), or "" where the cluster names none."""
+    def master(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+    ) -> str:
+        """Address of a task (this one unless told), or "" where the cluster names none.
+
+        ``rpc_layer``, or the resolver's own, stands before the address: ``grpc://host:port``.
+        """
+        spec = self.cluster_spec()
         task_type = task_type if task_type is not None else self.task_type
         task_id = task_id if task_id is not None else self.task_id
-        if task_type is None or task_id is None or task_type not in self._spec.jobs:
+        if task_type is None or task_id is None or task_type not in spec.jobs:
             return ""
-        return self._spec.task_address(task_type, task_id)
+        return self._url(spec.task_address(task_type, task_id), rpc_layer)
+
+    def num_accelerators(self) -> dict[str, int]:
+        """Accelerators of each task by kind; none, unless a resolver was told of some."""
+        return {}
+
+    def _url(self, address: str, rpc_layer: str | None) -> str:
+        layer = rpc_layer or self.rpc_layer
+        return f"{layer}://{address}" if layer and address else address
 
 
 class SimpleClusterResolver(ClusterResolver):
@@ -161,10 +178,16 @@ class SimpleClusterResolver(ClusterResolver):
         self._master = master
         self._accelerators = dict(num_accelerators or {})
 
-    def master(self, task_type: str | None = None, task_id: int | None = None) -> str:
-        if task_type is None and task_id is None and self._master:
-            return self._master
-        return super().master(task_type, task_id)
+    def master(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+    ) -> str:
+        """Address of the task that both arguments name, else the ``master`` it was made with."""
+        if task_type is not None and task_id is not None:
+            return self._url(self.cluster_spec().task_address(task_type, task_id), rpc_layer)
+        return self._url(self._master, rpc_layer)
 
     def num_accelerators(self) -> dict[str, int]:
         return dict(self._accelerators)
@@ -174,7 +197,8 @@ class TFConfigClusterResolver(ClusterResolver):
     """Reads ``TF_CONFIG``: ``{"cluster": {...}, "task": {"type": ..., "index": ...}}``.
 
     Explicit arguments override what the variable says. A missing variable is an empty cluster;
-    one that is not JSON raises ValueError.
+    one that is not JSON raises ValueError. ``master()`` is the variable's ``session_master``, ""
+    where the cluster is a single task, else the address of this task.
     """
 
     def __init__(
@@ -197,6 +221,20 @@ class TFConfigClusterResolver(ClusterResolver):
             rpc_layer if rpc_layer is not None else config.get("rpc_layer"),
         )
         self.environment = environment if environment is not None else config.get("environment", "")
+        self._session_master: str | None = config.get("session_master")
+
+    def master(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+    ) -> str:
+        if self._session_master is not None:
+            return self._session_master
+        spec = self.cluster_spec()
+        if sum(spec.num_tasks(job) for job in spec.jobs) <= 1:
+            return ""
+        return super().master(task_type, task_id, rpc_layer)
 
 
 def _task_index(value: object) -> int:

@@ -92,3 +92,17 @@ def test_what_cannot_train_is_refused(cluster: Any, task: Any, message: str) -> 
 def test_an_evaluator_is_no_part_of_the_training_cluster() -> None:
     check_training_cluster(ClusterSpec({**CLUSTER, "evaluator": ["e:5"]}), "chief", 0)
     check_training_cluster(ClusterSpec(CLUSTER), "evaluator", 0)
+
+
+def test_master_is_as_the_original_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    simple = SimpleClusterResolver(ClusterSpec(CLUSTER), "m:1", "worker", 0, rpc_layer="grpc")
+    assert simple.master() == "grpc://m:1"
+    assert simple.master("ps", 0) == "grpc://c:3"
+    assert SimpleClusterResolver(ClusterSpec(CLUSTER), "", "worker", 0).master() == ""
+    one = {"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(one))
+    assert TFConfigClusterResolver().master() == ""
+    monkeypatch.setenv("TF_CONFIG", json.dumps({**one, "session_master": "s:1"}))
+    assert TFConfigClusterResolver().master() == "s:1"
+    with pytest.raises(TypeError, match="master"):
+        SimpleClusterResolver(ClusterSpec(CLUSTER), master=1)  # type: ignore[arg-type]

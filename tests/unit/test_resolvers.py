@@ -1,0 +1,155 @@
+"""Clusters from several resolvers, and from the environments of Slurm and Kubernetes."""
+
+from __future__ import annotations
+
+import os
+import types
+from typing import Any
+
+import pytest
+
+import pstrain as ps
+from pstrain.resolvers.slurm import expand_hostlist, expand_tasks_per_node
+
+
+def simple(cluster: dict[str, Any], **options: Any) -> ps.SimpleClusterResolver:
+    return ps.SimpleClusterResolver(ps.ClusterSpec(cluster), **options)
+
+
+def test_a_union_puts_lists_together_and_merges_numbered_tasks() -> None:
+    union = ps.UnionResolver(
+        simple({"worker": ["a:1"], "ps": ["p:1"]}, task_type="ps", task_id=1, rpc_layer="grpc"),
+        simple({"worker": ["b:1", "c:1"]}),
+        simple({"ps": {3: "q:1"}}),
+    )
+    assert union.cluster_spec().as_dict() == {
+        "worker": ["a:1", "b:1", "c:1"],
+        "ps": {0: "p:1", 3: "q:1"},
+    }
+    assert (union.task_type, union.task_id, union.rpc_layer) == ("ps", 1, "grpc")
+    assert union.master("worker", 2) == "grpc://c:1"
+
+
+def test_a_union_takes_task_0_for_a_task() -> None:
+    union = ps.UnionResolver(simple({"worker": ["a:1"]}, task_type="ps", task_id=5), task_id=0)
+    assert (union.task_type, union.task_id) == ("ps", 0)
+
+
+def test_what_makes_no_union_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        ps.UnionResolver()
+    with pytest.raises(TypeError, match="str"):
+        ps.UnionResolver("a:1")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="rank"):
+        ps.UnionResolver(simple({}), rank=1)
+    clash = ps.UnionResolver(simple({"ps": {2: "a:1"}}), simple({"ps": {2: "b:1"}}))
+    with pytest.raises(KeyError, match=r"\[2\]"):
+        clash.cluster_spec()
+
+
+def slurm(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+
+
+def test_slurm_deals_the_steps_tasks_to_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm(
+        monkeypatch,
+        PROCID="3",
+        STEP_NUM_TASKS="5",
+        STEP_NODELIST="t02n13,t02n41,t02n43",
+        STEP_TASKS_PER_NODE="2(x2),1",
+    )
+    resolver = ps.SlurmClusterResolver({"worker": 2, "ps": 2, "chief": 1})
+    assert resolver.cluster_spec().as_dict() == {
+        "chief": ["t02n13:8888"],
+        "ps": ["t02n13:8889", "t02n41:8888"],
+        "worker": ["t02n41:8889", "t02n43:8888"],
+    }
+    assert resolver.get_task_info() == ("worker", 0)
+    assert resolver.master() == "grpc://t02n41:8889"
+    assert ps.SlurmClusterResolver(port_base=9).cluster_spec().num_tasks("worker") == 5
+
+
+def test_slurm_nodes_keep_the_order_of_their_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm(monkeypatch, PROCID="1", STEP_NODELIST="n[9-11]")
+    resolver = ps.SlurmClusterResolver({"worker": 3}, tasks_per_node=1, port_base=1)
+    assert resolver.cluster_spec().job_tasks("worker") == ["n9:1", "n10:1", "n11:1"]
+    assert resolver.master() == "grpc://n10:1"
+
+
+def test_slurm_deals_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    slurm(monkeypatch, PROCID="3")
+    ps.SlurmClusterResolver({"worker": 4}, gpus_per_node=4, tasks_per_node={"a": 2, "b": 2})
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
+    with pytest.raises(RuntimeError, match="do not fit"):
+        ps.SlurmClusterResolver(
+            {"worker": 4}, gpus_per_node=4, gpus_per_task=3, tasks_per_node={"a": 2, "b": 2}
+        )
+
+
+def test_slurm_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_PROCID", raising=False)
+    with pytest.raises(RuntimeError, match="SLURM_PROCID"):
+        ps.SlurmClusterResolver()
+    slurm(monkeypatch, PROCID="0", STEP_NODELIST="a,b", STEP_TASKS_PER_NODE="1(x2)")
+    with pytest.raises(RuntimeError, match="3 tasks"):
+        ps.SlurmClusterResolver({"worker": 3})
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("n1", ["n1"]),
+        ("n[1-3,07],m2", ["n1", "n2", "n3", "n07", "m2"]),
+        ("r[08-10]x", ["r08x", "r09x", "r10x"]),
+        ("r[1-2]n[3-4]", ["r1n3", "r1n4", "r2n3", "r2n4"]),
+    ],
+)
+def test_host_lists_are_expanded(text: str, hosts: list[str]) -> None:
+    assert expand_hostlist(text) == hosts
+
+
+@pytest.mark.parametrize("text", ["n[1-", "n[a-b]", "n]1[", ""])
+def test_a_bad_host_list_is_shown(text: str) -> None:
+    with pytest.raises(ValueError, match="host list"):
+        expand_hostlist(text)
+
+
+def test_tasks_per_node_are_expanded() -> None:
+    assert expand_tasks_per_node("3(x2),2,1") == [3, 3, 2, 1]
+    with pytest.raises(ValueError, match="tasks per node"):
+        expand_tasks_per_node("3x2")
+
+
+def test_stateful_sets_are_found_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POD_NAMESPACE", "ml")
+    monkeypatch.setenv("POD_NAME", "train-ps-1")
+    resolver = ps.KubernetesClusterResolver.from_stateful_sets(
+        {"chief": 1, "worker": 2, "ps": ("train-ps", 2)}, service="train", port=9000
+    )
+    assert resolver.cluster_spec().as_dict() == {
+        "chief": ["chief-0.train.ml.svc.cluster.local:9000"],
+        "worker": [f"worker-{i}.train.ml.svc.cluster.local:9000" for i in range(2)],
+        "ps": [f"train-ps-{i}.train.ml.svc.cluster.local:9000" for i in range(2)],
+    }
+    assert (resolver.task_type, resolver.task_id) == ("ps", 1)
+
+
+def test_a_client_of_the_kubernetes_package_may_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POD_NAME", raising=False)
+    monkeypatch.delenv("HOSTNAME", raising=False)
+    pod = types.SimpleNamespace(
+        metadata=types.SimpleNamespace(name="a"),
+        status=types.SimpleNamespace(phase="Running", host_ip="10.1.2.3"),
+    )
+    client = types.SimpleNamespace(
+        list_pod_for_all_namespaces=lambda label_selector: types.SimpleNamespace(
+            items=[pod] if label_selector == "job-name=tensorflow" else []
+        )
+    )
+    resolver = ps.KubernetesClusterResolver(override_client=client)
+    assert resolver.cluster_spec().as_dict() == {"worker": ["10.1.2.3:8470"]}
+    assert resolver.master("worker", 0) == "grpc://10.1.2.3:8470"
+    assert resolver.master() == ""
