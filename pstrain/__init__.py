@@ -19,6 +19,12 @@ _HOMES = {
     "ParameterServerStrategy": "pstrain.strategy",
     "get_strategy": "pstrain.strategy",
     "has_strategy": "pstrain.strategy",
+    "ReduceOp": "pstrain.replica",
+    "ValueContext": "pstrain.replica",
+    "get_replica_context": "pstrain.replica",
+    "in_cross_replica_context": "pstrain.replica",
+    "AutoShardPolicy": "pstrain.input_sharding",
+    "InputOptions": "pstrain.input_sharding",
     "Variable": "pstrain.variable",
     "ShardedVariable": "pstrain.variable",
     # coordinator

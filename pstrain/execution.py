@@ -16,11 +16,11 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 import dataservice
-from dataservice.runtime.identity import new_id
 from pstrain.coordinator.client import ClusterCoordinator
 from pstrain.coordinator.per_worker import PerWorkerDataset
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.errors import CancelledError, InvalidArgumentError
+from pstrain.input_sharding import AutoShardPolicy, DistributedDataset
 from pstrain.trainer.context import InputContext, get_current_worker_index
 from pstrain.trainer.resources import TrainerIterator, open_dataset
 
@@ -106,8 +106,9 @@ class ClusterExecutor:
         if isinstance(data, PerWorkerDataset):
             return data
         if not callable(data):
-            # Trainers share one job, so that an epoch is one pass over the data for all of them.
-            data = data.shared(new_id("fit")) if data.is_distributed else _Dealt(data)
+            # An epoch is one pass over the data for all trainers: they share one job, or are dealt
+            # batches of what everyone reads, which is slower.
+            data = DistributedDataset(data, AutoShardPolicy.DATA)
         return self._coordinator.create_per_worker_dataset(data)
 
     def run(
@@ -168,30 +169,6 @@ class _OnTrainer:
 
     def __call__(self, iterator: Any, steps: int) -> Report:
         return {**self._function(iterator, steps), "trainer": get_current_worker_index()}
-
-
-class _Dealt:
-    """Deals the batches of a dataset that is not distributed: each trainer takes its turns.
-
-    Every trainer reads everything, as under the sharding policy DATA; ``distribute`` is faster.
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-
-    def __call__(self, context: InputContext) -> Any:
-        return _Turns(self._dataset, context.num_input_pipelines, context.input_pipeline_id)
-
-
-class _Turns:
-    def __init__(self, dataset: Any, count: int, index: int) -> None:
-        self._dataset, self._count, self._index = dataset, count, index
-
-    def iterator(self, epoch: int) -> Iterator[Any]:
-        batches = open_dataset(self._dataset, epoch, InputContext())
-        for number, batch in enumerate(batches):
-            if number % self._count == self._index:
-                yield batch
 
 
 def _share(steps: int | None, done: int, steps_per_execution: int) -> int:

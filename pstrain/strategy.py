@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
+
+import numpy as np
 
 from dataservice.runtime.identity import new_id
 from pstrain.cluster import ClusterResolver, check_training_cluster
@@ -25,9 +28,13 @@ from pstrain.errors import (
     InvalidArgumentError,
     UnavailableError,
 )
-from pstrain.partition import PartitionFunction, shard_count
+from pstrain.partition import PartitionFunction, shard_count, split_rows
+from pstrain.placement import Colocated, ShardPlacer, placer
+from pstrain.replica import ReduceOp, Replica
 from pstrain.trainer.client import RemoteParameters
 from pstrain.variable import BaseVariable, placement_scope
+
+__all__ = ["ParameterServerStrategy", "Replica", "get_strategy", "has_strategy"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,64 +58,16 @@ def get_strategy() -> ParameterServerStrategy:
     return strategy
 
 
-class Replica:
-    """What a strategy offers where there is one replica: in the program and on trainers."""
-
-    @property
-    def num_replicas_in_sync(self) -> int:
-        """1: trainers work asynchronously, each on batches of its own."""
-        return 1
-
-    def run(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...] | list[Any] = (),
-        kwargs: dict[str, Any] | None = None,
-        options: Any = None,  # noqa: ARG002
-    ) -> Any:
-        """Calls ``fn`` once, for the only replica; meant for functions given to ``schedule``."""
-        if not isinstance(args, tuple | list):
-            raise InvalidArgumentError(f"args must be a tuple or list, got {type(args).__name__}")
-        return fn(*args, **(kwargs or {}))
-
-    def reduce(self, reduce_op: str, value: Any, axis: int | None = None) -> Any:
-        """``SUM`` or ``MEAN`` over the only replica, and over ``axis`` where one is given."""
-        name = str(getattr(reduce_op, "name", reduce_op)).rpartition(".")[2].upper()
-        if name not in ("SUM", "MEAN"):
-            raise InvalidArgumentError(f"reduce_op must be SUM or MEAN, got {reduce_op!r}")
-        if axis is None:
-            return value
-        return value.sum(axis=axis) if name == "SUM" else value.mean(axis=axis)
-
-    def gather(self, value: Any, axis: int) -> Any:  # noqa: ARG002
-        """The value of the only replica."""
-        return value
-
-    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """The values of the only replica, as a tuple."""
-        return (value,)
-
-    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:  # noqa: ARG002
-        """The dataset itself: read it through ``coordinator.create_per_worker_dataset``."""
-        return dataset
-
-    def distribute_datasets_from_function(
-        self,
-        dataset_fn: Callable[..., Any],
-        options: Any = None,  # noqa: ARG002
-    ) -> Callable[..., Any]:
-        """The function itself: give it to ``coordinator.create_per_worker_dataset``."""
-        return dataset_fn
-
-
 class ParameterServerStrategy(Replica):
     """Variables on the parameter servers of a cluster, training on its workers.
 
     Blocks until every parameter server answers, at most ``config.start_timeout_s``, saying what
     it waits for; then takes the servers over: what another coordinator had there is dropped.
     ``variable_partitioner``: a function ``(shape=, dtype=)`` of shards per axis, of which only the
-    first may exceed 1. A cluster without parameter servers or workers, with other jobs, or a task
-    that is not in it raises InvalidArgumentError (a ValueError).
+    first may exceed 1. ``placement``: "round_robin" puts one shard after the other on the next
+    server, "bytes" each on the server with the fewest bytes. A cluster without parameter servers
+    or workers, with other jobs, or a task that is not in it raises InvalidArgumentError (a
+    ValueError).
     """
 
     def __init__(
@@ -116,10 +75,12 @@ class ParameterServerStrategy(Replica):
         cluster_resolver: ClusterResolver,
         variable_partitioner: PartitionFunction | None = None,
         *,
+        placement: str = "round_robin",
         config: ParameterConfig | None = None,
     ) -> None:
         spec = cluster_resolver.cluster_spec()
         check_training_cluster(spec, cluster_resolver.task_type, cluster_resolver.task_id)
+        shard_placer = placer(placement, spec.num_tasks("ps"))
         self._resolver = cluster_resolver
         self._partitioner = variable_partitioner
         self._config = config or ParameterConfig()
@@ -136,12 +97,17 @@ class ParameterServerStrategy(Replica):
         # once per session, so closures of one session never share a number.
         self.coordinator: Any = None
         self.closure_ids = itertools.count()
-        self._placement = _RoundRobin(self)
+        self._placement = _ServerPlacement(self, shard_placer)
         self.begin()
 
     @property
     def cluster_resolver(self) -> ClusterResolver:
         return self._resolver
+
+    @property
+    def num_input_pipelines(self) -> int:
+        """Trainers that read datasets side by side."""
+        return self._resolver.cluster_spec().num_tasks("worker")
 
     @property
     def variables(self) -> tuple[BaseVariable, ...]:
@@ -186,6 +152,10 @@ class ParameterServerStrategy(Replica):
         """How many shards a variable is cut into."""
         return shard_count(self._partitioner, shape, dtype)
 
+    def placement_beside(self, server: int) -> Any:
+        """Of variables that go to one server, whole."""
+        return _ServerPlacement(self, Colocated(server), self._placement)
+
     def _begin_at(self, ps: int, address: str, deadline_s: float) -> None:
         pause_s, report_at_s = _RETRY_S, time.monotonic() + _REPORT_EVERY_S
         while True:
@@ -208,38 +178,106 @@ class ParameterServerStrategy(Replica):
 
 
 class Extended:
-    """Names of places, for programs that ask the strategy's ``extended`` for them."""
+    """What programs ask a strategy's ``extended`` for: names of places, and where variables go."""
 
     def __init__(self, strategy: ParameterServerStrategy) -> None:
         spec = strategy.cluster_resolver.cluster_spec()
+        self._strategy = strategy
         self.worker_devices = _devices("worker", spec.num_tasks("worker"))
         self.parameter_devices = _devices("ps", spec.num_tasks("ps"))
         self.should_checkpoint = True
+        self.should_save_summary = True
+
+    def variable_created_in_scope(self, variable: Any) -> bool:
+        """Whether a variable lives on this strategy's parameter servers."""
+        return getattr(variable, "parameters", None) is self._strategy.parameters
+
+    @contextmanager
+    def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
+        """Variables made inside are not cut, and go to the server of this one's first rows.
+
+        InvalidArgumentError for a variable of another strategy or of none.
+        """
+        if not self.variable_created_in_scope(colocate_with_variable):
+            raise InvalidArgumentError(
+                f"{colocate_with_variable!r} was not made in this strategy's scope, so nothing "
+                "can be placed beside it"
+            )
+        server = colocate_with_variable.spec.shards[0].ps
+        with (
+            self._strategy.scope(),
+            placement_scope(self._strategy.placement_beside(server)),
+        ):
+            yield
+
+    def reduce_to(
+        self,
+        reduce_op: Any,
+        value: Any,
+        destinations: Any,  # noqa: ARG002
+        options: Any = None,  # noqa: ARG002
+    ) -> Any:
+        """The value of the only replica."""
+        ReduceOp.of(reduce_op)
+        return value
+
+    def batch_reduce_to(
+        self,
+        reduce_op: Any,
+        value_destination_pairs: Any,
+        options: Any = None,  # noqa: ARG002
+    ) -> list[Any]:
+        """:meth:`reduce_to` of each (value, destinations)."""
+        return [self.reduce_to(reduce_op, value, to) for value, to in value_destination_pairs]
+
+    def update(
+        self,
+        var: Any,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        group: bool = True,
+    ) -> Any:
+        """``fn(var, *args)``; its value where ``group``, else a tuple of each replica's value."""
+        result = fn(var, *args, **(kwargs or {}))
+        return result if group else (result,)
 
 
-class _RoundRobin:
-    """One slot per shard: shard n of all shards ever made goes to server n mod servers."""
+class _ServerPlacement:
+    """Variables go to parameter servers, cut by the strategy's partitioner.
 
-    def __init__(self, strategy: ParameterServerStrategy) -> None:
+    ``beside``: a placement of the same strategy, whose ids and list of variables it shares.
+    """
+
+    def __init__(
+        self,
+        strategy: ParameterServerStrategy,
+        shard_placer: ShardPlacer,
+        beside: _ServerPlacement | None = None,
+    ) -> None:
         self.parameters = strategy.parameters
-        self.variables: list[BaseVariable] = []
-        self._servers = len(strategy.parameters.addresses)
-        self._count_shards = strategy.place
-        self._slots = itertools.count()
-        self._ids = itertools.count()
-        self._lock = threading.Lock()
+        self.variables: list[BaseVariable] = [] if beside is None else beside.variables
+        self._ids: Iterator[int] = itertools.count() if beside is None else beside._ids
+        self._lock: threading.Lock = threading.Lock() if beside is None else beside._lock
+        self._count_shards = strategy.place if beside is None else _uncut
+        self._placer = shard_placer
 
     def next_id(self) -> int:
         return next(self._ids)
 
     def place(self, shape: tuple[int, ...], dtype: str) -> list[int]:
         shards = self._count_shards(shape, dtype)
-        with self._lock:
-            return [next(self._slots) % self._servers for _ in range(shards)]
+        row_bytes = math.prod(shape[1:]) * np.dtype(dtype).itemsize
+        rows = split_rows(shape[0] if shape else 1, shards)
+        return self._placer.place([(stop - start) * row_bytes for start, stop in rows])
 
     def created(self, variable: BaseVariable) -> None:
         with self._lock:
             self.variables.append(variable)
+
+
+def _uncut(shape: tuple[int, ...], dtype: str) -> int:  # noqa: ARG001
+    return 1
 
 
 def _devices(job: str, tasks: int) -> tuple[str, ...]:

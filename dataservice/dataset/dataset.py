@@ -12,11 +12,12 @@ import importlib
 import itertools
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
 from dataservice.dataset import operators as ops
+from dataservice.dataset import static_sharding
 from dataservice.dataset.columns import to_numpy
 from dataservice.dataset.iterator import DatasetIterator, generate
 from dataservice.dataset.node import INFINITE_CARDINALITY, Node, rewrite, walk
@@ -26,6 +27,7 @@ from dataservice.dataset.source_methods import SourceMethods
 from dataservice.dataset.statistics import DatasetStats, StatsCounter
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError, SchemaError
+from dataservice.vocabulary import ShardingPolicy
 
 
 class Dataset(SourceMethods, OperatorMethods):
@@ -107,6 +109,23 @@ class Dataset(SourceMethods, OperatorMethods):
             return dataclasses.replace(node, job_name=job_name) if private else node  # type: ignore
 
         return Dataset(rewrite(self._node, name))
+
+    def list_shares(self, policy: ShardingPolicy, count: int) -> str:
+        """Stands for the files that `count` readers divide; "" where there are none to list.
+
+        `policy`: FILE, DATA or FILE_OR_DATA. NotFoundError for FILE over a source without files,
+        InvalidArgumentError for one with fewer files than readers.
+        """
+        return static_sharding.list_sources(self._node, policy, count)
+
+    def share(self, policy: ShardingPolicy, count: int, index: int, *, listing: str = "") -> Self:
+        """What reader `index` of `count` reads: its files, or every `count`-th element.
+
+        `listing`: what `list_shares` answered; FailedPreconditionError where the files are others
+        by now. Without it, files are listed now.
+        """
+        share = static_sharding.Share(policy, index, count, listing)
+        return type(self)(static_sharding.share_of(self._node, share))
 
     @functools.cached_property
     def schema(self) -> pa.Schema:

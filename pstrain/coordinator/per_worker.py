@@ -15,6 +15,7 @@ from typing import Any
 
 from dataservice.runtime.identity import new_id
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.trainer.context import InputContext, call_with_context
 
 
 class PerWorkerIterator:
@@ -74,6 +75,14 @@ class PerWorkerDataset:
         self._drop = drop
         self._epochs = itertools.count()
         self._lock = threading.Lock()
+
+    @property
+    def element_spec(self) -> Any:
+        """The Arrow schema of the elements; a function is called here once to know it."""
+        source: Any = self._source
+        while callable(source) and not hasattr(source, "element_spec"):
+            source = call_with_context(source, InputContext())
+        return source.schema if hasattr(source, "schema") else source.element_spec
 
     def __iter__(self) -> PerWorkerIterator:
         with self._lock:

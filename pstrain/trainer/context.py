@@ -6,10 +6,12 @@ asking for it is an error rather than a guess.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 
@@ -32,6 +34,15 @@ class InputContext:
                 f"{self.num_replicas_in_sync} replicas"
             )
         return global_batch_size // self.num_replicas_in_sync
+
+
+def call_with_context(function: Callable[..., Any], context: InputContext) -> Any:
+    """Calls a dataset function, which may take the context or nothing."""
+    try:
+        takes_context = bool(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        takes_context = True
+    return function(context) if takes_context else function()
 
 
 def get_current_worker_index() -> int:

@@ -7,14 +7,13 @@ uses it, never by one that does not.
 
 from __future__ import annotations
 
-import inspect
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from pstrain.errors import ClosureInputError, InvalidArgumentError
-from pstrain.trainer.context import InputContext
+from pstrain.trainer.context import InputContext, call_with_context
 
 
 class TrainerIterator:
@@ -79,7 +78,7 @@ def open_dataset(source: Any, epoch: int, context: InputContext) -> Iterator[Any
     """
     dataset = source
     while callable(dataset):  # a function may return what distribute_datasets_from_function gave
-        dataset = _call(dataset, context)
+        dataset = call_with_context(dataset, context)
     if hasattr(dataset, "iterator"):
         return dataset.iterator(epoch=epoch)  # type: ignore[no-any-return]
     if not hasattr(dataset, "__iter__"):
@@ -87,11 +86,3 @@ def open_dataset(source: Any, epoch: int, context: InputContext) -> Iterator[Any
             f"a dataset function must return a Dataset, got {type(dataset).__name__}"
         )
     return iter(dataset)
-
-
-def _call(function: Callable[..., Any], context: InputContext) -> Any:
-    try:
-        takes_context = bool(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        takes_context = True
-    return function(context) if takes_context else function()

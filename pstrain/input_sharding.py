@@ -1,0 +1,160 @@
+"""Datasets of which every trainer reads its own share, and functions that make one per trainer.
+
+Knows policies, not how files are read: the data service's package divides a dataset. Invariant:
+under every policy but OFF the shares of all trainers are disjoint and together the whole.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import dataservice
+from dataservice import ShardingPolicy
+from dataservice.runtime.identity import new_id
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from pstrain.trainer.context import InputContext, call_with_context
+
+logger = logging.getLogger(__name__)
+
+
+class AutoShardPolicy(enum.IntEnum):
+    """How ``experimental_distribute_dataset`` divides a dataset among trainers.
+
+    OFF: every trainer reads all of it. FILE: trainer i of N reads files i, i + N, ... of every
+    file source. DATA: everyone reads everything and keeps elements i, i + N, ... (batches after
+    ``batch``). AUTO: FILE, or DATA where a source has no files or fewer than there are trainers;
+    a dataset that the data service reads is one job for all trainers.
+    """
+
+    OFF = -1
+    AUTO = 0
+    FILE = 1
+    DATA = 2
+
+
+_STATIC = {AutoShardPolicy.FILE: ShardingPolicy.FILE, AutoShardPolicy.DATA: ShardingPolicy.DATA}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputOptions:
+    """Options of a distributed dataset."""
+
+    auto_shard_policy: AutoShardPolicy = AutoShardPolicy.AUTO
+
+
+class DistributedDataset:
+    """A dataset, divided; ``create_per_worker_dataset`` makes of it one dataset per trainer.
+
+    ``trainers``: among how many, where that is known; a dataset that cannot be divided among them
+    raises then, otherwise on the trainers. Files must stay the same while it is in use.
+    """
+
+    def __init__(self, dataset: Any, options: Any = None, trainers: int | None = None) -> None:
+        if not isinstance(dataset, dataservice.Dataset):
+            raise InvalidArgumentError(
+                f"a Dataset is what can be distributed, got {type(dataset).__name__}; for a "
+                "function use distribute_datasets_from_function"
+            )
+        self.auto_shard_policy = policy_of(options)
+        self._dataset = dataset
+        self._listing = ""
+        if dataset.is_distributed:
+            self._dataset = self._one_job(dataset)
+            self._policy = AutoShardPolicy.OFF
+        elif trainers is None:
+            self._policy = self.auto_shard_policy
+        else:
+            self._policy, self._listing = _division(dataset, self.auto_shard_policy, trainers)
+
+    @property
+    def element_spec(self) -> Any:
+        """The Arrow schema of its elements."""
+        return self._dataset.schema
+
+    def __call__(self, context: InputContext) -> dataservice.Dataset:
+        """The share of one trainer."""
+        count, index = context.num_input_pipelines, context.input_pipeline_id
+        policy, listing = self._policy, self._listing
+        if not listing:
+            policy, listing = _division(self._dataset, policy, count)
+        if policy is AutoShardPolicy.OFF:
+            return self._dataset
+        return self._dataset.share(_STATIC[policy], count, index, listing=listing)
+
+    def __iter__(self) -> NoReturn:
+        raise FailedPreconditionError(_NOT_HERE)
+
+    def _one_job(self, dataset: dataservice.Dataset) -> dataservice.Dataset:
+        if self.auto_shard_policy is AutoShardPolicy.FILE:
+            raise InvalidArgumentError(
+                "AutoShardPolicy.FILE divides files, but the data service reads this dataset: use "
+                "AUTO, and a ShardingPolicy where you distribute it"
+            )
+        off = self.auto_shard_policy is AutoShardPolicy.OFF
+        return dataset if off else dataset.shared(new_id("distributed"))
+
+
+class DistributedDatasetFunction:
+    """A function that makes a trainer's dataset of an InputContext."""
+
+    def __init__(self, dataset_fn: Callable[..., Any]) -> None:
+        if not callable(dataset_fn):
+            raise InvalidArgumentError(
+                "distribute_datasets_from_function needs a function of an InputContext, got "
+                f"{type(dataset_fn).__name__}"
+            )
+        self._dataset_fn = dataset_fn
+
+    @property
+    def element_spec(self) -> Any:
+        """The Arrow schema of the elements: of the dataset that the function makes here."""
+        return self(InputContext()).schema
+
+    def __call__(self, context: InputContext) -> Any:
+        return call_with_context(self._dataset_fn, context)
+
+    def __iter__(self) -> NoReturn:
+        raise FailedPreconditionError(_NOT_HERE)
+
+
+_NOT_HERE = (
+    "a distributed dataset is read on the trainers: give it to "
+    "coordinator.create_per_worker_dataset() and pass the iterator of that to schedule()"
+)
+
+
+def policy_of(options: Any) -> AutoShardPolicy:
+    """Of an ``AutoShardPolicy``, ``InputOptions``, or options as ``tf.data.Options`` has them."""
+    found = options
+    if options is None:
+        found = AutoShardPolicy.AUTO
+    elif hasattr(options, "auto_shard_policy"):
+        found = options.auto_shard_policy
+    elif hasattr(options, "experimental_distribute"):
+        found = options.experimental_distribute.auto_shard_policy
+    name = found if isinstance(found, str) else getattr(found, "name", None)
+    if name is None or name.upper() not in AutoShardPolicy.__members__:
+        raise InvalidArgumentError(
+            f"options must be one of {', '.join(map(str, AutoShardPolicy))} or "
+            f"InputOptions(auto_shard_policy=...), got {options!r}"
+        )
+    return AutoShardPolicy[name.upper()]
+
+
+def _division(
+    dataset: dataservice.Dataset, policy: AutoShardPolicy, trainers: int
+) -> tuple[AutoShardPolicy, str]:
+    """FILE, DATA or OFF, and what stands for the files that are divided."""
+    if policy in (AutoShardPolicy.OFF, AutoShardPolicy.DATA):
+        return policy, ""
+    try:
+        return AutoShardPolicy.FILE, dataset.list_shares(ShardingPolicy.FILE, trainers)
+    except (InvalidArgumentError, NotFoundError) as error:
+        if policy is AutoShardPolicy.FILE:
+            raise
+        logger.info("files cannot be divided, so elements are: %s", error)
+        return AutoShardPolicy.DATA, ""

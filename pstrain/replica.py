@@ -1,0 +1,220 @@
+"""What a strategy offers where there is one replica: calls, reductions, datasets for all trainers.
+
+The same object in the program and on trainers; it knows nothing of servers. Invariant: inside of
+``run`` a function is in replica context, where reductions over replicas have no meaning.
+"""
+
+from __future__ import annotations
+
+import enum
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pstrain.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    UnimplementedError,
+)
+from pstrain.input_sharding import DistributedDataset, DistributedDatasetFunction
+from pstrain.tape import Tensor
+from pstrain.vocabulary import Update
+
+
+class ReduceOp(enum.Enum):
+    """How values become one."""
+
+    SUM = "SUM"
+    MEAN = "MEAN"
+
+    @classmethod
+    def of(cls, value: Any) -> ReduceOp:
+        """The operation itself or its name, in any case; InvalidArgumentError for another."""
+        name = str(getattr(value, "name", value)).rpartition(".")[2].upper()
+        if name not in cls.__members__:
+            raise InvalidArgumentError(f"reduce_op must be SUM or MEAN, got {value!r}")
+        return cls[name]
+
+
+@dataclass(frozen=True, slots=True)
+class ValueContext:
+    """Which replica a value is made for."""
+
+    replica_id_in_sync_group: int = 0
+    num_replicas_in_sync: int = 1
+
+
+class ReplicaContext:
+    """What a function called by ``run`` can ask of its replica, the only one of its trainer."""
+
+    replica_id_in_sync_group = 0
+    num_replicas_in_sync = 1
+
+    def __init__(self, strategy: Replica) -> None:
+        self.strategy = strategy
+
+    def all_reduce(self, reduce_op: Any, value: Any) -> Any:
+        """The value itself: there is nothing to add to it."""
+        ReduceOp.of(reduce_op)
+        return value
+
+    def all_gather(self, value: Any, axis: int) -> Any:
+        """The value itself, as :meth:`Replica.gather`."""
+        return _gathered(value, axis)
+
+    def merge_call(
+        self, merge_fn: Callable[..., Any], args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Calls ``merge_fn(strategy, *args)`` outside of the replica's context."""
+        reset = _replica.set(None)
+        try:
+            return merge_fn(self.strategy, *args, **(kwargs or {}))
+        finally:
+            _replica.reset(reset)
+
+
+_replica: ContextVar[ReplicaContext | None] = ContextVar("replica", default=None)
+
+
+def get_replica_context() -> ReplicaContext | None:
+    """Of the function that ``strategy.run`` calls; None outside of one."""
+    return _replica.get()
+
+
+def in_cross_replica_context() -> bool:
+    """Whether reductions have a meaning here: everywhere but inside of ``strategy.run``."""
+    return _replica.get() is None
+
+
+@contextmanager
+def _replica_scope(context: ReplicaContext) -> Iterator[None]:
+    reset = _replica.set(context)
+    try:
+        yield
+    finally:
+        _replica.reset(reset)
+
+
+class Replica:
+    """What a strategy offers where there is one replica: in the program and on trainers."""
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """1: trainers work asynchronously, each on batches of its own."""
+        return 1
+
+    @property
+    def num_input_pipelines(self) -> int | None:
+        """Trainers that read datasets side by side; None where only the coordinator knows."""
+        return None
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] | list[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        options: Any = None,  # noqa: ARG002
+    ) -> Any:
+        """Calls ``fn`` once, for the only replica; meant for functions given to ``schedule``."""
+        if not isinstance(args, tuple | list):
+            raise InvalidArgumentError(f"args must be a tuple or list, got {type(args).__name__}")
+        with _replica_scope(ReplicaContext(self)):
+            return fn(*args, **(kwargs or {}))
+
+    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
+        """``SUM`` or ``MEAN`` over the only replica, and over ``axis`` where one is given.
+
+        ``value``: a number, an array or Tensor, or a tuple, list or dict of them.
+        """
+        op = ReduceOp.of(reduce_op)
+        _refuse_in_replica("reduce")
+        return _mapped(value, lambda leaf: _reduced(op, leaf, axis))
+
+    def gather(self, value: Any, axis: int) -> Any:
+        """The values of all replicas one after the other along ``axis``: that of the only one."""
+        _refuse_in_replica("gather")
+        return _mapped(value, lambda leaf: _gathered(leaf, axis))
+
+    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
+        """The values of the only replica, as a tuple."""
+        return (value,)
+
+    def experimental_distribute_values_from_function(
+        self, value_fn: Callable[[ValueContext], Any]
+    ) -> Any:
+        """``value_fn(ValueContext())``, for the only replica."""
+        return value_fn(ValueContext())
+
+    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+        """The dataset, of which each trainer reads its own share.
+
+        ``options``: an ``AutoShardPolicy``, or ``InputOptions`` with one; AUTO without. Read it
+        through ``coordinator.create_per_worker_dataset``.
+        """
+        return DistributedDataset(dataset, options, self.num_input_pipelines)
+
+    def distribute_datasets_from_function(
+        self,
+        dataset_fn: Callable[..., Any],
+        options: Any = None,  # noqa: ARG002
+    ) -> Any:
+        """One dataset per trainer, made there by ``dataset_fn(InputContext)``, as it makes it.
+
+        Give it to ``coordinator.create_per_worker_dataset``.
+        """
+        return DistributedDatasetFunction(dataset_fn)
+
+
+def _refuse_in_replica(name: str) -> None:
+    if not in_cross_replica_context():
+        raise FailedPreconditionError(
+            f"strategy.{name}() has no meaning inside of strategy.run(): call it on what run() "
+            "returns, or use get_replica_context()"
+        )
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, dict):
+        return {key: _mapped(item, change) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_mapped(item, change) for item in value))
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(item, change) for item in value)
+    return change(value)
+
+
+def _array(value: Any) -> Any:
+    return value.value if isinstance(value, Tensor) else np.asarray(value)
+
+
+def _reduced(op: ReduceOp, value: Any, axis: int | None) -> Any:
+    if axis is None:
+        return value
+    array = _array(value)
+    _check_axis(array, axis)
+    return array.sum(axis=axis) if op is ReduceOp.SUM else array.mean(axis=axis)
+
+
+def _gathered(value: Any, axis: int) -> Any:
+    if isinstance(value, Update) and value.lookup is not None:
+        raise UnimplementedError("gather of sparse gradients is not offered: gather their arrays")
+    array = _array(value)
+    _check_axis(array, axis)
+    return array
+
+
+def _check_axis(array: Any, axis: Any) -> None:
+    try:
+        number = operator.index(axis)
+    except TypeError as error:
+        raise InvalidTypeError(f"axis must be an integer, got {type(axis).__name__}") from error
+    if isinstance(axis, bool):
+        raise InvalidTypeError("axis must be an integer, got bool")
+    if not -array.ndim <= number < array.ndim:
+        raise InvalidArgumentError(f"axis {number} is outside of a value of shape {array.shape}")

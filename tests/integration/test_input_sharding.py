@@ -1,0 +1,154 @@
+"""Each trainer reads its own share of a dataset, whoever divides it; placement on real servers."""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dataservice as ds
+import pstrain as ps
+from pstrain.errors import ClosureInputError, InvalidArgumentError
+
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ps.LocalCluster]:
+    with ps.LocalCluster(workers=2, ps=2, data_workers=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def coordinator(cluster: ps.LocalCluster) -> Iterator[ps.ClusterCoordinator]:
+    strategy = ps.ParameterServerStrategy(cluster.resolver, placement="bytes")
+    coordinator = ps.ClusterCoordinator(strategy)
+    yield coordinator
+    coordinator.close()
+
+
+def read_some(iterator: Any) -> tuple[int, list[int] | None]:
+    try:
+        batch = next(iterator)
+    except StopIteration:
+        return ps.get_current_worker_index(), None
+    return ps.get_current_worker_index(), batch["id"].to_pylist()
+
+
+def read_all(coordinator: ps.ClusterCoordinator, dataset: Any) -> dict[int, list[int]]:
+    """Rows by trainer, until both have seen the end."""
+    iterator = iter(coordinator.create_per_worker_dataset(dataset))
+    found: dict[int, list[int]] = collections.defaultdict(list)
+    ended: set[int] = set()
+    while len(ended) < 2:
+        values = [coordinator.schedule(read_some, args=(iterator,)) for _ in range(8)]
+        for trainer, rows in coordinator.fetch(values):
+            found[trainer] += rows or []
+            if rows is None:
+                ended.add(trainer)
+    return {trainer: sorted(rows) for trainer, rows in found.items()}
+
+
+def test_elements_are_dealt_out(coordinator: ps.ClusterCoordinator) -> None:
+    dataset = ds.Dataset.range(40).shuffle(40).batch(4)
+    distributed = coordinator.strategy.experimental_distribute_dataset(
+        dataset, ps.AutoShardPolicy.DATA
+    )
+    found = read_all(coordinator, distributed)
+    assert len(found[0]) == len(found[1]) == 20
+    assert sorted(found[0] + found[1]) == list(range(40))
+
+
+def test_files_are_dealt_out(coordinator: ps.ClusterCoordinator, tmp_path: pathlib.Path) -> None:
+    for number in range(3):
+        table = pa.table({"id": range(10 * number, 10 * number + 10)})
+        pq.write_table(table, tmp_path / f"part-{number}.parquet")
+    dataset = ds.Dataset.from_parquet(f"{tmp_path}/*.parquet").batch(5)
+    strategy = coordinator.strategy
+
+    def on_the_trainer() -> Any:
+        return strategy.experimental_distribute_dataset(dataset)
+
+    for distributed in (strategy.experimental_distribute_dataset(dataset), on_the_trainer):
+        assert read_all(coordinator, distributed) == {
+            0: [*range(10), *range(20, 30)],
+            1: [*range(10, 20)],
+        }
+    one_file = ds.Dataset.from_parquet(str(tmp_path / "part-0.parquet"))
+    with pytest.raises(InvalidArgumentError, match="not enough"):
+        strategy.experimental_distribute_dataset(one_file, ps.AutoShardPolicy.FILE)
+
+
+def test_a_job_of_the_data_service_is_one_for_all(
+    cluster: ps.LocalCluster, coordinator: ps.ClusterCoordinator
+) -> None:
+    remote = ds.Dataset.range(64).batch(4).distribute(ds.ShardingPolicy.DYNAMIC, cluster.service)
+    distributed = coordinator.strategy.experimental_distribute_dataset(remote)
+    assert distributed.element_spec == remote.schema
+    found = read_all(coordinator, distributed)
+    assert sorted(found.get(0, []) + found.get(1, [])) == list(range(64))
+    with pytest.raises(InvalidArgumentError, match="data service"):
+        coordinator.strategy.experimental_distribute_dataset(remote, ps.AutoShardPolicy.FILE)
+
+
+def test_a_dataset_function_knows_its_pipeline(coordinator: ps.ClusterCoordinator) -> None:
+    def dataset_fn(context: ps.InputContext) -> ds.Dataset:
+        assert context.get_per_replica_batch_size(4) == 4
+        rows = ds.Dataset.range(12)
+        return rows.shard(context.num_input_pipelines, context.input_pipeline_id).batch(4)
+
+    made = coordinator.strategy.distribute_datasets_from_function(dataset_fn)
+    assert read_all(coordinator, made) == {0: list(range(0, 12, 2)), 1: list(range(1, 12, 2))}
+    per_worker = coordinator.create_per_worker_dataset(made)
+    assert per_worker.element_spec == pa.schema([("id", pa.int64())])
+
+
+def test_run_reduce_and_gather_within_a_step(coordinator: ps.ClusterCoordinator) -> None:
+    strategy = coordinator.strategy
+
+    def step(x: float) -> tuple[Any, ...]:
+        value = strategy.run(lambda y: [y, 3 * y], args=(x,))
+        total = strategy.reduce(ps.ReduceOp.SUM, value, axis=None)
+        return total, strategy.num_replicas_in_sync, ps.in_cross_replica_context()
+
+    assert coordinator.schedule(step, args=(2.0,)).fetch(DEADLINE_S) == ([2.0, 6.0], 1, True)
+
+
+def test_a_file_too_few_is_the_closures_error(
+    coordinator: ps.ClusterCoordinator, tmp_path: pathlib.Path
+) -> None:
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "only.parquet")
+    path, strategy = str(tmp_path / "only.parquet"), coordinator.strategy
+
+    def on_the_trainer() -> Any:
+        dataset = ds.Dataset.from_parquet(path)
+        return strategy.experimental_distribute_dataset(dataset, ps.AutoShardPolicy.FILE)
+
+    iterator = iter(coordinator.create_per_worker_dataset(on_the_trainer))
+    coordinator.schedule(read_some, args=(iterator,))
+    with pytest.raises(ClosureInputError, match="not enough"):
+        coordinator.join(timeout=DEADLINE_S)
+
+
+def test_bytes_are_balanced_and_beside_means_beside(coordinator: ps.ClusterCoordinator) -> None:
+    strategy = coordinator.strategy
+    with strategy.scope():
+        large = ps.Variable([0.0] * 1000, name="large")
+        small = [ps.Variable([0.0] * 10, name=f"small_{k}") for k in range(3)]
+        with strategy.extended.colocate_vars_with(large):
+            beside = ps.Variable([0.0], name="beside")
+    assert large.device == "/job:ps/task:0"
+    assert {v.device for v in small} == {"/job:ps/task:1"}
+    assert beside.device == large.device
+    assert strategy.extended.variable_created_in_scope(beside)
+    assert strategy.extended.worker_devices == ("/job:worker/task:0", "/job:worker/task:1")
+    with (
+        pytest.raises(ValueError, match="scope"),
+        strategy.extended.colocate_vars_with(ps.Variable(1.0)),
+    ):
+        pass

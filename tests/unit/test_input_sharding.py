@@ -1,0 +1,125 @@
+"""Shares of a dataset, as trainers read them; in this process."""
+
+from __future__ import annotations
+
+import pathlib
+import types
+from itertools import chain
+
+import cloudpickle
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import pstrain as ps
+from dataservice import Dataset
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from pstrain.input_sharding import DistributedDataset, policy_of
+from pstrain.replica import Replica
+
+OFF, AUTO, FILE, DATA = (ps.AutoShardPolicy[name] for name in ("OFF", "AUTO", "FILE", "DATA"))
+
+
+@pytest.fixture
+def files(tmp_path: pathlib.Path) -> list[str]:
+    paths = []
+    for number in range(3):
+        path = str(tmp_path / f"part-{number}.parquet")
+        pq.write_table(pa.table({"id": range(10 * number, 10 * number + 10)}), path)
+        paths.append(path)
+    return paths
+
+
+def shares(distributed: DistributedDataset, count: int) -> list[list[int]]:
+    there = cloudpickle.loads(cloudpickle.dumps(distributed))
+    datasets = [there(ps.InputContext(count, index)) for index in range(count)]
+    return [dataset.to_table()["id"].to_pylist() for dataset in datasets]
+
+
+@pytest.mark.parametrize("trainers", [None, 2])
+def test_data_deals_out_elements(trainers: int | None) -> None:
+    batches = Dataset.range(10).batch(2)
+    assert shares(DistributedDataset(batches, DATA, trainers), 2) == [
+        [0, 1, 4, 5, 8, 9],
+        [2, 3, 6, 7],
+    ]
+
+
+@pytest.mark.parametrize("trainers", [None, 2])
+@pytest.mark.parametrize("policy", [FILE, AUTO])
+def test_files_are_dealt_out_whole(
+    files: list[str], trainers: int | None, policy: ps.AutoShardPolicy
+) -> None:
+    found = shares(DistributedDataset(Dataset.from_parquet(files), policy, trainers), 2)
+    assert found == [[*range(10), *range(20, 30)], [*range(10, 20)]]
+
+
+def test_off_gives_everything_to_everyone(files: list[str]) -> None:
+    found = shares(DistributedDataset(Dataset.from_parquet(files), OFF, 2), 2)
+    assert found == [list(range(30))] * 2
+
+
+def test_auto_deals_out_elements_where_files_are_too_few_or_none(files: list[str]) -> None:
+    four = shares(DistributedDataset(Dataset.from_parquet(files), AUTO, 4), 4)
+    assert sorted(chain(*four)) == list(range(30))
+    assert all(7 <= len(share) <= 8 for share in four)
+    assert shares(DistributedDataset(Dataset.range(4), None, 2), 2) == [[0, 2], [1, 3]]
+
+
+def test_too_few_files_are_a_clear_error(files: list[str]) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"Found 3 files .* 4 shards"):
+        DistributedDataset(Dataset.from_parquet(files), FILE, 4)
+    with pytest.raises(NotFoundError, match="unshardable"):
+        DistributedDataset(Dataset.range(8), FILE, 2)
+    later = DistributedDataset(Dataset.from_parquet(files), FILE, None)
+    with pytest.raises(InvalidArgumentError, match="not enough"):
+        later(ps.InputContext(4, 0))
+
+
+def test_other_files_than_were_divided_are_refused(files: list[str]) -> None:
+    folder = pathlib.Path(files[0]).parent
+    distributed = DistributedDataset(Dataset.from_parquet(f"{folder}/*.parquet"), FILE, 2)
+    pq.write_table(pa.table({"id": [99]}), folder / "part-00.parquet")
+    with pytest.raises(FailedPreconditionError, match="other files"):
+        distributed(ps.InputContext(2, 0))
+
+
+def test_shuffled_elements_are_dealt_out_once() -> None:
+    shuffled = Dataset.range(100).shuffle(100).batch(10)
+    assert sorted(chain(*shares(DistributedDataset(shuffled, DATA, 3), 3))) == list(range(100))
+
+
+def test_the_policy_comes_in_every_form() -> None:
+    nested = types.SimpleNamespace(
+        experimental_distribute=types.SimpleNamespace(auto_shard_policy=FILE)
+    )
+    assert policy_of(None) is AUTO
+    assert policy_of(DATA) is DATA
+    assert policy_of("data") is DATA
+    assert policy_of(ps.InputOptions(auto_shard_policy=OFF)) is OFF
+    assert policy_of(nested) is FILE
+    with pytest.raises(InvalidArgumentError, match="'half'"):
+        policy_of("half")
+
+
+def test_a_distributed_dataset_is_read_on_trainers_only() -> None:
+    strategy = Replica()
+    distributed = strategy.experimental_distribute_dataset(Dataset.range(3))
+    assert distributed.element_spec == pa.schema([("id", pa.int64())])
+    with pytest.raises(FailedPreconditionError, match="create_per_worker_dataset"):
+        iter(distributed)
+    made = strategy.distribute_datasets_from_function(lambda context: Dataset.range(3))  # noqa: ARG005
+    assert made.element_spec == pa.schema([("id", pa.int64())])
+    with pytest.raises(FailedPreconditionError, match="create_per_worker_dataset"):
+        iter(made)
+    with pytest.raises(ValueError, match="list"):
+        strategy.experimental_distribute_dataset([1, 2])
+    with pytest.raises(ValueError, match="int"):
+        strategy.distribute_datasets_from_function(3)
+
+
+def test_the_input_context_divides_batches() -> None:
+    context = ps.InputContext(num_input_pipelines=4, input_pipeline_id=1, num_replicas_in_sync=2)
+    assert context.get_per_replica_batch_size(64) == 32
+    with pytest.raises(ValueError, match="63"):
+        context.get_per_replica_batch_size(63)

@@ -1,0 +1,99 @@
+"""What a strategy does with values where there is one replica, without any cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pstrain as ps
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
+from pstrain.replica import Replica
+from pstrain.tape import Tensor
+
+VALUE = np.arange(6.0).reshape(2, 3)
+
+
+@pytest.mark.parametrize("op", [ps.ReduceOp.SUM, "sum", "SUM", "ReduceOp.Sum"])
+def test_sum_over_an_axis(op: Any) -> None:
+    assert Replica().reduce(op, VALUE, axis=0).tolist() == [3.0, 5.0, 7.0]
+    assert Replica().reduce(op, VALUE, axis=None) is VALUE
+    assert Replica().reduce(op, Tensor(VALUE), axis=-1).tolist() == [3.0, 12.0]
+
+
+@pytest.mark.parametrize("op", [ps.ReduceOp.MEAN, "mean"])
+def test_mean_over_an_axis_divides_by_the_count(op: Any) -> None:
+    assert Replica().reduce(op, VALUE, axis=1).tolist() == [1.0, 4.0]
+    both = Replica().reduce(op, {"a": VALUE, "b": (VALUE, [VALUE])}, axis=0)
+    assert both["b"][1][0].tolist() == both["a"].tolist() == [1.5, 2.5, 3.5]
+
+
+def test_what_reduce_refuses() -> None:
+    strategy = Replica()
+    with pytest.raises(ValueError, match="MAX"):
+        strategy.reduce("MAX", VALUE, axis=None)
+    with pytest.raises(ValueError, match="axis 2"):
+        strategy.reduce("SUM", VALUE, axis=2)
+    with pytest.raises(ValueError, match="axis 0"):
+        strategy.reduce("SUM", 1.0, axis=0)
+    with pytest.raises(TypeError, match="str"):
+        strategy.reduce("SUM", VALUE, axis="0")
+    with pytest.raises(InvalidTypeError):
+        strategy.reduce("SUM", VALUE, axis=0.5)  # type: ignore[arg-type]
+
+
+def test_gather_joins_one_value() -> None:
+    assert Replica().gather(VALUE, axis=0).tolist() == VALUE.tolist()
+    with pytest.raises(InvalidArgumentError, match="axis 5"):
+        Replica().gather(VALUE, axis=5)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda strategy: strategy.reduce("SUM", 1.0, axis=None),
+        lambda strategy: strategy.gather(VALUE, axis=0),
+    ],
+)
+def test_reductions_have_no_meaning_inside_run(call: Callable[[Replica], Any]) -> None:
+    strategy = Replica()
+    with pytest.raises(FailedPreconditionError, match=r"strategy\.run"):
+        strategy.run(call, args=(strategy,))
+    assert isinstance(FailedPreconditionError(""), RuntimeError)
+    assert strategy.run(lambda: 4) == 4
+
+
+def test_the_replica_context_is_that_of_the_only_replica() -> None:
+    assert ps.in_cross_replica_context()
+    assert ps.get_replica_context() is None
+
+    def inside() -> tuple[Any, ...]:
+        context = ps.get_replica_context()
+        merged = context.merge_call(lambda _, x: (ps.in_cross_replica_context(), x), (7,))
+        return (
+            ps.in_cross_replica_context(),
+            context.replica_id_in_sync_group,
+            context.num_replicas_in_sync,
+            context.all_reduce("SUM", 3),
+            merged,
+        )
+
+    assert Replica().run(inside) == (False, 0, 1, 3, (True, 7))
+
+
+def test_values_of_the_only_replica() -> None:
+    strategy = Replica()
+    assert strategy.num_replicas_in_sync == 1
+    assert strategy.experimental_local_results(3) == (3,)
+    made = strategy.experimental_distribute_values_from_function(
+        lambda context: (context.replica_id_in_sync_group, context.num_replicas_in_sync)
+    )
+    assert made == (0, 1)
+
+
+def test_run_wants_a_tuple_or_list() -> None:
+    with pytest.raises(ValueError, match="int"):
+        Replica().run(print, args=3)  # type: ignore[arg-type]
+    assert Replica().run(lambda a, b: a + b, [1], {"b": 2}) == 3
