@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dataservice.dataset.mixing import choose_from_datasets, sample_from_datasets
     from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
     from dataservice.dispatcher.server import DispatchServer
-    from dataservice.errors import DataServiceError
+    from dataservice.errors import DataServiceError, DataServiceWarning
     from dataservice.vocabulary import AUTOTUNE, SHARD_HINT, ShardingPolicy
     from dataservice.worker.server import WorkerServer
 
@@ -50,6 +50,7 @@ __all__ = [
     "WorkerConfig",
     "errors",
     "DataServiceError",
+    "DataServiceWarning",
 ]
 
 _HOMES = {
@@ -76,6 +77,7 @@ _HOMES = {
     "WorkerServer": "dataservice.worker.server",
     "WorkerConfig": "dataservice.config",
     "DataServiceError": "dataservice.errors",
+    "DataServiceWarning": "dataservice.errors",
 }
 
 

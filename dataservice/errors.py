@@ -20,6 +20,7 @@ Each class also derives from the nearest built-in, so ``except ValueError`` work
     ├── SourceError               OSError              input file missing, unreadable or corrupt
     └── UserFunctionError         RuntimeError         a user's function raised
 
+DataServiceWarning, a UserWarning, is the one category of what the user should know and is no error.
 Knows nothing of gRPC or Flight. Invariant: ``code`` values are part of the wire format.
 """
 
@@ -27,6 +28,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
+
+
+class DataServiceWarning(UserWarning):
+    """Something is done otherwise than a user may expect; the message says what, and the remedy."""
 
 
 class DataServiceError(Exception):

@@ -13,16 +13,18 @@ from dataclasses import replace
 import pyarrow as pa
 
 from dataservice.client.arguments import (
+    EXACTLY_ONCE,
     CrossTrainerCache,
     ReadArguments,
     check_compression,
     check_endless,
 )
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
+from dataservice.client.replay import warn_of_registered, with_delivery
 from dataservice.client.source import ServiceSource
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.linear import linearise, with_tail, without_tail
-from dataservice.dataset.node import INFINITE_CARDINALITY, Node, walk
+from dataservice.dataset.node import INFINITE_CARDINALITY, Node, unrepeatable, walk
 from dataservice.dataset.plan import decode_plan, encode_plan, fingerprint, freeze_schemas
 from dataservice.dataset.seeds import drawn_seeds
 from dataservice.dataset.static_sharding import check_policy
@@ -49,13 +51,27 @@ def register_dataset(
     Infers what schemas are not given, which reads the beginning of the sources. Waits up to
     `timeout_s` for the dispatcher: UnavailableError then. `compression`: "AUTO" (none), "LZ4",
     "ZSTD", or None; "SNAPPY", which tf.data has, is taken for "LZ4". With on_error="skip" it is
-    registered although some of its files cannot be read, and is always read that way.
+    registered although some of its files cannot be read, and is always read that way. Warns of a
+    dataset that cannot be replayed; see `distribute`.
     """
     target = parse_target(service)
     dataset = _unread(dataset)
     check_on_error(on_error)
     if on_error == "skip":
         dataset = Dataset(tolerant(dataset.node))
+    warn_of_registered(dataset.node)
+    return register_quietly(target, dataset, compression, dataset_id, timeout_s)
+
+
+def register_quietly(
+    target: str,
+    dataset: Dataset,
+    compression: str | None,
+    dataset_id: str | None,
+    timeout_s: float,
+) -> str:
+    """As `register_dataset` for a target that was checked, without what readers should know."""
+    dataset = _unread(dataset)
     node = freeze_schemas(dataset.node)
     return _register(target, dataset, node, compression, dataset_id, timeout_s)
 
@@ -105,7 +121,7 @@ def from_dataset_id(
     cross_trainer_cache: CrossTrainerCache | None = None,
     target_workers: str = "AUTO",
     *,
-    delivery: str = "exactly_once",
+    delivery: str | None = None,
     ordered: bool = False,
     on_error: str = "raise",
     timeout_s: float = DEFAULT_TIMEOUT_S,
@@ -127,7 +143,7 @@ def from_dataset_id(
     Static policies (FILE, DATA, FILE_OR_DATA, HINT) read from the dispatcher's `worker_addresses`.
     Every element comes once; that of a worker that is restarted before its share was read, which
     it begins anew, may come again. A worker that is missing for `timeout_s` is an error.
-    For `ordered` see `distribute`.
+    For `ordered` and `delivery` see `distribute`.
     """
     target = parse_target(service)
     arguments = ReadArguments.check(
@@ -155,8 +171,8 @@ def from_dataset_id(
     node = decode_plan(registered.plan)
     if on_error == "skip":
         node = tolerant(node)
+    arguments = with_delivery(arguments, node)
     _check_divisible(node, arguments)
-    check_endless(arguments, node.cardinality())
     name = None if job_name is None else f"dataset_id={dataset_id}/{job_name}"
     named = replace(arguments, job_name=name)
     if arguments.options.ordered:
@@ -176,7 +192,7 @@ def distribute(
     cross_trainer_cache: CrossTrainerCache | None = None,
     target_workers: str = "AUTO",
     *,
-    delivery: str = "exactly_once",
+    delivery: str | None = None,
     ordered: bool = False,
     on_error: str = "raise",
     timeout_s: float = DEFAULT_TIMEOUT_S,
@@ -190,9 +206,14 @@ def distribute(
     With ordered=True one reader gets the rows of a DYNAMIC job in an order that the seed alone
     decides, whatever workers there are. `batch` and what follows it then run in the reading
     process, where up to eight windows per worker wait for their turn in memory.
+
+    `delivery`, of DYNAMIC: "exactly_once" is what a dataset gets unless something of it was
+    declared deterministic=False: asking for it is an InvalidArgumentError then, and it gets
+    "at_most_once", with a DataServiceWarning unless it was asked for. What a data worker had under
+    way when it was lost is not read again then.
     """
     target = parse_target(service)
-    arguments = ReadArguments.check(
+    checked = ReadArguments.check(
         processing_mode=processing_mode,
         job_name=job_name,
         consumer_index=consumer_index,
@@ -212,8 +233,8 @@ def distribute(
         dataset = _unread(dataset)
         if on_error == "skip":
             dataset = Dataset(tolerant(dataset.node))
+        arguments = with_delivery(checked, dataset.node)
         _check_divisible(dataset.node, arguments)
-        check_endless(arguments, dataset.node.cardinality())
         if arguments.options.ordered:
             return _in_order(target, dataset, compression, arguments)
         frozen = freeze_schemas(dataset.node)
@@ -255,8 +276,9 @@ def _source(
         is_batched=node.batched,
         plan=fingerprint(node),
         seeds=tuple(drawn_seeds(node)),
+        declared=unrepeatable(node),
         job_name=arguments.job_name,
-        delivery=arguments.delivery,
+        delivery=arguments.delivery or EXACTLY_ONCE,
         ordered=options.ordered,
         num_consumers=options.num_consumers,
         consumer_index=arguments.consumer_index,
@@ -280,3 +302,4 @@ def _check_divisible(node: Node, arguments: ReadArguments) -> None:
             f"cardinality {node.cardinality()}; end it with repeat(), where only batch() and "
             "prefetch() may follow"
         )
+    check_endless(arguments, node.cardinality())

@@ -37,7 +37,9 @@ _LEGACY_MODES = {
     "parallel_epochs": ShardingPolicy.OFF,
     "distributed_epoch": ShardingPolicy.DYNAMIC,
 }
-_DELIVERIES = ("exactly_once", "at_most_once")
+EXACTLY_ONCE: Final = "exactly_once"
+AT_MOST_ONCE: Final = "at_most_once"
+_DELIVERIES = (EXACTLY_ONCE, AT_MOST_ONCE)
 _PROTOCOLS = (None, *DATA_TRANSFER_PROTOCOLS)
 NO_CONSUMER: Final = -1
 
@@ -63,7 +65,7 @@ class CrossTrainerCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadArguments:
-    """How a dataset is to be read; made by `check`."""
+    """How a dataset is to be read; made by `check`. `delivery` None: as the dataset allows."""
 
     policy: ShardingPolicy
     job_name: str | None
@@ -72,7 +74,7 @@ class ReadArguments:
     trainer_id: str
     max_elements: int
     protocol: str | None
-    delivery: str
+    delivery: str | None
     timeout_s: float
 
     @classmethod
@@ -134,7 +136,7 @@ def _check_ordered(arguments: ReadArguments) -> None:
             f"ordered=True needs ShardingPolicy.DYNAMIC, got {arguments.policy.name}: only there "
             "the data is cut into parts that have an order"
         )
-    if arguments.delivery != "exactly_once":
+    if arguments.delivery == AT_MOST_ONCE:
         raise InvalidArgumentError(
             f"ordered=True needs delivery='exactly_once', got {arguments.delivery!r}: a sequence "
             "cannot leave out what a lost worker had"
@@ -292,7 +294,9 @@ def _protocol(protocol: object) -> str | None:
     return None if protocol is None else str(protocol)
 
 
-def _delivery(delivery: object) -> str:
+def _delivery(delivery: object) -> str | None:
+    if delivery is None:
+        return None
     if delivery not in _DELIVERIES:
         raise InvalidArgumentError(f"delivery must be one of {_DELIVERIES}, got {delivery!r}")
     return str(delivery)

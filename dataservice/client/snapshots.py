@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dataservice.client.api import Service, register_dataset
+from dataservice.client.api import Service, register_quietly
 from dataservice.client.arguments import check_compression
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
 from dataservice.dataset.dataset import Dataset
@@ -137,7 +137,8 @@ def save(
             "repeat a count"
         )
     found_id = _snapshot_at(checked, storage_options)
-    dataset_id = register_dataset(target, dataset, None, timeout_s=timeout_s)
+    # Not as what readers may get: what is written is committed once, however often it was begun.
+    dataset_id = register_quietly(target, dataset, None, None, timeout_s)
     request = pb.StartSnapshotRequest(
         dataset_id=dataset_id,
         path=checked,

@@ -56,8 +56,8 @@ class ServiceSource(Node):
     """Elements of a registered dataset, produced by data workers.
 
     `elements` is the cardinality of the registered plan; how many of them one reader gets depends
-    on the others, so only 0 and infinity carry over. `plan` is the fingerprint of that plan, and
-    `seeds` are those in it that nobody gave.
+    on the others, so only 0 and infinity carry over. `plan` is the fingerprint of that plan,
+    `seeds` are those in it that nobody gave, and `declared` is what of it cannot be replayed.
     """
 
     kind: ClassVar[str] = "service"
@@ -65,6 +65,7 @@ class ServiceSource(Node):
         {
             *("target", "dataset_id", "seeds", "elements", "job_name", "timeout_s", "protocol"),
             *("max_elements", "buffer_bytes", "consumer_index", "trainer_id", "target_workers"),
+            "declared",
         }
     )
 
@@ -76,6 +77,7 @@ class ServiceSource(Node):
     is_batched: bool = False
     plan: str = ""
     seeds: tuple[int, ...] = ()
+    declared: str = ""
     job_name: str | None = None
     delivery: str = "exactly_once"
     ordered: bool = False
@@ -92,6 +94,10 @@ class ServiceSource(Node):
     @property
     def batched(self) -> bool:
         return self.is_batched
+
+    @property
+    def unrepeatable(self) -> str:
+        return self.declared
 
     @property
     def options(self) -> JobOptions:

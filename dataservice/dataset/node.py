@@ -54,6 +54,11 @@ class Node(ABC):
         """Whether it yields the same rows in the same order each time, given its inputs do."""
         return True
 
+    @property
+    def unrepeatable(self) -> str:
+        """What of it was declared not to yield the same when it runs again; "" for nothing."""
+        return ""
+
     @abstractmethod
     def open(self, context: RunContext) -> BatchStream:
         """A stream of its record batches, at the beginning."""
@@ -138,6 +143,17 @@ def walk(root: Node) -> list[Node]:
             stack.append((node, True))
             stack.extend((child, False) for child in reversed(node.inputs))
     return order
+
+
+def check_deterministic(value: Any) -> None:
+    """InvalidArgumentError unless it is True or False."""
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(f"deterministic must be True or False, got {value!r}")
+
+
+def unrepeatable(root: Node) -> str:
+    """Names what makes a plan one that cannot be replayed; "" for one that can be."""
+    return ", ".join(node.unrepeatable for node in walk(root) if node.unrepeatable)
 
 
 def rewrite(root: Node, change: Callable[[Node], Node]) -> Node:

@@ -41,6 +41,7 @@ class OperatorMethods:
         schema: pa.Schema | None = None,
         *,
         on_error: str = "raise",
+        deterministic: bool = True,
     ) -> Self:
         """What `fn` makes of each record batch, row for row.
 
@@ -50,8 +51,19 @@ class OperatorMethods:
         on_error="skip" leaves out and counts (`iterator.stats()["skipped"]`) the rows that `fn`
         raises on. To find them, it is called again on halves of a record batch, so what it makes
         of a row must not depend on the other rows.
+
+        deterministic=False says that `fn` must not be called again on the same rows, or makes
+        something else of them then: the dataset has no positions to save, and the data service
+        delivers it at most once.
         """
-        node = ops.Map(self._node, fn, format, schema, on_error=on_error)  # type: ignore[arg-type]
+        node = ops.Map(
+            self._node,
+            fn,  # type: ignore[arg-type]
+            format,
+            schema,
+            on_error=on_error,
+            deterministic=deterministic,
+        )
         return self._over(node)
 
     def flat_map(
@@ -61,20 +73,36 @@ class OperatorMethods:
         schema: pa.Schema | None = None,
         *,
         on_error: str = "raise",
+        deterministic: bool = True,
     ) -> Self:
         """As `map`, but `fn` may return any number of rows for a record batch.
 
         With format="rows" it returns a list of dicts for one row's dict.
         """
-        node = ops.FlatMap(self._node, fn, format, schema, on_error=on_error)  # type: ignore[arg-type]
+        node = ops.FlatMap(
+            self._node,
+            fn,  # type: ignore[arg-type]
+            format,
+            schema,
+            on_error=on_error,
+            deterministic=deterministic,
+        )
         return self._over(node)
 
-    def filter(self, condition: ColumnFunction, *, on_error: str = "raise") -> Self:
+    def filter(
+        self, condition: ColumnFunction, *, on_error: str = "raise", deterministic: bool = True
+    ) -> Self:
         """Rows for which an expression, or a function of the columns to a mask, is true.
 
-        `on_error` as for `map`.
+        `on_error` and `deterministic` as for `map`.
         """
-        return self._over(ops.Filter(self._node, condition, on_error=on_error))  # type: ignore[arg-type]
+        node = ops.Filter(
+            self._node,
+            condition,  # type: ignore[arg-type]
+            on_error=on_error,
+            deterministic=deterministic,
+        )
+        return self._over(node)
 
     def select(self, columns: str | Sequence[str], *more: str) -> Self:
         """The named columns in that order."""
@@ -86,12 +114,25 @@ class OperatorMethods:
         """Columns under new names, given as old: new."""
         return self._over(ops.Rename(self._node, names))
 
-    def with_column(self, name: str, value: ColumnFunction, *, on_error: str = "raise") -> Self:
+    def with_column(
+        self,
+        name: str,
+        value: ColumnFunction,
+        *,
+        on_error: str = "raise",
+        deterministic: bool = True,
+    ) -> Self:
         """Adds or replaces a column by an expression or a function of the columns to an array.
 
-        `on_error` as for `map`.
+        `on_error` and `deterministic` as for `map`.
         """
-        node = ops.WithColumn(self._node, name, value, on_error=on_error)  # type: ignore[arg-type]
+        node = ops.WithColumn(
+            self._node,
+            name,
+            value,  # type: ignore[arg-type]
+            on_error=on_error,
+            deterministic=deterministic,
+        )
         return self._over(node)
 
     def shuffle(
@@ -164,12 +205,22 @@ class OperatorMethods:
         cycle_length: int = 4,
         block_length: int = 1,
         schema: pa.Schema | None = None,
+        *,
+        deterministic: bool = True,
     ) -> Self:
         """Rows of the datasets `fn(element)`, in blocks, from `cycle_length` of them by turns.
 
         `fn` gets a row as a dict, a batch as a dict of arrays, and returns a Dataset of rows.
+        `deterministic` as for `map`.
         """
-        node = ops.Interleave(self._node, fn, cycle_length, block_length, schema)  # type: ignore
+        node = ops.Interleave(
+            self._node,
+            fn,  # type: ignore[arg-type]
+            cycle_length,
+            block_length,
+            schema,
+            deterministic,
+        )
         return self._over(node)
 
     def cache(self, path: str | None = None) -> Self:

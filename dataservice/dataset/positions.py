@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, NoReturn
 
-from dataservice.dataset.node import Node, walk
+from dataservice.dataset.node import Node, unrepeatable, walk
 from dataservice.dataset.operators import (
     Batch,
     Enumerate,
@@ -67,6 +67,13 @@ def _is_live(state: Any) -> bool:
 
 def check_saveable(root: Node) -> None:
     """UnimplementedError, naming it, for an operator whose position would not be exact."""
+    declared = unrepeatable(root)
+    if declared:
+        raise UnimplementedError(
+            f"the position of this dataset cannot be saved: {declared} was declared "
+            "deterministic=False, so what follows a position is not the same when it is read "
+            "again; make it yield the same each time and leave the declaration out"
+        )
     _check(root, None)
 
 

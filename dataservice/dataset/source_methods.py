@@ -152,13 +152,16 @@ class SourceMethods:
         schema: pa.Schema,
         *,
         format: str | None = None,
+        deterministic: bool = True,
     ) -> Self:
         """What the iterable that `fn()` returns yields: dicts of one row, which is slow, dicts of
         arrays (format="numpy"), or record batches and tables (format="arrow").
 
-        A saved position is reached by running it again, so it must yield the same each time.
+        A saved position is reached by running it again, so it must yield the same each time. One
+        that does not is declared so, with deterministic=False: then it has no positions to save,
+        and the data service delivers it at most once.
         """
-        return cls(GeneratorSource(fn, schema, format))  # type: ignore[arg-type]
+        return cls(GeneratorSource(fn, schema, format, deterministic))  # type: ignore[arg-type]
 
     @classmethod
     def list_files(

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 import dataservice as ds
-from dataservice.errors import NotFoundError, UnavailableError
+from dataservice.errors import NotFoundError, UnavailableError, UnimplementedError
 from dataservice.vocabulary import parse_target
 from tests.integration.service_cluster import (
     ProcessCluster,
@@ -80,6 +80,64 @@ def test_a_killed_worker_costs_no_row_and_little_time(
             got += ids_of(batch)
     assert_every_row_once(got)
     assert time.monotonic() - killed_s < 10
+
+
+def test_what_cannot_be_replayed_is_not_run_again_for_a_killed_worker(
+    cluster: ProcessCluster, tmp_path: pathlib.Path
+) -> None:
+    seen = str(tmp_path / "seen")
+
+    def noted(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        handle = os.open(seen, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(handle, columns["id"].tobytes())
+        os.close(handle)
+        time.sleep(0.02)
+        return columns
+
+    paths = write_numbers(tmp_path, files=80, rows_per_file=ROWS // 80, group_rows=200)
+    schema = pa.schema({"id": pa.int64(), "x": pa.float32()})
+    once = ds.Dataset.from_parquet(paths).map(noted, schema=schema, deterministic=False).batch(64)
+    with pytest.warns(ds.DataServiceWarning, match=r"map\(.*noted\) was declared") as told:
+        remote = once.distribute(DYNAMIC, cluster.target, job_name="once")
+    assert len(told) == 1
+    got: list[int] = []
+    with iter(remote) as iterator:
+        for _ in range(50):
+            got += ids_of(next(iterator))
+        with pytest.raises(UnimplementedError, match=r"map\(.*deterministic=False"):
+            iterator.state_dict()
+        cluster.workers[0].kill()
+        for batch in iterator:
+            got += ids_of(batch)
+    assert len(set(got)) == len(got), "no row twice"
+    # Some was under way, and all that nobody had begun is there.
+    assert ROWS // 2 < len(got) < ROWS
+    calls = np.fromfile(seen, np.int64)
+    assert len(np.unique(calls)) == len(calls), "nothing is computed twice"
+    assert set(got) <= set(calls.tolist())
+
+
+def test_a_generator_that_cannot_be_replayed_ends_with_its_worker(cluster: ProcessCluster) -> None:
+    def endless_enough() -> Iterator[dict[str, np.ndarray]]:
+        for first in range(0, 1_000_000, 100):
+            time.sleep(0.002)
+            yield {"id": np.arange(first, first + 100)}
+
+    data = ds.Dataset.from_generator(
+        endless_enough, pa.schema({"id": pa.int64()}), format="numpy", deterministic=False
+    )
+    with pytest.warns(ds.DataServiceWarning, match="from_generator"):
+        dataset_id = ds.register_dataset(cluster.target, data)
+    remote = ds.from_dataset_id(DYNAMIC, cluster.target, dataset_id, delivery="at_most_once")
+    with iter(remote) as iterator:
+        got = ids_of(next(iterator))
+        for worker in cluster.workers:
+            worker.kill()
+        cluster.add_worker()
+        for batch in iterator:
+            got += ids_of(batch)
+    assert got == list(range(len(got))), "what came before the loss, and nothing of a second run"
+    assert len(got) < 1_000_000
 
 
 def test_two_killed_workers_and_one_that_joins(

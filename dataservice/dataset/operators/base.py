@@ -13,7 +13,13 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import pyarrow as pa
 
-from dataservice.dataset.node import UNKNOWN_CARDINALITY, Node
+from dataservice.dataset.function import Function
+from dataservice.dataset.node import (
+    UNKNOWN_CARDINALITY,
+    Node,
+    check_deterministic,
+    parameters,
+)
 from dataservice.dataset.stream import BatchStream, RunContext, Transform, TransformStream
 from dataservice.dataset.tolerance import check_on_error, narrowed
 from dataservice.errors import InvalidArgumentError
@@ -85,12 +91,23 @@ class RowOperator(Operator):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FunctionOperator(RowOperator):
-    """A row operator with a user's function; "skip" leaves out the rows that it fails on."""
+    """A row operator with a user's function; "skip" leaves out the rows that it fails on.
 
+    `deterministic` False: the function makes something else of the same rows the next time.
+    """
+
+    loose: ClassVar[frozenset[str]] = frozenset({"deterministic"})
     on_error: str = dataclasses.field(default="raise", kw_only=True)
+    deterministic: bool = dataclasses.field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         check_on_error(self.on_error)
+        check_deterministic(self.deterministic)
+
+    @property
+    def unrepeatable(self) -> str:
+        functions = (value for _, value in parameters(self) if isinstance(value, Function))
+        return "" if self.deterministic else f"{self.kind}({next(functions).name})"
 
     @property
     def keeps_rows(self) -> bool:

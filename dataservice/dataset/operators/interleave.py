@@ -15,7 +15,13 @@ import pyarrow as pa
 
 from dataservice.dataset.columns import concat_batches, conform, to_numpy
 from dataservice.dataset.function import Function, call_user
-from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Node, register_node
+from dataservice.dataset.node import (
+    INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
+    Node,
+    check_deterministic,
+    register_node,
+)
 from dataservice.dataset.operators.base import integer_at_least
 from dataservice.dataset.operators.nested import node_of
 from dataservice.dataset.seeds import settle_seeds
@@ -29,14 +35,19 @@ _WHAT: Final = "the rows of a dataset that the function given to interleave retu
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class Interleave(Node):
-    """The rows of `function(element)`, by turns. A row is given as a dict, a batch as arrays."""
+    """The rows of `function(element)`, by turns. A row is given as a dict, a batch as arrays.
+
+    `deterministic` False: the function's datasets are others the next time.
+    """
 
     kind: ClassVar[str] = "interleave"
+    loose: ClassVar[frozenset[str]] = frozenset({"deterministic"})
     input: Node
     function: Function
     cycle_length: int = 1
     block_length: int = 1
     schema: pa.Schema | None = None
+    deterministic: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "function", Function.of(self.function, "interleave"))
@@ -48,6 +59,11 @@ class Interleave(Node):
         for name in ("cycle_length", "block_length"):
             value = integer_at_least(getattr(self, name), 1, f"interleave {name}")
             object.__setattr__(self, name, value)
+        check_deterministic(self.deterministic)
+
+    @property
+    def unrepeatable(self) -> str:
+        return "" if self.deterministic else f"interleave({self.function.name})"
 
     @property
     def batched(self) -> bool:

@@ -22,7 +22,7 @@ from dataservice.dataset.columns import (
     plain_schema,
 )
 from dataservice.dataset.function import Function, call_user
-from dataservice.dataset.node import register_node
+from dataservice.dataset.node import check_deterministic, register_node
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import InvalidArgumentError, SchemaError
@@ -36,12 +36,17 @@ _FORMATS: Final = ("rows", "numpy", "arrow")
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class GeneratorSource(Source):
-    """Rows of the iterable that a function returns; `format` None tells it from the first item."""
+    """Rows of the iterable that a function returns; `format` None tells it from the first item.
+
+    `deterministic` False: it yields something else when it runs again.
+    """
 
     kind: ClassVar[str] = "generator"
+    loose: ClassVar[frozenset[str]] = frozenset({"deterministic"})
     function: Function
     schema: pa.Schema
     format: str | None = None
+    deterministic: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "function", Function.of(self.function, "from_generator"))
@@ -60,6 +65,11 @@ class GeneratorSource(Source):
                 f"format must be one of {list(_FORMATS)}, or None to tell it from what the "
                 f"generator yields, got {self.format!r}"
             )
+        check_deterministic(self.deterministic)
+
+    @property
+    def unrepeatable(self) -> str:
+        return "" if self.deterministic else f"from_generator({self.function.name})"
 
     @property
     def counts_rows(self) -> bool:

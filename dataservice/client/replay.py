@@ -1,0 +1,66 @@
+"""Which delivery a dataset gets: exactly once, unless it says that it cannot be replayed.
+
+Reaches nothing. Invariant: a dataset with something declared deterministic=False is never read
+exactly once, because that is done by running lost work again; its user is told so.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import replace
+
+from dataservice.client.arguments import AT_MOST_ONCE, EXACTLY_ONCE, ReadArguments
+from dataservice.dataset.node import Node, unrepeatable
+from dataservice.errors import DataServiceWarning, InvalidArgumentError
+from dataservice.vocabulary import ShardingPolicy
+
+_REMEDY = (
+    "make it yield the same rows each time and leave deterministic=False out, or say "
+    "delivery='at_most_once'"
+)
+
+
+def with_delivery(arguments: ReadArguments, node: Node) -> ReadArguments:
+    """The arguments with the delivery that `node` gets, of which they may leave the choice.
+
+    Warns where it is not the usual one. InvalidArgumentError where the dataset cannot be read so.
+    """
+    declared = unrepeatable(node)
+    if not declared:
+        return replace(arguments, delivery=arguments.delivery or EXACTLY_ONCE)
+    if arguments.delivery == EXACTLY_ONCE or arguments.options.ordered:
+        asked = "ordered=True" if arguments.options.ordered else f"delivery={EXACTLY_ONCE!r}"
+        raise InvalidArgumentError(
+            f"{asked} needs a dataset that can be replayed, but {declared} was declared "
+            f"deterministic=False; {_REMEDY}"
+        )
+    if arguments.delivery is None and arguments.policy is ShardingPolicy.DYNAMIC:
+        _warn(f"is read with delivery={AT_MOST_ONCE!r}", declared)
+    return replace(arguments, delivery=AT_MOST_ONCE)
+
+
+def warn_of_registered(node: Node) -> None:
+    """Tells who registers a dataset that cannot be replayed what its readers get."""
+    declared = unrepeatable(node)
+    if declared:
+        _warn(f"will be read with delivery={AT_MOST_ONCE!r}", declared)
+
+
+def _warn(what: str, declared: str) -> None:
+    warnings.warn(
+        f"the dataset {what}: {declared} was declared deterministic=False, so rows that a data "
+        f"worker has under way when it is lost are lost, and positions cannot be saved; {_REMEDY} "
+        "to be told no more",
+        DataServiceWarning,
+        stacklevel=_depth_of_user(),
+    )
+
+
+def _depth_of_user() -> int:
+    """How many calls above the one that warns the user's code is, whose line is to be shown."""
+    depth, frame = 1, sys._getframe(1)
+    own = __name__.partition(".")[0]
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(f"{own}."):
+        depth, frame = depth + 1, frame.f_back
+    return depth
