@@ -34,7 +34,8 @@ _HOMES = {
     "get_current_worker_index": "pstrain.trainer.context",
     # models
     "FeatureSchema": "pstrain.features",
-    "Category": "pstrain.features",
+    "Category": "pstrain.category",
+    "Vocabulary": "pstrain.tokens",
     "GradientTape": "pstrain.tape",
     "Tensor": "pstrain.tape",
     # training

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pstrain.bags import is_list
 from pstrain.errors import DataError
 from pstrain.kernels import hashing
 
@@ -57,7 +58,7 @@ def is_categorical(type_: pa.DataType) -> bool:
     return (
         pa.types.is_integer(type_)
         or pa.types.is_boolean(type_)
-        or _is_text(type_)
+        or is_text(type_)
         or (pa.types.is_dictionary(type_) and is_categorical(type_.value_type))
     )
 
@@ -66,7 +67,7 @@ def dense_into(
     name: str, column: pa.Array, mean: float, std: float, out: NDArray[np.float32], k: int
 ) -> None:
     """Normalised values of a numeric column; nulls and NaN become 0. DataError for infinity."""
-    values, valid, bit = _numbers(name, column, "dense")
+    values, valid, bit = numbers(name, column, "dense")
     wrong = hashing.place_dense(values, valid, bit, mean, 1.0 / std, out, k)
     if wrong >= 0:
         raise DataError(
@@ -87,15 +88,15 @@ def ids_into(
     """``base`` + bucket of each value; nulls go to bucket ``buckets``."""
     if pa.types.is_dictionary(column.type):
         _dictionary_ids(name, column, buckets, hashed, base, out, k)
-    elif _is_text(column.type):
+    elif is_text(column.type):
         if not hashed:
             raise DataError(
                 f"column {name!r} holds {column.type} and is not hashed: use Category(hashed=True)"
             )
-        offsets, data, valid, bit = _text(column)
+        offsets, data, valid, bit = text(column)
         hashing.hash_strings(offsets, data, valid, bit, buckets, base, out, k)
     else:
-        values, valid, bit = _numbers(name, column, "categorical")
+        values, valid, bit = numbers(name, column, "categorical")
         if values.dtype.kind == "f":
             raise DataError(
                 f"categorical column {name!r} holds {column.type}: make it a dense column, or "
@@ -123,7 +124,7 @@ def labels(name: str, column: pa.Array) -> NDArray[np.float32]:
     ):
         found = ", ".join(map(repr, column.unique()[:6].to_pylist()))
         raise DataError(f"label column {name!r} holds {column.type} ({found}): map it to 0 and 1")
-    values = _numbers(name, column, "label").values
+    values = numbers(name, column, "label").values
     out = np.empty(len(values), dtype=np.float32)
     if hashing.place_labels(values, out) >= 0:
         kinds = np.unique(values)
@@ -137,11 +138,12 @@ def labels(name: str, column: pa.Array) -> NDArray[np.float32]:
 
 def finite_values(name: str, column: pa.Array) -> NDArray[np.float64]:
     """The non-null finite values of a numeric column, as float64."""
-    values = _numbers(name, column.drop_null(), "dense").values.astype(np.float64)
+    values = numbers(name, column.drop_null(), "dense").values.astype(np.float64)
     return values[np.isfinite(values)]
 
 
-def _is_text(type_: pa.DataType) -> bool:
+def is_text(type_: pa.DataType) -> bool:
+    """Whether values of this Arrow type are strings or bytes."""
     return bool(
         pa.types.is_string(type_)
         or pa.types.is_large_string(type_)
@@ -158,14 +160,16 @@ def _bitmap(column: pa.Array, buffer: pa.Buffer | None) -> NDArray[np.uint8]:
     return _view(buffer, np.uint8)
 
 
-def _numbers(name: str, column: pa.Array, role: str) -> _Values:
+def numbers(name: str, column: pa.Array, role: str) -> _Values:
+    """A column of numbers or booleans; DataError names any other with its role."""
     dtype = _NUMPY_OF.get(column.type)
     if dtype is None:
         if pa.types.is_boolean(column.type):
-            return _numbers(name, column.cast(pa.uint8()), role)
+            return numbers(name, column.cast(pa.uint8()), role)
         if pa.types.is_float16(column.type):
-            return _numbers(name, column.cast(pa.float32()), role)
-        raise DataError(f"{role} column {name!r} holds {column.type}: cast it to numbers")
+            return numbers(name, column.cast(pa.float32()), role)
+        remedy = "give its Category a pooling" if is_list(column.type) else "cast it to numbers"
+        raise DataError(f"{role} column {name!r} holds {column.type}: {remedy}")
     valid, buffer = column.buffers()
     values = _view(buffer, dtype, len(column), column.offset)
     if dtype not in _COMPILED:
@@ -175,9 +179,10 @@ def _numbers(name: str, column: pa.Array, role: str) -> _Values:
     return _Values(values, _bitmap(column, valid), column.offset)
 
 
-def _text(
+def text(
     column: pa.Array,
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.uint8], int]:
+    """Offsets, bytes, validity bitmap and first bit in it, of a column of strings."""
     if pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type):
         column = column.cast(pa.large_binary())
     wide = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
@@ -201,5 +206,5 @@ def _dictionary_ids(
     """The dictionary is encoded once; its values are few, the rows that point at them many."""
     codes = np.empty((len(column.dictionary), 1), dtype=np.int64)
     ids_into(name, column.dictionary, buckets, hashed, base, codes, 0)
-    values, valid, bit = _numbers(name, column.indices, "categorical")
+    values, valid, bit = numbers(name, column.indices, "categorical")
     hashing.place_dictionary(values, codes, valid, bit, base + buckets, out, k)

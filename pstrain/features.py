@@ -8,7 +8,7 @@ ids and values.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,30 +17,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pstrain import columns
+from pstrain.bags import Bags, is_list, joined
+from pstrain.category import Category
 from pstrain.errors import DataError, InvalidArgumentError
+from pstrain.tokens import TokenCounts, Vocabulary
 
-MAX_BUCKETS = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Category:
-    """A categorical column: its values go to ``buckets`` rows, its nulls to one row more.
-
-    ``hashed``: any integer or string, by a hash that is stable across processes; otherwise the
-    values are ids in ``[0, buckets)`` already and are used as they are.
-    """
-
-    buckets: int
-    hashed: bool = True
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.buckets <= MAX_BUCKETS:
-            raise InvalidArgumentError(f"buckets must be in [1, 2^31), got {self.buckets}")
-
-    @property
-    def rows(self) -> int:
-        """Rows this column takes in an embedding table."""
-        return self.buckets + 1
+__all__ = ["Category", "FeatureSchema", "Features"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,15 +30,23 @@ class Features:
     """An encoded batch; every matrix is row-major.
 
     ``dense``: float32 [n, D]; ``ids``: int64 [n, F], with each field's offset in the fused table
-    added; ``labels``: float32 [n] of 0 and 1, or None where the batch has none.
+    added; ``labels``: float32 [n] of 0 and 1, or None where the batch has none. ``bags``: the
+    fields that are lists, which then have no column in ``ids``.
     """
 
     dense: NDArray[np.float32]
     ids: NDArray[np.int64]
     labels: NDArray[np.float32] | None
+    bags: Bags | None = None
 
     def __len__(self) -> int:
         return len(self.dense)
+
+    @property
+    def table_ids(self) -> NDArray[np.int64]:
+        """All ids to look up, one after the other: of ``ids``, then of ``bags``."""
+        single = self.ids.reshape(-1)
+        return single if self.bags is None else np.concatenate([single, self.bags.ids])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +100,7 @@ class FeatureSchema:
     ) -> FeatureSchema:
         """Floats become dense columns; ints, strings, bools and dictionaries hashed categories.
 
+        Lists of such become categories whose rows are averaged.
         InvalidArgumentError for a missing label or a column of another type.
         """
         if label is not None and label not in schema.names:
@@ -126,6 +117,8 @@ class FeatureSchema:
                 dense.append(column.name)
             elif columns.is_categorical(column.type):
                 categorical[column.name] = Category(buckets)
+            elif is_list(column.type) and columns.is_categorical(column.type.value_type):
+                categorical[column.name] = Category(buckets, pooling="mean")
             else:
                 raise InvalidArgumentError(
                     f"column {column.name!r} has type {column.type}, which is no feature: "
@@ -155,7 +148,7 @@ class FeatureSchema:
         if not isinstance(batch, pa.RecordBatch):
             batch = _as_batch(batch)
         position = {name: k for k, name in enumerate(batch.schema.names)}
-        missing = [n for n in (*self.dense, *self.categorical) if n not in position]
+        missing = [name for name in self._columns if name not in position]
         if missing:
             raise InvalidArgumentError(
                 f"the batch lacks {', '.join(missing)}; it has {', '.join(position)}"
@@ -164,16 +157,71 @@ class FeatureSchema:
         for k, name in enumerate(self.dense):
             mean, std = self.normalization.get(name, (0.0, 1.0))
             columns.dense_into(name, batch.column(position[name]), mean, std, dense, k)
-        ids = np.empty((batch.num_rows, len(self.categorical)), dtype=np.int64)
-        base = 0
-        for k, (name, category) in enumerate(self.categorical.items()):
-            column = batch.column(position[name])
-            columns.ids_into(name, column, category.buckets, category.hashed, base, ids, k)
-            base += category.rows
+        ids, bags = self._categorical(batch, position)
         labels = None
         if self.label is not None and self.label in position:
             labels = columns.labels(self.label, batch.column(position[self.label]))
-        return Features(dense, ids, labels)
+        return Features(dense, ids, labels, bags)
+
+    @property
+    def _columns(self) -> Iterator[str]:
+        """All columns that a batch must have."""
+        yield from self.dense
+        for name, category in self.categorical.items():
+            yield name
+            if category.weights is not None:
+                yield category.weights
+
+    def _categorical(
+        self, batch: pa.RecordBatch, position: Mapping[str, int]
+    ) -> tuple[NDArray[np.int64], Bags | None]:
+        single = sum(category.pooling is None for category in self.categorical.values())
+        ids = np.empty((batch.num_rows, single), dtype=np.int64)
+        bags: list[Bags] = []
+        base = 0
+        for field_number, (name, category) in enumerate(self.categorical.items()):
+            column = batch.column(position[name])
+            if category.pooling is None:
+                category.ids_into(name, column, base, ids, field_number - len(bags))
+            else:
+                of = category.weights
+                weights = None if of is None else batch.column(position[of])
+                bags.append(category.bags(name, column, weights, base, field_number))
+            base += category.rows
+        return ids, joined(bags)
+
+    def adapted(
+        self,
+        data: Any,
+        columns: Sequence[str] | None = None,
+        *,
+        max_tokens: int | None = None,
+        num_oov_indices: int = 1,
+    ) -> FeatureSchema:
+        """The same schema with vocabularies learnt from one pass over ``data``.
+
+        ``data``: record batches, a table or a Dataset; ``columns``: which categorical columns, all
+        by default. A vocabulary has at most ``max_tokens`` ids, of its most frequent values and of
+        ``num_oov_indices`` for all others.
+        """
+        names = list(self.categorical) if columns is None else list(columns)
+        wrong = [name for name in names if name not in self.categorical]
+        if wrong:
+            raise InvalidArgumentError(f"{', '.join(wrong)}: no categorical columns")
+        counts = {name: TokenCounts(name) for name in names}
+        for batch in data.to_batches() if isinstance(data, pa.Table) else data:
+            for name in names:
+                counts[name].add(batch.column(name))
+        limit = None if max_tokens is None else max(0, max_tokens - num_oov_indices)
+        learnt = {
+            name: replace(
+                self.categorical[name],
+                buckets=0,
+                vocabulary=Vocabulary(found.most_common(limit), num_oov_indices),
+            )
+            for name, found in counts.items()
+        }
+        return replace(self, categorical={**self.categorical, **learnt})
 
     def normalized(self, batches: Iterable[pa.RecordBatch]) -> FeatureSchema:
         """The same schema with mean and standard deviation of every dense column over batches."""
@@ -196,7 +244,7 @@ class FeatureSchema:
         """JSON form, as kept in checkpoints."""
         return {
             "dense": list(self.dense),
-            "categorical": [[n, c.buckets, c.hashed] for n, c in self.categorical.items()],
+            "categorical": [[n, *c.to_json()] for n, c in self.categorical.items()],
             "label": self.label,
             "normalization": {n: list(pair) for n, pair in self.normalization.items()},
         }
@@ -207,7 +255,7 @@ class FeatureSchema:
         try:
             return cls(
                 dense=value["dense"],
-                categorical={n: Category(b, h) for n, b, h in value["categorical"]},
+                categorical={n: Category.from_json(*c) for n, *c in value["categorical"]},
                 label=value["label"],
                 normalization={n: (m, s) for n, (m, s) in value["normalization"].items()},
             )
@@ -220,9 +268,22 @@ def _as_batch(columns_by_name: Any) -> pa.RecordBatch:
         merged = columns_by_name.combine_chunks().to_batches()
         return merged[0] if merged else pa.RecordBatch.from_pylist([], columns_by_name.schema)
     if isinstance(columns_by_name, Mapping):
-        arrays = {n: pa.array(np.asarray(v)) for n, v in columns_by_name.items()}
-        return pa.RecordBatch.from_pydict(arrays)
+        return pa.RecordBatch.from_pydict({n: _as_array(v) for n, v in columns_by_name.items()})
     raise InvalidArgumentError(
         f"a model reads Arrow record batches or mappings of arrays, got "
         f"{type(columns_by_name).__name__}"
     )
+
+
+def _as_array(values: Any) -> pa.Array:
+    if isinstance(values, pa.Array):
+        return values
+    if isinstance(values, pa.ChunkedArray):
+        return values.combine_chunks()
+    if isinstance(values, list | tuple) and any(isinstance(v, list | tuple) for v in values):
+        return pa.array(values)
+    array = np.asarray(values)
+    if array.ndim == 2 and array.shape[1]:
+        flat = pa.array(np.ascontiguousarray(array).reshape(-1))
+        return pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
+    return pa.array(array)

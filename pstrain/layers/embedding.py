@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pstrain import buffers, initializers
+from pstrain.bags import Pooling, check_pooling, of_ids
 from pstrain.errors import InvalidArgumentError
 from pstrain.features import Features
 from pstrain.kernels import embedding as kernels
-from pstrain.layers.base import Layer, looked_up, whole
+from pstrain.layers.base import Layer, whole
+from pstrain.layers.pooling import field_rows
 from pstrain.tape import Tensor, record, record_all
 from pstrain.variable import create_variable
 from pstrain.vocabulary import Fetch, Lookup
@@ -28,7 +30,9 @@ class Embedding(Layer):
 
     ``vocabulary_sizes``: ids per field; all fields share one table of their sum. Inputs are int64
     [n, fields] (or [n] for one field), each in ``[0, size of its field)``, or ``Features``, whose
-    ids are rows of the table already; output float32 [n, fields * dim].
+    ids are rows of the table already; output float32 [n, fields * dim]. With ``combiner``, "sum",
+    "mean" or "sqrtn", an input of one field is a list of ids, an Arrow list array or int64 [n, k],
+    whose rows become one; output float32 [n, dim].
     """
 
     def __init__(
@@ -36,10 +40,12 @@ class Embedding(Layer):
         vocabulary_sizes: Sequence[int] | int,
         dim: int,
         *,
+        combiner: Pooling | None = None,
         name: str = "embedding",
         seed: int = 0,
     ) -> None:
         super().__init__(name)
+        self.combiner = check_pooling(combiner)
         sizes = (vocabulary_sizes,) if isinstance(vocabulary_sizes, int) else vocabulary_sizes
         self.vocabulary_sizes = tuple(sizes)
         if dim < 1 or not self.vocabulary_sizes or min(self.vocabulary_sizes) < 1:
@@ -47,15 +53,34 @@ class Embedding(Layer):
                 f"layer {name!r}: dim and vocabulary sizes must be positive, got {dim} and "
                 f"{self.vocabulary_sizes}"
             )
+        if combiner is not None and len(self.vocabulary_sizes) > 1:
+            raise InvalidArgumentError(
+                f"layer {name!r}: a combiner pools lists of one field, got "
+                f"{len(self.vocabulary_sizes)}; make a layer for each, or give a FeatureSchema"
+            )
         self.dim = dim
         start = initializers.uniform(seed=initializers.seed_for(name, seed))
         shape = (sum(self.vocabulary_sizes), dim)
         self.variables = [create_variable(start, shape=shape, name=name)]
 
-    def table_rows(self, inputs: NDArray[Any] | Features) -> NDArray[np.int64]:
-        """Rows of the shared table, int64 [n, fields]. InvalidArgumentError for a wrong id."""
+    def features(self, inputs: Any) -> Features:
+        """Rows of the shared table as ``Features``. InvalidArgumentError for a wrong id."""
         if isinstance(inputs, Features):
-            return inputs.ids
+            return inputs
+        if self.combiner is None:
+            ids, bags = self._table_rows(inputs), None
+        else:
+            bags = of_ids(f"layer {self.name!r}", inputs, self.combiner)
+            wrong = (bags.ids < 0) | (bags.ids >= self.vocabulary_sizes[0])
+            if wrong.any():
+                raise InvalidArgumentError(
+                    f"layer {self.name!r}: id {bags.ids[wrong][0]} is outside "
+                    f"[0, {self.vocabulary_sizes[0]})"
+                )
+            ids = np.empty((len(bags.offsets) - 1, 0), np.int64)
+        return Features(np.empty((len(ids), 0), np.float32), ids, None, bags)
+
+    def _table_rows(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
         ids = np.asarray(inputs, dtype=np.int64)
         ids = ids[:, None] if ids.ndim == 1 else ids
         if ids.ndim != 2 or ids.shape[1] != len(self.vocabulary_sizes):
@@ -72,20 +97,24 @@ class Embedding(Layer):
             )
         return ids + (np.cumsum(sizes) - sizes)
 
-    def requests(self, inputs: NDArray[Any] | Features) -> list[Fetch]:
-        return [Fetch(self.variables[0].spec, self.table_rows(inputs).reshape(-1))]
+    def __call__(self, inputs: Any) -> Any:
+        return super().__call__(self.features(inputs))
 
-    def forward(self, values: Sequence[Lookup], inputs: Any) -> Tensor:  # noqa: ARG002
-        lookup = values[0]
+    def requests(self, inputs: Any) -> list[Fetch]:
+        return [Fetch(self.variables[0].spec, self.features(inputs).table_ids)]
+
+    def forward(self, values: Sequence[Lookup], inputs: Any) -> Tensor:
+        pooled = self.combiner is not None
+        rows, inverse = field_rows(
+            self.variables[0], values[0], self.features(inputs) if pooled else inputs
+        )
         fields = len(self.vocabulary_sizes)
-        rows = looked_up(self.variables[0], lookup)
-        shape = (len(lookup.inverse) // fields, fields * self.dim)
-        output = Tensor(buffers.empty(shape))
-        kernels.gather_fields(rows.value, lookup.inverse, fields, output.value)
+        output = Tensor(buffers.empty((len(inverse) // fields, fields * self.dim)))
+        kernels.gather_fields(rows.value, inverse, fields, output.value)
 
         def backward(gradient: NDArray[np.float32]) -> NDArray[np.float32]:
             total = buffers.zeros(rows.shape)
-            kernels.scatter_fields(gradient, lookup.inverse, fields, total)
+            kernels.scatter_fields(gradient, inverse, fields, total)
             return total
 
         return record(output, (rows,), backward)
@@ -113,19 +142,16 @@ class WideDeepTable(Layer):
 
     def requests(self, inputs: Features) -> list[Fetch]:
         table, bias = self.variables
-        return [Fetch(table.spec, inputs.ids.reshape(-1)), Fetch(bias.spec)]
+        return [Fetch(table.spec, inputs.table_ids), Fetch(bias.spec)]
 
     def forward(self, values: Sequence[Any], inputs: Features) -> tuple[Tensor, Tensor]:
-        lookup: Lookup = values[0]
-        rows = looked_up(self.variables[0], lookup)
+        rows, inverse = field_rows(self.variables[0], values[0], inputs)
         bias = whole(self.variables[1], values[1])
         fields, size = self.fields, len(inputs)
         embedded = fields * self.dim
         padded = _padded_matrix(size, embedded + inputs.dense.shape[1])
         wide = np.empty((size, 1), dtype=np.float32)
-        kernels.gather_wide_deep(
-            lookup.rows, bias.value, lookup.inverse, fields, padded, wide.reshape(-1)
-        )
+        kernels.gather_wide_deep(rows.value, bias.value, inverse, fields, padded, wide.reshape(-1))
         matrix = padded[:, : embedded + inputs.dense.shape[1]]
         matrix[:, embedded:] = inputs.dense
         outputs = (Tensor(matrix), Tensor(wide))
@@ -136,7 +162,7 @@ class WideDeepTable(Layer):
             deep = np.zeros_like(matrix) if to_matrix is None else to_matrix
             plain = np.zeros(size, np.float32) if to_wide is None else to_wide.reshape(-1)
             to_rows = buffers.zeros(rows.shape)
-            kernels.scatter_wide_deep(deep, plain, lookup.inverse, fields, to_rows)
+            kernels.scatter_wide_deep(deep, plain, inverse, fields, to_rows)
             return [to_rows, plain.sum(keepdims=True)]
 
         record_all(outputs, (rows, bias), backward)

@@ -17,9 +17,10 @@ from pstrain import buffers
 from pstrain.features import Features
 from pstrain.kernels import network
 from pstrain.kernels import projection as kernels
-from pstrain.layers.base import looked_up, whole
+from pstrain.layers.base import whole
 from pstrain.layers.dense import Dense
 from pstrain.layers.embedding import Embedding, WideDeepTable
+from pstrain.layers.pooling import FieldRows, distinct_rows, field_rows
 from pstrain.tape import Tensor, record_all
 from pstrain.vocabulary import Lookup
 
@@ -56,12 +57,12 @@ def project(
     None, with nothing recorded, where it would not pay: mostly distinct ids, narrow embeddings,
     or a layer without bias and rectifier.
     """
-    grouping = _grouping(table_values[0], table.fields, table.dim, dense)
-    if grouping is None:
+    if not _pays(table_values[0], inputs, table.dim, dense):
         return None
     bias = whole(table.variables[1], table_values[1])
-    rows = looked_up(table.variables[0], table_values[0])
-    return _project(grouping, table.dim, rows, bias, dense, dense_values, inputs)
+    found = field_rows(table.variables[0], table_values[0], inputs)
+    grouping = _grouping(found, table.fields)
+    return _project(grouping, table.dim, found.rows, bias, dense, dense_values, inputs)
 
 
 def project_embedding(
@@ -75,13 +76,12 @@ def project_embedding(
 
     None as in :func:`project`.
     """
-    fields = len(table.vocabulary_sizes)
-    grouping = _grouping(table_values[0], fields, table.dim, dense)
-    if grouping is None:
+    if not _pays(table_values[0], inputs, table.dim, dense):
         return None
-    rows = looked_up(table.variables[0], table_values[0])
+    found = field_rows(table.variables[0], table_values[0], inputs)
+    grouping = _grouping(found, len(table.vocabulary_sizes))
     no_bias = Tensor(np.zeros(1, dtype=np.float32))
-    return _project(grouping, table.dim, rows, no_bias, dense, dense_values, inputs)[0]
+    return _project(grouping, table.dim, found.rows, no_bias, dense, dense_values, inputs)[0]
 
 
 def _project(
@@ -105,14 +105,18 @@ def _project(
     return outputs
 
 
-def _grouping(lookup: Lookup, fields: int, dim: int, dense: Dense) -> _Grouping | None:
-    repeats = len(lookup.unique) <= _MOST_DISTINCT * len(lookup.inverse)
-    if not (repeats and dim >= _NARROWEST and dense.use_bias and dense.activation == "relu"):
-        return None
-    slots = np.empty((fields, len(lookup.inverse) // fields), dtype=np.int32)
+def _pays(lookup: Lookup, inputs: Features, dim: int, dense: Dense) -> bool:
+    distinct, occurrences = distinct_rows(lookup, inputs)
+    rectified = dense.use_bias and dense.activation == "relu"
+    return distinct <= _MOST_DISTINCT * occurrences and dim >= _NARROWEST and rectified
+
+
+def _grouping(found: FieldRows, fields: int) -> _Grouping:
+    size = len(found.inverse)
+    slots = np.empty((fields, size // fields), dtype=np.int32)
     starts = np.empty(fields + 1, dtype=np.int64)
-    order = np.empty(len(lookup.inverse), dtype=np.int32)
-    kernels.order_by_field(lookup.inverse, len(lookup.unique), fields, slots, starts, order)
+    order = np.empty(size, dtype=np.int32)
+    kernels.order_by_field(found.inverse, len(found.rows), fields, slots, starts, order)
     return _Grouping(slots, starts.tolist(), order[: starts[-1]])
 
 

@@ -118,7 +118,7 @@ def test_columns_may_be_empty_or_all_null(type_: pa.DataType) -> None:
         (pa.array([None, -1]), r"'c', row 1: id -1 is outside"),
         (pa.array(["a"]), "not hashed"),
         (pa.array([1.5]), "make it a dense column"),
-        (pa.array([[1]]), "cast it to numbers"),
+        (pa.array([[1]]), "pooling"),
     ],
 )
 def test_a_wrong_category_is_named(column: pa.Array, message: str) -> None:

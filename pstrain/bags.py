@@ -1,0 +1,141 @@
+"""Categorical columns of lists: how many values an example has, which, and what each counts.
+
+Knows Arrow's list layouts, not tables or layers. Invariant: a null list is an empty one, and an
+empty one pools to zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import ArrayLike, NDArray
+
+from pstrain.errors import DataError, InvalidArgumentError
+from pstrain.kernels import pooling
+
+Pooling = Literal["sum", "mean", "sqrtn"]
+"""``sum`` of weight * row; ``mean``: over the sum of weights; ``sqrtn``: over the root of the sum
+of squared weights."""
+
+_RULES = {"sum": pooling.SUM, "mean": pooling.MEAN, "sqrtn": pooling.SQRTN}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bags:
+    """The values of multi-valued fields, field after field and in each example after example.
+
+    ``ids``: int64 [m], rows of the fused table; ``offsets``: int64 [fields * n + 1]; ``scales``:
+    float32 [m], what each value counts; ``fields``: positions among all categorical columns.
+    """
+
+    ids: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    scales: NDArray[np.float32]
+    fields: tuple[int, ...]
+
+
+class Lists:
+    """One column of lists, taken apart."""
+
+    def __init__(self, name: str, column: pa.Array) -> None:
+        if not is_list(column.type):
+            raise DataError(
+                f"column {name!r} holds {column.type}, its schema says lists: leave out pooling, "
+                "or make it a list column"
+            )
+        self.name = name
+        lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+        self.offsets = np.zeros(len(column) + 1, np.int64)
+        np.cumsum(lengths, out=self.offsets[1:])
+        # Of a fixed size, null lists still take room.
+        self.values = column.drop_null().flatten() if column.null_count else column.flatten()
+
+    def scales(self, rule: Pooling, weights: Lists | None) -> NDArray[np.float32]:
+        """What each value counts, where ``weights`` are as many numbers per example."""
+        given = np.empty(0, np.float32)
+        if weights is not None:
+            given = self._weights(weights)
+        out = np.empty(self.offsets[-1], np.float32)
+        pooling.scale_values(self.offsets, given, _RULES[rule], out)
+        return out
+
+    def _weights(self, weights: Lists) -> NDArray[np.float32]:
+        wrong = np.flatnonzero(np.diff(weights.offsets) != np.diff(self.offsets))
+        if len(wrong):
+            row = int(wrong[0])
+            raise DataError(
+                f"column {weights.name!r}, row {row}: {np.diff(weights.offsets)[row]} weights for "
+                f"{np.diff(self.offsets)[row]} values of column {self.name!r}"
+            )
+        if not (
+            pa.types.is_floating(weights.values.type) or pa.types.is_integer(weights.values.type)
+        ):
+            raise DataError(
+                f"column {weights.name!r} holds {weights.values.type}: weights are numbers"
+            )
+        numbers = weights.values.cast(pa.float32()).fill_null(0).to_numpy(zero_copy_only=False)
+        if not np.isfinite(numbers).all():
+            raise DataError(f"column {weights.name!r} holds a weight that is not finite")
+        return np.require(numbers, np.float32, ("C", "W"))
+
+
+def is_list(type_: pa.DataType) -> bool:
+    """Whether values of this Arrow type are lists, of any length or of one."""
+    return bool(
+        pa.types.is_list(type_)
+        or pa.types.is_large_list(type_)
+        or pa.types.is_fixed_size_list(type_)
+    )
+
+
+def check_pooling(rule: str | None) -> Pooling | None:
+    """``rule``, if it is one; InvalidArgumentError naming those that there are."""
+    if rule is not None and rule not in get_args(Pooling):
+        raise InvalidArgumentError(
+            f"pooling must be one of {', '.join(map(repr, get_args(Pooling)))}, got {rule!r}"
+        )
+    return cast("Pooling | None", rule)
+
+
+def joined(parts: Sequence[Bags]) -> Bags | None:
+    """The bags of several fields, one after the other; None for none."""
+    if not parts:
+        return None
+    counts = [len(part.ids) for part in parts]
+    starts = np.cumsum([0, *counts[:-1]])
+    offsets = [part.offsets[:-1] + start for part, start in zip(parts, starts, strict=True)]
+    return Bags(
+        np.concatenate([part.ids for part in parts]),
+        np.concatenate([*offsets, np.array([sum(counts)], np.int64)]),
+        np.concatenate([part.scales for part in parts]),
+        tuple(field for part in parts for field in part.fields),
+    )
+
+
+def of_ids(name: str, ids: ArrayLike | pa.Array, rule: Pooling) -> Bags:
+    """Bags of one field from lists of ids: an Arrow list array, or an array [n, k]."""
+    column: Any = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
+    if not isinstance(column, pa.Array):
+        matrix = np.asarray(column)
+        if matrix.ndim != 2:
+            raise InvalidArgumentError(
+                f"{name!r} pools lists of ids: an Arrow list array or an array [n, k], got shape "
+                f"{matrix.shape}"
+            )
+        flat, size = pa.array(matrix.reshape(-1)), matrix.shape[1]
+        if size == 0:
+            column = pa.array([[]] * len(matrix), pa.list_(pa.int64()))
+        else:
+            column = pa.FixedSizeListArray.from_arrays(flat, size)
+    lists = Lists(name, column)
+    if not pa.types.is_integer(lists.values.type) and len(lists.values):
+        raise InvalidArgumentError(f"{name!r} pools ids, got {lists.values.type}")
+    if lists.values.null_count:
+        raise InvalidArgumentError(f"{name!r} got a null id; leave it out of its list")
+    found = lists.values.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return Bags(np.ascontiguousarray(found), lists.offsets, lists.scales(rule, None), (0,))

@@ -1,0 +1,104 @@
+"""A categorical column: which rows of an embedding table its values have, and how many it takes.
+
+Knows one column, not the table that columns share. Invariant: a value has the same row in every
+process, for as long as the category is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pstrain import columns
+from pstrain.bags import Bags, Lists, Pooling, check_pooling
+from pstrain.errors import InvalidArgumentError
+from pstrain.tokens import Vocabulary
+
+MAX_BUCKETS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    """A categorical column: its values go to ``buckets`` rows, its nulls to one row more.
+
+    ``hashed``: any integer or string, by a hash that is stable across processes; otherwise the
+    values are ids in ``[0, buckets)`` already and are used as they are. ``vocabulary``: a list of
+    values, a ``Vocabulary`` or a lookup layer that says which rows values go to; it counts them.
+    ``pooling`` makes it a column of lists, whose rows become one: "sum", "mean" or "sqrtn" of
+    them, zeros of none. ``weights``: a column of as many numbers, by which values count.
+    """
+
+    buckets: int = 0
+    hashed: bool = True
+    pooling: Pooling | None = None
+    weights: str | None = None
+    vocabulary: Vocabulary | None = None
+
+    def __post_init__(self) -> None:
+        if self.vocabulary is not None:
+            vocabulary = Vocabulary.of(self.vocabulary)
+            object.__setattr__(self, "vocabulary", vocabulary)
+            if self.buckets not in (0, vocabulary.size):
+                raise InvalidArgumentError(
+                    f"buckets={self.buckets} for a vocabulary of {vocabulary.size} ids: leave it "
+                    "out"
+                )
+            object.__setattr__(self, "buckets", vocabulary.size)
+        if not 1 <= self.buckets <= MAX_BUCKETS:
+            raise InvalidArgumentError(f"buckets must be in [1, 2^31), got {self.buckets}")
+        check_pooling(self.pooling)
+        if self.weights is not None and self.pooling is None:
+            raise InvalidArgumentError(
+                f"weights={self.weights!r} of a column that is not pooled: give pooling too"
+            )
+
+    @property
+    def rows(self) -> int:
+        """Rows this column takes in an embedding table."""
+        return self.buckets + 1
+
+    def ids_into(
+        self, name: str, column: pa.Array, base: int, out: NDArray[np.int64], k: int
+    ) -> None:
+        """Rows of a column's values, from ``base`` on, into column k of ``out``."""
+        if self.vocabulary is not None:
+            self.vocabulary.ids_into(name, column, base, out, k)
+        else:
+            columns.ids_into(name, column, self.buckets, self.hashed, base, out, k)
+
+    def bags(
+        self, name: str, column: pa.Array, weights: pa.Array | None, base: int, field: int
+    ) -> Bags:
+        """The values of a column of lists, as field number ``field``."""
+        lists = Lists(name, column)
+        ids = np.empty((len(lists.values), 1), np.int64)
+        if len(ids):
+            self.ids_into(name, lists.values, base, ids, 0)
+        counted = None if weights is None else Lists(str(self.weights), weights)
+        scales = lists.scales(self.pooling or "sum", counted)
+        return Bags(ids.reshape(-1), lists.offsets, scales, (field,))
+
+    def to_json(self) -> list[Any]:
+        """``[buckets, hashed]``, and the rest by name where there is any."""
+        rest = {
+            "pooling": self.pooling,
+            "weights": self.weights,
+            "vocabulary": None if self.vocabulary is None else self.vocabulary.to_json(),
+        }
+        given = {name: value for name, value in rest.items() if value is not None}
+        return [self.buckets, self.hashed, *([given] if given else [])]
+
+    @classmethod
+    def from_json(
+        cls, buckets: int, hashed: bool, rest: Mapping[str, Any] | None = None
+    ) -> Category:
+        """Inverse of :meth:`to_json`."""
+        given = dict(rest or {})
+        if "vocabulary" in given:
+            given["vocabulary"] = Vocabulary.from_json(given["vocabulary"])
+        return cls(buckets, hashed, **given)

@@ -1,0 +1,271 @@
+"""Strings and integers to ids and back, as the preprocessing layers of Keras do it.
+
+Has no variables: a vocabulary travels with the functions that use it, so that datasets apply it on
+data workers or trainers. Ids: the mask token's, those of unknown values, the tokens'. Invariant:
+after ``adapt`` the most frequent token comes first, and of equals the greater.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+import dataservice
+from pstrain.bags import is_list
+from pstrain.errors import (
+    DataError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+)
+from pstrain.tokens import TokenCounts, Vocabulary
+
+
+class _Lookup:
+    """What both lookups have in common."""
+
+    kind: ClassVar[str]
+    arrow_type: ClassVar[pa.DataType]
+
+    def __init__(
+        self,
+        max_tokens: int | None,
+        num_oov_indices: int,
+        mask_token: Any,
+        oov_token: Any,
+        vocabulary: Any,
+        invert: bool,
+    ) -> None:
+        self.max_tokens = max_tokens
+        self.num_oov_indices = num_oov_indices
+        self.mask_token = mask_token
+        self.oov_token = oov_token
+        self.invert = invert
+        if max_tokens is not None and max_tokens <= self._specials:
+            raise InvalidArgumentError(
+                f"max_tokens must be above {self._specials}, the ids that are no token, got "
+                f"{max_tokens}"
+            )
+        self._vocabulary: Vocabulary | None = None
+        if vocabulary is not None:
+            self.set_vocabulary(vocabulary)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokens. FailedPreconditionError before there are any."""
+        if self._vocabulary is None:
+            raise FailedPreconditionError(
+                f"this {self.kind} has no vocabulary yet: call adapt(data) or set_vocabulary(...)"
+            )
+        return self._vocabulary
+
+    @property
+    def _specials(self) -> int:
+        return self.num_oov_indices + (self.mask_token is not None)
+
+    def adapt(self, data: Any, column: str | None = None) -> None:
+        """Learns the vocabulary from one pass over ``data``, forgetting any earlier one.
+
+        ``data``: a list or array of any shape, an Arrow array, a table, record batches or a
+        Dataset; ``column`` names one of several columns.
+        """
+        counts = TokenCounts(column or self.kind)
+        for values in _columns(data, column):
+            counts.add(values)
+        limit = None if self.max_tokens is None else self.max_tokens - self._specials
+        kept = (self.mask_token, self.oov_token)
+        tokens = [t for t in counts.most_common().to_pylist() if t not in kept][:limit]
+        self._vocabulary = Vocabulary(pa.array(tokens, self.arrow_type), self.num_oov_indices)
+
+    def set_vocabulary(self, vocabulary: Any) -> None:
+        """Takes tokens in order, or a file with one in each line; special tokens may lead them.
+
+        InvalidArgumentError for more than ``max_tokens``, or a token that comes twice.
+        """
+        if isinstance(vocabulary, Vocabulary):
+            tokens = vocabulary.tokens.to_pylist()
+        elif isinstance(vocabulary, str | os.PathLike):
+            with open(vocabulary, encoding="utf-8") as lines:
+                tokens = [line.rstrip("\n") for line in lines]
+        else:
+            listed = vocabulary.tolist() if hasattr(vocabulary, "tolist") else vocabulary
+            tokens = listed.to_pylist() if hasattr(listed, "to_pylist") else list(listed)
+        leading = self._special_tokens()
+        if leading and tokens[: len(leading)] == leading:
+            tokens = tokens[len(leading) :]
+        if self.max_tokens is not None and len(tokens) + self._specials > self.max_tokens:
+            raise InvalidArgumentError(
+                f"a vocabulary of {len(tokens)} tokens and {self._specials} other ids is larger "
+                f"than max_tokens={self.max_tokens}"
+            )
+        try:
+            array = pa.array(tokens, self.arrow_type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
+            raise InvalidArgumentError(f"tokens of a {self.kind}: {error}") from error
+        self._vocabulary = Vocabulary(array, self.num_oov_indices)
+
+    def get_vocabulary(self, include_special_tokens: bool = True) -> list[Any]:
+        """Tokens by id; with those for the mask and for unknown values in front."""
+        tokens = self.vocabulary.tokens.to_pylist()
+        return [*self._special_tokens(), *tokens] if include_special_tokens else tokens
+
+    def vocabulary_size(self) -> int:
+        """Ids that there are; what an ``Embedding`` of them needs."""
+        return self.vocabulary.size + (self.mask_token is not None)
+
+    def _special_tokens(self) -> list[Any]:
+        mask = [] if self.mask_token is None else [self.mask_token]
+        return mask + [self.oov_token] * self.num_oov_indices
+
+    def __call__(self, inputs: Any) -> Any:
+        """Ids, int64 of the inputs' shape; Arrow for Arrow, lists for lists.
+
+        Nulls count as the mask token, or as unknown. With ``invert``, tokens of ids.
+        """
+        if self.invert:
+            return self._tokens_of(inputs)
+        if isinstance(inputs, pa.ChunkedArray):
+            inputs = inputs.combine_chunks()
+        if isinstance(inputs, pa.Array):
+            return self._of_arrow(inputs)
+        array = np.asarray(inputs)
+        flat = array.reshape(-1)
+        column = pa.array(flat.tolist() if flat.dtype.kind in "OUST" else flat)
+        if not len(column):
+            column = column.cast(self.arrow_type)
+        return self._ids(column).reshape(array.shape)
+
+    def _of_arrow(self, inputs: pa.Array) -> pa.Array:
+        if not is_list(inputs.type):
+            return pa.array(self._ids(inputs))
+        flat = pa.array(self._ids(inputs.flatten()))
+        lengths = inputs.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+        return pa.LargeListArray.from_arrays(offsets, flat)
+
+    def _ids(self, column: pa.Array) -> NDArray[np.int64]:
+        out = np.empty((len(column), 1), np.int64)
+        first = int(self.mask_token is not None)
+        self.vocabulary.ids_into(self.kind, column, first, out, 0)
+        found = out.reshape(-1)
+        null = found == first + self.vocabulary.size
+        if null.any():
+            if not self._specials:
+                raise DataError(f"{self.kind}: null at {int(null.argmax())}; give a mask_token")
+            found[null] = 0
+        if self.mask_token is not None:
+            plain = column.cast(self.arrow_type)
+            mask = pa.scalar(self.mask_token, self.arrow_type)
+            found[_equal(plain, mask)] = 0
+        return found
+
+    def _tokens_of(self, inputs: Any) -> Any:
+        table = np.array(self.get_vocabulary(), dtype=object)
+        ids = np.asarray(inputs, dtype=np.int64)
+        found = np.full(ids.shape, self.oov_token, dtype=object)
+        known = (ids >= 0) & (ids < len(table))
+        found[known] = table[ids[known]]
+        return found
+
+    def get_config(self) -> dict[str, Any]:
+        """JSON form: arguments of the constructor."""
+        return {
+            "max_tokens": self.max_tokens,
+            "num_oov_indices": self.num_oov_indices,
+            "mask_token": self.mask_token,
+            "oov_token": self.oov_token,
+            "invert": self.invert,
+            "vocabulary": None if self._vocabulary is None else self.get_vocabulary(False),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps: the vocabulary."""
+        return {"tokens": None if self._vocabulary is None else self.get_vocabulary(False)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of :meth:`state_dict`."""
+        self._vocabulary = None
+        if state["tokens"] is not None:
+            array = pa.array(state["tokens"], self.arrow_type)
+            self._vocabulary = Vocabulary(array, self.num_oov_indices)
+
+
+class StringLookup(_Lookup):
+    """Strings to ids by a vocabulary, which is given or learnt by ``adapt``.
+
+    ``max_tokens`` counts all ids. Unknown strings get one of ``num_oov_indices`` ids, by their
+    hash; with 0 of them they are an error (DataError, a ValueError). ``invert``: ids to strings.
+    """
+
+    kind = "StringLookup"
+    arrow_type = pa.large_string()
+
+    def __init__(
+        self,
+        max_tokens: int | None = None,
+        num_oov_indices: int = 1,
+        mask_token: str | None = None,
+        oov_token: str = "[UNK]",
+        vocabulary: Any = None,
+        invert: bool = False,
+    ) -> None:
+        super().__init__(max_tokens, num_oov_indices, mask_token, oov_token, vocabulary, invert)
+
+
+class IntegerLookup(_Lookup):
+    """Integers to ids by a vocabulary; otherwise as ``StringLookup``."""
+
+    kind = "IntegerLookup"
+    arrow_type = pa.int64()
+
+    def __init__(
+        self,
+        max_tokens: int | None = None,
+        num_oov_indices: int = 1,
+        mask_token: int | None = None,
+        oov_token: int = -1,
+        vocabulary: Any = None,
+        invert: bool = False,
+    ) -> None:
+        super().__init__(max_tokens, num_oov_indices, mask_token, oov_token, vocabulary, invert)
+
+
+def _equal(column: pa.Array, value: pa.Scalar) -> NDArray[np.bool_]:
+    equal: pa.Array = pc.equal(column, value).fill_null(False)
+    return equal.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def _columns(data: Any, column: str | None) -> Iterable[pa.Array | pa.ChunkedArray]:
+    """The columns to learn from, batch by batch."""
+    if isinstance(data, pa.Array | pa.ChunkedArray):
+        yield data
+    elif isinstance(data, pa.Table | pa.RecordBatch):
+        yield _column_of(data, column)
+    elif isinstance(data, dataservice.Dataset) or _holds_batches(data):
+        for batch in data:
+            yield _column_of(batch, column)
+    else:
+        flat = np.asarray(data).reshape(-1)
+        yield pa.array(flat.tolist())
+
+
+def _holds_batches(data: Any) -> bool:
+    if isinstance(data, Sequence):
+        return len(data) > 0 and isinstance(data[0], pa.RecordBatch)
+    return isinstance(data, Iterable) and not hasattr(data, "__array__")
+
+
+def _column_of(batch: Any, column: str | None) -> pa.Array | pa.ChunkedArray:
+    names = batch.schema.names
+    if column is None and len(names) == 1:
+        column = names[0]
+    if column not in names:
+        raise InvalidArgumentError(
+            f"adapt needs column=, one of {', '.join(names)}, got {column!r}"
+        )
+    return batch.column(column)

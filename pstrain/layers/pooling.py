@@ -1,0 +1,74 @@
+"""Pooled rows beside looked-up ones, so that every layer over fields takes lists as well.
+
+A list's pooled row is one row more, which its field points at; what comes after does not know the
+difference. Invariant: without lists nothing is copied and nothing recorded.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pstrain import buffers
+from pstrain.bags import Bags
+from pstrain.features import Features
+from pstrain.kernels import pooling as kernels
+from pstrain.layers.base import looked_up
+from pstrain.tape import Tensor, record
+from pstrain.vocabulary import Lookup
+
+
+class FieldRows(NamedTuple):
+    """Rows, and which of them each field of each example has: ``inverse`` int32 [n * fields]."""
+
+    rows: Tensor
+    inverse: NDArray[np.int32]
+
+
+def field_rows(variable: Any, lookup: Lookup, inputs: Any) -> FieldRows:
+    """The rows that ``Features`` looked up, and pooled ones for what they have of lists."""
+    rows = looked_up(variable, lookup)
+    bags = inputs.bags if isinstance(inputs, Features) else None
+    if bags is None:
+        return FieldRows(rows, lookup.inverse)
+    singles = inputs.ids.size
+    pooled = _with_pooled(rows, lookup.inverse[singles:], bags)
+    inverse = _inverse(lookup.inverse[:singles], len(lookup.unique), inputs, bags)
+    return FieldRows(pooled, inverse)
+
+
+def distinct_rows(lookup: Lookup, inputs: Any) -> tuple[int, int]:
+    """How many rows :func:`field_rows` will give, and how many entries ``inverse`` will have."""
+    bags = inputs.bags if isinstance(inputs, Features) else None
+    if bags is None:
+        return len(lookup.unique), len(lookup.inverse)
+    pooled = len(bags.offsets) - 1
+    return len(lookup.unique) + pooled, inputs.ids.size + pooled
+
+
+def _with_pooled(rows: Tensor, inverse: NDArray[np.int32], bags: Bags) -> Tensor:
+    distinct, width = rows.shape
+    count = len(bags.offsets) - 1
+    output = Tensor(buffers.empty((distinct + count, width)))
+    output.value[:distinct] = rows.value
+    kernels.pool_rows(rows.value, inverse, bags.offsets, bags.scales, output.value[distinct:])
+
+    def backward(gradient: NDArray[np.float32]) -> NDArray[np.float32]:
+        total = buffers.empty(rows.shape)
+        total[...] = gradient[:distinct]
+        kernels.pool_gradients(gradient[distinct:], inverse, bags.offsets, bags.scales, total)
+        return total
+
+    return record(output, (rows,), backward)
+
+
+def _inverse(
+    single: NDArray[np.int32], first_pooled: int, inputs: Features, bags: Bags
+) -> NDArray[np.int32]:
+    fields = inputs.ids.shape[1] + len(bags.fields)
+    positions = np.array([f for f in range(fields) if f not in bags.fields], np.int64)
+    out = np.empty((len(inputs), fields), np.int32)
+    kernels.place_rows(single, positions, first_pooled, out)
+    return out.reshape(-1)
