@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pstrain import manifest
+from pstrain.deferred import RestoreStatus, defer
 from pstrain.errors import InvalidArgumentError, InvalidTypeError, NotFoundError
 from pstrain.manifest import Path, checkpoints, latest_checkpoint
 from pstrain.parameters import Parameters
@@ -31,7 +32,8 @@ class Checkpoint:
     ``Checkpoint(model=model, optimizer=optimizer, data=iterator)``: an object has ``variables``,
     is a variable, or has ``state_dict``/``load_state_dict`` (JSON-able); None stands for nothing.
     Optimizer slots are saved with the rows they belong to. Save while no closure runs (after
-    ``coordinator.join()``), so that the data position and the rows agree.
+    ``coordinator.join()``), so that the data position and the rows agree. ``restore`` may come
+    before an object has made its variables: they then get their values as they are made.
     """
 
     def __init__(self, **objects: Any) -> None:
@@ -47,25 +49,27 @@ class Checkpoint:
                     f"there is nothing of it to save"
                 )
 
-    def save(self, directory: Path) -> str:
-        """Writes ``<directory>/ckpt-<n>`` and returns its path; blocks until it is on disk.
+    def save(self, directory: Path, *, name: str = "ckpt", number: int | None = None) -> str:
+        """Writes ``<directory>/<name>-<number>``, its path; blocks until it is on disk.
 
-        The number is one above the highest there. Parameter servers write into the directory too,
-        so it must be the same place on their hosts.
+        ``number`` None: one above the highest there. Parameter servers write into the directory
+        too, so it must be the same place on their hosts.
         """
-        with manifest.new_checkpoint(directory) as (folder, contents):
+        with manifest.new_checkpoint(directory, name, number) as (folder, contents):
             contents["objects"] = {name: _describe(value) for name, value in self._objects.items()}
             contents["saved"] = self._save_values(folder).to_json()
             path = str(contents["path"])
         logger.info("saved checkpoint %s", path)
         return path
 
-    def restore(self, path: Path) -> str:
+    def restore(self, path: Path) -> RestoreStatus:
         """Restores all objects from a checkpoint, or from the newest in a directory; its path.
 
-        No variable changes unless all fit and no file is damaged. Raises NotFoundError for a
-        checkpoint, object or variable that is not there, InvalidArgumentError for a variable of
-        another shape or dtype, DataLossError for damaged files.
+        An object that has no variables yet gets its values as it makes them; the returned path
+        has ``assert_consumed`` and the like, to ask whether all went well. No variable changes
+        unless all fit and no file is damaged. Raises NotFoundError for a checkpoint, object or
+        variable that is not there, InvalidArgumentError for a variable of another shape or dtype,
+        DataLossError for damaged files.
         """
         found = manifest.find(path)
         contents = manifest.read(found)
@@ -77,7 +81,15 @@ class Checkpoint:
             if _is_stateful(value):
                 value.load_state_dict(contents["objects"][name]["state"])
         logger.info("restored checkpoint %s", found)
-        return found
+        names = {name for name, _ in self._named()}
+        later = {
+            name: value
+            for name, value in self._objects.items()
+            if not isinstance(value, BaseVariable)
+            and _has_variables(value)
+            and not any(restored.startswith(f"{name}/") for restored in names)
+        }
+        return RestoreStatus(found, saved, names, defer(found, saved, later), self._named)
 
     def _save_values(self, folder: str) -> Saved:
         shards, session, ledgers = [], None, {}

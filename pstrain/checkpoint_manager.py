@@ -1,4 +1,4 @@
-"""Keeping the newest checkpoints of a directory, and following one that another program fills.
+"""Keeping the newest checkpoints of a directory, and some for good.
 
 Knows nothing of what is in a checkpoint. Invariant: the newest checkpoint is never removed, and a
 checkpoint disappears in one step, so that a reader sees it whole or not at all.
@@ -6,24 +6,31 @@ checkpoint disappears in one step, so that a reader sees it whole or not at all.
 
 from __future__ import annotations
 
-import threading
+import json
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from pstrain import manifest
 from pstrain.checkpoint import Checkpoint
+from pstrain.checkpoint_watch import checkpoints_iterator
 from pstrain.errors import InvalidArgumentError
 from pstrain.manifest import Path, checkpoints, latest_checkpoint
 
-_POLL_S = 1.0
+__all__ = ["CheckpointManager", "checkpoints_iterator"]
+
+_INDEX = "checkpoint"
 
 
 class CheckpointManager:
     """Saves a Checkpoint into a directory, keeping the ``max_to_keep`` newest (None: all).
 
-    With ``step_counter`` (a variable, such as ``optimizer.iterations``) and
-    ``checkpoint_interval``, ``save`` does nothing until so many steps have passed since the last.
+    Of those too old to keep, one every ``keep_checkpoint_every_n_hours`` stays for good; it is no
+    longer in ``checkpoints``. With ``step_counter`` (a variable, such as ``optimizer.iterations``)
+    and ``checkpoint_interval``, ``save`` does nothing until so many steps have passed since the
+    last. ``init_fn`` is called by :meth:`restore_or_initialize` where there is no checkpoint. A
+    manager made later, as after a restart, goes on with what it finds in the directory.
     """
 
     def __init__(
@@ -31,93 +38,107 @@ class CheckpointManager:
         checkpoint: Checkpoint,
         directory: Path,
         max_to_keep: int | None,
-        *,
+        keep_checkpoint_every_n_hours: float | None = None,
+        checkpoint_name: str = "ckpt",
         step_counter: Any = None,
         checkpoint_interval: int | None = None,
+        init_fn: Callable[[], Any] | None = None,
+        last_checkpoint_step: int | None = None,
     ) -> None:
         if max_to_keep is not None and max_to_keep < 1:
             raise InvalidArgumentError(f"max_to_keep must be None or positive, got {max_to_keep}")
         if checkpoint_interval is not None and step_counter is None:
             raise InvalidArgumentError("checkpoint_interval needs a step_counter to count with")
         self.checkpoint = checkpoint
-        self.directory = directory
+        self.directory = os.fspath(directory)
+        self.checkpoint_interval = checkpoint_interval
         self._max_to_keep = max_to_keep
+        self._keep_every_s = (keep_checkpoint_every_n_hours or 0.0) * 3600.0
+        self._name = checkpoint_name
         self._step_counter = step_counter
-        self._interval = checkpoint_interval
-        self._saved_at: int | None = None
+        self._init_fn = init_fn
+        self._saved_at = last_checkpoint_step
+        self._preserved, self._preserved_at_s = _read_index(self.directory)
 
     @property
     def checkpoints(self) -> list[str]:
-        """Paths, oldest first."""
-        return checkpoints(self.directory)
+        """Paths of those that are kept for now, oldest first."""
+        return [
+            p for p in checkpoints(self.directory) if os.path.basename(p) not in self._preserved
+        ]
 
     @property
     def latest_checkpoint(self) -> str | None:
+        """Path of the newest, or None."""
         return latest_checkpoint(self.directory)
 
-    def save(self, *, check_interval: bool = True) -> str | None:
-        """Saves, and removes what is too old; the path, or None until the interval has passed."""
+    def save(self, checkpoint_number: Any = None, check_interval: bool = True) -> str | None:
+        """Saves, and removes what is too old; the path, or None until the interval has passed.
+
+        ``checkpoint_number`` (an integer or a variable) names the checkpoint; None: one more than
+        the newest. Twice at the same step saves once where there is a ``checkpoint_interval``.
+        """
         step = None if self._step_counter is None else int(self._step_counter)
-        if check_interval and self._too_early(step):
+        if self._is_too_early(step, check_interval):
             return None
-        path = self.checkpoint.save(self.directory)
+        number = None if checkpoint_number is None else int(checkpoint_number)
+        path = self.checkpoint.save(self.directory, name=self._name, number=number)
         self._saved_at = step
-        if self._max_to_keep is not None:
-            for old in self.checkpoints[: -self._max_to_keep]:
-                manifest.remove(old)
+        self._sweep(path)
         return path
 
     def restore_or_initialize(self) -> str | None:
-        """Restores the newest checkpoint if there is one; its path."""
+        """Restores the newest checkpoint if there is one; its path. Else calls ``init_fn``."""
         path = self.latest_checkpoint
-        return None if path is None else self.checkpoint.restore(path)
+        if path is not None:
+            return self.checkpoint.restore(path)
+        if self._init_fn is not None:
+            self._init_fn()
+        return None
 
-    def _too_early(self, step: int | None) -> bool:
-        if self._interval is None or step is None or self._saved_at is None:
+    def _is_too_early(self, step: int | None, check_interval: bool) -> bool:
+        if self.checkpoint_interval is None or step is None or self._saved_at is None:
             return False
-        return step - self._saved_at < self._interval
+        if step == self._saved_at:
+            return True
+        return check_interval and step < self._saved_at + self.checkpoint_interval
+
+    def _sweep(self, newest: str) -> None:
+        if self._max_to_keep is not None:
+            old = [path for path in self.checkpoints if path != newest]
+            for path in old[: max(0, len(old) + 1 - self._max_to_keep)]:
+                saved_at_s = manifest.saved_at_s(path)
+                if self._keep_every_s and saved_at_s - self._keep_every_s >= self._preserved_at_s:
+                    self._preserved.add(os.path.basename(path))
+                    self._preserved_at_s = saved_at_s
+                else:
+                    manifest.remove(path)
+        if self._preserved:
+            self._write_index(newest)
+
+    def _write_index(self, newest: str) -> None:
+        """Names for people and tools; what counts is which folders there are."""
+        index = {
+            "latest": os.path.basename(newest),
+            "all": [os.path.basename(path) for path in self.checkpoints],
+            "preserved": sorted(self._preserved),
+            "preserved_at_s": self._preserved_at_s,
+        }
+        manifest.write_file(self.directory, _INDEX, json.dumps(index, indent=1))
 
 
-def checkpoints_iterator(
-    directory: Path,
-    min_interval_secs: float = 0.0,
-    timeout: float | None = None,
-    timeout_fn: Callable[[], bool] | None = None,
-    *,
-    stop: threading.Event | None = None,
-) -> Iterator[str]:
-    """Paths of checkpoints as they appear; always the newest, so some may be passed over.
-
-    Ends when none has appeared for ``timeout`` seconds and ``timeout_fn``, if given, does not
-    answer False; or when ``stop`` is set. Without either it waits as long as it is iterated.
-    """
-    stop = stop or threading.Event()
-    seen: str | None = None
-    while True:
-        found = _wait_for_new(directory, seen, timeout, stop)
-        if stop.is_set():
-            return
-        if found is None:
-            if timeout_fn is None or timeout_fn():
-                return
-            continue
-        started_s = time.monotonic()
-        seen = found
-        yield found
-        if stop.wait(max(0.0, started_s + min_interval_secs - time.monotonic())):
-            return
-
-
-def _wait_for_new(
-    directory: Path, seen: str | None, timeout_s: float | None, stop: threading.Event
-) -> str | None:
-    deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-    while not stop.is_set():
-        found = latest_checkpoint(directory)
-        if found is not None and found != seen:
-            return found
-        left_s = _POLL_S if deadline_s is None else deadline_s - time.monotonic()
-        if left_s <= 0:
-            return None
-        stop.wait(min(_POLL_S, left_s))
-    return None
+def _read_index(directory: str) -> tuple[set[str], float]:
+    """Names that stay for good, and when the last of them was saved."""
+    # A little earlier than now, so that managers made in quick succession agree.
+    nothing: tuple[set[str], float] = (set(), time.time() - 1.0)
+    try:
+        with open(os.path.join(directory, _INDEX), encoding="utf-8") as stream:
+            index = json.load(stream)
+        return set(index["preserved"]), min(float(index["preserved_at_s"]), time.time())
+    except FileNotFoundError:
+        return nothing
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidArgumentError(
+            f"{os.path.join(directory, _INDEX)} is not the index of a CheckpointManager ({error}): "
+            "move it away"
+        ) from error

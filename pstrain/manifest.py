@@ -1,8 +1,9 @@
 """Checkpoint folders: their numbers, how one becomes visible, and the manifest inside.
 
-``<directory>/ckpt-<n>/manifest.json`` makes a checkpoint; the folder is written under another name
-and renamed when complete. Knows nothing of variables. Invariant: a folder named ``ckpt-<n>`` is
-whole, whatever was killed when. One program at a time saves into a directory.
+``<directory>/<name>-<n>/manifest.json`` makes a checkpoint, ``ckpt-<n>`` unless it is named; the
+folder is written under another name and renamed when complete. Knows nothing of variables.
+Invariant: a folder with such a name and a manifest is whole, whatever was killed when. One program
+at a time saves into a directory.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pstrain.errors import DataLossError, InvalidArgumentError, NotFoundError
 FORMAT = 1
 
 _FILE = "manifest.json"
-_NAME = re.compile(r"ckpt-(\d+)")
+_NAME = re.compile(r"[^.].*-(\d+)")
 _PARTIAL = ".partial-"
 
 Path = str | os.PathLike[str]
@@ -29,8 +30,21 @@ Path = str | os.PathLike[str]
 
 def checkpoints(directory: Path) -> list[str]:
     """Paths of the checkpoints in ``directory``, oldest first; none if it does not exist."""
-    paths = (os.path.join(directory, f"ckpt-{number}") for number in _numbers(directory))
+    paths = (os.path.join(directory, name) for _, name in _numbered(directory))
     return [path for path in paths if os.path.exists(os.path.join(path, _FILE))]
+
+
+def number_of(path: Path) -> int:
+    """The number at the end of a checkpoint's name."""
+    match = _NAME.fullmatch(os.path.basename(os.fspath(path)))
+    if match is None:
+        raise InvalidArgumentError(f"a checkpoint is named <name>-<number>, got {path!r}")
+    return int(match[1])
+
+
+def saved_at_s(path: str) -> float:
+    """When the checkpoint at ``path`` was completed, by its file system's clock."""
+    return os.stat(os.path.join(path, _FILE)).st_mtime
 
 
 def latest_checkpoint(directory: Path) -> str | None:
@@ -58,17 +72,21 @@ def find(path: Path) -> str:
 
 
 @contextmanager
-def new_checkpoint(directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def new_checkpoint(
+    directory: Path, name: str = "ckpt", number: int | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """A folder to fill, and the manifest to fill in; committed when the scope ends without error.
 
-    The manifest's ``path`` is where the checkpoint will be. Leftovers of saves that were killed
-    are removed.
+    The manifest's ``path`` is where the checkpoint will be; ``number`` None: one above the highest
+    there. A checkpoint of that name is replaced. Leftovers of saves that were killed are removed.
     """
+    _check_name(name, number)
     directory = os.path.abspath(directory)
     os.makedirs(directory, exist_ok=True)
     _remove_partial(directory)
-    number = 1 + max(_numbers(directory), default=0)
-    target = os.path.join(directory, f"ckpt-{number}")
+    if number is None:
+        number = 1 + max((found for found, _ in _numbered(directory)), default=0)
+    target = os.path.join(directory, f"{name}-{number}")
     folder = os.path.join(directory, f"{_PARTIAL}{new_id('ckpt')}")
     os.mkdir(folder)
     manifest: dict[str, Any] = {"path": target}
@@ -76,6 +94,8 @@ def new_checkpoint(directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield folder, manifest
         manifest.pop("path")
         _write(folder, {"format": FORMAT, "number": number, **manifest})
+        if os.path.exists(target):
+            remove(target)
         os.rename(folder, target)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -114,11 +134,22 @@ def _write(folder: str, manifest: dict[str, Any]) -> None:
         raise InvalidArgumentError(
             f"a state_dict or get_config holds something that JSON cannot: {error}"
         ) from error
-    with open(os.path.join(folder, _FILE), "w", encoding="utf-8") as stream:
+    _write_synced(os.path.join(folder, _FILE), text)
+    _sync(folder)
+
+
+def write_file(folder: str, name: str, text: str) -> None:
+    """Writes a file beside the checkpoints; readers see the old one or the new one, whole."""
+    partial = os.path.join(folder, f"{_PARTIAL}{new_id('file')}")
+    _write_synced(partial, text)
+    os.replace(partial, os.path.join(folder, name))
+
+
+def _write_synced(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
-    _sync(folder)
 
 
 def _sync(folder: str) -> None:
@@ -129,15 +160,26 @@ def _sync(folder: str) -> None:
         os.close(handle)
 
 
-def _numbers(directory: Path) -> list[int]:
+def _check_name(name: str, number: int | None) -> None:
+    if not name or name.startswith(".") or os.path.basename(name) != name:
+        raise InvalidArgumentError(f"not a name for a checkpoint's folder: {name!r}")
+    if number is not None and number < 0:
+        raise InvalidArgumentError(f"the number of a checkpoint is not negative, got {number}")
+
+
+def _numbered(directory: Path) -> list[tuple[int, str]]:
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
         return []
-    return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
+    return sorted((int(match[1]), name) for name in names if (match := _NAME.fullmatch(name)))
 
 
 def _remove_partial(directory: str) -> None:
     for name in os.listdir(directory):
         if name.startswith(_PARTIAL):
-            shutil.rmtree(os.path.join(directory, name), ignore_errors=True)
+            path = os.path.join(directory, name)
+            if os.path.isdir(path):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                os.unlink(path)

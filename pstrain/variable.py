@@ -8,7 +8,7 @@ parameters. Must not know how values travel. Invariant: a handle never caches va
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -118,7 +118,17 @@ def create_variable(
     kind = Variable if len(spec.shards) == 1 else ShardedVariable
     variable = _handle(kind, spec, placement.parameters, 0, spec.rows)
     placement.created(variable)
+    for told in tuple(_told_of_creations):
+        told(variable)
     return variable
+
+
+_told_of_creations: list[Callable[[BaseVariable], None]] = []
+
+
+def tell_of_creations(told: Callable[[BaseVariable], None]) -> None:
+    """``told`` is called with each variable that this process makes, once it has values."""
+    _told_of_creations.append(told)
 
 
 def _initial_value(value: Any, shape: Sequence[int] | None, dtype: str, name: str) -> Array:

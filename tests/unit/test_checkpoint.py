@@ -182,3 +182,75 @@ def test_only_what_can_be_saved_is_taken() -> None:
         Checkpoint(model=None)
     with pytest.raises(InvalidTypeError, match="weights=ndarray"):
         Checkpoint(weights=np.zeros(3))
+
+
+class Later:
+    """Makes its variables when it is first needed."""
+
+    def __init__(self) -> None:
+        self.variables: list[Any] = []
+
+    def build(self) -> None:
+        self.variables = Model(seed=9).variables
+
+
+def test_values_wait_until_their_variables_are_made(tmp_path: pathlib.Path) -> None:
+    model = Model()
+    Checkpoint(model=model, step=Variable(3)).save(tmp_path)
+    later = Later()
+    status = Checkpoint(model=later).restore(tmp_path)
+    with pytest.raises(AssertionError, match="model/table"):
+        status.assert_consumed()
+    status.assert_existing_objects_matched()
+    later.build()
+    assert [variable.numpy().tolist() for variable in later.variables] == model.values()
+    status.assert_existing_objects_matched().expect_partial()
+    with pytest.raises(AssertionError, match="step"):
+        status.assert_consumed()
+    assert Model(seed=9).values() != model.values(), "a value was given out twice"
+
+
+def test_the_newest_restore_counts_and_nothing_waits_for_the_dead(tmp_path: pathlib.Path) -> None:
+    first, second = Model(seed=1), Model(seed=2)
+    paths = [Checkpoint(model=each).save(tmp_path) for each in (first, second)]
+    later, gone = Later(), Later()
+    Checkpoint(model=gone).restore(paths[0])
+    del gone
+    for path in paths:
+        Checkpoint(model=later).restore(path)
+    later.build()
+    assert [variable.numpy().tolist() for variable in later.variables] == second.values()
+    assert Model(seed=9).values() not in (first.values(), second.values())
+
+
+def test_waiting_values_must_fit(tmp_path: pathlib.Path) -> None:
+    Checkpoint(model=Model()).save(tmp_path)
+    later = Later()
+    Checkpoint(model=later).restore(tmp_path)
+    with pytest.raises(InvalidArgumentError, match="shape"):
+        Model(rows=7)
+
+
+def test_what_was_restored_can_be_asked(tmp_path: pathlib.Path) -> None:
+    model = Model()
+    path = Checkpoint(model=model).save(tmp_path)
+    status = Checkpoint(model=model).restore(path)
+    assert status.assert_consumed().assert_nontrivial_match() == status.path == path
+    model.variables.append(Variable(0.0, name="extra"))
+    with pytest.raises(AssertionError, match="model/extra"):
+        status.assert_existing_objects_matched()
+
+
+def test_checkpoints_may_be_named_and_numbered(tmp_path: pathlib.Path) -> None:
+    step = Variable(1, name="step")
+    saved = Checkpoint(step=step)
+    assert saved.save(tmp_path, name="epoch", number=12) == str(tmp_path / "epoch-12")
+    assert saved.save(tmp_path) == str(tmp_path / "ckpt-13")
+    step.assign(2)
+    saved.save(tmp_path, name="epoch", number=12)
+    assert [pathlib.Path(p).name for p in checkpoints(tmp_path)] == ["epoch-12", "ckpt-13"]
+    saved.restore(tmp_path / "epoch-12")
+    assert int(step) == 2
+    for bad in ("", ".x", "a/b"):
+        with pytest.raises(InvalidArgumentError, match="name"):
+            saved.save(tmp_path, name=bad)

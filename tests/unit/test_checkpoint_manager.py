@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,6 +57,8 @@ def test_an_interval_counts_steps(step: Any, tmp_path: pathlib.Path) -> None:
         saved.append(manager.save() is not None)
     assert saved == [True, False, True, False, True]
     assert manager.save() is None
+    step.assign(21)
+    assert manager.save() is None
     assert manager.save(check_interval=False) is not None
 
 
@@ -74,6 +78,62 @@ def test_the_newest_are_followed(step: Any, tmp_path: pathlib.Path) -> None:
             saved.save(tmp_path)
             saved.save(tmp_path)
     assert seen == ["ckpt-2", "ckpt-4"]
+
+
+def test_every_checkpoint_can_be_followed(step: Any, tmp_path: pathlib.Path) -> None:
+    manager, seen = CheckpointManager(Checkpoint(step=step), tmp_path, max_to_keep=3), []
+    manager.save()
+    manager.save()
+    for path in checkpoints_iterator(tmp_path, timeout=0, every=True):
+        seen.append(pathlib.Path(path).name)
+        if seen[-1] == "ckpt-2":
+            for _ in range(4):
+                manager.save()
+    assert seen == ["ckpt-1", "ckpt-2", "ckpt-4", "ckpt-5", "ckpt-6"]
+
+
+def test_some_are_kept_for_good(step: Any, tmp_path: pathlib.Path) -> None:
+    options: dict[str, Any] = {"max_to_keep": 1, "keep_checkpoint_every_n_hours": 2}
+    manager = CheckpointManager(Checkpoint(step=step), tmp_path, **options)
+    start_s = time.time()
+    for hours in range(5):
+        if hours == 3:  # as after a restart
+            manager = CheckpointManager(Checkpoint(step=step), tmp_path, **options)
+        path = manager.save()
+        at_s = start_s + 3600 * hours
+        os.utime(os.path.join(str(path), "manifest.json"), (at_s, at_s))
+    assert _names(manager) == ["ckpt-5"]
+    # The clock of a checkpoint in the future is not believed by the restarted manager.
+    assert sorted(p.name for p in tmp_path.glob("ckpt-*")) == ["ckpt-3", "ckpt-5"]
+
+
+def test_names_numbers_and_the_first_start(step: Any, tmp_path: pathlib.Path) -> None:
+    started: list[bool] = []
+    manager = CheckpointManager(
+        Checkpoint(step=step), tmp_path, 5, None, "epoch", init_fn=lambda: started.append(True)
+    )
+    assert manager.restore_or_initialize() is None
+    assert started == [True]
+    assert manager.save(7) == str(tmp_path / "epoch-7")
+    step.assign(20)
+    assert manager.save(checkpoint_number=step) == manager.latest_checkpoint
+    assert _names(manager) == ["epoch-7", "epoch-20"]
+    assert manager.restore_or_initialize() == str(tmp_path / "epoch-20")
+    assert started == [True]
+
+
+def test_a_step_is_saved_once(step: Any, tmp_path: pathlib.Path) -> None:
+    manager = CheckpointManager(
+        Checkpoint(step=step),
+        tmp_path,
+        5,
+        step_counter=step,
+        checkpoint_interval=10,
+        last_checkpoint_step=0,
+    )
+    assert manager.save(check_interval=False) is None
+    step.assign(1)
+    assert manager.save(check_interval=False) is not None
 
 
 def test_following_ends_when_told(tmp_path: pathlib.Path) -> None:
