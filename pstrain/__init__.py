@@ -42,10 +42,11 @@ _HOMES = {
     "Checkpoint": "pstrain.checkpoint",
     "latest_checkpoint": "pstrain.checkpoint",
     "CheckpointManager": "pstrain.checkpoint_manager",
-    "checkpoints_iterator": "pstrain.checkpoint_manager",
+    "checkpoints_iterator": "pstrain.checkpoint_watch",
     "fit": "pstrain.training",
     "evaluate": "pstrain.evaluation",
     "predict": "pstrain.evaluation",
+    "SidecarEvaluator": "pstrain.sidecar",
 }
 
 _MODULES = {

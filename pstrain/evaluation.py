@@ -7,15 +7,18 @@ number of trainers. Knows nothing of how a model computes.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pstrain.callbacks.base import Callback, CallbackList
 from pstrain.errors import DataError
-from pstrain.execution import LocalExecutor, Report, as_source, executor_of, take
+from pstrain.execution import Report, as_source, can_be_chunked, executor_of, take
 from pstrain.metrics import LogLoss
-from pstrain.training import Logs
+
+Logs = dict[str, float]
 
 
 def evaluate(
@@ -25,31 +28,41 @@ def evaluate(
     steps: int | None = None,
     batch_size: int = 4096,
     steps_per_execution: int = 8,
-    verbose: int = 1,
+    verbose: int | str = 1,
+    callbacks: Sequence[Callback] | CallbackList = (),
+    distributed: bool | None = None,
 ) -> Logs:
     """Loss and compiled metrics over ``data`` (as for ``fit``), on the trainers if there are any.
 
-    Integer counts are merged, so the number of trainers makes no difference. A trainer lost on
-    the way takes the batches along that it was reading, which is logged. Blocks.
+    Exact for a Dataset that is not distributed, a table or arrays: each closure names the rows
+    that it reads and returns its metrics' states, so neither the number of trainers nor a trainer
+    that is lost changes the result. A dataset of the data service, or a dataset function, is read
+    by all trainers together: there a trainer lost on the way takes along what it was reading,
+    which is logged. ``distributed=False`` evaluates in this process. Blocks.
     """
-    executor = executor_of(model)
-    dataset = executor.dataset(as_source(data, batch_size))
+    executor = executor_of(model, distributed)
     metrics = [LogLoss(name="loss"), *model.metrics]
     states = [metric.initial_state() for metric in metrics]
+    calls = _calls(callbacks, model, steps)
+    calls.test_begin()
     started_s = time.perf_counter()
-    examples = 0
+    examples = done = 0
     step = EvaluateSteps(model, metrics)
-    for report in executor.run(step, iter(dataset), steps, steps_per_execution):
+    source = as_source(data, batch_size)
+    for report in executor.run_once(step, source, steps, steps_per_execution):
         examples += report["examples"]
         states = [
             metric.merge(mine, theirs)
             for metric, mine, theirs in zip(metrics, states, report["states"], strict=True)
         ]
+        before, done = done, done + report["steps"]
+        calls.test_batch(before, done, {"examples": float(examples)})
     if not examples:
         raise DataError("there were no rows to evaluate on: the dataset is empty")
     elapsed_s = time.perf_counter() - started_s
     logs = {m.name: m.compute(s) for m, s in zip(metrics, states, strict=True)}
     logs |= {"examples": float(examples), "examples_per_s": examples / max(elapsed_s, 1e-9)}
+    calls.test_end(logs)
     if verbose:
         shown = "  ".join(f"{name} {value:.4f}" for name, value in logs.items())
         print(f"evaluation: {shown}")
@@ -78,18 +91,32 @@ class EvaluateSteps:
 
 
 def predict(
-    model: Any, data: Any, *, steps: int | None = None, batch_size: int = 4096
+    model: Any,
+    data: Any,
+    *,
+    steps: int | None = None,
+    batch_size: int = 4096,
+    steps_per_execution: int = 8,
+    callbacks: Sequence[Callback] | CallbackList = (),
+    distributed: bool | None = None,
 ) -> NDArray[np.float32]:
     """Probability of label 1 for every row, float32 [rows], in the order of the rows.
 
-    Runs in this process, since the order of rows is the result's meaning; parameters are read
-    from wherever they live. Blocks.
+    On the trainers if there are any and each can read the data by itself (a Dataset that is not
+    distributed, a table, arrays), else in this process. Blocks.
     """
-    executor = LocalExecutor()
-    dataset = executor.dataset(as_source(data, batch_size))
+    source = as_source(data, batch_size)
+    if distributed is None and not can_be_chunked(source):
+        distributed = False
+    executor = executor_of(model, distributed)
+    calls = _calls(callbacks, model, steps)
+    calls.predict_begin()
     parts: list[NDArray[np.float32]] = []
-    for report in executor.run(PredictSteps(model), iter(dataset), steps, 8):
+    for report in executor.run_once(PredictSteps(model), source, steps, steps_per_execution):
+        before = len(parts)
         parts += report["predictions"]
+        calls.predict_batch(before, len(parts), {})
+    calls.predict_end({})
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.float32)
 
 
@@ -106,3 +133,11 @@ class PredictSteps:
             "ended": len(predictions) < steps,
             "predictions": predictions,
         }
+
+
+def _calls(
+    callbacks: Sequence[Callback] | CallbackList, model: Any, steps: int | None
+) -> CallbackList:
+    if isinstance(callbacks, CallbackList):
+        return callbacks
+    return CallbackList(callbacks, model, steps=steps)

@@ -8,6 +8,7 @@ or when the steps asked for are done, whichever comes first.
 from __future__ import annotations
 
 import collections
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 import dataservice
+from pstrain.chunks import ChunkSource
 from pstrain.coordinator.client import ClusterCoordinator
 from pstrain.coordinator.per_worker import PerWorkerDataset
 from pstrain.coordinator.remote_value import RemoteValue
@@ -49,6 +51,11 @@ class Executor(Protocol):
         self, function: StepFunction, iterator: Any, steps: int | None, steps_per_execution: int
     ) -> Iterator[Report]:
         """Yields reports as runs end."""
+
+    def run_once(
+        self, function: StepFunction, data: Any, steps: int | None, steps_per_execution: int
+    ) -> Iterator[Report]:
+        """One pass over the first ``steps`` elements (None: all): reports in their order."""
 
 
 def as_source(data: Any, batch_size: int) -> Any:
@@ -95,6 +102,15 @@ class LocalExecutor:
             if report["ended"]:
                 return
 
+    def run_once(
+        self, function: StepFunction, data: Any, steps: int | None, steps_per_execution: int
+    ) -> Iterator[Report]:
+        iterator = iter(self.dataset(data))
+        try:
+            yield from self.run(function, iterator, steps, steps_per_execution)
+        finally:
+            iterator.close()
+
 
 class ClusterExecutor:
     """Runs functions on the trainers of a coordinator, several in flight on each."""
@@ -137,6 +153,40 @@ class ClusterExecutor:
                 ended.add(report["trainer"])
             yield report
 
+    def run_once(
+        self, function: StepFunction, data: Any, steps: int | None, steps_per_execution: int
+    ) -> Iterator[Report]:
+        """Each element once, also where trainers are lost, if every trainer can read the data.
+
+        A closure names the chunk that it reads, so one that runs again reads the same rows; what
+        counts is its result, of which there is one. Data that trainers share otherwise (of the
+        data service, or by a dataset function) is read as in :meth:`run`.
+        """
+        if not can_be_chunked(data):
+            iterator = iter(self.dataset(data))
+            yield from self.run(function, iterator, steps, steps_per_execution)
+            return
+        source = ChunkSource(data, steps_per_execution)
+        readers = iter(self._coordinator.create_per_worker_dataset(source))
+        on_chunk = _OnChunk(function)
+        window = 4 * self._coordinator.num_trainers
+        in_flight: collections.deque[RemoteValue] = collections.deque()
+        chunks = itertools.count() if steps is None else range(-(-steps // steps_per_execution))
+        shares = ((n, _share(steps, n * steps_per_execution, steps_per_execution)) for n in chunks)
+        ended = False
+        try:
+            while True:
+                while not ended and len(in_flight) < window and (share := next(shares, None)):
+                    in_flight.append(self._coordinator.schedule(on_chunk, (readers, *share)))
+                if not in_flight:
+                    return
+                report = self._fetch(in_flight.popleft())
+                ended = ended or report["ended"]
+                if report["steps"]:
+                    yield report
+        finally:
+            readers.close()
+
     def _warn_of_losses(self, retries: int, *, whole: bool, ended: int) -> None:
         """A whole pass has one end per trainer, and no closure that had to run again."""
         retried = self._coordinator.stats()["retries"] > retries
@@ -171,14 +221,37 @@ class _OnTrainer:
         return {**self._function(iterator, steps), "trainer": get_current_worker_index()}
 
 
+class _OnChunk:
+    """Runs a function over the elements of one chunk."""
+
+    def __init__(self, function: StepFunction) -> None:
+        self._function = function
+
+    def __call__(self, readers: Any, chunk: int, steps: int) -> Report:
+        return self._function(iter(next(readers).read(chunk)), steps)
+
+
+def can_be_chunked(data: Any) -> bool:
+    """Whether each trainer can read ``data`` by itself and finds the same rows as the others."""
+    return isinstance(data, dataservice.Dataset) and not data.is_distributed
+
+
 def _share(steps: int | None, done: int, steps_per_execution: int) -> int:
     return steps_per_execution if steps is None else min(steps_per_execution, steps - done)
 
 
-def executor_of(model: Any) -> Executor:
-    """The cluster that the model's variables live on, or this process."""
+def executor_of(model: Any, distributed: bool | None = None) -> Executor:
+    """The cluster that the model's variables live on, or this process.
+
+    ``distributed`` False: this process in any case; True: InvalidArgumentError where there is no
+    cluster.
+    """
     strategy = getattr(model, "strategy", None)
-    if strategy is None:
+    if distributed and strategy is None:
+        raise InvalidArgumentError(
+            "distributed=True needs a model that was made inside strategy.scope()"
+        )
+    if strategy is None or distributed is False:
         return LocalExecutor()
     return ClusterExecutor(ClusterCoordinator(strategy))
 

@@ -43,7 +43,7 @@ def fit(
     validation_data: Any = None,
     callbacks: Sequence[Callback] = (),
     *,
-    verbose: int = 1,
+    verbose: int | str = 1,
     batch_size: int = 1024,
     steps_per_execution: int = 8,
     initial_epoch: int = 0,
@@ -53,14 +53,18 @@ def fit(
     ``data``: a Dataset of batches (under a strategy best a distributed one), a function that
     makes one, an Arrow table or a dict of arrays. An epoch is one pass over it, or
     ``steps_per_epoch`` steps over all trainers together. ``steps_per_execution``: how many steps
-    are scheduled as one. Blocks. Raises what a step raised, DataError where there were no rows.
+    are scheduled as one. ``verbose``: 0 nothing, 1 (or "auto") a bar, 2 a line per epoch. Blocks.
+    Raises what a step raised, DataError where there were no rows.
     """
     _check(model, epochs, steps_per_epoch, steps_per_execution)
+    verbose = check_verbose(verbose)
     executor = executor_of(model)
     dataset = executor.dataset(as_source(data, batch_size))
     step = TrainSteps(model)
     shown = [ProgressBar(verbose)] if verbose else []
-    calls = CallbackList([*callbacks, *shown], model, epochs=epochs, steps=steps_per_epoch)
+    calls = CallbackList(
+        [*callbacks, *shown], model, epochs=epochs, steps=steps_per_epoch, verbose=verbose
+    )
     history = History()
     calls.train_begin()
     iterator, is_used_up = None, True
@@ -70,19 +74,23 @@ def fit(
             iterator, is_used_up = iter(dataset), False
         totals = Totals(model.metrics)
         for report in executor.run(step, iterator, steps_per_epoch, steps_per_execution):
-            totals.add(report)
-            calls.batch_end(totals.steps, totals.logs())
+            if report["steps"]:
+                calls.batch_begin(totals.steps)
+                totals.add(report)
+                calls.batch_end(totals.steps, totals.logs())
             if report["ended"]:
                 is_used_up = True
         if not totals.steps:
             raise DataError(f"epoch {epoch} had no rows to train on: the dataset is empty")
         logs = totals.logs()
         if validation_data is not None:
-            held_out = model.evaluate(validation_data, batch_size=batch_size, verbose=0)
+            held_out = model.evaluate(
+                validation_data, batch_size=batch_size, verbose=0, callbacks=calls
+            )
             measured = ["loss", *(metric.name for metric in model.metrics)]
             logs |= {f"val_{name}": held_out[name] for name in measured}
-        history.add(epoch, logs)
         calls.epoch_end(epoch, logs)
+        history.add(epoch, logs)
         if calls.stop_training:
             break
     calls.train_end()
@@ -140,8 +148,6 @@ class Totals:
         self._busy_s = 0.0
 
     def add(self, report: Report) -> None:
-        if not report["steps"]:
-            return
         self.steps += report["steps"]
         self.examples += report["examples"]
         self._loss_sum += report["loss_sum"]
@@ -166,6 +172,15 @@ class Totals:
         for metric, state in zip(self._metrics, self._states, strict=True):
             values[metric.name] = metric.compute(state)
         return values
+
+
+def check_verbose(verbose: int | str) -> int:
+    """0, 1 or 2; "auto" is 1."""
+    if verbose == "auto":
+        return 1
+    if verbose not in (0, 1, 2):
+        raise InvalidArgumentError(f'verbose is 0, 1, 2 or "auto", got {verbose!r}')
+    return int(verbose)
 
 
 def _check(model: Any, epochs: int, steps_per_epoch: int | None, steps_per_execution: int) -> None:

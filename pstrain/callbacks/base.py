@@ -1,21 +1,40 @@
-"""The moments at which ``fit`` calls, and the list that passes each call on."""
+"""The moments at which ``fit``, ``evaluate`` and ``predict`` call, and the list that passes on.
+
+Knows nothing of what callbacks do. Invariant: all run in the training program, one at a time, in
+the order in which they were given.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+Logs = dict[str, float]
+
 
 class Callback:
     """Override what you need. All run in the training program, between reports of the trainers.
 
-    ``model`` is the model; ``params`` has ``epochs`` and ``steps`` (None: whole epochs). Set
-    ``stop_training`` to end after this epoch. ``logs`` may be added to at the end of an epoch.
+    ``model`` is the model; ``params`` has ``epochs``, ``steps`` (None: whole epochs) and
+    ``verbose``. Set ``stop_training``, here or on the model, to end after this epoch. ``logs`` may
+    be added to at the end of an epoch.
+
+    ``batch`` counts steps of all trainers together. Trainers report several steps at a time
+    (``steps_per_execution``), in the order in which they were scheduled: ``on_train_batch_begin``
+    has the steps of this epoch that had been reported before, ``on_train_batch_end`` those that
+    have by now, with ``logs`` over the epoch so far. Both are called when the report is there, so
+    nothing waits for a callback but the program itself.
     """
 
     model: Any = None
     params: Mapping[str, Any] = {}
     stop_training: bool = False
+
+    def set_model(self, model: Any) -> None:
+        self.model = model
+
+    def set_params(self, params: Mapping[str, Any]) -> None:
+        self.params = params
 
     def on_train_begin(self) -> None: ...
 
@@ -23,28 +42,56 @@ class Callback:
 
     def on_epoch_begin(self, epoch: int) -> None: ...
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None: ...
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None: ...
 
-    def on_train_batch_end(self, steps: int, logs: dict[str, float]) -> None:
-        """``steps``: steps of this epoch so far; several may have ended since the last call."""
+    def on_train_batch_begin(self, batch: int) -> None: ...
+
+    def on_train_batch_end(self, batch: int, logs: Logs) -> None: ...
+
+    def on_test_begin(self) -> None: ...
+
+    def on_test_end(self, logs: Logs) -> None:
+        """``logs``: what :func:`evaluate` returns."""
+
+    def on_test_batch_begin(self, batch: int) -> None: ...
+
+    def on_test_batch_end(self, batch: int, logs: Logs) -> None:
+        """``logs``: ``examples`` so far."""
+
+    def on_predict_begin(self) -> None: ...
+
+    def on_predict_end(self, logs: Logs) -> None: ...
+
+    def on_predict_batch_begin(self, batch: int) -> None: ...
+
+    def on_predict_batch_end(self, batch: int, logs: Logs) -> None: ...
 
 
 class CallbackList:
     """Calls each callback in turn."""
 
     def __init__(
-        self, callbacks: Sequence[Callback], model: Any, *, epochs: int, steps: int | None
+        self,
+        callbacks: Sequence[Callback],
+        model: Any,
+        *,
+        epochs: int = 1,
+        steps: int | None = None,
+        verbose: int = 0,
     ) -> None:
         self._callbacks = list(callbacks)
+        self._model = model
         for callback in self._callbacks:
-            callback.model = model
-            callback.params = {"epochs": epochs, "steps": steps}
+            callback.set_model(model)
+            callback.set_params({"epochs": epochs, "steps": steps, "verbose": verbose})
 
     @property
     def stop_training(self) -> bool:
-        return any(callback.stop_training for callback in self._callbacks)
+        asked = any(callback.stop_training for callback in self._callbacks)
+        return asked or getattr(self._model, "stop_training", False)
 
     def train_begin(self) -> None:
+        self._model.stop_training = False
         for callback in self._callbacks:
             callback.stop_training = False
             callback.on_train_begin()
@@ -57,10 +104,40 @@ class CallbackList:
         for callback in self._callbacks:
             callback.on_epoch_begin(epoch)
 
-    def epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+    def epoch_end(self, epoch: int, logs: Logs) -> None:
         for callback in self._callbacks:
             callback.on_epoch_end(epoch, logs)
 
-    def batch_end(self, steps: int, logs: dict[str, float]) -> None:
+    def batch_begin(self, batch: int) -> None:
         for callback in self._callbacks:
-            callback.on_train_batch_end(steps, logs)
+            callback.on_train_batch_begin(batch)
+
+    def batch_end(self, batch: int, logs: Logs) -> None:
+        for callback in self._callbacks:
+            callback.on_train_batch_end(batch, logs)
+
+    def test_begin(self) -> None:
+        for callback in self._callbacks:
+            callback.on_test_begin()
+
+    def test_end(self, logs: Logs) -> None:
+        for callback in self._callbacks:
+            callback.on_test_end(logs)
+
+    def test_batch(self, before: int, after: int, logs: Logs) -> None:
+        for callback in self._callbacks:
+            callback.on_test_batch_begin(before)
+            callback.on_test_batch_end(after, logs)
+
+    def predict_begin(self) -> None:
+        for callback in self._callbacks:
+            callback.on_predict_begin()
+
+    def predict_end(self, logs: Logs) -> None:
+        for callback in self._callbacks:
+            callback.on_predict_end(logs)
+
+    def predict_batch(self, before: int, after: int, logs: Logs) -> None:
+        for callback in self._callbacks:
+            callback.on_predict_batch_begin(before)
+            callback.on_predict_batch_end(after, logs)

@@ -1,22 +1,63 @@
-"""Saves model and optimizer at the end of epochs."""
+"""Saves model and optimizer while they are trained."""
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
-from pstrain.callbacks.base import Callback
+from pstrain.callbacks.base import Callback, Logs
+from pstrain.callbacks.monitor import Monitor
 
 
 class Checkpoint(Callback):
-    """Saves into ``directory`` after every ``every`` epochs; ``last_path`` is the newest."""
+    """Saves into ``directory`` after every ``every`` epochs; ``last_path`` is the newest.
 
-    def __init__(self, directory: str | os.PathLike[str], *, every: int = 1) -> None:
+    ``every_steps``: also in an epoch, after so many steps, while the trainers go on. With
+    ``save_best_only`` an epoch is saved only where ``monitor`` is better than before (``mode`` as
+    for EarlyStopping). ``max_to_keep``: how many stay (None: all). ``objects`` are saved besides
+    ``model`` and ``optimizer``, such as ``data=iterator``.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        every: int = 1,
+        every_steps: int | None = None,
+        monitor: str = "val_loss",
+        mode: str = "auto",
+        save_best_only: bool = False,
+        max_to_keep: int | None = None,
+        **objects: Any,
+    ) -> None:
         self._directory, self._every = os.fspath(directory), every
+        self._every_steps, self._saved_at = every_steps, 0
+        self._monitor = Monitor(monitor, mode=mode) if save_best_only else None
+        self._max_to_keep = max_to_keep
+        self._objects = objects
         self.last_path: str | None = None
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:  # noqa: ARG002
-        if (epoch + 1) % self._every == 0:
-            from pstrain.checkpoint import Checkpoint as Saved
+    def on_epoch_begin(self, epoch: int) -> None:  # noqa: ARG002
+        self._saved_at = 0
 
-            saved = Saved(model=self.model, optimizer=self.model.optimizer)
-            self.last_path = str(saved.save(self._directory))
+    def on_train_batch_end(self, batch: int, logs: Logs) -> None:  # noqa: ARG002
+        if self._every_steps is not None and batch - self._saved_at >= self._every_steps:
+            self._saved_at = batch
+            self._save()
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        is_due = (epoch + 1) % self._every == 0
+        if is_due and (self._monitor is None or self._improves(logs)):
+            self._save()
+
+    def _improves(self, logs: Logs) -> bool:
+        assert self._monitor is not None
+        return self._monitor.improves(self._monitor.value(logs, "Checkpoint"))
+
+    def _save(self) -> None:
+        from pstrain.checkpoint import Checkpoint as Saved
+        from pstrain.checkpoint_manager import CheckpointManager
+
+        saved = Saved(model=self.model, optimizer=self.model.optimizer, **self._objects)
+        manager = CheckpointManager(saved, self._directory, self._max_to_keep)
+        self.last_path = manager.save()

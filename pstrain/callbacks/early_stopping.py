@@ -2,44 +2,50 @@
 
 from __future__ import annotations
 
-import math
-
-from pstrain.callbacks.base import Callback
-from pstrain.errors import InvalidArgumentError
+from pstrain.callbacks.base import Callback, Logs
+from pstrain.callbacks.monitor import Monitor
 
 
 class EarlyStopping(Callback):
-    """Stops after ``patience`` epochs in which ``monitor`` did not improve by ``min_delta``.
+    """Stops after ``patience`` epochs (at least one) in which ``monitor`` did not improve.
 
-    ``mode``: "min" for losses, "max" for scores such as AUC. A name that the logs do not have
-    raises ValueError at the end of the first epoch.
+    To improve is to get better than the best so far, at first ``baseline``, by more than
+    ``min_delta``. ``mode``: "min" for losses, "max" for scores, "auto" by the name. The first
+    ``start_from_epoch`` epochs do not count. A name that the logs do not have raises ValueError at
+    the end of the first epoch. ``stopped_epoch`` is the last epoch of a training that was ended.
     """
 
     def __init__(
         self,
         monitor: str = "val_loss",
-        *,
-        patience: int = 0,
         min_delta: float = 0.0,
-        mode: str = "min",
+        patience: int = 0,
+        verbose: int = 0,
+        mode: str = "auto",
+        baseline: float | None = None,
+        *,
+        start_from_epoch: int = 0,
     ) -> None:
-        if mode not in ("min", "max"):
-            raise InvalidArgumentError(f'mode is "min" or "max", got {mode!r}')
-        self._monitor, self._patience, self._min_delta = monitor, patience, min_delta
-        self._sign = 1.0 if mode == "min" else -1.0
-        self._best, self._bad_epochs = math.inf, 0
+        self._monitor = Monitor(monitor, mode=mode, min_delta=min_delta, baseline=baseline)
+        self._patience, self._verbose = patience, verbose
+        self._start_from_epoch = start_from_epoch
+        self._bad_epochs = 0
+        self.stopped_epoch = 0
 
     def on_train_begin(self) -> None:
-        self._best, self._bad_epochs = math.inf, 0
+        self._monitor.reset()
+        self._bad_epochs = self.stopped_epoch = 0
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:  # noqa: ARG002
-        if self._monitor not in logs:
-            raise InvalidArgumentError(
-                f"EarlyStopping watches {self._monitor!r}; the logs have {sorted(logs)}"
-            )
-        value = self._sign * logs[self._monitor]
-        if value < self._best - self._min_delta:
-            self._best, self._bad_epochs = value, 0
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        value = self._monitor.value(logs, "EarlyStopping")
+        if epoch < self._start_from_epoch:
+            return
+        if self._monitor.improves(value):
+            self._bad_epochs = 0
             return
         self._bad_epochs += 1
-        self.stop_training = self._bad_epochs > self._patience
+        if self._bad_epochs >= max(1, self._patience):
+            self.stop_training = True
+            self.stopped_epoch = epoch
+            if self._verbose:
+                print(f"epoch {epoch + 1}: {self._monitor.name} no longer improves; stopping")

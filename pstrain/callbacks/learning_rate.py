@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
-from pstrain.callbacks.base import Callback
+from pstrain.callbacks.base import Callback, Logs
 
 
-class LearningRateSchedule(Callback):
+class LearningRateScheduler(Callback):
     """Before each epoch the model's optimizer goes on with the rate ``schedule(epoch)``.
 
-    Epochs count from 0. The optimizer's counter and slots stay.
+    Epochs count from 0; a schedule of two arguments also gets the rate so far. The optimizer's
+    counter and slots stay. The rate is in the logs as ``learning_rate``.
     """
 
-    def __init__(self, schedule: Callable[[int], float]) -> None:
-        self._schedule = schedule
+    def __init__(self, schedule: Callable[..., float], verbose: int = 0) -> None:
+        self._schedule, self._verbose = schedule, verbose
+        self._wants_rate = _arguments_of(schedule) > 1
 
     def on_epoch_begin(self, epoch: int) -> None:
-        self.model.optimizer = self.model.optimizer.with_learning_rate(self._schedule(epoch))
+        optimizer = self.model.optimizer
+        arguments = (epoch, optimizer.learning_rate) if self._wants_rate else (epoch,)
+        rate = float(self._schedule(*arguments))
+        if self._verbose:
+            print(f"epoch {epoch + 1}: learning rate {rate:g}")
+        self.model.optimizer = optimizer.with_learning_rate(rate)
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:  # noqa: ARG002
+        logs["learning_rate"] = float(self.model.optimizer.spec.learning_rate)
+
+
+LearningRateSchedule = LearningRateScheduler
+
+
+def _arguments_of(function: Callable[..., float]) -> int:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 1
+    return sum(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)

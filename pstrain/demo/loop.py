@@ -37,6 +37,7 @@ def train_one_epoch(
             if report["steps"] < _STEPS_PER_CALL:
                 ended.add(report["trainer"])
             if report["steps"]:
+                calls.batch_begin(totals.steps)
                 totals.add(report)
                 calls.batch_end(totals.steps, totals.logs())
     coordinator.join()

@@ -16,7 +16,7 @@ import numpy as np
 
 import dataservice as ds
 import pstrain as ps
-from pstrain.callbacks import CallbackList, LearningRateSchedule, ProgressBar
+from pstrain.callbacks import CallbackList, LearningRateScheduler, ProgressBar
 from pstrain.checkpoint import checkpoints, read_config
 from pstrain.demo import features, flights, plot
 from pstrain.demo.loop import train_one_epoch
@@ -177,7 +177,7 @@ class _Demo:
                 epochs=epochs,
                 initial_epoch=1,
                 validation_data=test,
-                callbacks=[LearningRateSchedule(_rates(epochs)), *callbacks],
+                callbacks=[LearningRateScheduler(_rates(epochs)), *callbacks],
                 verbose=0,
             )
 

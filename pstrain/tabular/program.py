@@ -17,7 +17,7 @@ import pyarrow as pa
 
 import dataservice as ds
 import pstrain as ps
-from pstrain.callbacks import LearningRateSchedule, ProgressBar
+from pstrain.callbacks import LearningRateScheduler, ProgressBar
 from pstrain.checkpoint import checkpoints, latest_checkpoint, read_config
 from pstrain.errors import AlreadyExistsError, DataError, InvalidArgumentError, NotFoundError
 from pstrain.kernels import warm_up
@@ -100,7 +100,7 @@ def train(config: TrainConfig, narrator: Narrator) -> Outcome:
         history = model.fit(
             rows,
             epochs=config.epochs,
-            callbacks=[LearningRateSchedule(_rates(config)), ProgressBar()],
+            callbacks=[LearningRateScheduler(_rates(config)), ProgressBar()],
             verbose=0,
         )
         narrator.say("evaluating on the validation rows")

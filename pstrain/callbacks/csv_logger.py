@@ -1,0 +1,49 @@
+"""One line of a CSV file per epoch."""
+
+from __future__ import annotations
+
+import csv
+import os
+
+from pstrain.callbacks.base import Callback, Logs
+
+
+class CSVLogger(Callback):
+    """Writes the logs of each epoch into ``filename``: ``epoch``, then the others by name.
+
+    ``append=True`` goes on with a file that is there, under its header. No line waits in memory.
+    """
+
+    def __init__(
+        self, filename: str | os.PathLike[str], separator: str = ",", append: bool = False
+    ) -> None:
+        self._filename, self._separator, self._append = os.fspath(filename), separator, append
+        self._columns: list[str] = []
+
+    def on_train_begin(self) -> None:
+        self._columns = self._header() if self._append else []
+        if not self._columns:
+            with open(self._filename, "w"):
+                pass
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        is_first = not self._columns
+        self._columns = self._columns or ["epoch", *sorted(logs)]
+        with open(self._filename, "a", newline="") as stream:
+            writer = csv.DictWriter(
+                stream,
+                self._columns,
+                restval="NA",
+                extrasaction="ignore",
+                delimiter=self._separator,
+            )
+            if is_first:
+                writer.writeheader()
+            writer.writerow({"epoch": epoch, **logs})
+
+    def _header(self) -> list[str]:
+        try:
+            with open(self._filename, newline="") as stream:
+                return next(csv.reader(stream, delimiter=self._separator), [])
+        except FileNotFoundError:
+            return []

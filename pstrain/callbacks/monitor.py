@@ -1,0 +1,56 @@
+"""Which of two values of a measure is better. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from pstrain.errors import InvalidArgumentError
+
+# Measures of which more is better; of all others, such as losses, less is.
+_SCORES = ("auc", "acc", "accuracy", "precision", "recall")
+
+
+class Monitor:
+    """Watches ``name`` in logs: ``mode`` "min", "max", or "auto" (by the name)."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        mode: str = "auto",
+        min_delta: float = 0.0,
+        baseline: float | None = None,
+    ) -> None:
+        if mode not in ("auto", "min", "max"):
+            raise InvalidArgumentError(f'mode is "min" or "max" or "auto", got {mode!r}')
+        if mode == "auto":
+            mode = "max" if name.lower().endswith(_SCORES) else "min"
+        self.name, self.mode = name, mode
+        self._min_delta = abs(min_delta)
+        self._baseline = baseline
+        self.best: float | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets the best value."""
+        self.best = self._baseline
+
+    def value(self, logs: Mapping[str, float], whose: str) -> float:
+        """The value in ``logs``; ValueError, naming who watches, where there is none."""
+        if self.name not in logs:
+            raise InvalidArgumentError(
+                f"{whose} watches {self.name!r}; the logs have {sorted(logs)}"
+            )
+        return float(logs[self.name])
+
+    def improves(self, value: float) -> bool:
+        """Whether ``value`` is better than the best so far, which it then becomes."""
+        if math.isnan(value):
+            return False
+        if self.best is not None:
+            gained = self.best - value if self.mode == "min" else value - self.best
+            if not gained > self._min_delta:
+                return False
+        self.best = value
+        return True

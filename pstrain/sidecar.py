@@ -1,0 +1,182 @@
+"""SidecarEvaluator: evaluates the checkpoints that a training program writes, as they appear.
+
+Sees nothing of the cluster: only a directory. Invariant: every line that it writes is the result
+of one whole checkpoint, and what it read is of that one alone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pstrain import manifest
+from pstrain.callbacks.base import Callback
+from pstrain.callbacks.monitor import Monitor
+from pstrain.checkpoint import Checkpoint
+from pstrain.checkpoint_watch import checkpoints_iterator
+from pstrain.errors import DataLossError, InvalidArgumentError, NotFoundError
+from pstrain.evaluation import Logs, evaluate
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 30.0
+_RESULTS = "metrics.jsonl"
+_BEST = "best.json"
+
+
+class SidecarEvaluator:
+    """Evaluates ``model`` on ``data`` for each new checkpoint in ``checkpoint_dir``.
+
+    The checkpoints hold ``model`` (``Checkpoint(model=..., optimizer=...)``); the model here is of
+    the same structure, made outside of any strategy, compiled with the metrics. It evaluates the
+    newest checkpoint, passing over those that came and went meanwhile; with ``every=True`` each
+    one, in order. :meth:`start` ends after ``max_evaluations`` evaluations, or when the training
+    has made ``last_step`` steps (``optimizer.iterations`` of the checkpoint), or when no checkpoint
+    has come for ``timeout`` seconds and ``timeout_fn``, if given, does not answer False, or by
+    :meth:`stop`; with none of these it follows the directory for good.
+
+    ``steps``: batches of each evaluation (None: all of ``data``). Results go to ``results_dir``, by
+    default ``<checkpoint_dir>/evaluation``: a line per evaluation in ``metrics.jsonl``, and in
+    ``best.json`` the best by ``monitor`` (``mode`` "min", "max" or "auto"), which an evaluator that
+    starts again goes on from. ``callbacks`` are called as by ``evaluate``.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        data: Any,
+        checkpoint_dir: str | os.PathLike[str],
+        steps: int | None = None,
+        max_evaluations: int | None = None,
+        callbacks: Sequence[Callback] | None = None,
+        *,
+        every: bool = False,
+        last_step: int | None = None,
+        timeout: float | None = None,
+        timeout_fn: Callable[[], bool] | None = None,
+        min_interval_secs: float = 0.0,
+        monitor: str = "loss",
+        mode: str = "auto",
+        results_dir: str | os.PathLike[str] | None = None,
+        batch_size: int = 4096,
+        verbose: int = 1,
+    ) -> None:
+        if max_evaluations is not None and max_evaluations < 1:
+            raise InvalidArgumentError(
+                f"max_evaluations must be None or positive, got {max_evaluations}"
+            )
+        self.model, self.data = model, data
+        self.checkpoint_dir = os.fspath(checkpoint_dir)
+        self.results_dir = os.fspath(results_dir or os.path.join(self.checkpoint_dir, "evaluation"))
+        self.results: list[dict[str, Any]] = []
+        self._steps, self._max_evaluations, self._every = steps, max_evaluations, every
+        self._callbacks = list(callbacks or ())
+        self._last_step = last_step
+        self._timeout, self._timeout_fn = timeout, timeout_fn
+        self._min_interval_s = min_interval_secs
+        self._monitor = Monitor(monitor, mode=mode)
+        self._batch_size, self._verbose = batch_size, verbose
+        self._stop = threading.Event()
+
+    def start(self) -> list[dict[str, Any]]:
+        """Evaluates until a condition to stop holds; what it has found, one dict per evaluation.
+
+        Each has ``checkpoint``, ``step`` and ``metrics``. Raises what makes every checkpoint
+        useless, such as a model of another structure; a checkpoint that is removed while it is
+        read is passed over.
+        """
+        self._monitor.best = self._known_best()
+        for path in checkpoints_iterator(
+            self.checkpoint_dir,
+            self._min_interval_s,
+            self._timeout if self._timeout is not None else _LOOK_S,
+            self._has_ended,
+            every=self._every,
+            stop=self._stop,
+        ):
+            result = self._evaluate(path)
+            if result is not None and self._is_last(result):
+                break
+        return self.results
+
+    def stop(self) -> None:
+        """Ends :meth:`start` after the evaluation under way; from any thread."""
+        self._stop.set()
+
+    def _has_ended(self) -> bool:
+        if self._timeout is None:
+            logger.info("waiting for a new checkpoint in %s", self.checkpoint_dir)
+            return self._timeout_fn is not None and self._timeout_fn()
+        return self._timeout_fn is None or self._timeout_fn()
+
+    def _is_last(self, result: dict[str, Any]) -> bool:
+        if self._max_evaluations is not None and len(self.results) >= self._max_evaluations:
+            return True
+        step = result["step"]
+        return self._last_step is not None and step is not None and step >= self._last_step
+
+    def _evaluate(self, path: str) -> dict[str, Any] | None:
+        """The result of one checkpoint; None where it was removed before it could be read."""
+        try:
+            step = self._restore(path)
+        except (NotFoundError, DataLossError, FileNotFoundError):
+            if os.path.exists(path):
+                raise
+            logger.info("checkpoint %s was removed before it could be evaluated", path)
+            return None
+        logs = evaluate(
+            self.model,
+            self.data,
+            steps=self._steps,
+            batch_size=self._batch_size,
+            verbose=0,
+            callbacks=self._callbacks,
+        )
+        result = {"checkpoint": path, "step": step, "metrics": logs}
+        self.results.append(result)
+        self._write(result)
+        if self._verbose:
+            shown = "  ".join(f"{name} {value:.4f}" for name, value in logs.items())
+            print(f"{os.path.basename(path)} at step {step}: {shown}", flush=True)
+        return result
+
+    def _restore(self, path: str) -> int | None:
+        objects = {"model": self.model}
+        held = manifest.read(path)["objects"]
+        if self.model.optimizer is not None and "optimizer" in held:
+            objects["optimizer"] = self.model.optimizer
+        Checkpoint(**objects).restore(path)
+        return int(self.model.optimizer.iterations) if "optimizer" in objects else None
+
+    def _write(self, result: dict[str, Any]) -> None:
+        os.makedirs(self.results_dir, exist_ok=True)
+        with open(os.path.join(self.results_dir, _RESULTS), "a", encoding="utf-8") as stream:
+            stream.write(json.dumps(_plain(result)) + "\n")
+        value = self._monitor.value(result["metrics"], "SidecarEvaluator")
+        if self._monitor.improves(value):
+            best = {"monitor": self._monitor.name, **_plain(result)}
+            manifest.write_file(self.results_dir, _BEST, json.dumps(best, indent=1))
+
+    def _known_best(self) -> float | None:
+        """The best value of an earlier life of this evaluator."""
+        try:
+            with open(os.path.join(self.results_dir, _BEST), encoding="utf-8") as stream:
+                best = json.load(stream)
+            return float(best["metrics"][self._monitor.name])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            logger.warning("%s in %s is of no use: %s", _BEST, self.results_dir, error)
+            return None
+
+
+def _plain(result: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN."""
+    metrics: Logs = result["metrics"]
+    kept = {name: v if math.isfinite(v) else None for name, v in metrics.items()}
+    return {**result, "metrics": kept}

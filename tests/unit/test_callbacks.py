@@ -1,0 +1,226 @@
+"""What callbacks are told, and what those that come along do with it."""
+
+from __future__ import annotations
+
+import csv
+import pathlib
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pstrain as ps
+from pstrain.callbacks.monitor import Monitor
+from pstrain.errors import InvalidArgumentError
+
+SCHEMA = ps.FeatureSchema(categorical={"page": ps.Category(8, hashed=False)})
+
+
+def data(rows: int = 256) -> dict[str, np.ndarray]:
+    page = np.random.default_rng(0).integers(0, 8, rows)
+    return {"page": page, "label": page % 2}
+
+
+def model() -> ps.models.LogisticRegression:
+    made = ps.models.LogisticRegression(SCHEMA)
+    made.compile(ps.optimizers.Adagrad(0.5), metrics=[ps.metrics.AUC()])
+    return made
+
+
+class Recorder(ps.callbacks.Callback):
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def on_train_begin(self) -> None:
+        self.seen.append("train")
+
+    def on_train_end(self) -> None:
+        self.seen.append("trained")
+
+    def on_train_batch_begin(self, batch: int) -> None:
+        self.seen.append(("from", batch))
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float]) -> None:
+        self.seen.append(("to", batch, logs["examples"]))
+
+    def on_test_begin(self) -> None:
+        self.seen.append("test")
+
+    def on_test_batch_end(self, batch: int, logs: dict[str, float]) -> None:
+        self.seen.append(("tested", batch, logs["examples"]))
+
+    def on_test_end(self, logs: dict[str, float]) -> None:
+        self.seen.append(("tested", sorted(logs)))
+
+    def on_predict_begin(self) -> None:
+        self.seen.append("predict")
+
+    def on_predict_batch_end(self, batch: int, logs: dict[str, float]) -> None:  # noqa: ARG002
+        self.seen.append(("predicted", batch))
+
+    def on_predict_end(self, logs: dict[str, float]) -> None:  # noqa: ARG002
+        self.seen.append("predicted")
+
+
+def test_batches_are_told_in_pairs_and_tests_within_training() -> None:
+    recorder = Recorder()
+    model().fit(
+        data(),
+        validation_data=data(64),
+        callbacks=[recorder],
+        verbose=0,
+        batch_size=64,
+        steps_per_execution=3,
+    )
+    assert recorder.params == {"epochs": 1, "steps": None, "verbose": 0}
+    assert recorder.seen == [
+        "train",
+        ("from", 0),
+        ("to", 3, 192.0),
+        ("from", 3),
+        ("to", 4, 256.0),
+        "test",
+        ("tested", 1, 64.0),
+        ("tested", ["auc", "examples", "examples_per_s", "loss"]),
+        "trained",
+    ]
+
+
+def test_predictions_are_told_too() -> None:
+    recorder = Recorder()
+    model().predict(data(), batch_size=64, callbacks=[recorder])
+    assert recorder.seen == ["predict", ("predicted", 4), "predicted"]
+
+
+def test_the_model_can_be_told_to_stop() -> None:
+    class Stop(ps.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:  # noqa: ARG002
+            self.model.stop_training = epoch == 1
+
+    trained = model()
+    assert trained.fit(data(), 5, callbacks=[Stop()], verbose=0).epoch == [0, 1]
+    assert trained.fit(data(), 2, verbose=0).epoch == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "values", "expected"),
+    [
+        ("val_loss", "auto", [3.0, 2.0, 2.5, 1.0], [True, True, False, True]),
+        ("val_auc", "auto", [0.5, 0.7, 0.6, 0.8], [True, True, False, True]),
+        ("x", "max", [1.0, 1.05, 1.2, float("nan")], [True, False, True, False]),
+    ],
+)
+def test_a_monitor_knows_what_is_better(
+    name: str, mode: str, values: list[float], expected: list[bool]
+) -> None:
+    monitor = Monitor(name, mode=mode, min_delta=0.1)
+    assert [monitor.improves(value) for value in values] == expected
+
+
+def stopped_after(values: list[float], **options: Any) -> int | None:
+    stop = ps.callbacks.EarlyStopping("val_loss", **options)
+    stop.on_train_begin()
+    for epoch, value in enumerate(values):
+        stop.on_epoch_end(epoch, {"val_loss": value})
+        if stop.stop_training:
+            assert stop.stopped_epoch == epoch
+            return epoch
+    return None
+
+
+def test_early_stopping_is_patient_for_so_many_epochs() -> None:
+    assert stopped_after([3, 2, 2.5, 2.4, 2.3], patience=2) == 3
+    assert stopped_after([3, 2, 2.5]) == 2
+    assert stopped_after([3, 2, 2.5, 1, 1], patience=2) is None
+    assert stopped_after([3, 4, 5, 1], start_from_epoch=3) is None
+    assert stopped_after([3, 2.95, 2.9], min_delta=0.1) == 1
+    assert stopped_after([3], baseline=2.0) == 0
+    with pytest.raises(InvalidArgumentError, match="mode"):
+        ps.callbacks.EarlyStopping(mode="best")
+    with pytest.raises(InvalidArgumentError, match="val_loss"):
+        ps.callbacks.EarlyStopping().on_epoch_end(0, {"loss": 1.0})
+
+
+def test_epochs_become_lines_of_a_file(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "log.csv"
+    trained = model()
+    trained.fit(data(), 2, callbacks=[ps.callbacks.CSVLogger(file)], verbose=0)
+    again = ps.callbacks.CSVLogger(file, append=True)
+    trained.fit(data(), 3, initial_epoch=2, callbacks=[again], verbose=0)
+    with open(file, newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["epoch"] for row in rows] == ["0", "1", "2"]
+    assert float(rows[2]["loss"]) < float(rows[0]["loss"])
+    assert list(rows[0])[:2] == ["epoch", "auc"]
+
+
+def test_checkpoints_are_saved_in_epochs_and_of_the_best(tmp_path: pathlib.Path) -> None:
+    class Worse(ps.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+            logs["mine"] = [3.0, 4.0, 2.0][epoch]
+
+    best = ps.callbacks.Checkpoint(tmp_path / "best", monitor="mine", save_best_only=True)
+    often = ps.callbacks.Checkpoint(tmp_path / "often", every_steps=2, max_to_keep=2)
+    model().fit(
+        data(),
+        3,
+        callbacks=[Worse(), best, often],
+        verbose=0,
+        batch_size=64,
+        steps_per_execution=2,
+    )
+    saved = ps.Checkpoint(model=model())
+    assert len(list((tmp_path / "best").iterdir())) == 2
+    assert best.last_path == str(tmp_path / "best" / "ckpt-2")
+    assert saved.restore(best.last_path)
+    assert sorted(path.name for path in (tmp_path / "often").iterdir()) == ["ckpt-8", "ckpt-9"]
+
+
+def test_a_schedule_may_want_the_rate_so_far() -> None:
+    scheduler = ps.callbacks.LearningRateScheduler(lambda _epoch, rate: rate / 2)
+    history = model().fit(data(), 3, callbacks=[scheduler], verbose=0)
+    assert history.history["learning_rate"] == [0.25, 0.125, 0.0625]
+
+
+def test_without_the_package_tensorboard_says_how_to_get_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto", None)
+    board = ps.callbacks.TensorBoard(tmp_path)
+    with pytest.raises(RuntimeError, match=r"pstrain\[tensorboard\]"):
+        model().fit(data(), callbacks=[board], verbose=0)
+    with pytest.raises(InvalidArgumentError, match="update_freq"):
+        ps.callbacks.TensorBoard(tmp_path, update_freq="often")
+
+
+def test_event_files_are_what_tensorboard_reads(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("tensorboard", exc_type=ImportError)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    trained = model()
+    board = ps.callbacks.TensorBoard(tmp_path, update_freq=2)
+    history = trained.fit(
+        data(),
+        3,
+        validation_data=data(64),
+        callbacks=[board],
+        verbose=0,
+        batch_size=64,
+        steps_per_execution=2,
+    )
+    scores = trained.evaluate(data(64), callbacks=[board], verbose=0)
+
+    def read(run: str, tag: str) -> list[tuple[int, float]]:
+        events = EventAccumulator(str(tmp_path / run)).Reload()
+        return [(event.step, pytest.approx(event.value)) for event in events.Scalars(tag)]
+
+    assert read("train", "epoch_loss") == list(enumerate(history.history["loss"]))
+    assert read("validation", "epoch_auc") == list(enumerate(history.history["val_auc"]))
+    assert [step for step, _ in read("train", "batch_loss")] == [2, 4, 6, 8, 10, 12]
+    assert read("validation", "evaluation_loss_vs_iterations") == [(12, scores["loss"])]
+
+
+def test_verbose_is_checked() -> None:
+    with pytest.raises(InvalidArgumentError, match="verbose"):
+        model().fit(data(), verbose=3)

@@ -1,0 +1,136 @@
+"""The evaluator beside a training: what it evaluates, when it ends, what it writes."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pstrain as ps
+from pstrain import sidecar
+from pstrain.errors import InvalidArgumentError
+
+SCHEMA = ps.FeatureSchema(categorical={"page": ps.Category(8, hashed=False)})
+
+
+def data() -> dict[str, np.ndarray]:
+    page = np.random.default_rng(0).integers(0, 8, 256)
+    return {"page": page, "label": page % 2}
+
+
+def model() -> Any:
+    made = ps.models.LogisticRegression(SCHEMA)
+    made.compile(ps.optimizers.Adagrad(0.5), metrics=[ps.metrics.AUC()])
+    return made
+
+
+@pytest.fixture
+def trained(tmp_path: pathlib.Path) -> list[dict[str, float]]:
+    """Three checkpoints, one per epoch of four steps; what each evaluates to."""
+    made = model()
+    expected = []
+    for _ in range(3):
+        made.fit(data(), batch_size=64, verbose=0)
+        ps.Checkpoint(model=made, optimizer=made.optimizer).save(tmp_path)
+        expected.append(made.evaluate(data(), verbose=0))
+    return expected
+
+
+def losses(results: list[dict[str, Any]]) -> list[float]:
+    return [result["metrics"]["loss"] for result in results]
+
+
+def test_every_checkpoint_is_evaluated_and_the_best_is_told(
+    tmp_path: pathlib.Path, trained: list[dict[str, float]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = ps.SidecarEvaluator(model(), data(), tmp_path, every=True, timeout=0).start()
+    assert losses(results) == [logs["loss"] for logs in trained]
+    assert [result["step"] for result in results] == [4, 8, 12]
+    lines = (tmp_path / "evaluation" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [4, 8, 12]
+    best = json.loads((tmp_path / "evaluation" / "best.json").read_text())
+    assert best["metrics"]["loss"] == min(losses(results))
+    assert pathlib.Path(best["checkpoint"]).name == "ckpt-3"
+    assert "ckpt-3 at step 12: loss" in capsys.readouterr().out
+
+
+def test_the_newest_alone_is_the_default(
+    tmp_path: pathlib.Path, trained: list[dict[str, float]]
+) -> None:
+    results = ps.SidecarEvaluator(model(), data(), tmp_path, max_evaluations=1, verbose=0).start()
+    assert losses(results) == [trained[-1]["loss"]]
+
+
+@pytest.mark.usefixtures("trained")
+def test_it_ends_by_count_by_step_by_time_and_when_told(tmp_path: pathlib.Path) -> None:
+    def steps(**options: Any) -> list[int]:
+        evaluator = ps.SidecarEvaluator(model(), data(), tmp_path, every=True, verbose=0, **options)
+        return [result["step"] for result in evaluator.start()]
+
+    assert steps(max_evaluations=2) == [4, 8]
+    assert steps(last_step=7) == [4, 8]
+    answers = iter([False, True])
+    assert steps(timeout=0, timeout_fn=lambda: next(answers)) == [4, 8, 12]
+    with pytest.raises(InvalidArgumentError, match="max_evaluations"):
+        steps(max_evaluations=0)
+
+    class Stop(ps.callbacks.Callback):
+        def on_test_end(self, logs: dict[str, float]) -> None:  # noqa: ARG002
+            evaluator.stop()
+
+    evaluator = ps.SidecarEvaluator(model(), data(), tmp_path, callbacks=[Stop()], verbose=0)
+    thread = threading.Thread(target=evaluator.start)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert len(evaluator.results) == 1
+
+
+@pytest.mark.usefixtures("trained")
+def test_a_later_life_knows_the_best(tmp_path: pathlib.Path) -> None:
+    ps.SidecarEvaluator(model(), data(), tmp_path, timeout=0, verbose=0).start()
+    worse = model()
+    ps.Checkpoint(model=worse, optimizer=worse.optimizer).save(tmp_path)
+    ps.SidecarEvaluator(model(), data(), tmp_path, timeout=0, verbose=0).start()
+    best = json.loads((tmp_path / "evaluation" / "best.json").read_text())
+    assert best["step"] == 12
+    assert (tmp_path / "evaluation" / "metrics.jsonl").read_text().count("\n") == 2
+
+
+@pytest.mark.usefixtures("trained")
+def test_a_checkpoint_that_goes_away_is_passed_over(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vanish(path: str) -> Any:
+        if path.endswith("ckpt-2"):
+            shutil.rmtree(path)
+        return read(path)
+
+    read = sidecar.manifest.read
+    monkeypatch.setattr(sidecar.manifest, "read", vanish)
+    results = ps.SidecarEvaluator(
+        model(), data(), tmp_path, every=True, timeout=0, verbose=0
+    ).start()
+    assert [pathlib.Path(result["checkpoint"]).name for result in results] == ["ckpt-1", "ckpt-3"]
+
+
+@pytest.mark.usefixtures("trained")
+def test_a_model_of_another_structure_is_an_error(tmp_path: pathlib.Path) -> None:
+    other = ps.models.LogisticRegression(
+        ps.FeatureSchema(categorical={"page": ps.Category(9, hashed=False)})
+    )
+    with pytest.raises(InvalidArgumentError, match="shape"):
+        ps.SidecarEvaluator(other, data(), tmp_path, timeout=0).start()
+
+
+def test_what_is_half_written_is_not_seen(tmp_path: pathlib.Path) -> None:
+    made = model()
+    folder = pathlib.Path(ps.Checkpoint(model=made, optimizer=made.optimizer).save(tmp_path))
+    folder.rename(tmp_path / ".partial-ckpt-1")
+    (tmp_path / "ckpt-2").mkdir()
+    assert ps.SidecarEvaluator(made, data(), tmp_path, timeout=0).start() == []
