@@ -1,0 +1,80 @@
+"""evaluate and predict over a cluster: exact, in order, and unmoved by trainers that die."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dataservice as ds
+import pstrain as ps
+from pstrain.errors import InvalidArgumentError
+
+ROWS = 30_000
+SCHEMA = ps.FeatureSchema(dense=["price"], categorical={"page": ps.Category(64)}, label="label")
+
+
+def clicks() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(7)
+    page = rng.integers(0, 50, ROWS)
+    price = rng.normal(size=ROWS).astype(np.float32)
+    clicked = (page % 2 + 0.5 * price + 0.1 * rng.normal(size=ROWS) > 0.5).astype(np.int64)
+    return {"page": page, "price": price, "label": clicked}
+
+
+class Kill(ps.callbacks.Callback):
+    """Kills a trainer in the middle, and starts it again later."""
+
+    def __init__(self, cluster: ps.LocalCluster) -> None:
+        self.cluster, self.calls = cluster, 0
+
+    def on_test_batch_end(self, batch: int, logs: dict[str, float]) -> None:  # noqa: ARG002
+        self.calls += 1
+        if self.calls == 3:
+            self.cluster.kill("worker", 0)
+        if self.calls == 10:
+            self.cluster.restart("worker", 0)
+
+    def on_predict_batch_end(self, batch: int, logs: dict[str, float]) -> None:
+        self.on_test_batch_end(batch, logs)
+
+
+def exact(logs: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in logs.items() if name != "examples_per_s"}
+
+
+def test_a_trainer_killed_on_the_way_changes_no_digit(tmp_path: pathlib.Path) -> None:
+    columns = clicks()
+    data = ds.Dataset.from_numpy(columns).batch(100)
+    with ps.LocalCluster(workers=2, ps=2, data_workers=0, log_dir=tmp_path) as cluster:
+        strategy = ps.ParameterServerStrategy(cluster.resolver)
+        with strategy.scope():
+            model: Any = ps.models.WideDeep(SCHEMA, dim=4, hidden=(8,))
+            model.compile(ps.optimizers.Adagrad(0.1), metrics=[ps.metrics.AUC()])
+        model.fit(data, steps_per_epoch=50, verbose=0)
+        here = model.evaluate(data, verbose=0, distributed=False)
+        assert here["examples"] == ROWS
+        kill = Kill(cluster)
+        there = model.evaluate(data, verbose=0, steps_per_execution=4, callbacks=[kill])
+        assert kill.calls == 75
+        assert ps.ClusterCoordinator(strategy).stats()["retries"] > 0
+        assert exact(there) == exact(here)
+        part = model.evaluate(data, steps=10, verbose=0, steps_per_execution=4)
+        assert exact(part) == exact(
+            model.evaluate({n: c[:1000] for n, c in columns.items()}, verbose=0, batch_size=100)
+        )
+
+        expected = model.predict(data, distributed=False)
+        kill = Kill(cluster)
+        found = model.predict(data, steps_per_execution=4, callbacks=[kill])
+        assert kill.calls == 75
+        np.testing.assert_array_equal(found, expected)
+        ps.ClusterCoordinator(strategy).close()
+
+
+def test_a_model_of_one_process_cannot_be_distributed() -> None:
+    model = ps.models.WideDeep(SCHEMA, dim=4, hidden=(8,))
+    with pytest.raises(InvalidArgumentError, match="scope"):
+        model.evaluate(clicks(), distributed=True)
