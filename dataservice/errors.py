@@ -160,6 +160,13 @@ class DataLossError(DataServiceError, OSError):
 
 
 @register_error
+class QuarantinedError(DataLossError):
+    """Rows that kill the workers which process them were left out; the message names them."""
+
+    code = "QUARANTINED"
+
+
+@register_error
 class InternalError(DataServiceError, RuntimeError):
     """A defect: something that must not happen did."""
 

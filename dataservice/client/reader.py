@@ -13,17 +13,18 @@ import socket
 import threading
 import time
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import pyarrow as pa
 
+from dataservice.client import quarantine
 from dataservice.client.attendance import Attendance, Gathering, Starvation
 from dataservice.client.buffer import ElementBuffer
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
+from dataservice.client.delivery import Delivery as Delivery
 from dataservice.client.pacing import GROUP_S, Pacing
 from dataservice.client.positions import ReaderPosition, position_message
 from dataservice.client.sequence import Sequencer
-from dataservice.client.session import ReadSession
+from dataservice.client.session import Call, ReadSession
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import StreamTable
 from dataservice.client.targets import Targets
@@ -40,7 +41,7 @@ from dataservice.runtime.identity import host_identity, new_id
 from dataservice.runtime.threads import StoppableThread
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
-from dataservice.wire.elements import Header, RowSpan
+from dataservice.wire.elements import Header
 
 logger = logging.getLogger(__name__)
 
@@ -94,14 +95,6 @@ def open_request(spec: ReadSpec) -> pb.OpenIterationRequest:
         consumer_index=spec.consumer_index,
         position=position_message(spec.position),
     )
-
-
-class Delivery(NamedTuple):
-    """One element and where its rows come from; give it to `acknowledge` when it is used up."""
-
-    batch: pa.RecordBatch
-    spans: tuple[RowSpan, ...]
-    size_bytes: int
 
 
 class ServiceReader:
@@ -240,8 +233,10 @@ class ServiceReader:
             while True:
                 self._check()
                 with self._lock:
-                    if self._session.take_end():
-                        return None
+                    has_ended = self._session.take_end()
+                if has_ended:
+                    self._check()
+                    return None
                 delivery = self._buffer.get(_TAKE_POLL_S)
                 if delivery is not None:
                     return delivery
@@ -287,7 +282,7 @@ class ServiceReader:
                 self._on_failure,
                 self._crash,
                 self.statistics.note_missed,
-                self._on_omitted,
+                self.statistics.omissions.record_all,
             ),
             token=self._connection.token,
             tls=self._connection.tls,
@@ -337,9 +332,6 @@ class ServiceReader:
             size_bytes = chunk.batch.nbytes
             self._buffer.put(Delivery(chunk.batch, (chunk.span,), size_bytes), size_bytes)
 
-    def _on_omitted(self, _stream: WorkerStream, notes: bytes) -> None:
-        self.statistics.omissions.record_all(notes)
-
     def _on_end(self, stream: WorkerStream) -> None:
         with self._lock:
             self._session.note_end(stream)
@@ -385,14 +377,21 @@ class ServiceReader:
             except DataServiceError as error:
                 self._on_failure(error)
                 return
-            with self._lock:
-                has_ended = not self._closed and self._session.digest(call, reply, time.monotonic())
+            has_ended = self._digest(call, reply, time.monotonic())
             absence = self._absence(reply)
             if absence is not None:
                 self._on_failure(absence)
                 return
             if has_ended:
                 self._buffer.wake()
+
+    def _digest(self, call: Call, reply: pb.SyncReply, now_s: float) -> bool:
+        """Takes in an answer; whether the end has come, which is an error if rows are missing."""
+        with self._lock:
+            has_ended = not self._closed and self._session.digest(call, reply, now_s)
+            lack = (reply.quarantined, self._spec.options, self.statistics.omissions)
+            self._failure = self._failure or quarantine.judge(*lack, has_ended=has_ended)
+        return has_ended
 
     def _absence(self, reply: pb.SyncReply) -> DataServiceError | None:
         """The error of having waited too long for workers."""

@@ -50,7 +50,7 @@ class StreamEvents(NamedTuple):
     on_failure: Callable[[DataServiceError], None]
     on_crash: Callable[[BaseException], None]
     on_missed: Callable[[int], None]
-    on_omitted: Callable[[WorkerStream, bytes], None]
+    on_omitted: Callable[[bytes], None]
 
 
 class WorkerStream:
@@ -151,7 +151,7 @@ class WorkerStream:
                 self._events.on_end(self)
                 return
             if header.kind is FrameKind.OMITTED:
-                self._events.on_omitted(self, header.notes)
+                self._events.on_omitted(header.notes)
             if header.kind in (FrameKind.DATA, FrameKind.MISSED):
                 self._pass_on(header, message.body, is_checked=not exchange.shares_memory)
                 taken += 1

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.jobs import Iteration
+from dataservice.dispatcher.parties import Dataset
 from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.requests import LeaseWindows, OpenIteration
-from dataservice.dispatcher.state import Dataset, DispatcherState
+from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import InvalidArgumentError
 from dataservice.vocabulary import INFINITE_CARDINALITY
 

@@ -14,6 +14,7 @@ from dataservice.dispatcher import lifecycle, ordering, positions, rounds, share
 from dataservice.dispatcher.caching import check_cached
 from dataservice.dispatcher.delivery import consumed_facts
 from dataservice.dispatcher.jobs import Iteration, Job
+from dataservice.dispatcher.parties import Dataset
 from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.requests import (
     Decision,
@@ -22,7 +23,7 @@ from dataservice.dispatcher.requests import (
     RegisterDataset,
     RegisterWorker,
 )
-from dataservice.dispatcher.state import AT_MOST_ONCE, EXACTLY_ONCE, Dataset, DispatcherState
+from dataservice.dispatcher.state import AT_MOST_ONCE, EXACTLY_ONCE, DispatcherState
 from dataservice.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -141,11 +142,11 @@ def ended_iterations(
     )
 
 
-def lose_worker(state: DispatcherState, worker_id: WorkerId) -> Decision:
-    """A worker's lease ran out."""
+def lose_worker(state: DispatcherState, worker_id: WorkerId, *, left: bool = False) -> Decision:
+    """A worker's lease ran out, or it said that it leaves."""
     if worker_id not in state.workers:
         return Decision(())
-    return Decision((ev.WorkerLost(worker_id=worker_id),))
+    return Decision((ev.WorkerLost(worker_id=worker_id, left=left),))
 
 
 def check_policy(policy: int) -> ShardingPolicy:

@@ -8,9 +8,9 @@ are shared by all workers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from dataservice.dispatcher import caching, ordering, positions, shares
+from dataservice.dispatcher import caching, ordering, positions, quarantine, shares
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.plans import RowMark, WindowPlan
@@ -115,7 +115,11 @@ def lease_windows(state: DispatcherState, request: LeaseWindows) -> Decision:
         # Its sender has stopped waiting: nobody would work on what it got.
         if sequence > request.sequence:
             return Decision((), _NOTHING_NOW)
-    chosen = table.candidates(request.reader_id, _grant_size(state, iteration, table, request))
+    # Its request waits here, and it may have died since then: nobody would run what it got.
+    if request.worker_id in state.accused:
+        return Decision((), _NOTHING_NOW)
+    size = _grant_size(state, iteration, table, request)
+    chosen = quarantine.choose(state, iteration, table, request, size)
     if not chosen:
         return Decision((), _NOTHING_NOW)
     leased = ev.WindowsLeased(
@@ -179,6 +183,8 @@ def sync(state: DispatcherState, request: Sync) -> Decision:
     facts = consumed_facts(iteration, request.reader_id, request.consumed)
     _check_marks(table, request.released)
     released = tuple(m for m in request.released if table.is_releasable(request.reader_id, m))
+    received = {mark.window for mark in released if mark.final}
+    facts.extend(_accusations(state, request, table, received))
     if released:
         facts.append(
             ev.WindowsReleased(
@@ -189,8 +195,22 @@ def sync(state: DispatcherState, request: Sync) -> Decision:
         )
     answered = {mark.window for mark in released}
     broken = _leased_by(table, request.broken_worker_ids, request.reader_id)
-    facts.extend(_fence(request.iteration_id, tuple(w for w in broken if w not in answered)).events)
+    due = tuple(window for window in broken if window not in answered)
+    facts.extend(_fence(request.iteration_id, due).events)
     return Decision(tuple(facts))
+
+
+def _accusations(
+    state: DispatcherState, request: Sync, table: WindowTable, received: set[int]
+) -> Iterator[ev.Event]:
+    """What may have killed the workers that the reader lost; a window that is all here has not."""
+    for worker_id in request.broken_worker_ids:
+        had = table.leased_to(worker_id, request.reader_id)
+        windows = tuple(window for window in had if window not in received)
+        if worker_id in state.workers:
+            yield ev.WindowsAccused(
+                iteration_id=request.iteration_id, worker_id=worker_id, windows=windows
+            )
 
 
 def answer_sync(state: DispatcherState, request: Sync) -> SyncAnswer:
@@ -204,11 +224,13 @@ def answer_sync(state: DispatcherState, request: Sync) -> SyncAnswer:
             RowMark(window, records[window].generation, records[window].start_row, False)
             for window in sorted(mine.fencing)
         )
+    table = iteration.windows
+    quarantined = () if table is None else tuple(table.quarantined)
     missing = shares.missing(state, iteration)
     ended = iteration.is_over_for(request.reader_id) and not missing
     gathering = positions.is_gathering(iteration) and iteration.resumption
     awaited = gathering.missing() if gathering else ()
-    return SyncAnswer(fences, ended, iteration.finished, missing, awaited)
+    return SyncAnswer(fences, ended, iteration.finished, missing, awaited, quarantined)
 
 
 def consumed_facts(
@@ -258,9 +280,11 @@ def touched(
     match event:
         case ev.ReaderReleased() | ev.ReaderLost():
             return (state.iteration_of_reader[event.reader_id],)
-        case ev.WorkerLost() | ev.JobDeleted() | ev.IterationCollected():
+        case ev.WorkerLost() | ev.WorkerAcquitted() | ev.JobDeleted() | ev.IterationCollected():
             return tuple(waiting)
         case ev.WindowsReleased() | ev.RoundOpened() | ev.ReaderJoined() | ev.IterationResumed():
+            return (event.iteration_id,)
+        case ev.RowsConsumed() if quarantine.has_suspects(state, event.iteration_id):
             return (event.iteration_id,)
         case ev.RowsConsumed() if ordering.is_ordered(state, event.iteration_id):
             return (event.iteration_id,)

@@ -12,6 +12,7 @@ from typing import Final
 
 from dataservice.dispatcher.autoscale import Production
 from dataservice.dispatcher.decide import check_policy
+from dataservice.dispatcher.parties import Worker
 from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport
 from dataservice.dispatcher.requests import (
@@ -26,7 +27,7 @@ from dataservice.dispatcher.requests import (
 from dataservice.dispatcher.resumption import SavedPosition
 from dataservice.dispatcher.saving import Chunk, StartSnapshot, WorkOnSnapshot, WrittenWindow
 from dataservice.dispatcher.service import DispatcherService
-from dataservice.dispatcher.state import EXACTLY_ONCE, Worker
+from dataservice.dispatcher.state import EXACTLY_ONCE
 from dataservice.errors import InvalidArgumentError
 from dataservice.job_options import JobOptions
 from dataservice.omissions import Omitted
@@ -203,6 +204,7 @@ class DispatcherEndpoint:
             iteration_finished=answer.iteration_finished,
             missing_workers=answer.missing,
             awaited_readers=answer.awaited,
+            quarantined=[pb.Quarantined(**entry._asdict()) for entry in answer.quarantined],
         )
 
     def sync_rounds(self, request: pb.SyncRoundsRequest) -> pb.SyncRoundsReply:

@@ -16,6 +16,27 @@ from typing import Any, Final
 from dataservice.dispatcher import round_events
 from dataservice.dispatcher.fact import Event as Event
 from dataservice.dispatcher.images import TableImage, image_from_json, image_to_json
+from dataservice.dispatcher.party_events import (
+    DatasetDeleted as DatasetDeleted,
+)
+from dataservice.dispatcher.party_events import (
+    DatasetRegistered as DatasetRegistered,
+)
+from dataservice.dispatcher.party_events import (
+    PlaceBound as PlaceBound,
+)
+from dataservice.dispatcher.party_events import (
+    WorkerAcquitted as WorkerAcquitted,
+)
+from dataservice.dispatcher.party_events import (
+    WorkerListSet as WorkerListSet,
+)
+from dataservice.dispatcher.party_events import (
+    WorkerLost as WorkerLost,
+)
+from dataservice.dispatcher.party_events import (
+    WorkerRegistered as WorkerRegistered,
+)
 from dataservice.dispatcher.plans import RowMark, WindowPlan, plan_from_json, plan_to_json
 from dataservice.dispatcher.resumption import Resumption
 from dataservice.errors import DataLossError
@@ -30,59 +51,6 @@ from dataservice.vocabulary import (
     SnapshotId,
     WorkerId,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetRegistered(Event):
-    dataset_id: DatasetId
-    plan: bytes
-    schema: bytes
-    cardinality: int
-    compression: str
-    fingerprint: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetDeleted(Event):
-    """A dataset is gone. Its id stays used: workers may still know the plan by it."""
-
-    dataset_id: DatasetId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerListSet(Event):
-    """The fixed list of workers became this one; none of its places is bound yet."""
-
-    addresses: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceBound(Event):
-    """A place of the worker list belongs to this address from now on."""
-
-    index: int
-    address: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRegistered(Event):
-    """A worker joined; it gets a task of every unfinished OFF iteration."""
-
-    worker_id: WorkerId
-    address: str
-    host: str
-    pid: int
-    host_id: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerLost(Event):
-    """A worker was silent for too long or replaced.
-
-    Its leases are fenced, its OFF tasks count as finished, its shards stay unfinished.
-    """
-
-    worker_id: WorkerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +192,15 @@ class WindowsFenced(Event):
     """Leases ended whose owner has yet to say what it received."""
 
     iteration_id: IterationId
+    windows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowsAccused(Event):
+    """The stream from a worker broke while it had these windows: one may have killed it."""
+
+    iteration_id: IterationId
+    worker_id: WorkerId
     windows: tuple[int, ...]
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataservice.dispatcher.history import JobHistory
 from dataservice.dispatcher.plans import WindowPlan, plan_from_json, plan_to_json
+from dataservice.dispatcher.suspicion import Case, Quarantined
 from dataservice.dispatcher.windows import Phase, Round, WindowRecord, WindowTable
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ class TableImage:
 
     `rounds`: (number, first window, unfinished windows) of each open one. `records`: (window,
     phase, generation, start row, consumed row, owner, worker, base row). `grants`: (worker, reader,
-    sequence, windows). `finished`: (reader, first window, end).
+    sequence, windows). `finished`: (reader, first window, end). `cases`: (window, deaths, alone,
+    accused workers).
     """
 
     plan: WindowPlan
@@ -40,10 +42,12 @@ class TableImage:
     records: tuple[tuple[Any, ...], ...]
     grants: tuple[tuple[Any, ...], ...]
     finished: tuple[tuple[Any, ...], ...] = ()
+    cases: tuple[tuple[Any, ...], ...] = ()
+    quarantined: tuple[tuple[Any, ...], ...] = ()
 
 
 _COUNTERS = ("cursor", "planned", "rounds_opened", "done", "rows_consumed", "is_exhausted")
-_ROWS = ("rounds", "records", "grants", "finished")
+_ROWS = ("rounds", "records", "grants", "finished", "cases", "quarantined")
 
 
 def image_to_json(image: TableImage | None) -> dict[str, Any] | None:
@@ -90,6 +94,11 @@ def image_of(table: WindowTable) -> TableImage:
             for reader, mine in table.readers.items()
             for first, end in mine.finished.pairs()
         ),
+        cases=tuple(
+            (window, case.deaths, case.alone, list(case.accused))
+            for window, case in table.suspicions.cases.items()
+        ),
+        quarantined=tuple(tuple(entry) for entry in table.quarantined),
         **{name: getattr(table, name) for name in _COUNTERS},
     )
 
@@ -120,6 +129,9 @@ def table_of(image: TableImage) -> WindowTable:
         table.readers[reader].finished.add(first, end)
     for worker, reader, sequence, windows in image.grants:
         table.grants[(worker, reader)] = (sequence, tuple(windows))
+    for window, deaths, alone, accused in image.cases:
+        table.suspicions.cases[window] = Case(deaths, alone, list(accused))
+    table.quarantined.extend(Quarantined(*entry) for entry in image.quarantined)
     return table
 
 

@@ -84,6 +84,8 @@ def _check_parties(state: DispatcherState, iteration: Iteration, table: WindowTa
     for worker_id, windows in table.leases.items():
         assert windows, worker_id
         assert worker_id in state.workers, worker_id
+    for case in table.suspicions.cases.values():
+        assert set(case.accused) <= state.accused & set(state.workers), case
 
 
 def _check_snapshot(state: DispatcherState, snapshot: Snapshot) -> None:
@@ -134,3 +136,24 @@ def check_windows(table: WindowTable) -> None:
             expected = {i for i in mine.owned if table.records[i].phase is phase}
             assert indices == expected, (reader, phase)
     assert set(table.orphans) <= set(table.records)
+    _check_suspicions(table)
+
+
+def _check_suspicions(table: WindowTable) -> None:
+    cases = table.suspicions.cases
+    assert set(cases) <= set(table.records), "a window that is not open is suspected"
+    assert all(case.weight for case in cases.values())
+    for index, record in table.records.items():
+        guilty = table.suspicions.is_guilty(index)
+        assert not guilty or record.phase in (Phase.FENCING, Phase.RECEIVED), index
+    given_up = [entry.window for entry in table.quarantined]
+    assert len(set(given_up)) == len(given_up), given_up
+    assert not set(given_up) & set(table.records), given_up
+    for worker, windows in table.leases.items():
+        # Between an accusation and the release that goes with it there may be several.
+        suspects = [
+            index
+            for index in windows
+            if table.suspicions.is_suspect(index) and worker not in cases[index].accused
+        ]
+        assert len(suspects) <= 1, (worker, suspects)

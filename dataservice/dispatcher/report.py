@@ -167,6 +167,11 @@ def _omissions(jobs: Sequence[dict[str, Any]]) -> Iterator[str]:
                 title = f"job {job['name'] or job['job_id']}, epoch {iteration['repetition']}"
                 lines = [f"{title} leaves out {omitted}:", *omitted.messages]
                 yield "\n  ".join(lines)
+            quarantined = (iteration.get("windows") or {}).get("quarantined")
+            if quarantined:
+                title = f"job {job['name'] or job['job_id']}, epoch {iteration['repetition']}"
+                lines = [f"{title}: in quarantine, as they killed workers:", *quarantined]
+                yield "\n  ".join(lines)
 
 
 def _progress(iteration: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from dataservice.dispatcher.events import Event
 from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.resumption import SavedPosition
 from dataservice.dispatcher.round_table import Block
+from dataservice.dispatcher.suspicion import Quarantined
 from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
 from dataservice.ranges import Consumed
 from dataservice.sharding import Window
@@ -175,7 +176,7 @@ class SyncAnswer(NamedTuple):
 
     Without windows that holds once its streams from all of its workers have ended.
     `missing` describes the workers whose shards are due and who are not there; `awaited` are the
-    readers whose saved positions have yet to be loaded.
+    readers whose saved positions have yet to be loaded, `quarantined` the windows given up.
     """
 
     fences: tuple[RowMark, ...]
@@ -183,6 +184,7 @@ class SyncAnswer(NamedTuple):
     iteration_finished: bool
     missing: tuple[str, ...] = ()
     awaited: tuple[str, ...] = ()
+    quarantined: tuple[Quarantined, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from dataservice.dispatcher import rounds
+from dataservice.dispatcher.parties import Worker
 from dataservice.dispatcher.reports import ReaderReport
 from dataservice.dispatcher.requests import Decision, RoundsAnswer, SyncRounds
-from dataservice.dispatcher.state import DispatcherState, Worker
+from dataservice.dispatcher.state import DispatcherState
 from dataservice.vocabulary import IterationId, ReaderId, WorkerId
 
 

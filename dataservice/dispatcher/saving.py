@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.parties import Dataset
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import Decision, Lease
 from dataservice.dispatcher.snapshots import Snapshot
-from dataservice.dispatcher.state import Dataset, DispatcherState
+from dataservice.dispatcher.state import DispatcherState
 from dataservice.dispatcher.windows import WindowTable
 from dataservice.errors import (
     AlreadyExistsError,

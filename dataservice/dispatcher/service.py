@@ -23,7 +23,9 @@ from dataservice.dispatcher.images import facts_of
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.liveness import Deadlines
 from dataservice.dispatcher.overview import Overview
+from dataservice.dispatcher.parties import Dataset, Worker
 from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.quarantine import acquit
 from dataservice.dispatcher.reports import ReaderReport, Reports, WorkerReport
 from dataservice.dispatcher.requests import (
     Decision,
@@ -40,7 +42,7 @@ from dataservice.dispatcher.requests import (
 )
 from dataservice.dispatcher.round_desk import RoundDesk
 from dataservice.dispatcher.snapshot_desk import UNDIVIDED, SavingSettings, SnapshotDesk
-from dataservice.dispatcher.state import Dataset, DispatcherState, Worker
+from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import UnavailableError
 from dataservice.job_options import JobOptions
 from dataservice.omissions import NOTHING, Omitted
@@ -181,7 +183,7 @@ class DispatcherService:
     def leave(self, worker_id: WorkerId) -> None:
         """A worker stops: as if its lease had run out. Repeats change nothing."""
         with self._transaction():
-            self._commit(decide.lose_worker(self._state, worker_id))
+            self._commit(decide.lose_worker(self._state, worker_id, left=True))
 
     def lease_windows(self, request: LeaseWindows, wait_s: float = 0.0) -> LeaseAnswer:
         """Waits up to `wait_s` until there is a window for the reader, or never will be."""
@@ -398,6 +400,7 @@ class DispatcherService:
 
     def _hear_of_worker(self, worker_id: WorkerId) -> None:
         decide.check_worker(self._state, worker_id)
+        self._commit(acquit(self._state, worker_id))
         self._workers.renew(worker_id, self._clock.now_s())
 
     def _hear_of_reader(

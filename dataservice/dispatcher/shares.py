@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.jobs import Iteration
+from dataservice.dispatcher.parties import Worker
 from dataservice.dispatcher.requests import Decision, WorkerPlace
 from dataservice.dispatcher.roster import describe_place, find_place
-from dataservice.dispatcher.state import DispatcherState, Worker
+from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import FailedPreconditionError, NotFoundError
 from dataservice.vocabulary import ShardingPolicy, WorkerId
 
@@ -32,7 +33,7 @@ def set_worker_list(state: DispatcherState, addresses: Sequence[str]) -> Decisio
                 f"while {iteration.iteration_id} is divided by the old list; start the dispatcher "
                 "with the old list and delete that job, or with an empty work_dir"
             )
-    lost = [ev.WorkerLost(worker_id=worker_id) for worker_id in state.workers]
+    lost = [ev.WorkerLost(worker_id=worker_id, left=True) for worker_id in state.workers]
     return Decision((*lost, ev.WorkerListSet(addresses=tuple(addresses))))
 
 

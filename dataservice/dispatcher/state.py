@@ -19,9 +19,10 @@ from dataservice.dispatcher import snapshots as saved
 from dataservice.dispatcher.history import PROGRAMS_KEPT
 from dataservice.dispatcher.images import history_of, table_of
 from dataservice.dispatcher.jobs import Iteration, Job, Reader, program_of
+from dataservice.dispatcher.parties import Dataset, Worker
 from dataservice.dispatcher.resumption import Resumption
 from dataservice.dispatcher.round_table import ROUND_FACTS, RoundFact, RoundTable
-from dataservice.dispatcher.windows import WindowTable
+from dataservice.dispatcher.windows import WindowTable, judge
 from dataservice.vocabulary import (
     INFINITE_CARDINALITY,
     DatasetId,
@@ -36,30 +37,6 @@ EXACTLY_ONCE: Final = "exactly_once"
 AT_MOST_ONCE: Final = "at_most_once"
 # Readers that are gone are remembered so that a late call learns why; the oldest are forgotten.
 DEPARTED_READERS_KEPT: Final = 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dataset:
-    """A registered plan, opaque here; it is never unpickled in this process.
-
-    `fingerprint` is equal for plans that the same program makes; "" when it is not known.
-    """
-
-    dataset_id: DatasetId
-    plan: bytes
-    schema: bytes
-    cardinality: int
-    compression: str
-    fingerprint: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
-    worker_id: WorkerId
-    address: str
-    host: str
-    pid: int
-    host_id: str = ""
 
 
 @dataclass(slots=True)
@@ -83,6 +60,8 @@ class DispatcherState:
     iteration_of_reader: dict[ReaderId, IterationId] = field(default_factory=dict)
     departed: OrderedDict[ReaderId, str] = field(default_factory=OrderedDict)
     snapshots: saved.Snapshots = field(default_factory=saved.Snapshots)
+    # Workers that a window may be accused of; derived, and perhaps too many.
+    accused: set[WorkerId] = field(default_factory=set, compare=False)
 
     def apply(self, event: ev.Event) -> None:
         """Adds one fact."""
@@ -158,6 +137,7 @@ class DispatcherState:
             return
         if self.worker_by_address.get(worker.address) == event.worker_id:
             del self.worker_by_address[worker.address]
+        self._judge(event.worker_id, is_lost=not event.left)
         for iteration in self.iterations.values():
             if iteration.windows is not None:
                 iteration.windows.fence_worker(event.worker_id)
@@ -174,6 +154,15 @@ class DispatcherState:
     def _is_endless(self, iteration: Iteration) -> bool:
         dataset_id = self.jobs[iteration.job_id].dataset_id
         return self.datasets[dataset_id].cardinality == INFINITE_CARDINALITY
+
+    def _judge(self, worker_id: WorkerId, *, is_lost: bool) -> None:
+        """Settles what windows are accused of."""
+        self.accused.discard(worker_id)
+        tables = [i.windows for i in self.iterations.values() if i.windows is not None]
+        judge(tables, worker_id, is_lost=is_lost)
+
+    def _acquit_worker(self, event: ev.WorkerAcquitted) -> None:
+        self._judge(event.worker_id, is_lost=False)
 
     def _create_job(self, event: ev.JobCreated) -> None:
         self.jobs[event.job_id] = Job(
@@ -309,6 +298,10 @@ class DispatcherState:
         self._windows_of(event.iteration_id).fence(event.windows)
         self.iterations[event.iteration_id].notice_end()
 
+    def _accuse_windows(self, event: ev.WindowsAccused) -> None:
+        self._windows_of(event.iteration_id).accuse(event.worker_id, event.windows)
+        self.accused.add(event.worker_id)
+
     def _release_windows(self, event: ev.WindowsReleased) -> None:
         self._windows_of(event.iteration_id).release(event.reader_id, event.marks)
         self.iterations[event.iteration_id].notice_end()
@@ -343,6 +336,8 @@ class DispatcherState:
             programs=event.programs,
             resumption=event.resumption,
         )
+        table = self.iterations[event.iteration_id].windows
+        self.accused.update(() if table is None else table.suspicions.accused())
 
     def _restore_history(self, event: ev.JobHistoryRestored) -> None:
         self.jobs[event.job_id].history = history_of(event)
@@ -366,6 +361,7 @@ _APPLY: dict[type[ev.Event], Callable[[DispatcherState, Any], None]] = {
     ev.PlaceBound: DispatcherState._bind_place,
     ev.WorkerRegistered: DispatcherState._register_worker,
     ev.WorkerLost: DispatcherState._lose_worker,
+    ev.WorkerAcquitted: DispatcherState._acquit_worker,
     ev.JobCreated: DispatcherState._create_job,
     ev.JobDeleted: DispatcherState._delete_job,
     ev.IterationCreated: DispatcherState._create_iteration,
@@ -382,6 +378,7 @@ _APPLY: dict[type[ev.Event], Callable[[DispatcherState, Any], None]] = {
     ev.WindowsLeased: DispatcherState._lease_windows,
     ev.RowsConsumed: DispatcherState._consume_rows,
     ev.WindowsFenced: DispatcherState._fence_windows,
+    ev.WindowsAccused: DispatcherState._accuse_windows,
     ev.WindowsReleased: DispatcherState._release_windows,
     **dict.fromkeys(ROUND_FACTS, DispatcherState._change_rounds),
     ev.TaskFinished: DispatcherState._finish_task,

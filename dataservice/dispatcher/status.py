@@ -138,6 +138,8 @@ def _iteration(iteration: Iteration, readers: Mapping[ReaderId, ReaderReport]) -
         "in_flight": len(table.records) - len(table.orphans),
         "pending": table.planned - table.cursor + len(table.orphans),
         "more_rounds": not table.is_exhausted,
+        "suspected": len(table.suspicions.cases),
+        "quarantined": [entry.what for entry in table.quarantined],
     }
     values["rows_consumed"] = table.rows_consumed
     return values

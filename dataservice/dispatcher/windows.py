@@ -6,17 +6,19 @@ first in order of their index; a window below the cursor without a record is don
 (owned, pending, fencing, received, by worker) agrees with the records; a window has at most one
 owner, and its generation grows each time its lease ends. What readers that are gone consumed, and
 what was consumed before a resume, is the base: all that is done or consumed and no live reader's.
+What a window may have done to workers is in `suspicion`.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import islice
+from itertools import chain, filterfalse, islice
 
 from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.suspicion import Quarantined, Suspicions, describe_window
 from dataservice.ranges import Consumed, Ranges
 from dataservice.sharding import Window
 from dataservice.vocabulary import ReaderId, WorkerId
@@ -96,6 +98,8 @@ class WindowTable:
     orphans: OrderedDict[int, None] = field(default_factory=OrderedDict)
     is_exhausted: bool = False
     rounds: list[Round] = field(default_factory=list)
+    suspicions: Suspicions = field(default_factory=Suspicions)
+    quarantined: list[Quarantined] = field(default_factory=list)
 
     # What is left
 
@@ -119,13 +123,23 @@ class WindowTable:
         return own + len(self.orphans) + self.planned - self.cursor
 
     def candidates(self, reader: ReaderId, count: int) -> tuple[int, ...]:
-        """The next windows for a reader: its own first, then given back ones, then fresh ones."""
-        mine = self.readers.get(reader)
-        chosen = list(islice(mine.pending, count)) if mine else []
-        chosen.extend(islice(self.orphans, count - len(chosen)))
+        """The next windows for a reader: its own first, then given back ones, then fresh ones.
+
+        Suspects are not among them.
+        """
+        chosen = list(islice(filterfalse(self.suspicions.is_suspect, self._begun(reader)), count))
         fresh = min(count - len(chosen), self.planned - self.cursor)
         chosen.extend(range(self.cursor, self.cursor + fresh))
         return tuple(chosen)
+
+    def suspects_for(self, reader: ReaderId) -> tuple[int, ...]:
+        """Windows that the reader could be given now if nothing else ran beside them."""
+        begun = filter(self.suspicions.is_suspect, self._begun(reader))
+        return tuple(filterfalse(self.suspicions.must_wait, begun))
+
+    def _begun(self, reader: ReaderId) -> Iterator[int]:
+        mine = self.readers.get(reader)
+        return chain(mine.pending if mine else (), self.orphans)
 
     def leased_to(self, worker: WorkerId, reader: ReaderId) -> Iterator[int]:
         """Windows that the worker runs for the reader."""
@@ -235,6 +249,16 @@ class WindowTable:
             record.phase = Phase.FENCING
             self.readers[self._owner(record)].fencing.add(index)
 
+    def accuse(self, worker: WorkerId, indices: Iterable[int]) -> None:
+        """The worker may be gone, and had these windows."""
+        self.suspicions.accuse(worker, [index for index in indices if index in self.records])
+
+    def charge(self, worker: WorkerId, *, alone: bool) -> None:
+        """A worker that windows are accused of is lost; some of them are not leased ever again."""
+        for index in self.suspicions.charge(worker, alone=alone):
+            if self.records[index].phase is Phase.PENDING:
+                self._give_up_if_guilty(index)
+
     def fence_worker(self, worker: WorkerId) -> None:
         """Ends all leases of a worker."""
         self.fence(sorted(self.leases.get(worker, ())))
@@ -260,6 +284,7 @@ class WindowTable:
                 start_row = max(record.start_row, record.consumed_row, mark.row)
                 self._set_pending(record, start_row)
                 mine.pending[mark.window] = None
+                self._give_up_if_guilty(mark.window)
 
     def is_releasable(self, reader: ReaderId, mark: RowMark) -> bool:
         """Whether the mark speaks of a lease that is still this reader's."""
@@ -282,6 +307,7 @@ class WindowTable:
             if self.replays:
                 self._set_pending(record, record.consumed_row)
                 self.orphans[index] = None
+                self._give_up_if_guilty(index)
             else:
                 self._finish(index, record)
         for key in [key for key in self.grants if key[1] == reader]:
@@ -296,6 +322,15 @@ class WindowTable:
         record.phase = Phase.PENDING
         record.start_row = start_row
         record.generation += 1
+
+    def _give_up_if_guilty(self, index: int) -> None:
+        """Quarantines a window that is with nobody; what it delivered so far stays delivered."""
+        if self.suspicions.is_guilty(index):
+            record = self.records[index]
+            window = self.locate(index)[1]
+            self.quarantined.append(describe_window(index, window, record.start_row))
+            self.orphans.pop(index, None)
+            self._finish(index, record)
 
     def _drop_lease(self, index: int, record: WindowRecord) -> None:
         if record.worker is not None:
@@ -316,6 +351,7 @@ class WindowTable:
                 mine.received.discard(index)
                 mine.pending.pop(index, None)
         del self.records[index]
+        self.suspicions.cases.pop(index, None)
         self.done += 1
         held = self._round_of(index)
         held.unfinished -= 1
@@ -339,3 +375,16 @@ class WindowTable:
     def _owner(record: WindowRecord) -> ReaderId:
         assert record.owner is not None, "a leased window has an owner"
         return record.owner
+
+
+def judge(tables: Sequence[WindowTable], worker: WorkerId, *, is_lost: bool) -> None:
+    """A worker's fate is known: charges or acquits the windows of all iterations that it had."""
+    if not is_lost:
+        for table in tables:
+            table.suspicions.acquit(worker)
+        return
+    for table in tables:
+        table.accuse(worker, sorted(table.leases.get(worker, ())))
+    together = sum(len(table.suspicions.accused_of(worker)) for table in tables)
+    for table in tables:
+        table.charge(worker, alone=together == 1)

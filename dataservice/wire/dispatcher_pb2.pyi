@@ -350,21 +350,35 @@ class SyncRequest(_message.Message):
     omitted: Omitted
     def __init__(self, reader_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., consumed: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., broken_worker_ids: _Optional[_Iterable[str]] = ..., idle: bool = ..., rows_consumed: _Optional[int] = ..., wait_share: _Optional[float] = ..., trainer_id: _Optional[str] = ..., elements_missed: _Optional[int] = ..., omitted: _Optional[_Union[Omitted, _Mapping]] = ...) -> None: ...
 
+class Quarantined(_message.Message):
+    __slots__ = ("window", "what", "path", "rows")
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    window: int
+    what: str
+    path: str
+    rows: int
+    def __init__(self, window: _Optional[int] = ..., what: _Optional[str] = ..., path: _Optional[str] = ..., rows: _Optional[int] = ...) -> None: ...
+
 class SyncReply(_message.Message):
-    __slots__ = ("workers", "fences", "ended", "iteration_finished", "missing_workers", "awaited_readers")
+    __slots__ = ("workers", "fences", "ended", "iteration_finished", "missing_workers", "awaited_readers", "quarantined")
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     FENCES_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FINISHED_FIELD_NUMBER: _ClassVar[int]
     MISSING_WORKERS_FIELD_NUMBER: _ClassVar[int]
     AWAITED_READERS_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
     fences: _containers.RepeatedCompositeFieldContainer[Mark]
     ended: bool
     iteration_finished: bool
     missing_workers: _containers.RepeatedScalarFieldContainer[str]
     awaited_readers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., fences: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., ended: bool = ..., iteration_finished: bool = ..., missing_workers: _Optional[_Iterable[str]] = ..., awaited_readers: _Optional[_Iterable[str]] = ...) -> None: ...
+    quarantined: _containers.RepeatedCompositeFieldContainer[Quarantined]
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., fences: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., ended: bool = ..., iteration_finished: bool = ..., missing_workers: _Optional[_Iterable[str]] = ..., awaited_readers: _Optional[_Iterable[str]] = ..., quarantined: _Optional[_Iterable[_Union[Quarantined, _Mapping]]] = ...) -> None: ...
 
 class SyncRoundsRequest(_message.Message):
     __slots__ = ("reader_id", "iteration_id", "version", "received", "consumed", "sought", "window", "broken_worker_ids", "rows_consumed", "wait_share")

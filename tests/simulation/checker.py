@@ -8,6 +8,7 @@ fault the epoch ends. A shadow state, built from durable frames alone, is what c
 I6: a program that goes on from a saved position gets every row once, of those that it counts none.
 What operators after the reader hold is above this protocol, tested with the datasets. I7: where
 the order counts, the next row is the first that nobody has. I8: and leases do not run ahead of it.
+I11: a window that kills its workers is given up, and no other one for it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from dataservice.dispatcher import ordering
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.state import DispatcherState
-from dataservice.errors import DataServiceError, FailedPreconditionError
+from dataservice.dispatcher.suspicion import MAX_DEATHS
+from dataservice.errors import DataServiceError, FailedPreconditionError, QuarantinedError
 from dataservice.ranges import Consumed
 from dataservice.wire.elements import RowSpan
 from tests.simulation.worker_node import rows_of
@@ -29,6 +31,10 @@ from tests.simulation.worker_node import rows_of
 Row = tuple[int, int]
 # Some register twice: a lost one counts until its lease has run out.
 MAX_WORKERS = 6
+
+
+# Where several streams share workers it is seldom alone, and an acquittal may be under way.
+MOST_POISON_DEATHS = 3 * MAX_DEATHS
 
 
 class Violation(AssertionError):
@@ -53,6 +59,9 @@ class Checker:
         for number in range(plan.rounds or 1):
             for window in plan.windows_of(number):
                 self.content.append(rows_of(plan.epoch_of(number), window.splits))
+        self.poison: int | None = None
+        self.poison_deaths = 0
+        self.losses = 0
         self.claims: dict[Row, str] = {}
         self.expelled: set[str] = set()
         self.joined: set[str] = set()
@@ -94,6 +103,8 @@ class Checker:
     def _before(self, event: ev.Event) -> None:
         if isinstance(event, ev.WindowsLeased):
             self._grant(event)
+        elif isinstance(event, ev.WorkerLost):
+            self.losses += not event.left
         elif isinstance(event, ev.ReaderJoined):
             self.joined.add(event.reader_id)
         elif isinstance(event, ev.IterationResumed):
@@ -217,13 +228,28 @@ class Checker:
             used[span.window] = max(used.get(span.window, 0), span.end_row)
 
     def missing(self) -> list[Row]:
-        """Rows that nobody has for good."""
+        """Rows that nobody has for good, and that were not given up."""
+        given_up = self.given_up()
         return [
             (window, row)
             for window, content in enumerate(self.content)
             for row in range(len(content))
-            if (window, row) not in self.claims
+            if (window, row) not in self.claims and window not in given_up
         ]
+
+    def given_up(self) -> set[int]:
+        """Windows in quarantine."""
+        table = self._table()
+        return {entry.window for entry in table.quarantined} if table else set()
+
+    def _check_quarantine(self) -> None:
+        innocent = self.given_up() - {self.poison}
+        if innocent and self.losses <= self.poison_deaths:
+            raise Violation(f"I11: windows {innocent} are given up for what {self.poison} did")
+        if self.poison is None and self.losses < MAX_DEATHS and innocent:
+            raise Violation(f"I11: windows {innocent} are given up after {self.losses} deaths")
+        if self.poison_deaths > MOST_POISON_DEATHS:
+            raise Violation(f"I11: window {self.poison} killed {self.poison_deaths} workers")
 
     def ended(self, node: Any) -> None:
         """A reader is told that nothing is left for it."""
@@ -239,10 +265,14 @@ class Checker:
         """A reader raises in its user's hands."""
         if node.name in self.expelled and isinstance(error, FailedPreconditionError):
             return
+        if isinstance(error, QuarantinedError) and self.given_up():
+            self.ended(node)
+            return
         raise Violation(f"{node.name} fails: {error!r}") from error
 
     def finished(self) -> None:
         """All is over."""
+        self._check_quarantine()
         missing = self.missing()
         if missing:
             raise Violation(f"I1: rows were lost: {missing[:10]}")

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+from dataservice.dispatcher.decide import check_worker
 from dataservice.dispatcher.endpoint import DispatcherEndpoint
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import RegisterDataset
@@ -77,7 +78,7 @@ class DispatcherNode(Node):
     def _boot(self) -> None:
         self._open: dict[tuple[int, int], tuple[Call, int]] = {}
         self._waiting: list[tuple[int, Call, int, Any]] = []
-        self._is_poked = False
+        self._is_poked = self._is_retrying = False
         self._parked: list[tuple[Call, int, pb.LeaseWindowsRequest, float]] = []
         self.service = DispatcherService(
             clock=self,
@@ -91,10 +92,19 @@ class DispatcherNode(Node):
         self.service._commits = self.commits
         if self._shorten_at is not None:
             self.service._shorten_at = self._shorten_at
+        hear = self.service._hear_of_worker
+        self.service._hear_of_worker = lambda worker_id: self._hear(hear, worker_id)
         self._endpoint = DispatcherEndpoint(self.service)
         condition = self.service._condition
         self.service._condition = lambda iteration: self._listening(condition(iteration))
         self.world.at(self.service.tick_s, self, self._tick)
+
+    def _hear(self, hear: Any, worker_id: Any) -> None:
+        """A handler that waited says nothing new of its caller."""
+        if self._is_retrying:
+            check_worker(self.service._state, worker_id)
+        else:
+            hear(worker_id)
 
     def _listening(self, condition: Any) -> Any:
         condition.listener = self._wake
@@ -154,7 +164,9 @@ class DispatcherNode(Node):
         for call, number, request, deadline_s in parked:
             left_s = deadline_s - self.world.now_s
             request.wait_s = left_s if left_s > _TIMER_SLACK_S else 0.0
+            self._is_retrying = True
             self._serve(call, number, request, deadline_s)
+            self._is_retrying = False
 
     def _tick(self) -> None:
         self.service.tick()

@@ -12,7 +12,12 @@ from typing import Any
 from dataservice.client.pacing import GROUP_S
 from dataservice.client.positions import ReaderPosition
 from dataservice.client.reader import ReadSpec, ServiceReader
-from dataservice.errors import CancelledError, DataServiceError, FailedPreconditionError
+from dataservice.errors import (
+    CancelledError,
+    DataServiceError,
+    FailedPreconditionError,
+    QuarantinedError,
+)
 from dataservice.job_options import JobOptions
 from dataservice.ranges import Consumed
 from dataservice.vocabulary import ShardingPolicy
@@ -158,7 +163,7 @@ class ReaderNode(Node):
             self._sync_failed = True
             self.reader._on_failure(value)
             return
-        if not self.reader._closed and self.reader._session.digest(call, value, self.now_s()):
+        if self.reader._digest(call, value, self.now_s()):
             self.reader._buffer.wake()
         self._turn()
 
@@ -223,5 +228,6 @@ class ReaderNode(Node):
 
     def _failed(self, error: DataServiceError) -> None:
         self.is_done = True
+        self.saw_end |= isinstance(error, QuarantinedError)
         self.world.note("failed", self, error)
         self.world.checker.failed(self, error)

@@ -12,7 +12,7 @@ from dataservice.client.positions import ReaderPosition
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.sharding import Split
 from tests.simulation.checker import Checker, Violation
-from tests.simulation.dispatcher_node import DispatcherNode
+from tests.simulation.dispatcher_node import CLIENT_TIMEOUT_S, DispatcherNode
 from tests.simulation.reader_node import ReaderNode
 from tests.simulation.stage import STAGE
 from tests.simulation.worker_node import Pipeline, WorkerNode
@@ -24,6 +24,7 @@ PATIENCE_S = 60.0
 THOROUGH_EVERY = 16
 ORDERED_EVERY = 5
 SAVES_EVERY = 8
+POISONED = 0.1
 
 
 class Outcome(NamedTuple):
@@ -60,6 +61,11 @@ class Scenario:
         self.world.checker = Checker(plan, thorough=verbose or seed % THOROUGH_EVERY == 0)
         self.world.checker.is_ordered = self.world.is_ordered
         self._saves = seed % SAVES_EVERY < 2
+        # Whoever computes this window dies of it.
+        self.world.poison = self.dice.randrange(len(self.world.checker.content) or 1)
+        if self.dice.random() >= POISONED or self.world.is_ordered:
+            self.world.poison = None
+        self.world.checker.poison = self.world.poison
         self.world.workers = {}
         self.dispatcher = self.world.dispatcher = DispatcherNode(
             self.world,
@@ -303,11 +309,18 @@ class Scenario:
     def _settle(self) -> None:
         """Rows that a closed or dead reader left behind are for one who comes later."""
         checker = self.world.checker
-        if checker.missing() or not all(i.finished for i in checker.shadow.iterations.values()):
+        # One that learns of windows given up fails, although others may still leave rows behind.
+        for _ in range(1 if self.world.poison is None else 4):
+            if not checker.missing() and all(
+                i.finished for i in checker.shadow.iterations.values()
+            ):
+                break
+            # Those who are gone are missed by now.
+            self.world.run(self.world.now_s + 2 * CLIENT_TIMEOUT_S, lambda: False)
             self._heal()
             self._add_reader()
             last = self.readers[-1]
-            self.world.run(self.world.now_s + PATIENCE_S, lambda: last.is_done)
+            self.world.run(self.world.now_s + PATIENCE_S, lambda node=last: node.is_done)
             if not last.is_done:
                 raise Violation(f"I10: a late reader sees no end; missing {checker.missing()}")
         self.dispatcher.flush()

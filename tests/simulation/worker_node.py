@@ -160,6 +160,12 @@ class WorkerNode(Node):
             self.world.at(seconds, self, self._compute, stream, ticket)
 
     def _compute(self, stream: Stream, ticket: _Ticket) -> None:
+        if ticket.lease.window == self.world.poison:
+            self.world.checker.poison_deaths += 1
+            self.world.note("poisoned", self)
+            self.crash()
+            self.world.at(self.world.dice.choice((0.05, 0.5, 3.0)), None, self.restart)
+            return
         stream.producer._run_window(ticket)
         stream.computing -= 1
         self.poke(stream)

@@ -62,6 +62,7 @@ SCRIPT: tuple[ev.Event, ...] = (
     ev.RowsConsumed(
         iteration_id="i1", reader_id="r1", marks=(RowMark(0, 0, 10, True), RowMark(1, 0, 4, False))
     ),
+    ev.WindowsAccused(iteration_id="i1", worker_id="w1", windows=(1,)),
     ev.WorkerLost(worker_id="w1"),
     ev.WindowsReleased(iteration_id="i1", reader_id="r1", marks=(RowMark(1, 0, 6, False),)),
     ev.ReaderLost(reader_id="r2"),
@@ -145,6 +146,7 @@ def test_every_fact_survives_the_journal() -> None:
         ),
         ev.ReaderReleased(reader_id="r"),
         ev.WindowsFenced(iteration_id="i", windows=(3, 4)),
+        ev.WorkerAcquitted(worker_id="w"),
         ev.TaskFinished(iteration_id="i", worker_id="w"),
         ev.WorkerListSet(addresses=("a:%port%", "b")),
         ev.PlaceBound(index=1, address="b:1"),

@@ -1,0 +1,59 @@
+"""Decisions about windows that may kill workers: who runs them, when they are acquitted.
+
+Pure, like `decide`. Rules: a suspect is leased when nothing else runs in its stream, and nothing
+else joins it there; a worker has one suspect at a time. Invariant: whatever is suspected, a stream
+that may go on gets windows: only what its own reader consumes is waited for.
+"""
+
+from __future__ import annotations
+
+from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.jobs import Iteration
+from dataservice.dispatcher.requests import Decision, LeaseWindows
+from dataservice.dispatcher.state import DispatcherState
+from dataservice.dispatcher.windows import WindowTable
+from dataservice.vocabulary import IterationId, WorkerId
+
+
+def acquit(state: DispatcherState, worker_id: WorkerId) -> Decision:
+    """A worker was heard of, so nothing has killed it."""
+    if worker_id not in state.accused:
+        return Decision(())
+    return Decision((ev.WorkerAcquitted(worker_id=worker_id),))
+
+
+def has_suspects(state: DispatcherState, iteration_id: IterationId) -> bool:
+    """Whether windows may wait there until others are done."""
+    iteration = state.iterations.get(iteration_id)
+    table = None if iteration is None else iteration.windows
+    return table is not None and bool(table.suspicions.cases)
+
+
+def choose(
+    state: DispatcherState,
+    iteration: Iteration,
+    table: WindowTable,
+    request: LeaseWindows,
+    count: int,
+) -> tuple[int, ...]:
+    """The windows for a stream, at most `count`: a suspect alone, or others."""
+    if not table.suspicions.cases or count < 1:
+        return table.candidates(request.reader_id, count)
+    running = tuple(table.leased_to(request.worker_id, request.reader_id))
+    if any(map(table.suspicions.is_suspect, running)):
+        return ()
+    suspects = table.suspects_for(request.reader_id)
+    if not suspects or _runs_a_suspect(state, request.worker_id):
+        return table.candidates(request.reader_id, count)
+    # A reader that puts windows in order may need this one before it can use up the others.
+    if running and not state.jobs[iteration.job_id].options.ordered:
+        return ()
+    return suspects[:1]
+
+
+def _runs_a_suspect(state: DispatcherState, worker_id: WorkerId) -> bool:
+    tables = (iteration.windows for iteration in state.iterations.values())
+    return any(
+        table is not None and any(map(table.suspicions.is_suspect, table.leases.get(worker_id, ())))
+        for table in tables
+    )

@@ -1,0 +1,216 @@
+"""Windows that kill their workers: who is suspected, who runs them, and when they are given up."""
+
+from __future__ import annotations
+
+from dataservice.client import quarantine as at_the_reader
+from dataservice.dataset.ledger import Ledger
+from dataservice.dispatcher import decide, quarantine
+from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.delivery import answer_sync, lease_windows, sync
+from dataservice.dispatcher.events import decode_frame, encode_frame
+from dataservice.dispatcher.images import facts_of
+from dataservice.dispatcher.invariants import check_invariants
+from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.requests import Decision, LeaseWindows, Sync
+from dataservice.dispatcher.state import DispatcherState
+from dataservice.dispatcher.windows import WindowTable
+from dataservice.errors import DataLossError
+from dataservice.sharding import Split
+from dataservice.vocabulary import ShardingPolicy
+from dataservice.wire import dispatcher_pb2 as pb
+
+ROWS = 10
+
+
+class Cluster:
+    """A state, with every decision checked, journaled and compacted on the way."""
+
+    def __init__(self, windows: int, readers: tuple[str, ...] = ("r1",)) -> None:
+        self.state = DispatcherState()
+        self.sequence = 0
+        self.workers = 0
+        splits = tuple(
+            Split(path=f"{i}.parquet", row_groups=(i,), stop=ROWS, rows=ROWS)
+            for i in range(windows)
+        )
+        plan = WindowPlan(splits=splits, target_rows=ROWS)
+        begun: tuple[ev.Event, ...] = (
+            ev.DatasetRegistered(
+                dataset_id="d", plan=b"p", schema=b"s", cardinality=-2, compression="AUTO"
+            ),
+            ev.JobCreated(
+                job_id="j",
+                name="train",
+                dataset_id="d",
+                policy=ShardingPolicy.DYNAMIC,
+                delivery="exactly_once",
+            ),
+            ev.IterationCreated(iteration_id="i", job_id="j", repetition=0),
+            ev.WindowsPlanned(iteration_id="i", plan=plan),
+            ev.RoundOpened(iteration_id="i"),
+            *(ev.ReaderJoined(reader_id=r, iteration_id="i", host="h", pid=1) for r in readers),
+        )
+        self.commit(Decision(begun))
+
+    def commit(self, decision: Decision) -> Decision:
+        for event in decision.events:
+            (decoded,) = decode_frame(encode_frame([event]))
+            self.state.apply(decoded)
+            check_invariants(self.state)
+        short = DispatcherState()
+        for fact in facts_of(self.state):
+            short.apply(fact)
+        assert short == self.state, "compaction keeps suspicions"
+        assert short.accused <= self.state.accused
+        return decision
+
+    @property
+    def table(self) -> WindowTable:
+        table = self.state.iterations["i"].windows
+        assert table is not None
+        return table
+
+    def add_worker(self) -> str:
+        self.workers += 1
+        worker = f"w{self.workers}"
+        joined = ev.WorkerRegistered(worker_id=worker, address=f"{worker}:1", host="h", pid=1)
+        self.commit(Decision((joined,)))
+        return worker
+
+    def lease(self, worker: str, count: int = 9, reader: str = "r1") -> list[int]:
+        self.sequence += 1
+        request = LeaseWindows(
+            worker_id=worker,
+            iteration_id="i",
+            reader_id=reader,
+            count=count,
+            sequence=self.sequence,
+        )
+        answer = self.commit(lease_windows(self.state, request)).reply
+        return [lease.window_index for lease in answer.leases]  # type: ignore[attr-defined]
+
+    def report_broken(self, worker: str, reader: str = "r1") -> None:
+        """The reader notices, and gives up what it had under way."""
+        had = tuple(self.table.leased_to(worker, reader))
+        released = tuple(
+            RowMark(window, self.table.records[window].generation, 0, False) for window in had
+        )
+        request = Sync(
+            reader_id=reader, iteration_id="i", released=released, broken_worker_ids=(worker,)
+        )
+        self.commit(sync(self.state, request))
+
+    def lose(self, worker: str, *, left: bool = False) -> None:
+        self.commit(decide.lose_worker(self.state, worker, left=left))
+
+    def die(self, worker: str) -> None:
+        self.report_broken(worker)
+        self.lose(worker)
+
+    def finish(self, *windows: int) -> None:
+        marks = tuple(
+            RowMark(window, self.table.records[window].generation, ROWS, True) for window in windows
+        )
+        self.commit(sync(self.state, Sync(reader_id="r1", iteration_id="i", consumed=marks)))
+
+
+def test_three_deaths_and_a_window_is_given_up_while_its_companions_go_on() -> None:
+    cluster = Cluster(6)
+    for _ in range(2):
+        worker = cluster.add_worker()
+        assert cluster.lease(worker, 3) == [0, 1, 2]
+        cluster.die(worker)
+    worker = cluster.add_worker()
+    leased = cluster.lease(worker, 3)
+    assert leased == [0], "a suspect runs alone"
+    assert cluster.lease(worker) == [], "and nothing joins it"
+    cluster.finish(0)
+    assert cluster.lease(worker) == [1]
+    cluster.die(worker)
+    assert [entry.what for entry in cluster.table.quarantined] == [
+        "'1.parquet' row group 1 rows 0..9"
+    ]
+    worker = cluster.add_worker()
+    assert cluster.lease(worker) == [2], "it is still a suspect"
+    cluster.finish(2)
+    while leased := cluster.lease(worker):
+        cluster.finish(*leased)
+    assert cluster.state.iterations["i"].finished
+    answer = answer_sync(cluster.state, Sync(reader_id="r1", iteration_id="i"))
+    assert answer.iteration_finished
+    assert [entry.window for entry in answer.quarantined] == [1]
+
+
+def test_a_suspect_waits_until_its_stream_is_empty() -> None:
+    cluster = Cluster(3)
+    for _ in range(2):
+        worker = cluster.add_worker()
+        assert cluster.lease(worker, 1) == [0]
+        cluster.die(worker)
+    first, second = cluster.add_worker(), cluster.add_worker()
+    assert cluster.lease(first) == [0]
+    assert cluster.lease(second) == [1]
+    cluster.report_broken(first)
+    cluster.commit(quarantine.acquit(cluster.state, first))
+    assert cluster.lease(second) == [], "it runs another window"
+    cluster.finish(1)
+    assert cluster.lease(second) == [0]
+
+
+def test_who_leaves_or_is_heard_of_was_not_killed() -> None:
+    cluster = Cluster(1)
+    for _ in range(5):
+        worker = cluster.add_worker()
+        assert cluster.lease(worker) == [0]
+        cluster.report_broken(worker)
+        cluster.lose(worker, left=True)
+    worker = cluster.add_worker()
+    for _ in range(5):
+        assert cluster.lease(worker) == [0]
+        cluster.report_broken(worker)
+        assert cluster.lease(worker) == [], "its request waits, but does it live?"
+        cluster.commit(quarantine.acquit(cluster.state, worker))
+    assert not cluster.table.suspicions.cases
+    assert not cluster.table.quarantined
+
+
+def test_a_fleet_is_not_fed_to_a_window_before_its_losses_are_noticed() -> None:
+    cluster = Cluster(2)
+    workers = [cluster.add_worker() for _ in range(4)]
+    for worker in workers[:3]:
+        assert cluster.lease(worker, 1) == [0]
+        cluster.report_broken(worker)
+    assert cluster.lease(workers[3]) == [1], "the other one, while nobody knows"
+    for worker in workers[:3]:
+        cluster.lose(worker)
+    assert [entry.window for entry in cluster.table.quarantined] == [0]
+    cluster.finish(1)
+    assert cluster.state.iterations["i"].finished
+
+
+def test_a_window_that_is_never_alone_dies_twice_as_often() -> None:
+    cluster = Cluster(2, ("r1", "r2"))
+    deaths = 0
+    while not cluster.table.quarantined:
+        worker = cluster.add_worker()
+        other = cluster.lease(worker, 1, "r2")
+        cluster.lease(worker, 1, "r1")
+        cluster.report_broken(worker)
+        cluster.report_broken(worker, "r2")
+        cluster.lose(worker)
+        deaths += 1
+        assert deaths <= 6, (other, cluster.table)
+    assert deaths >= 3
+
+
+def test_what_a_reader_makes_of_it() -> None:
+    entries = [pb.Quarantined(window=3, what="'a.parquet' rows 0..9", path="a.parquet", rows=10)]
+    failure = at_the_reader.failure(entries)
+    assert isinstance(failure, DataLossError)
+    assert "'a.parquet' rows 0..9" in str(failure)
+    assert "on_error='skip'" in str(failure)
+    ledger = Ledger()
+    for _ in range(3):
+        at_the_reader.note(entries, ledger)
+    total = ledger.total()
+    assert (total.splits, total.source_rows, total.files) == (1, 10, ("a.parquet",))
