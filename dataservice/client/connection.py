@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 TLS_CA_ENV = "DATASERVICE_TLS_CA"
 ATTEMPT_TIMEOUT_S = 10.0
 DEFAULT_TIMEOUT_S = 60.0
+# Well above a call to a dispatcher that is in good order.
+PROMPT_REFUSAL_S = 0.1
+MAX_LATE_REFUSALS = 4
 
 
 def tls_from_environment() -> TlsConfig | None:
@@ -37,6 +40,30 @@ def tls_from_environment() -> TlsConfig | None:
     if not os.path.exists(path):
         raise FailedPreconditionError(f"{TLS_CA_ENV} names {path!r}, which does not exist")
     return TlsConfig.of(None, None, path)
+
+
+class JoinRequest:
+    """A request to join that tells the program's age, and whether its answer is to be believed.
+
+    One that waits, while the dispatcher stands still, makes the program look younger than it is:
+    perhaps younger than the end of a job that it is only late for.
+    """
+
+    def __init__(self, request: pb.OpenIterationRequest, age_s: Callable[[], float]) -> None:
+        self._request = request
+        self._age_s = age_s
+        self._asks_left = MAX_LATE_REFUSALS
+
+    def aged(self) -> pb.OpenIterationRequest:
+        """What to send now: an age of long ago would have the same effect."""
+        self._request.program_age_s = self._age_s()
+        return self._request
+
+    def was_refused_late(self) -> bool:
+        """Whether to ask again, as the refusal took so long that it may rest on a wrong age."""
+        self._asks_left -= 1
+        late_s = self._age_s() - self._request.program_age_s
+        return self._asks_left > 0 and late_s > PROMPT_REFUSAL_S
 
 
 class Connection:
@@ -69,13 +96,14 @@ class Connection:
         """Joins a repetition of a job."""
         request.reader_host = socket.gethostname()
         request.reader_pid = os.getpid()
-
-        def aged() -> pb.OpenIterationRequest:
-            # The age at this attempt: one of long ago would make the program look younger.
-            request.program_age_s = process_age_s()
-            return request
-
-        reply = self._call("OpenIteration", aged, timeout_s=timeout_s)
+        join = JoinRequest(request, process_age_s)
+        while True:
+            try:
+                reply = self._call("OpenIteration", join.aged, timeout_s=timeout_s)
+                break
+            except FailedPreconditionError:
+                if not join.was_refused_late():
+                    raise
         if reply.notice:
             logger.warning("%s", reply.notice)
         return reply

@@ -58,7 +58,7 @@ def give_back(state: DispatcherState, request: LeaseWindows) -> Decision:
     if iteration is None or iteration.windows is None or not request.returned:
         return Decision(())
     if any(mark.window == ALL_WINDOWS for mark in request.returned):
-        return _begin_stream(iteration, iteration.windows, request)
+        return _begin_stream(state, iteration, iteration.windows, request)
     records = iteration.windows.records
     fenced = tuple(
         mark.window
@@ -70,7 +70,9 @@ def give_back(state: DispatcherState, request: LeaseWindows) -> Decision:
     return _fence(request.iteration_id, fenced)
 
 
-def _begin_stream(iteration: Iteration, table: WindowTable, request: LeaseWindows) -> Decision:
+def _begin_stream(
+    state: DispatcherState, iteration: Iteration, table: WindowTable, request: LeaseWindows
+) -> Decision:
     """Fences what earlier streams from this worker to this reader were leased, and never sent.
 
     The grant of nothing makes that last: a request of an earlier stream may still be under way.
@@ -88,7 +90,9 @@ def _begin_stream(iteration: Iteration, table: WindowTable, request: LeaseWindow
         windows=(),
     )
     left = tuple(table.leased_to(request.worker_id, request.reader_id))
-    return Decision((*_fence(request.iteration_id, left).events, begun))
+    # The reader found the worker there after the stream had broken.
+    lives = quarantine.acquit(state, request.worker_id).events
+    return Decision((*lives, *_fence(request.iteration_id, left).events, begun))
 
 
 def lease_windows(state: DispatcherState, request: LeaseWindows) -> Decision:

@@ -113,6 +113,7 @@ class DispatcherEndpoint:
                     for part in request.production
                 ),
             ),
+            request.number,
         )
         active = [SnapshotId(snapshot_id) for snapshot_id in request.snapshot_ids]
         more = self._service.snapshots.work_for(WorkerId(request.worker_id), active)

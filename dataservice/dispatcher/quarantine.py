@@ -1,6 +1,8 @@
 """Decisions about windows that may kill workers: who runs them, when they are acquitted.
 
-Pure, like `decide`. Rules: a suspect is leased when nothing else runs in its stream, and nothing
+Pure, like `decide`. Rules: a word of an accused worker that may have been under way when its stream
+broke proves nothing: a new stream that begins there does, or a heartbeat that answers one which
+was answered since. A suspect is leased when nothing else runs in its stream, and nothing
 else joins it there; a worker has one suspect at a time. Invariant: whatever is suspected, a stream
 that may go on gets windows: only what its own reader consumes is waited for.
 """
@@ -16,10 +18,39 @@ from dataservice.vocabulary import IterationId, WorkerId
 
 
 def acquit(state: DispatcherState, worker_id: WorkerId) -> Decision:
-    """A worker was heard of, so nothing has killed it."""
+    """A worker is known to live, so nothing has killed it."""
     if worker_id not in state.accused:
         return Decision(())
     return Decision((ev.WorkerAcquitted(worker_id=worker_id),))
+
+
+class Evidence:
+    """Numbers of workers' heartbeats: each is sent when the one before has been answered.
+
+    Not facts: after a restart of the dispatcher it takes a heartbeat more. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[WorkerId, int] = {}
+        self._due: dict[WorkerId, int] = {}
+
+    def doubt(self, worker_id: WorkerId) -> None:
+        """The worker is accused: its next heartbeat may be under way already."""
+        if worker_id in self._last:
+            self._due[worker_id] = self._last[worker_id] + 2
+
+    def hear(self, state: DispatcherState, worker_id: WorkerId, number: int) -> Decision:
+        """A heartbeat; the worker is acquitted if it was sent after the accusation."""
+        self._last[worker_id] = max(number, self._last.get(worker_id, number))
+        if worker_id in state.accused and number >= self._due.setdefault(worker_id, number + 1):
+            del self._due[worker_id]
+            return acquit(state, worker_id)
+        return Decision(())
+
+    def forget(self, worker_id: WorkerId) -> None:
+        """The worker is gone."""
+        self._last.pop(worker_id, None)
+        self._due.pop(worker_id, None)
 
 
 def has_suspects(state: DispatcherState, iteration_id: IterationId) -> bool:

@@ -25,7 +25,7 @@ from dataservice.dispatcher.liveness import Deadlines
 from dataservice.dispatcher.overview import Overview
 from dataservice.dispatcher.parties import Dataset, Worker
 from dataservice.dispatcher.plans import RowMark, WindowPlan
-from dataservice.dispatcher.quarantine import acquit
+from dataservice.dispatcher.quarantine import Evidence
 from dataservice.dispatcher.reports import ReaderReport, Reports, WorkerReport
 from dataservice.dispatcher.requests import (
     Decision,
@@ -104,6 +104,7 @@ class DispatcherService:
         self._workers = Deadlines[WorkerId](worker_timeout_s)
         self._readers = Deadlines[ReaderId](client_timeout_s)
         self._reports = Reports()
+        self._evidence = Evidence()
         self._denied: dict[ReaderId, dict[WorkerId, int]] = {}
         self._wall_clock = wall_clock
         self._collector = lifecycle.Collector(
@@ -172,10 +173,12 @@ class DispatcherService:
         worker_id: WorkerId,
         iteration_ids: Sequence[IterationId],
         report: WorkerReport,
+        number: int = 0,
     ) -> tuple[IterationId, ...]:
         """The iterations that the worker need not keep producers for."""
         with self._transaction():
             self._hear_of_worker(worker_id)
+            self._commit(self._evidence.hear(self._state, worker_id, number))
             self.rounds.hear_of_worker(worker_id, iteration_ids)
             self._reports.note_worker(worker_id, report, self._clock.now_s())
             return decide.ended_iterations(self._state, iteration_ids)
@@ -381,9 +384,12 @@ class DispatcherService:
             case ev.WorkerLost():
                 logger.warning("worker %s is gone", event.worker_id)
                 self._workers.drop(event.worker_id)
+                self._evidence.forget(event.worker_id)
                 self._reports.drop_worker(event.worker_id)
                 for denied in self._denied.values():
                     denied.pop(event.worker_id, None)
+            case ev.WindowsAccused():
+                self._evidence.doubt(event.worker_id)
             case ev.ReaderReleased() | ev.ReaderLost():
                 if isinstance(event, ev.ReaderLost):
                     logger.warning("reader %s is fenced: %s", event.reader_id, event.reason)
@@ -400,7 +406,6 @@ class DispatcherService:
 
     def _hear_of_worker(self, worker_id: WorkerId) -> None:
         decide.check_worker(self._state, worker_id)
-        self._commit(acquit(self._state, worker_id))
         self._workers.renew(worker_id, self._clock.now_s())
 
     def _hear_of_reader(

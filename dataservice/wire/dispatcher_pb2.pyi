@@ -83,7 +83,7 @@ class RegisterWorkerReply(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., lease_s: _Optional[float] = ..., place: _Optional[int] = ..., places: _Optional[int] = ...) -> None: ...
 
 class WorkerHeartbeatRequest(_message.Message):
-    __slots__ = ("worker_id", "iteration_ids", "rows_sent", "rate_rows_per_s", "buffered_bytes", "leaving", "production", "snapshot_ids")
+    __slots__ = ("worker_id", "iteration_ids", "rows_sent", "rate_rows_per_s", "buffered_bytes", "leaving", "production", "snapshot_ids", "number")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     ITERATION_IDS_FIELD_NUMBER: _ClassVar[int]
     ROWS_SENT_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +92,7 @@ class WorkerHeartbeatRequest(_message.Message):
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     PRODUCTION_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_IDS_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     iteration_ids: _containers.RepeatedScalarFieldContainer[str]
     rows_sent: int
@@ -100,7 +101,8 @@ class WorkerHeartbeatRequest(_message.Message):
     leaving: bool
     production: _containers.RepeatedCompositeFieldContainer[Production]
     snapshot_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, worker_id: _Optional[str] = ..., iteration_ids: _Optional[_Iterable[str]] = ..., rows_sent: _Optional[int] = ..., rate_rows_per_s: _Optional[float] = ..., buffered_bytes: _Optional[int] = ..., leaving: bool = ..., production: _Optional[_Iterable[_Union[Production, _Mapping]]] = ..., snapshot_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    number: int
+    def __init__(self, worker_id: _Optional[str] = ..., iteration_ids: _Optional[_Iterable[str]] = ..., rows_sent: _Optional[int] = ..., rate_rows_per_s: _Optional[float] = ..., buffered_bytes: _Optional[int] = ..., leaving: bool = ..., production: _Optional[_Iterable[_Union[Production, _Mapping]]] = ..., snapshot_ids: _Optional[_Iterable[str]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Production(_message.Message):
     __slots__ = ("iteration_id", "rows_per_s", "busy_share")

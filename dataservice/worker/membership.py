@@ -6,6 +6,7 @@ while the dispatcher does not know the worker, the worker holds nothing that was
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -41,6 +42,7 @@ class Membership:
         self._thread = StoppableThread(
             self._run, owner="worker", name="heartbeat", on_failure=on_lost
         )
+        self._numbers = itertools.count(1)
         self._rows = 0
         self._measured_s = time.monotonic()
         self._production = ProductionMeter(self._measured_s)
@@ -101,6 +103,7 @@ class Membership:
                 for part in self._production.measure(self._service.counters(), now_s)
             ],
             snapshot_ids=self._snapshots.active(),
+            number=next(self._numbers),
         )
         self._rows, self._measured_s = rows, now_s
         reply = self._link.heartbeat(request, self._is_stopping)

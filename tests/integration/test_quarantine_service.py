@@ -39,7 +39,7 @@ def supervised(cluster: ProcessCluster) -> Iterator[list[int]]:
                 watched.remove(worker)
                 deaths.append(worker.returncode or 0)
                 if len(deaths) < 8:
-                    watched.append(cluster.add_worker("--heartbeat-interval-ms", "200"))
+                    watched.append(cluster.add_worker("--heartbeat-interval-ms", "100"))
 
     thread = threading.Thread(target=supervise, name="supervisor")
     thread.start()
@@ -53,9 +53,12 @@ def supervised(cluster: ProcessCluster) -> Iterator[list[int]]:
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 def test_a_window_that_kills_its_workers(tmp_path: pathlib.Path, on_error: str) -> None:
     dataset = ds.Dataset.range(ROWS).map(die_of_poison, schema=pa.schema([("id", pa.int64())]))
+    # Enough for three deaths and the rest: they start side by side, those that come later do not.
     with process_cluster(
-        tmp_path, workers=1, dispatcher_args=("--worker-timeout-ms", "1500")
+        tmp_path, workers=0, dispatcher_args=("--worker-timeout-ms", "1000")
     ) as cluster:
+        for _ in range(4):
+            cluster.add_worker("--heartbeat-interval-ms", "100")
         remote = dataset.distribute(ds.ShardingPolicy.DYNAMIC, cluster.target, on_error=on_error)
         ids: list[int] = []
         with supervised(cluster) as deaths, iter(remote) as iterator:
@@ -71,7 +74,8 @@ def test_a_window_that_kills_its_workers(tmp_path: pathlib.Path, on_error: str) 
                 read()
                 skipped = iterator.stats()["skipped"]
                 assert (skipped["splits"], skipped["source_rows"]) == (1, ROWS - len(ids))
-    assert len(deaths) == 3
+    # One more where the dispatcher misses the third, which ran it alone, before the others.
+    assert len(deaths) in (3, 4)
     lost = set(range(ROWS)) - set(ids)
     assert len(ids) == len(set(ids))
     assert POISON in lost

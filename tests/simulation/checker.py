@@ -60,7 +60,7 @@ class Checker:
             for window in plan.windows_of(number):
                 self.content.append(rows_of(plan.epoch_of(number), window.splits))
         self.poison: int | None = None
-        self.poison_deaths = 0
+        self.poison_deaths = self._forgotten_deaths = 0
         self.losses = 0
         self.claims: dict[Row, str] = {}
         self.expelled: set[str] = set()
@@ -210,6 +210,8 @@ class Checker:
         for memory in (self._granted, self._accepted, self._released, self._used):
             memory.clear()
         self._leased.clear()
+        # What is read anew is suspected anew.
+        self._forgotten_deaths = self.poison_deaths
 
     def _rows_of(self, consumed: Consumed) -> list[Row]:
         ends = {window: len(self.content[window]) for window in consumed.done} | consumed.rows
@@ -248,7 +250,7 @@ class Checker:
             raise Violation(f"I11: windows {innocent} are given up for what {self.poison} did")
         if self.poison is None and self.losses < MAX_DEATHS and innocent:
             raise Violation(f"I11: windows {innocent} are given up after {self.losses} deaths")
-        if self.poison_deaths > MOST_POISON_DEATHS:
+        if self.poison_deaths - self._forgotten_deaths > MOST_POISON_DEATHS:
             raise Violation(f"I11: window {self.poison} killed {self.poison_deaths} workers")
 
     def ended(self, node: Any) -> None:

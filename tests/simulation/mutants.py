@@ -34,20 +34,26 @@ Patch = pytest.MonkeyPatch
 
 
 class Mutant(NamedTuple):
-    """`signs` are what the first failure may be about; `walls_off` names what else is missing."""
+    """`signs` are what the first failure may be about; `walls_off` names what else is missing.
+
+    `poisoned`: in how many of the lives a window kills its workers.
+    """
 
     name: str
     apply: Callable[[Patch], None]
     signs: tuple[str, ...]
     walls_off: str = ""
+    poisoned: float = 0.0
 
 
 MUTANTS: list[Mutant] = []
 
 
-def mutant(*signs: str, walls_off: str = "") -> Callable[[Callable[[Patch], None]], None]:
+def mutant(
+    *signs: str, walls_off: str = "", poisoned: float = 0.0
+) -> Callable[[Callable[[Patch], None]], None]:
     def note(apply: Callable[[Patch], None]) -> None:
-        MUTANTS.append(Mutant(apply.__name__, apply, signs, walls_off))
+        MUTANTS.append(Mutant(apply.__name__, apply, signs, walls_off, poisoned))
 
     return note
 

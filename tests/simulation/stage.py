@@ -22,8 +22,9 @@ import pytest
 
 from dataservice.client import reader as client_reader
 from dataservice.client import sequence, statistics, worker_stream
+from dataservice.client.connection import JoinRequest
 from dataservice.dispatcher import endpoint, ordering, service
-from dataservice.errors import CancelledError
+from dataservice.errors import CancelledError, FailedPreconditionError
 from dataservice.runtime.checksum import checksum
 from dataservice.wire.elements import pack_data
 from dataservice.worker import control, leases, membership, producer, rebatch
@@ -228,14 +229,18 @@ class Rpc:
         STAGE.world.post(STAGE.node, method, request, timeout_s)
 
     def open_iteration(self, request: Any, *, timeout_s: float) -> Any:
-        def aged() -> Any:
-            # All programs are there from the beginning: who comes late belongs to the run.
-            request.program_age_s = STAGE.world.now_s + 1.0
-            return request
-
         task: Any = STAGE.task
-        if task.opened is None:
-            task.opened = self.call_retrying("OpenIteration", aged, timeout_s=timeout_s)
+        if task.join is None:
+            # All programs are there from the beginning: who comes late belongs to the run.
+            task.join = JoinRequest(request, lambda: STAGE.world.now_s + 1.0)
+        while task.opened is None:
+            try:
+                task.opened = self.call_retrying(
+                    "OpenIteration", task.join.aged, timeout_s=timeout_s
+                )
+            except FailedPreconditionError:
+                if not task.join.was_refused_late():
+                    raise
         return task.opened
 
     def describe_position(self, request: Any, *, timeout_s: float) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation import mutants, quarantine_mutants, scenario
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.scenario import Failure, play
 from tests.simulation.stage import staged
@@ -23,6 +24,7 @@ def first_failure() -> str | None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
 def test_the_mistake_is_noticed(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     with staged():
+        monkeypatch.setattr(scenario, "POISONED", mutant.poisoned)
         mutant.apply(monkeypatch)
         failure = first_failure()
     assert failure is not None, f"{mutant.name} survived {SEEDS} seeds"
@@ -30,4 +32,5 @@ def test_the_mistake_is_noticed(mutant: Mutant, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_there_are_enough_mistakes() -> None:
-    assert len(MUTANTS) >= 12
+    assert len(MUTANTS) >= 36
+    assert {quarantine_mutants.__name__, mutants.__name__} == {m.apply.__module__ for m in MUTANTS}

@@ -223,7 +223,8 @@ class Task:
         self._body = body
         self._on_answer = on_answer or self.run
         self._answers: list[Any] = []
-        self.opened: Any = None  # a reader that opens makes a second call
+        self.join: Any = None  # a reader that opens may ask again, and makes a second call
+        self.opened: Any = None
         self.is_calling = False
         self.is_over = False
 

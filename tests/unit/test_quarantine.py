@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dataservice.client import quarantine as at_the_reader
 from dataservice.dataset.ledger import Ledger
 from dataservice.dispatcher import decide, quarantine
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher.delivery import answer_sync, lease_windows, sync
+from dataservice.dispatcher.delivery import answer_sync, give_back, lease_windows, sync
 from dataservice.dispatcher.events import decode_frame, encode_frame
 from dataservice.dispatcher.images import facts_of
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.plans import RowMark, WindowPlan
-from dataservice.dispatcher.requests import Decision, LeaseWindows, Sync
+from dataservice.dispatcher.requests import ALL_WINDOWS, Decision, LeaseWindows, Sync
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.dispatcher.windows import WindowTable
 from dataservice.errors import DataLossError
@@ -172,6 +174,48 @@ def test_who_leaves_or_is_heard_of_was_not_killed() -> None:
         cluster.commit(quarantine.acquit(cluster.state, worker))
     assert not cluster.table.suspicions.cases
     assert not cluster.table.quarantined
+
+
+def test_a_word_that_was_under_way_when_the_stream_broke_acquits_nobody() -> None:
+    cluster = Cluster(1)
+    worker = cluster.add_worker()
+    evidence = quarantine.Evidence()
+
+    def hear(number: int) -> bool:
+        return bool(cluster.commit(evidence.hear(cluster.state, worker, number)).events)
+
+    for first in (1, 4):
+        assert cluster.lease(worker) == [0]
+        assert not hear(first)
+        cluster.report_broken(worker)
+        evidence.doubt(worker)
+        heard = [hear(first + 1), hear(first + 1), hear(first + 2), hear(first + 2)]
+        assert heard == [False, False, True, False], "only what follows on an answer since then"
+    cluster.lease(worker)
+    cluster.report_broken(worker)
+    evidence = quarantine.Evidence()
+    heard = [hear(9), hear(9), hear(10)]
+    assert heard == [False, False, True], "a dispatcher that starts again knows no numbers"
+
+
+def test_a_new_stream_acquits_its_worker() -> None:
+    cluster = Cluster(1)
+    worker = cluster.add_worker()
+    assert cluster.lease(worker) == [0]
+    cluster.report_broken(worker)
+    begins = LeaseWindows(
+        worker_id=worker,
+        iteration_id="i",
+        reader_id="r1",
+        count=0,
+        sequence=5,
+        returned=(RowMark(ALL_WINDOWS, 0, 0, False),),
+    )
+    cluster.commit(give_back(cluster.state, replace(begins, sequence=1)))
+    assert worker in cluster.state.accused, "a copy of what began the stream that broke"
+    cluster.commit(give_back(cluster.state, begins))
+    assert worker not in cluster.state.accused
+    assert not cluster.table.suspicions.cases
 
 
 def test_a_fleet_is_not_fed_to_a_window_before_its_losses_are_noticed() -> None:

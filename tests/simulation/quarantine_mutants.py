@@ -1,0 +1,46 @@
+"""Deliberate mistakes about windows that kill their workers, which the simulation must notice.
+
+Like those of `mutants`, among which they count once this is imported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from dataservice.dispatcher import delivery, images, quarantine
+from dataservice.dispatcher.service import DispatcherService
+from dataservice.dispatcher.suspicion import Suspicions
+from tests.simulation.mutants import Patch, mutant
+
+
+@mutant("I10", "I11", poisoned=1.0)
+def windows_that_kill_are_never_given_up(patch: Patch) -> None:
+    patch.setattr(Suspicions, "is_guilty", lambda _self, _window: False)
+
+
+@mutant("I11", poisoned=1.0)
+def suspects_run_beside_others(patch: Patch) -> None:
+    patch.setattr(Suspicions, "is_suspect", lambda _self, _window: False)
+
+
+@mutant("I10", poisoned=1.0)
+def a_worker_of_which_a_stream_broke_stays_accused(patch: Patch) -> None:
+    patch.setattr(quarantine, "acquit", lambda _state, _worker: delivery.Decision(()))
+
+
+@mutant("I11", poisoned=1.0)
+def any_word_of_a_worker_acquits_it(patch: Patch) -> None:
+    original = DispatcherService._hear_of_worker
+
+    def hear(self: Any, worker_id: Any) -> None:
+        original(self, worker_id)
+        self._commit(quarantine.acquit(self._state, worker_id))
+
+    patch.setattr(DispatcherService, "_hear_of_worker", hear)
+
+
+@mutant("I5", poisoned=1.0)
+def compaction_forgets_what_is_suspected(patch: Patch) -> None:
+    original = images.image_of
+    patch.setattr(images, "image_of", lambda table: replace(original(table), cases=()))
