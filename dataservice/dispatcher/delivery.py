@@ -211,7 +211,8 @@ def _accusations(
     for worker_id in request.broken_worker_ids:
         had = table.leased_to(worker_id, request.reader_id)
         windows = tuple(window for window in had if window not in received)
-        if worker_id in state.workers:
+        # Without windows it is a reader that cannot reach it: others may, and it must not rest.
+        if windows and worker_id in state.workers:
             yield ev.WindowsAccused(
                 iteration_id=request.iteration_id, worker_id=worker_id, windows=windows
             )

@@ -27,7 +27,7 @@ class TableImage:
     `rounds`: (number, first window, unfinished windows) of each open one. `records`: (window,
     phase, generation, start row, consumed row, owner, worker, base row). `grants`: (worker, reader,
     sequence, windows). `finished`: (reader, first window, end). `cases`: (window, deaths, alone,
-    accused workers).
+    pairs of an accused worker and whether the window was a suspect then).
     """
 
     plan: WindowPlan
@@ -95,7 +95,7 @@ def image_of(table: WindowTable) -> TableImage:
             for first, end in mine.finished.pairs()
         ),
         cases=tuple(
-            (window, case.deaths, case.alone, list(case.accused))
+            (window, case.deaths, case.alone, list(case.accused.items()))
             for window, case in table.suspicions.cases.items()
         ),
         quarantined=tuple(tuple(entry) for entry in table.quarantined),
@@ -130,7 +130,7 @@ def table_of(image: TableImage) -> WindowTable:
     for worker, reader, sequence, windows in image.grants:
         table.grants[(worker, reader)] = (sequence, tuple(windows))
     for window, deaths, alone, accused in image.cases:
-        table.suspicions.cases[window] = Case(deaths, alone, list(accused))
+        table.suspicions.cases[window] = Case(deaths, alone, dict(accused))
     table.quarantined.extend(Quarantined(*entry) for entry in image.quarantined)
     return table
 

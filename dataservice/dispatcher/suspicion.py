@@ -34,12 +34,13 @@ class Quarantined(NamedTuple):
 class Case:
     """What is held against a window: deaths, and workers that were not heard of since.
 
-    `alone`: at a death as a suspect nothing else was with the worker.
+    `accused`: whether it was a suspect already when that worker's stream broke. `alone`: at a
+    death as a suspect nothing else was with the worker.
     """
 
     deaths: int = 0
     alone: bool = False
-    accused: list[WorkerId] = field(default_factory=list)
+    accused: dict[WorkerId, bool] = field(default_factory=dict)
 
     @property
     def weight(self) -> int:
@@ -75,8 +76,7 @@ class Suspicions:
         """The windows were with a worker that may be gone."""
         for window in windows:
             case = self.cases.setdefault(window, Case())
-            if worker not in case.accused:
-                case.accused.append(worker)
+            case.accused.setdefault(worker, case.weight >= SUSPECT_AFTER)
 
     def accused(self) -> set[WorkerId]:
         """Workers that a window may have killed."""
@@ -91,16 +91,16 @@ class Suspicions:
         charged = self.accused_of(worker)
         for window in charged:
             case = self.cases[window]
-            case.accused.remove(worker)
+            was_suspect = case.accused.pop(worker)
             case.deaths += 1
-            case.alone = case.alone or (alone and case.deaths > SUSPECT_AFTER)
+            case.alone = case.alone or (alone and was_suspect)
         return charged
 
     def acquit(self, worker: WorkerId) -> None:
         """The worker lives, or left of its own accord."""
         for window in self.accused_of(worker):
             case = self.cases[window]
-            case.accused.remove(worker)
+            del case.accused[worker]
             if not case.weight:
                 del self.cases[window]
 

@@ -258,3 +258,12 @@ def test_what_a_reader_makes_of_it() -> None:
         at_the_reader.note(entries, ledger)
     total = ledger.total()
     assert (total.splits, total.source_rows, total.files) == (1, 10, ("a.parquet",))
+
+
+def test_a_reader_that_cannot_reach_a_worker_does_not_take_it_from_others() -> None:
+    cluster = Cluster(2, ("r1", "r2"))
+    worker = cluster.add_worker()
+    for _ in range(3):
+        cluster.report_broken(worker, "r2")
+    assert worker not in cluster.state.accused
+    assert cluster.lease(worker) == [0]
