@@ -103,4 +103,4 @@ def test_a_copy_of_a_request_that_got_nothing_gets_nothing_later(
     assert lease(service, 2) == []
     answer_fences(service, broken=("w",))
     assert lease(service, 2) == []
-    assert lease(service, 3) == [(0, 1)]
+    assert lease(service, 3, BEGIN) == [(0, 1)]
