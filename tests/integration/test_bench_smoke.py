@@ -11,7 +11,18 @@ import numpy as np
 import pytest
 
 import dataservice as ds
-from bench import click_model, data, latency, leases, memory, stream, train, transform, transport
+from bench import (
+    click_model,
+    data,
+    latency,
+    leases,
+    memory,
+    plots,
+    stream,
+    train,
+    transform,
+    transport,
+)
 from bench.peers import children
 
 _ROWS = 3 * data.BLOCK_ROWS
@@ -55,6 +66,21 @@ def test_leases_prints_a_line_per_run(capsys: pytest.CaptureFixture[str]):
     assert [files["form"], windows["form"]] == ["files", "windows"]
     assert files["splits"] == windows["splits"] == program["splits"] == 500
     assert windows["splits_per_s"] > 0
+
+
+def test_plots_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    plots.main(["--smoke", "--out", str(tmp_path)])
+    lines = _lines(capsys)
+    assert len(lines) == 3
+    for line in lines:
+        assert Path(line["file"]).read_bytes().startswith(b"\x89PNG")
+        assert all(rate > 0 for _, rate in line["points"])
+
+
+def test_plots_name_the_extra_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(plots.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(SystemExit, match=r"pstrain\[demo\]"):
+        plots.main(["--smoke", "--out", str(tmp_path)])
 
 
 def test_stream_reads_arrow_files(capsys: pytest.CaptureFixture[str]):
