@@ -59,6 +59,7 @@ _MODULES = {
     "models": "pstrain.models",
     "optimizers": "pstrain.optimizers",
     "partitioners": "pstrain.partition",
+    "v1": "pstrain.v1",
 }
 
 __all__ = sorted([*_HOMES, *_MODULES])

@@ -23,6 +23,7 @@ from pstrain.coordinator.per_worker import PerWorkerDataset
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.errors import CancelledError, InvalidArgumentError
 from pstrain.input_sharding import AutoShardPolicy, DistributedDataset
+from pstrain.strategy import ParameterServerStrategy
 from pstrain.trainer.context import InputContext, get_current_worker_index
 from pstrain.trainer.resources import TrainerIterator, open_dataset
 
@@ -243,10 +244,13 @@ def _share(steps: int | None, done: int, steps_per_execution: int) -> int:
 def executor_of(model: Any, distributed: bool | None = None) -> Executor:
     """The cluster that the model's variables live on, or this process.
 
+    In the V1 form each worker is a program of its own, so it runs what it is given itself.
     ``distributed`` False: this process in any case; True: InvalidArgumentError where there is no
     cluster.
     """
     strategy = getattr(model, "strategy", None)
+    if not isinstance(strategy, ParameterServerStrategy):
+        strategy = None
     if distributed and strategy is None:
         raise InvalidArgumentError(
             "distributed=True needs a model that was made inside strategy.scope()"

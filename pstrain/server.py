@@ -7,18 +7,25 @@ listens on an address other hosts can reach unless the user said so.
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Protocol
 
 from dataservice.runtime.auth import is_loopback
 from pstrain.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
 from pstrain.errors import InvalidArgumentError
 from pstrain.paramserver.server import ParameterServer
+from pstrain.presence import Presence
 from pstrain.trainer.server import TrainerServer
 
 logger = logging.getLogger(__name__)
 
+COORDINATOR_GRACE_S = 30.0
+_LOOK_S = 0.2
+
 
 class _Role(Protocol):
+    presence: Presence
+
     @property
     def address(self) -> str: ...
     def start(self) -> None: ...
@@ -31,7 +38,11 @@ class Server:
 
     The address to listen on is the task's own in the cluster spec, unless ``host`` or ``port``
     say otherwise. An address that other hosts can reach needs ``insecure_network=True``: its
-    traffic is not encrypted. ``token`` None: the user's own.
+    traffic is not encrypted. ``token`` None: the user's own. A server whose coordinator has left
+    stays, idle, for the next one; with ``exit_with_coordinator`` it stops, and :meth:`join`
+    returns, when nobody has been connected for 30 s, or the number of seconds given: time enough
+    for a coordinator that is started again. Parameter servers count trainers too, so give it to
+    all of a cluster's servers.
     """
 
     def __init__(
@@ -44,6 +55,7 @@ class Server:
         port: int | None = None,
         token: str | None = None,
         insecure_network: bool = False,
+        exit_with_coordinator: bool | float = False,
         start: bool = True,
     ) -> None:
         resolver = _resolver(server_or_cluster_def)
@@ -59,6 +71,9 @@ class Server:
             )
         role = TrainerServer if job == "worker" else ParameterServer
         self._role: _Role = role(host, spec_port if port is None else port, token=token)
+        self._grace_s = _grace(exit_with_coordinator)
+        self._stopping = threading.Event()
+        self._watch: threading.Thread | None = None
         if start:
             self.start()
 
@@ -70,6 +85,19 @@ class Server:
     def start(self) -> None:
         self._role.start()
         logger.info("%s:%d serves at %s", self.job_name, self.task_index, self.address)
+        if self._grace_s is not None and self._watch is None:
+            self._watch = threading.Thread(
+                target=self._leave_when_alone,
+                args=(self._grace_s,),
+                name="coordinator-watch",
+                daemon=True,
+            )
+            self._watch.start()
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether :meth:`stop` was called, or the coordinator has left."""
+        return self._stopping.is_set()
 
     def join(self) -> None:
         """Blocks until :meth:`stop`."""
@@ -77,13 +105,31 @@ class Server:
 
     def stop(self) -> None:
         """Frees the port. Idempotent."""
+        self._stopping.set()
         self._role.stop()
+        if self._watch is not None and self._watch is not threading.current_thread():
+            self._watch.join()
+
+    def _leave_when_alone(self, grace_s: float) -> None:
+        while not self._stopping.wait(_LOOK_S):
+            if self._role.presence.is_over(grace_s):
+                logger.info("%s:%d stops: its coordinator left", self.job_name, self.task_index)
+                self.stop()
 
     def __enter__(self) -> Server:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def _grace(exit_with_coordinator: bool | float) -> float | None:
+    if exit_with_coordinator is False:
+        return None
+    grace_s = COORDINATOR_GRACE_S if exit_with_coordinator is True else exit_with_coordinator
+    if grace_s < 0:
+        raise InvalidArgumentError(f"exit_with_coordinator is in seconds, got {grace_s}")
+    return float(grace_s)
 
 
 def _resolver(value: ClusterResolver | ClusterSpec | dict[str, list[str]]) -> ClusterResolver:

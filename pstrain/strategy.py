@@ -42,7 +42,7 @@ _RETRY_S = 0.1
 _RETRY_MAX_S = 2.0
 _REPORT_EVERY_S = 5.0
 
-_entered: ContextVar[ParameterServerStrategy | None] = ContextVar("strategy", default=None)
+_entered: ContextVar[Any] = ContextVar("strategy", default=None)
 
 
 def has_strategy() -> bool:
@@ -50,12 +50,26 @@ def has_strategy() -> bool:
     return _entered.get() is not None
 
 
-def get_strategy() -> ParameterServerStrategy:
+def get_strategy() -> Any:
     """The strategy whose scope this thread is in; FailedPreconditionError outside of any."""
     strategy = _entered.get()
     if strategy is None:
         raise FailedPreconditionError("no strategy: enter one with `with strategy.scope():`")
     return strategy
+
+
+@contextmanager
+def entered_scope(strategy: Any) -> Iterator[None]:
+    """This thread is inside the strategy's scope; FailedPreconditionError inside of another's."""
+    if _entered.get() not in (None, strategy):
+        raise FailedPreconditionError(
+            "another strategy's scope is entered; leave it before entering this one"
+        )
+    reset = _entered.set(strategy)
+    try:
+        yield
+    finally:
+        _entered.reset(reset)
 
 
 class ParameterServerStrategy(Replica):
@@ -125,16 +139,8 @@ class ParameterServerStrategy(Replica):
         May be entered again inside itself; inside another strategy's scope: FailedPreconditionError
         (a RuntimeError).
         """
-        if _entered.get() not in (None, self):
-            raise FailedPreconditionError(
-                "another strategy's scope is entered; leave it before entering this one"
-            )
-        reset = _entered.set(self)
-        try:
-            with placement_scope(self._placement):
-                yield self
-        finally:
-            _entered.reset(reset)
+        with entered_scope(self), placement_scope(self._placement):
+            yield self
 
     def begin(self) -> None:
         """Waits for every parameter server, makes this session its current one, makes variables.

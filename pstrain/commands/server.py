@@ -16,7 +16,7 @@ from pstrain.cluster import (
     TFConfigClusterResolver,
 )
 from pstrain.errors import InvalidArgumentError
-from pstrain.server import Server
+from pstrain.server import COORDINATOR_GRACE_S, Server
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -33,6 +33,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="listen where other hosts can reach it, without encryption",
     )
     parser.add_argument(
+        "--exit-with-coordinator",
+        nargs="?",
+        type=float,
+        const=COORDINATOR_GRACE_S,
+        metavar="SECONDS",
+        help="end when nobody has been connected for so long after a coordinator was "
+        f"(default {COORDINATOR_GRACE_S:.0f}); give it to all servers of a cluster",
+    )
+    parser.add_argument(
         "--ready-json", action="store_true", help="print one JSON line when it serves"
     )
     parser.set_defaults(run=run)
@@ -47,6 +56,9 @@ def run(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         insecure_network=args.insecure_network,
+        exit_with_coordinator=(
+            False if args.exit_with_coordinator is None else args.exit_with_coordinator
+        ),
     )
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -56,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(f"{server.job_name}:{server.task_index} serves at {server.address}", flush=True)
     # A bare wait would not wake for a signal that another thread took.
-    while not stop.wait(0.5):
+    while not stop.wait(0.5) and not server.has_stopped:
         pass
     server.stop()
     # Threads that the transports keep can make taking the interpreter down slow, or abort it.

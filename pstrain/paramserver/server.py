@@ -24,6 +24,7 @@ from pstrain.kernels import initializers, updates
 from pstrain.paramserver import messages
 from pstrain.paramserver.requests import Call, answer
 from pstrain.paramserver.store import Store
+from pstrain.presence import Presence
 
 logger = logging.getLogger(__name__)
 
@@ -45,13 +46,14 @@ class ParameterServer:
         token: str | None = None,
         tls: TlsConfig | None = None,
     ) -> None:
+        self.presence = Presence()
         self._sessions = Sessions()
         self._server = FlightServer(
             host,
             port,
             token=resolve_token(token),
             tls=tls,
-            exchanges={messages.EXCHANGE: self._serve},
+            exchanges={messages.EXCHANGE: self.presence.during(self._serve)},
             actions={
                 "reset": self._reset,
                 "advance": self._advance,

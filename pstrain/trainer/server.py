@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Iterator
 
 from dataservice.runtime.auth import resolve_token
 from dataservice.runtime.rpc import RpcServer
 from pstrain import kernels
+from pstrain.presence import Presence
 from pstrain.trainer.client import RemoteParameters
-from pstrain.trainer.service import TrainerService
+from pstrain.trainer.service import Connect, TrainerService
 from pstrain.wire import trainer_pb2 as pb
 
 
@@ -21,7 +23,8 @@ class TrainerServer:
 
     def __init__(self, host: str, port: int, *, token: str | None = None) -> None:
         token = resolve_token(token)
-        self._service = TrainerService(functools.partial(_connect, token))
+        self.presence = Presence()
+        self._service = _AttendedService(functools.partial(_connect, token), self.presence)
         self._server = RpcServer(host, port, token=token)
         self._server.add_service(pb.DESCRIPTOR.services_by_name["Trainer"], self._service)
         self._host = host
@@ -47,6 +50,18 @@ class TrainerServer:
         self._service.close()
         self._server.stop()
         self._stopped.set()
+
+
+class _AttendedService(TrainerService):
+    """Counts a coordinator as present while its stream of closures is open."""
+
+    def __init__(self, connect: Connect, presence: Presence) -> None:
+        super().__init__(connect)
+        self._presence = presence
+
+    def run_closures(self, requests: Iterator[pb.RunRequest]) -> Iterator[pb.RunReply]:
+        with self._presence:
+            yield from super().run_closures(requests)
 
 
 def _connect(token: str, addresses: list[str], session: str) -> RemoteParameters:

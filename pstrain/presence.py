@@ -1,0 +1,51 @@
+"""Whether anybody still uses a server: for servers that end when their coordinator has left.
+
+Counts open streams; knows nothing of what they carry. Invariant: a server that nobody has used
+yet is not over, however long it waits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Presence:
+    """A context manager that each user of a server is inside of. Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._left_at_s: float | None = None
+
+    def __enter__(self) -> Presence:
+        with self._lock:
+            self._inside += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            self._left_at_s = self._clock()
+
+    def during(self, call: Callable[P, T]) -> Callable[P, T]:
+        """``call``, whose every run counts as somebody's presence."""
+
+        def present(*args: P.args, **kwargs: P.kwargs) -> T:
+            with self:
+                return call(*args, **kwargs)
+
+        return present
+
+    def is_over(self, grace_s: float) -> bool:
+        """Whether all who came have left, at least ``grace_s`` seconds ago."""
+        with self._lock:
+            if self._inside or self._left_at_s is None:
+                return False
+            return self._clock() - self._left_at_s >= grace_s

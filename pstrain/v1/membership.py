@@ -1,0 +1,188 @@
+"""How workers without a coordinator agree on a session: the servers tell, the chief begins it.
+
+The chief makes a session the current one of every parameter server, and says in a variable of it
+how far it is. Workers ask the servers which session is current. Knows nothing of models.
+Invariant: nobody trains before the chief has said that the values are there, and a session that
+was replaced never comes back.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from dataservice.runtime.identity import new_id
+from pstrain import initializers
+from pstrain.config import ParameterConfig
+from pstrain.errors import (
+    AbortedError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    NotFoundError,
+    UnavailableError,
+)
+from pstrain.trainer.client import RemoteParameters
+from pstrain.vocabulary import ShardSpec, VariableSpec
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_PREFIX = "v1-session"
+_ASK_TIMEOUT_S = 5.0
+_RETRY_S = 0.05
+_RETRY_MAX_S = 1.0
+_REPORT_EVERY_S = 5.0
+# Ids below zero are of no variable that a program makes.
+_PHASE_ID, _DONE_ID = -1, -2
+
+
+class Phase(enum.IntEnum):
+    """How far the chief is with a session."""
+
+    BEGUN = 0
+    READY = 1
+    ENDED = 2
+
+
+class Membership:
+    """This task's part in the agreement. ``parameters.session`` is always the one it is in."""
+
+    def __init__(
+        self, parameters: RemoteParameters, *, is_chief: bool, workers: int, config: ParameterConfig
+    ) -> None:
+        self._parameters = parameters
+        self._is_chief = is_chief
+        self._timeout_s = config.start_timeout_s
+        self._phase = _counter_spec(_PHASE_ID, "v1/phase", 1)
+        self._done = _counter_spec(_DONE_ID, "v1/done", workers)
+
+    def enter(self) -> None:
+        """The chief begins a session; a worker waits for one to have begun, then is in it."""
+        if self._is_chief:
+            self._begin()
+        else:
+            self._parameters.session = wait_for(
+                "the chief (worker 0) to begin a session on the parameter servers; is it started?",
+                self._timeout_s,
+                self._find,
+            )
+
+    def publish_ready(self) -> None:
+        """Chief only: the values are there."""
+        self._parameters.assign(self._phase, "set", np.array([Phase.READY]))
+
+    def publish_end(self) -> None:
+        """Chief only: training is over."""
+        self._parameters.assign(self._phase, "set", np.array([Phase.ENDED]))
+
+    def await_ready(self) -> None:
+        """Worker only: blocks until the chief has made the values of the present session."""
+        wait_for(
+            "the chief (worker 0) to initialise the variables (or its next training to begin)",
+            self._timeout_s,
+            self._is_ready,
+        )
+
+    def report_done(self, worker: int) -> None:
+        """This worker's data is used up."""
+        self._parameters.assign(self._done, "set", np.array([1]), worker)
+
+    def missing(self) -> list[int]:
+        """Workers that have not reported yet."""
+        return [int(n) for n in np.flatnonzero(self._parameters.read(self._done) == 0)]
+
+    def has_ended(self) -> bool:
+        """Whether the chief has said that training is over."""
+        return int(self._parameters.read(self._phase)[0]) == Phase.ENDED
+
+    def is_intact(self) -> bool:
+        """Whether every server answers and is in this session."""
+        return all(session == self._parameters.session for session in self._sessions())
+
+    def was_replaced(self) -> bool:
+        """Whether some server is in another session, begun by another chief."""
+        return any(s not in (None, self._parameters.session) for s in self._sessions())
+
+    def _begin(self) -> None:
+        self._parameters.session = new_id(f"{_PREFIX}-{time.time_ns():020d}")
+        for ps, address in enumerate(self._parameters.addresses):
+            wait_for(
+                f"parameter server {ps} at {address}; start the cluster's 'ps' tasks",
+                self._timeout_s,
+                lambda ps=ps: self._reset(ps),  # type: ignore[misc]
+            )
+        for spec in (self._phase, self._done):
+            self._parameters.create(spec)
+
+    def _reset(self, ps: int) -> bool:
+        self._parameters.begin_session(ps)
+        return True
+
+    def _sessions(self) -> list[str | None]:
+        found: list[str | None] = []
+        for ps in range(len(self._parameters.addresses)):
+            try:
+                found.append(self._parameters.status(ps, timeout_s=_ASK_TIMEOUT_S)["session"])
+            except (UnavailableError, DeadlineExceededError):
+                found.append(None)
+        return found
+
+    def _find(self) -> str | None:
+        """The session that all servers are in, if it is one of a chief's."""
+        sessions = set(self._sessions())
+        session = sessions.pop()
+        return session if not sessions and session and session.startswith(_PREFIX) else None
+
+    def _is_ready(self) -> bool:
+        session = self._find()
+        if session is None:
+            return False
+        self._parameters.session = session
+        try:
+            return int(self._parameters.read(self._phase)[0]) == Phase.READY
+        except (NotFoundError, FailedPreconditionError, AbortedError):
+            return False  # begun, or replaced, a moment ago
+
+
+def wait_for(what: str, timeout_s: float, attempt: Callable[[], T | None]) -> T:
+    """The first true value of ``attempt``; DeadlineExceededError that says what did not come."""
+    deadline_s = time.monotonic() + timeout_s
+    pause_s, report_at_s = _RETRY_S, time.monotonic() + _REPORT_EVERY_S
+    pause = threading.Event()
+    while True:
+        error: Any = None
+        try:
+            found = attempt()
+            if found:
+                return found
+        except (UnavailableError, DeadlineExceededError) as failure:
+            error = failure
+        now_s = time.monotonic()
+        if now_s + pause_s > deadline_s:
+            raise DeadlineExceededError(
+                f"waited {timeout_s:.0f} s for {what}" + (f" ({error})" if error else "")
+            ) from error
+        if now_s >= report_at_s:
+            logger.warning("waiting for %s", what)
+            report_at_s = now_s + _REPORT_EVERY_S
+        pause.wait(pause_s)
+        pause_s = min(2 * pause_s, _RETRY_MAX_S)
+
+
+def _counter_spec(number: int, name: str, size: int) -> VariableSpec:
+    return VariableSpec(
+        id=number,
+        name=name,
+        shape=(size,),
+        dtype="int64",
+        trainable=False,
+        initializer=initializers.zeros(),
+        shards=(ShardSpec(ps=0, row_start=0, row_stop=size),),
+    )

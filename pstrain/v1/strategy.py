@@ -1,0 +1,271 @@
+"""ParameterServerStrategy of the V1 form: each worker trains by itself on shared variables.
+
+Gives variables their places and this worker its share of the input. Invariant: variables made in
+the same order have the same ids and places on every worker, so the same script shares them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pstrain.cluster import JOBS, ClusterResolver, ClusterSpec, TFConfigClusterResolver
+from pstrain.config import ParameterConfig
+from pstrain.errors import InvalidArgumentError
+from pstrain.input_sharding import DistributedDataset
+from pstrain.parameters import Array
+from pstrain.replica import Replica
+from pstrain.strategy import entered_scope
+from pstrain.trainer.client import RemoteParameters
+from pstrain.trainer.context import InputContext, call_with_context
+from pstrain.v1.membership import Membership
+from pstrain.v1.training import TrainingSession
+from pstrain.variable import BaseVariable, LocalPlacement, Placement, placement_scope
+from pstrain.vocabulary import VariableSpec
+
+logger = logging.getLogger(__name__)
+
+
+class ParameterServerStrategy(Replica):
+    """Every worker makes one, in the same script; parameter servers run ``pstrain.Server``.
+
+    ``cluster_resolver`` None: TF_CONFIG. The chief (task ``chief``, else worker 0) begins a
+    session on the servers, which drops what they held, initialises the variables and saves
+    checkpoints; the other workers wait for it, at most ``config.start_timeout_s``. Train inside of
+    :meth:`session`. Updates of the workers are not ordered among each other; a step that is run
+    again after a lost connection may be applied twice. Without a cluster all is in this process.
+    A cluster without 'ps', or a task that is not told or not in it: InvalidArgumentError (a
+    ValueError).
+    """
+
+    def __init__(
+        self,
+        cluster_resolver: ClusterResolver | None = None,
+        *,
+        config: ParameterConfig | None = None,
+    ) -> None:
+        self._resolver = cluster_resolver or TFConfigClusterResolver()
+        self._config = config or ParameterConfig()
+        self._session: TrainingSession | None = None
+        spec = self._resolver.cluster_spec()
+        self.worker_index, self.num_workers = _place(self._resolver, spec)
+        self.is_chief = self.worker_index == 0
+        self.parameters: RemoteParameters | None = None
+        self.membership: Membership | None = None
+        self._placement: Placement = LocalPlacement()
+        if spec:
+            self._join(spec)
+        self.extended = Extended(self)
+
+    @property
+    def cluster_resolver(self) -> ClusterResolver:
+        return self._resolver
+
+    @property
+    def num_input_pipelines(self) -> int:
+        """Workers, the chief among them."""
+        return self.num_workers
+
+    @property
+    def variables(self) -> tuple[BaseVariable, ...]:
+        """All variables made in the scope, in order of creation."""
+        return tuple(getattr(self._placement, "variables", ()))
+
+    @contextmanager
+    def scope(self) -> Iterator[ParameterServerStrategy]:
+        """Variables made inside, in this thread, live on the parameter servers, round robin.
+
+        Every worker must make the same ones in the same order: AlreadyExistsError where they
+        differ. May be entered again; inside another strategy's scope: FailedPreconditionError.
+        """
+        with entered_scope(self), placement_scope(self._placement):
+            yield self
+
+    def session(
+        self,
+        checkpoint_manager: Any = None,
+        *,
+        init_fn: Callable[[], Any] | None = None,
+        save_every_s: float | None = 600.0,
+        save_every_steps: int | None = None,
+        worker_timeout_s: float = 300.0,
+    ) -> TrainingSession:
+        """A context manager inside of which this worker trains; see :class:`TrainingSession`."""
+        return TrainingSession(
+            self,
+            checkpoint_manager,
+            init_fn=init_fn,
+            save_every_s=save_every_s,
+            save_every_steps=save_every_steps,
+            worker_timeout_s=worker_timeout_s,
+        )
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] | list[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        options: Any = None,
+    ) -> Any:
+        """Calls ``fn`` for this worker's only replica.
+
+        Inside of :meth:`session` again, where a server or the chief was lost meanwhile and is back.
+        """
+        call = super().run
+        if self._session is None:
+            return call(fn, args, kwargs, options)
+        return self._session.guarded(lambda: call(fn, args, kwargs, options))
+
+    def call_for_each_replica(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] | list[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """The same as :meth:`run`."""
+        return self.run(fn, args, kwargs)
+
+    @property
+    def input_context(self) -> InputContext:
+        """This worker's place among the input pipelines of all workers."""
+        return InputContext(self.num_workers, self.worker_index)
+
+    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+        """This worker's share of the dataset, ready to be iterated.
+
+        ``options``: an ``AutoShardPolicy``, or ``InputOptions`` with one; AUTO without.
+        """
+        return DistributedDataset(dataset, options, self.num_workers)(self.input_context)
+
+    def distribute_datasets_from_function(
+        self,
+        dataset_fn: Callable[..., Any],
+        options: Any = None,  # noqa: ARG002
+    ) -> Any:
+        """What ``dataset_fn(InputContext)`` makes for this worker."""
+        return call_with_context(dataset_fn, self.input_context)
+
+    def create_anew(self) -> None:
+        """Makes all variables again on servers that have lost them, by their initializers or 0."""
+        if self.parameters is not None:
+            for variable in self.variables:
+                self.parameters.create(variable.spec)
+
+    def bind(self, session: TrainingSession | None) -> None:
+        """The session that :meth:`run` is guarded by."""
+        self._session = session
+
+    def close(self) -> None:
+        """Lets go of connections; the servers keep what they hold. Idempotent."""
+        if self.parameters is not None:
+            self.parameters.close()
+
+    def _join(self, spec: ClusterSpec) -> None:
+        addresses = [spec.task_address("ps", index) for index in spec.task_indices("ps")]
+        self.parameters = _WorkerParameters(
+            addresses,
+            token=getattr(self._resolver, "token", None),
+            session="",
+            config=self._config,
+        )
+        self.parameters.may_set_values = self.is_chief
+        self.membership = Membership(
+            self.parameters,
+            is_chief=self.is_chief,
+            workers=self.num_workers,
+            config=self._config,
+        )
+        self.membership.enter()
+        self._placement = _ServerPlacement(self.parameters)
+
+
+class Extended:
+    """What programs ask a strategy's ``extended`` for."""
+
+    def __init__(self, strategy: ParameterServerStrategy) -> None:
+        spec = strategy.cluster_resolver.cluster_spec()
+        resolver = strategy.cluster_resolver
+        self._strategy = strategy
+        servers = spec.num_tasks("ps") if spec else 0
+        own = f"/job:{resolver.task_type}/task:{resolver.task_id}" if spec else "/job:localhost"
+        self.worker_devices = (own,)
+        self.parameter_devices = tuple(f"/job:ps/task:{n}" for n in range(servers)) or (own,)
+        self.should_checkpoint = strategy.is_chief
+        self.should_save_summary = strategy.is_chief
+        self.experimental_should_init = strategy.is_chief
+        self.experimental_between_graph = True
+
+    def call_for_each_replica(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] | list[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """``fn`` for this worker's only replica."""
+        return self._strategy.run(fn, args, kwargs)
+
+    def variable_created_in_scope(self, variable: Any) -> bool:
+        """Whether a variable was made in this strategy's scope."""
+        return variable in self._strategy.variables
+
+
+class _WorkerParameters(RemoteParameters):
+    """Only the chief gives variables their first values."""
+
+    may_set_values = False
+
+    def create(self, spec: VariableSpec, value: Array | None = None) -> None:
+        super().create(spec, value if self.may_set_values else None)
+
+
+class _ServerPlacement:
+    """Whole variables, one server after the other."""
+
+    def __init__(self, parameters: RemoteParameters) -> None:
+        self.parameters = parameters
+        self.variables: list[BaseVariable] = []
+        self._ids = itertools.count()
+        self._places = itertools.cycle(range(len(parameters.addresses)))
+        self._lock = threading.Lock()
+
+    def next_id(self) -> int:
+        return next(self._ids)
+
+    def place(self, shape: tuple[int, ...], dtype: str) -> list[int]:  # noqa: ARG002
+        with self._lock:
+            return [next(self._places)]
+
+    def created(self, variable: BaseVariable) -> None:
+        with self._lock:
+            self.variables.append(variable)
+
+
+def _place(resolver: ClusterResolver, spec: ClusterSpec) -> tuple[int, int]:
+    """Number of this worker, the chief's being 0, and how many there are."""
+    if not spec:
+        return 0, 1
+    unknown = [job for job in spec.jobs if job not in JOBS]
+    if unknown:
+        raise InvalidArgumentError(f"unknown jobs {unknown} in the cluster; known: {list(JOBS)}")
+    if "ps" not in spec.jobs or spec.num_tasks("ps") == 0:
+        raise InvalidArgumentError(f"the cluster needs at least one 'ps' task: {spec}")
+    job, index = resolver.task_type, resolver.task_id
+    if job is None or index is None:
+        raise InvalidArgumentError(
+            "which task is this? set TF_CONFIG's task, or give the resolver task_type and task_id"
+        )
+    counts = {j: spec.num_tasks(j) if j in spec.jobs else 0 for j in ("chief", "worker")}
+    if job not in counts:
+        raise InvalidArgumentError(
+            f"a {job!r} task does not train: 'ps' tasks run pstrain.Server, an evaluator "
+            "SidecarEvaluator"
+        )
+    if index not in (spec.task_indices(job) if job in spec.jobs else ()):
+        raise InvalidArgumentError(f"task {job}:{index} is not in the cluster {spec}")
+    if counts["chief"] > 1:
+        raise InvalidArgumentError(f"at most one chief, got {counts['chief']}")
+    return index + (counts["chief"] if job == "worker" else 0), sum(counts.values())

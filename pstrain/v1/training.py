@@ -1,0 +1,197 @@
+"""Training on one worker of the V1 form: start together, checkpoint, survive, end together.
+
+Knows when to save and whom to wait for; how workers agree is the membership's business.
+Invariant: only the chief restores, saves and ends; a worker goes on in whatever session the chief
+has made ready.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pstrain.errors import (
+    AbortedError,
+    DataServiceError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    NotFoundError,
+    UnavailableError,
+)
+from pstrain.v1.membership import Membership, wait_for
+
+if TYPE_CHECKING:
+    from pstrain.v1.strategy import ParameterServerStrategy
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Reached = Callable[[Membership], bool]
+
+_LOST = (
+    AbortedError,
+    FailedPreconditionError,
+    NotFoundError,
+    UnavailableError,
+    DeadlineExceededError,
+)
+_ATTEMPTS = 10
+
+
+class TrainingSession:
+    """What a worker trains in; made by ``strategy.session(...)``, a context manager.
+
+    On entry the chief restores the newest checkpoint of ``checkpoint_manager``, or calls
+    ``init_fn``, and tells the others, who wait for that. Inside, the chief saves every
+    ``save_every_s`` seconds and every ``save_every_steps`` of its own steps. On exit each worker
+    says that it is done; the chief waits for all to have said so, saves once more and ends the
+    session, for which the others wait. Both wait at most ``worker_timeout_s``, and go on with a
+    warning.
+
+    A parameter server that comes back empty, or a chief that is started again: the chief begins
+    anew from the newest checkpoint, and the other workers follow. A server lost before any
+    checkpoint: UnavailableError. A worker that is started again joins, reading its share anew.
+    """
+
+    def __init__(
+        self,
+        strategy: ParameterServerStrategy,
+        checkpoint_manager: Any = None,
+        *,
+        init_fn: Callable[[], Any] | None = None,
+        save_every_s: float | None = 600.0,
+        save_every_steps: int | None = None,
+        worker_timeout_s: float = 300.0,
+    ) -> None:
+        self._strategy = strategy
+        self._manager = checkpoint_manager
+        self._init_fn = init_fn
+        self._save_every_s, self._save_every_steps = save_every_s, save_every_steps
+        self._worker_timeout_s = worker_timeout_s
+        self._steps = 0
+        self._saved_at_s, self._saved_at_step = time.monotonic(), 0
+        self.restored_from: str | None = None
+
+    @property
+    def is_chief(self) -> bool:
+        return self._strategy.is_chief
+
+    @property
+    def steps(self) -> int:
+        """Steps that this worker has run in this session object."""
+        return self._steps
+
+    def __enter__(self) -> TrainingSession:
+        if self.is_chief:
+            self._initialise(may_be_new=True)
+        elif self._strategy.membership is not None:
+            self._strategy.membership.await_ready()
+        self._strategy.bind(self)
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                self._end()
+        finally:
+            self._strategy.bind(None)
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] | list[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """One step: ``strategy.run(fn, args, kwargs)``; the chief saves where it is time to."""
+        result = self._strategy.run(fn, args, kwargs)
+        self._steps += 1
+        if self.is_chief and self._is_time_to_save():
+            self.save()
+        return result
+
+    def save(self) -> str | None:
+        """Chief only: saves a checkpoint now; its path. None where there is no manager."""
+        if not self.is_chief:
+            raise FailedPreconditionError("checkpoints are saved by the chief, worker 0, alone")
+        if self._manager is None:
+            return None
+        path: str | None = self.guarded(lambda: self._manager.save(check_interval=False))
+        self._saved_at_s, self._saved_at_step = time.monotonic(), self._steps
+        return path
+
+    def guarded(self, call: Callable[[], T]) -> T:
+        """``call()``, again after this worker has found its way back into a session."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                return call()
+            except _LOST as error:
+                if attempt == _ATTEMPTS - 1 or not self._recover(error):
+                    raise
+        raise AssertionError("unreachable")
+
+    def _recover(self, error: DataServiceError) -> bool:
+        """Whether it is worth trying again; raises where it cannot be."""
+        membership = self._strategy.membership
+        if membership is None:
+            return False
+        if membership.is_intact():
+            return isinstance(error, UnavailableError)
+        logger.warning("worker %d: %s", self._strategy.worker_index, error)
+        if not self.is_chief:
+            membership.await_ready()
+            return True
+        if membership.was_replaced():
+            return False  # another chief is in charge now
+        if self._manager is None or self._manager.latest_checkpoint is None:
+            raise UnavailableError(
+                "a parameter server was lost with its variables, and there is no checkpoint to go "
+                "on from: start training again"
+            ) from error
+        membership.enter()
+        self._strategy.create_anew()
+        self._initialise(may_be_new=False)
+        return True
+
+    def _initialise(self, *, may_be_new: bool) -> None:
+        if self._manager is not None and self._manager.latest_checkpoint is not None:
+            self.restored_from = str(self._manager.restore_or_initialize())
+            logger.info("the chief goes on from %s", self.restored_from)
+        elif self._init_fn is not None and may_be_new:
+            self._init_fn()
+        if self._strategy.membership is not None:
+            self._strategy.membership.publish_ready()
+
+    def _is_time_to_save(self) -> bool:
+        by_time = self._save_every_s is not None and (
+            time.monotonic() - self._saved_at_s >= self._save_every_s
+        )
+        by_steps = self._save_every_steps is not None and (
+            self._steps - self._saved_at_step >= self._save_every_steps
+        )
+        return by_time or by_steps
+
+    def _end(self) -> None:
+        membership = self._strategy.membership
+        if membership is None:
+            self.save()
+            return
+        if self.is_chief:
+            self._await(membership, "the other workers to be done", lambda m: not m.missing())
+            self.save()
+            self.guarded(membership.publish_end)
+        else:
+            self._await(membership, "the chief to end the training", lambda m: m.has_ended())
+
+    def _await(self, membership: Membership, what: str, reached: Reached) -> None:
+        """Says, in whatever session there is, that this worker is done, until ``reached``."""
+
+        def attempt() -> bool:
+            membership.report_done(self._strategy.worker_index)
+            return reached(membership)
+
+        try:
+            wait_for(what, self._worker_timeout_s, lambda: self.guarded(attempt))
+        except DeadlineExceededError as error:
+            logger.warning("worker %d ends nevertheless: %s", self._strategy.worker_index, error)

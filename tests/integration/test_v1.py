@@ -1,0 +1,161 @@
+"""The V1 form with real processes: workers and servers that die and come back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pstrain as ps
+from pstrain.config import ParameterConfig
+from pstrain.errors import DeadlineExceededError
+
+PROGRAM = pathlib.Path(__file__).parent / "programs" / "v1_training.py"
+DEADLINE_S = 90.0
+
+
+class Tasks:
+    """Processes of one cluster of 2 workers and 2 parameter servers."""
+
+    def __init__(self, folder: pathlib.Path, steps: int, pause_s: float) -> None:
+        self.out, self.checkpoints = folder / "out", folder / "checkpoints"
+        self.out.mkdir()
+        self._arguments = [str(self.out), str(self.checkpoints), str(steps), str(pause_s)]
+        with contextlib.ExitStack() as stack:
+            sockets = [stack.enter_context(socket.socket()) for _ in range(4)]
+            for each in sockets:
+                each.bind(("127.0.0.1", 0))
+            addresses = [f"localhost:{each.getsockname()[1]}" for each in sockets]
+        self.spec = {"worker": addresses[:2], "ps": addresses[2:]}
+        self._tasks: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
+
+    def start(self, job: str, index: int) -> None:
+        config = json.dumps({"cluster": self.spec, "task": {"type": job, "index": index}})
+        with open(self.out / f"{job}-{index}.log", "ab") as log:
+            self._tasks[job, index] = subprocess.Popen(
+                [sys.executable, str(PROGRAM), *self._arguments],
+                env={**os.environ, "TF_CONFIG": config, "OPENBLAS_NUM_THREADS": "1"},
+                stdout=log,
+                stderr=log,
+            )
+
+    def start_all(self) -> None:
+        for job, addresses in self.spec.items():
+            for index in range(len(addresses)):
+                self.start(job, index)
+
+    def kill(self, job: str, index: int) -> None:
+        self._tasks[job, index].send_signal(signal.SIGKILL)
+        self._tasks[job, index].wait()
+
+    def is_running(self, job: str, index: int) -> bool:
+        return self._tasks[job, index].poll() is None
+
+    def steps(self, worker: int) -> int:
+        try:
+            return int((self.out / f"worker-{worker}.steps").read_text() or 0)
+        except FileNotFoundError:
+            return 0
+
+    def forget_steps(self, worker: int) -> None:
+        (self.out / f"worker-{worker}.steps").unlink()
+
+    def result(self, worker: int) -> dict[str, Any]:
+        task = self._tasks["worker", worker]
+        self.until(lambda: task.poll() is not None, f"worker {worker} to end")
+        assert task.returncode == 0, self.log("worker", worker)
+        return dict(json.loads((self.out / f"worker-{worker}.json").read_text()))
+
+    def log(self, job: str, index: int) -> str:
+        return (self.out / f"{job}-{index}.log").read_text()
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert time.monotonic() < deadline_s, f"waited {DEADLINE_S} s for {what}"
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        for task in self._tasks.values():
+            task.kill()
+            task.wait()
+
+
+@pytest.fixture
+def tasks(tmp_path: pathlib.Path) -> Iterator[Tasks]:
+    tasks = Tasks(tmp_path, steps=150, pause_s=0.01)
+    yield tasks
+    tasks.close()
+
+
+def best_loss() -> float:
+    sys.path.insert(0, str(PROGRAM.parent))
+    try:
+        from v1_training import PAGES, columns
+    finally:
+        sys.path.pop(0)
+    data = columns()
+    rates = np.array([data["label"][data["page"] == p].mean() for p in range(PAGES)])[data["page"]]
+    return float(-np.mean(np.where(data["label"], np.log(rates), np.log(1 - rates))))
+
+
+def test_a_killed_worker_joins_again_and_all_learn_what_can_be_learnt(tasks: Tasks) -> None:
+    tasks.start_all()
+    tasks.until(lambda: tasks.steps(1) >= 20, "steps of worker 1")
+    tasks.kill("worker", 1)
+    tasks.forget_steps(1)
+    before = tasks.steps(0)
+    tasks.until(lambda: tasks.steps(0) > before + 5, "the other worker to go on")
+    tasks.start("worker", 1)
+    chief, other = tasks.result(0), tasks.result(1)
+    assert (chief["steps"], other["steps"]) == (150, 150)
+    assert chief["iterations"] >= 150 + 150 + 20
+    assert chief["loss"] == pytest.approx(best_loss(), abs=0.02)
+    assert chief["restored_from"] is None
+    assert chief["checkpoint"] == ps.latest_checkpoint(tasks.checkpoints)
+    assert tasks.is_running("ps", 0)
+
+
+def test_a_chief_that_is_killed_goes_on_from_its_checkpoint_and_the_others_follow(
+    tasks: Tasks,
+) -> None:
+    tasks.start_all()
+    tasks.until(lambda: ps.latest_checkpoint(tasks.checkpoints) is not None, "a checkpoint")
+    tasks.kill("worker", 0)
+    tasks.start("worker", 0)
+    chief, other = tasks.result(0), tasks.result(1)
+    assert "ckpt-" in chief["restored_from"]
+    assert (chief["steps"], other["steps"]) == (150, 150)
+    assert chief["loss"] == pytest.approx(best_loss(), abs=0.02)
+
+
+def test_a_parameter_server_that_comes_back_empty_is_filled_from_the_checkpoint(
+    tasks: Tasks,
+) -> None:
+    tasks.start_all()
+    tasks.until(lambda: ps.latest_checkpoint(tasks.checkpoints) is not None, "a checkpoint")
+    tasks.kill("ps", 1)
+    tasks.start("ps", 1)
+    chief, other = tasks.result(0), tasks.result(1)
+    assert "ckpt-" in chief["restored_from"]
+    assert (chief["steps"], other["steps"]) == (150, 150)
+    assert chief["loss"] == pytest.approx(best_loss(), abs=0.02)
+
+
+def test_a_worker_without_a_chief_says_what_it_waits_for(tasks: Tasks) -> None:
+    tasks.start("ps", 0)
+    tasks.start("ps", 1)
+    resolver = ps.SimpleClusterResolver(ps.ClusterSpec(tasks.spec), "", "worker", 1)
+    with pytest.raises(DeadlineExceededError, match="the chief"):
+        ps.v1.ParameterServerStrategy(resolver, config=ParameterConfig(start_timeout_s=2))

@@ -1,0 +1,31 @@
+"""When a server is over."""
+
+from __future__ import annotations
+
+import pytest
+
+from pstrain.errors import InvalidArgumentError
+from pstrain.presence import Presence
+from pstrain.server import Server
+
+
+def test_it_is_over_when_all_who_came_have_been_gone_for_a_while() -> None:
+    now_s = 100.0
+    presence = Presence(clock=lambda: now_s)
+    assert not presence.is_over(0)
+    with presence:
+        seen = presence.during(lambda value: (value, presence.is_over(0)))
+        assert seen(3) == (3, False)
+        now_s = 200.0
+        assert not presence.is_over(0)
+    assert not presence.is_over(5)
+    now_s = 205.0
+    assert presence.is_over(5)
+    with presence:
+        assert not presence.is_over(5)
+    assert not presence.is_over(5)
+
+
+def test_a_grace_is_not_negative() -> None:
+    with pytest.raises(InvalidArgumentError, match="seconds"):
+        Server({"ps": ["127.0.0.1:0"]}, exit_with_coordinator=-1.0, start=False)

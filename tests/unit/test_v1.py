@@ -1,0 +1,95 @@
+"""The V1 strategy where it needs no cluster: places, arguments, and training without servers."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dataservice as ds
+import pstrain as ps
+from pstrain.v1.strategy import _place
+
+CLUSTER: dict[str, Any] = {"worker": ["a:1", "b:1"], "ps": ["c:1"]}
+
+
+def resolver(cluster: Any, task: str | None, index: int | None) -> ps.SimpleClusterResolver:
+    return ps.SimpleClusterResolver(ps.ClusterSpec(cluster), "", task, index)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "task", "expected"),
+    [
+        (CLUSTER, ("worker", 0), (0, 2)),
+        (CLUSTER, ("worker", 1), (1, 2)),
+        ({**CLUSTER, "chief": ["d:1"]}, ("worker", 0), (1, 3)),
+        ({**CLUSTER, "chief": ["d:1"], "evaluator": ["e:1"]}, ("chief", 0), (0, 3)),
+        ({}, (None, None), (0, 1)),
+    ],
+)
+def test_every_worker_knows_its_place(cluster: Any, task: Any, expected: tuple[int, int]) -> None:
+    found = resolver(cluster, *task)
+    assert _place(found, found.cluster_spec()) == expected
+
+
+@pytest.mark.parametrize(
+    ("cluster", "task", "message"),
+    [
+        ({"worker": ["a:1"]}, ("worker", 0), "'ps'"),
+        ({**CLUSTER, "boss": ["a:1"]}, ("worker", 0), "unknown jobs"),
+        (CLUSTER, (None, None), "which task"),
+        (CLUSTER, ("ps", 0), "does not train"),
+        (CLUSTER, ("worker", 2), "not in the cluster"),
+        ({**CLUSTER, "chief": ["d:1", "e:1"]}, ("chief", 1), "one chief"),
+    ],
+)
+def test_what_cannot_train_is_refused(cluster: Any, task: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ps.v1.ParameterServerStrategy(resolver(cluster, *task))
+
+
+def test_without_a_cluster_all_is_in_this_process(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", json.dumps({}))
+    strategy = ps.v1.ParameterServerStrategy()
+    assert strategy.is_chief
+    assert strategy.extended.should_checkpoint
+    assert strategy.num_replicas_in_sync == 1
+    with strategy.scope():
+        assert ps.get_strategy() is strategy
+        weight = ps.Variable(1.0, name="w")
+    manager = ps.CheckpointManager(ps.Checkpoint(w=weight), tmp_path, 2)
+    with strategy.session(manager, save_every_s=None, save_every_steps=2) as session:
+        for _ in range(5):
+            session.run(weight.assign_add, (1.0,))
+    assert (float(weight), session.steps, len(manager.checkpoints)) == (6.0, 5, 2)
+    with strategy.session(manager) as session:
+        assert session.restored_from == str(tmp_path / "ckpt-3")
+    assert strategy.call_for_each_replica(lambda a, b: a + b, (1,), {"b": 2}) == 3
+    with pytest.raises(ValueError, match="args"):
+        strategy.run(print, 3)  # type: ignore[arg-type]
+    seen = strategy.distribute_datasets_from_function(
+        lambda context: (context.num_input_pipelines, context.input_pipeline_id)
+    )
+    assert seen == (1, 0)
+    data = strategy.experimental_distribute_dataset(ds.Dataset.range(10).batch(5))
+    assert [len(batch) for batch in data] == [5, 5]
+
+
+def test_fit_runs_in_the_worker_itself() -> None:
+    strategy = ps.v1.ParameterServerStrategy(resolver({}, None, None))
+    with strategy.scope():
+        model = ps.models.LogisticRegression(
+            ps.FeatureSchema(categorical={"page": ps.Category(4, hashed=False)})
+        )
+        model.compile(ps.optimizers.Adagrad(0.5))
+    page = np.arange(100) % 4
+    with strategy.session():
+        history = model.fit({"page": page, "label": page % 2}, 2, verbose=0)
+    assert history.history["loss"][1] < history.history["loss"][0]
+    with pytest.raises(ValueError, match="ParameterServerStrategy"):
+        ps.ClusterCoordinator(strategy)  # type: ignore[arg-type]
