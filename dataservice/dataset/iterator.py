@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from dataservice.dataset.positions import check_saveable, settled
 from dataservice.dataset.seeds import drawn_seeds, with_drawn_seeds
 from dataservice.dataset.statistics import StatsCounter
 from dataservice.dataset.stream import BatchStream, RunContext
-from dataservice.dataset.timing import OperatorTimes
+from dataservice.dataset.timing import OperatorTimes, WorkLog
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError
 
 _VERSION: Final = 1
@@ -56,8 +57,11 @@ class DatasetIterator:
         plan = optimise(node)
         nodes = walk(plan)
         times = OperatorTimes([n.kind for n in nodes], [id(n) for n in nodes])
-        self._stats.watch(times)
-        self._retire = weakref.finalize(self, self._stats.retire, times)
+        # Of this stream: what the one before it took is in the totals already.
+        self._omissions.work = WorkLog()
+        self._stats.watch(times, self._omissions.work)
+        self._times = times
+        self._retire = weakref.finalize(self, self._stats.retire, times, self._omissions.work)
         context = RunContext(
             epoch=epoch,
             cancelled=closed.is_set,
@@ -92,7 +96,9 @@ class DatasetIterator:
     def stats(self) -> dict[str, Any]:
         """`rows`, `elements`, `seconds` since it began, `wait_seconds` in `next`, `wait_share`.
 
-        `skipped`: what on_error="skip" left out, as counts and the first messages.
+        `verdict` as of `Dataset.stats`. `operators` of this process, and `worker_operators` of the
+        data workers: `name`, `batches`, `rows`, `time_s` of each. `skipped`: what
+        on_error="skip" left out, as counts and the first messages.
         An iterator over the data service adds `bytes` and `rows_per_second` of its reader.
         """
         total = self._own.total()
@@ -103,6 +109,9 @@ class DatasetIterator:
             "seconds": seconds,
             "wait_seconds": total.wait_s,
             "wait_share": min(1.0, total.wait_s / seconds),
+            "verdict": total.verdict,
+            "operators": [asdict(operator) for operator in self._times.totals()],
+            "worker_operators": [asdict(o) for o in self._omissions.work.totals()],
             "skipped": self._omissions.total().to_json(),
         }
         return own | (self._stream.stats() if self._stream is not None else {})

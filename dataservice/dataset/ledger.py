@@ -1,7 +1,8 @@
 """Where omissions are added up: one ledger for each pass, one page for each run of a part of it.
 
-Thread safe. Knows nothing of operators. Invariant: a run that is repeated replaces its page, so
-that a window that is replayed is counted once.
+The time that operators take in other processes comes by the same notes. Thread safe. Knows nothing
+of operators. Invariant: a run that is repeated replaces its page, so that a window that is replayed
+is counted once.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import itertools
 import json
 import logging
 import threading
+import time
 from collections import OrderedDict
 from typing import Final
 
+from dataservice.dataset.timing import WorkLog
 from dataservice.omissions import NOTHING, Omitted
 
 logger = logging.getLogger(__name__)
@@ -21,6 +24,8 @@ _PAGES_KEPT: Final = 10_000
 _PLACES_LOGGED: Final = 20
 _NOTES_AT_ONCE: Final = 16
 _UNREPEATED: Final = "+"
+_WORK: Final = "work"
+_WORK_EVERY_S: Final = 0.1
 
 
 class Ledger:
@@ -33,6 +38,7 @@ class Ledger:
         self._total = NOTHING
         self._logged: set[str] = set()
         self._is_told = False
+        self.work = WorkLog()
 
     def page(self, key: str | None = None) -> Page:
         """For a run that begins: what it leaves out replaces what was noted under `key`.
@@ -60,6 +66,9 @@ class Ledger:
     def record_all(self, notes: bytes) -> None:
         """Notes what an Outbox gave away."""
         for key, encoded in json.loads(notes):
+            if key == _WORK:
+                self.work.add(encoded)
+                continue
             omitted = Omitted.from_json(encoded)
             if key.startswith(_UNREPEATED):
                 self.add(omitted)
@@ -122,17 +131,26 @@ class Outbox(Ledger):
     def __init__(self) -> None:
         super().__init__()
         self._numbers = itertools.count()
+        self._work_told_s = 0.0
 
     def add(self, omitted: Omitted) -> None:
         # An entry of its own: the next one may be sent to somebody else.
         self.record(f"{_UNREPEATED}{next(self._numbers)}", omitted)
 
-    def take(self) -> bytes | None:
-        """Some pages as JSON, for `record_all`; None when there is nothing new."""
-        if not self._pages:
+    def take(self, *, is_last: bool = False) -> bytes | None:
+        """Some pages as JSON, for `record_all`; None when there is nothing new.
+
+        Of the time that work takes there is something new now and then, and for the last call.
+        """
+        now_s = time.monotonic()
+        work = []
+        if is_last or now_s - self._work_told_s >= _WORK_EVERY_S:
+            self._work_told_s = now_s
+            work = self.work.take()
+        if not self._pages and not work:
             return None
+        taken: list[tuple[str, object]] = [(_WORK, work)] if work else []
         with self._lock:
-            taken: list[tuple[str, object]] = []
             while self._pages and len(taken) < _NOTES_AT_ONCE:
                 key, omitted = self._pages.popitem(last=False)
                 taken.append((key, omitted.to_json()))

@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
+from dataservice.dataset.node import Node
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.sources.base import Source, SplitStream
 from dataservice.dataset.stream import BatchStream, RunContext
+from dataservice.dataset.timing import OperatorTimes
 from dataservice.errors import InvalidArgumentError, register_error
 from dataservice.sharding import Split
 
@@ -49,10 +51,20 @@ def plan_segments(segments: Sequence[Segment], skip: int, take: int | None) -> l
 
 def open_segment(segment: Segment, splits: Iterable[Split], context: RunContext) -> BatchStream:
     """The rows of `splits` of the segment, through its operators."""
+    times = context.times
     stream: BatchStream = SplitStream(segment.source, splits, context)
+    if times is not None:
+        stream = times.timed(id(segment.source), stream)
     for operator in segment.operators:
         stream = operator.attach(stream, context)
+        if times is not None:
+            stream = times.timed(id(operator), stream)
     return stream
+
+
+def times_of(nodes: Sequence[Node]) -> OperatorTimes:
+    """For a run of these nodes: of a segment, the source and its operators."""
+    return OperatorTimes([node.kind for node in nodes], [id(node) for node in nodes])
 
 
 def limited(splits: Iterable[Split], skip: int, take: int | None) -> Iterator[Split]:

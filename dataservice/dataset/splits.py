@@ -7,6 +7,7 @@ sequence, given the plan, the epoch and the window; so any worker can replay a w
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -109,12 +110,16 @@ def transform_batch(
 
     The second argument tells, for errors, where the rows come from. Not thread safe.
     """
-    steps = [operator.guarded(context) for operator in linear.batch_operators]
+    steps = [(id(operator), operator.guarded(context)) for operator in linear.batch_operators]
+    times = context.times
 
     def apply(batch: pa.RecordBatch, location: Callable[[], str]) -> pa.RecordBatch:
-        for step in steps:
+        for key, step in steps:
             if batch.num_rows:
+                began_s = time.perf_counter()
                 batch = step(batch, location)
+                if times is not None:
+                    times.note(key, batch.num_rows, time.perf_counter() - began_s)
         return batch
 
     return apply

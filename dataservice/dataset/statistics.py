@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections.abc import Sequence
 from typing import Final
 
-from dataservice.dataset.timing import OperatorStats, OperatorTimes
+from dataservice.dataset.timing import OperatorStats, OperatorTimes, WorkLog
 
 # Below it the pipeline could be made free of charge and the caller would hardly go faster.
 _BOUND_SHARE: Final = 0.5
@@ -21,7 +22,8 @@ class DatasetStats:
     """What the iterators of a dataset have yielded, and how the time went.
 
     `wait_s` is the time that callers waited for a batch, `compute_s` that between two batches.
-    `operators` come in the order of the plan, with the time that each took itself.
+    `operators` come in the order of the plan, with the time that each took itself. Those of the
+    part that data workers run are `worker_operators`, with the time of all workers together.
     """
 
     iterators: int = 0
@@ -30,6 +32,7 @@ class DatasetStats:
     wait_s: float = 0.0
     compute_s: float = 0.0
     operators: tuple[OperatorStats, ...] = ()
+    worker_operators: tuple[OperatorStats, ...] = ()
 
     @property
     def wait_share(self) -> float:
@@ -50,13 +53,19 @@ class DatasetStats:
             f"{self.rows:,} rows in {self.batches:,} batches: {self.verdict}, "
             f"{self.wait_share:.0%} of the time waiting for data"
         ]
-        total_s = sum(operator.time_s for operator in self.operators) or 1.0
-        lines += [
-            f"  {operator.name:<24} {operator.time_s:9.3f} s {operator.time_s / total_s:4.0%} "
-            f"{operator.rows:>14,} rows"
-            for operator in self.operators
-        ]
+        lines += _table(self.operators)
+        if self.worker_operators:
+            lines += ["on data workers:", *_table(self.worker_operators)]
         return "\n".join(lines)
+
+
+def _table(operators: Sequence[OperatorStats]) -> list[str]:
+    total_s = sum(operator.time_s for operator in operators) or 1.0
+    return [
+        f"  {operator.name:<24} {operator.time_s:9.3f} s {operator.time_s / total_s:4.0%} "
+        f"{operator.rows:>14,} rows"
+        for operator in operators
+    ]
 
 
 class StatsCounter:
@@ -65,7 +74,7 @@ class StatsCounter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._total = DatasetStats()
-        self._running: list[OperatorTimes] = []
+        self._running: list[tuple[OperatorTimes, WorkLog]] = []
 
     def add(
         self,
@@ -88,29 +97,39 @@ class StatsCounter:
                 compute_s=total.compute_s + compute_s,
             )
 
-    def watch(self, times: OperatorTimes) -> None:
-        """Counts the operators of a pass that begins."""
+    def watch(self, times: OperatorTimes, workers: WorkLog) -> None:
+        """Counts the operators of a pass that begins, and those that data workers run for it."""
         with self._lock:
-            self._running.append(times)
+            self._running.append((times, workers))
 
-    def retire(self, times: OperatorTimes) -> None:
+    def retire(self, times: OperatorTimes, workers: WorkLog) -> None:
         """Keeps the totals of a pass that is over, and forgets it."""
         with self._lock:
-            if times in self._running:
-                self._running.remove(times)
-                self._total = _with_operators(self._total, times)
+            if (times, workers) in self._running:
+                self._running.remove((times, workers))
+                self._total = _with_operators(self._total, times, workers)
 
     def total(self) -> DatasetStats:
         """The totals so far."""
         with self._lock:
             total = self._total
-            for times in self._running:
-                total = _with_operators(total, times)
+            for times, workers in self._running:
+                total = _with_operators(total, times, workers)
             return total
 
 
-def _with_operators(total: DatasetStats, times: OperatorTimes) -> DatasetStats:
-    added = times.totals()
-    if len(added) == len(total.operators):
-        added = [old + new for old, new in zip(total.operators, added, strict=True)]
-    return dataclasses.replace(total, operators=tuple(added))
+def _with_operators(total: DatasetStats, times: OperatorTimes, workers: WorkLog) -> DatasetStats:
+    return dataclasses.replace(
+        total,
+        operators=_added(total.operators, times.totals()),
+        worker_operators=_added(total.worker_operators, workers.totals()),
+    )
+
+
+def _added(
+    old: tuple[OperatorStats, ...], new: Sequence[OperatorStats]
+) -> tuple[OperatorStats, ...]:
+    """The sums; where they are not of the same operators, the one that has more of them."""
+    if [stats.name for stats in old] == [stats.name for stats in new]:
+        return tuple(before + after for before, after in zip(old, new, strict=True))
+    return tuple(new) if len(new) >= len(old) else old

@@ -138,9 +138,9 @@ class TrainerFrames:
         """As `CachedFrames.get`."""
         return self._frames.get(self._trainer, timeout_s)
 
-    def take_notes(self) -> bytes | None:
+    def take_notes(self, *, is_last: bool) -> bytes | None:
         """What is missing from the elements; the first trainer that comes by gets it."""
-        return self._frames.omissions.take()
+        return self._frames.omissions.take(is_last=is_last)
 
 
 class CachedTask:

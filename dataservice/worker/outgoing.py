@@ -47,7 +47,7 @@ class FrameSource(Protocol):
 
     def get(self, timeout_s: float) -> Frame | None: ...
 
-    def take_notes(self) -> bytes | None: ...
+    def take_notes(self, *, is_last: bool) -> bytes | None: ...
 
 
 class FrameSink(Protocol):
@@ -177,12 +177,13 @@ class FrameBuffer:
                 raise self._failure from None
             raise
 
-    def take_notes(self) -> bytes | None:
-        """What is missing from the rows of frames to come, as notes; None when there is no more.
+    def take_notes(self, *, is_last: bool) -> bytes | None:
+        """What is missing from the rows of frames to come, and what the work of making them took,
+        as notes; None when there is no more.
 
-        A window is noted before its last frame is stored.
+        A window is noted before its last frame is stored, for which `is_last` is to be said.
         """
-        return self.omissions.take()
+        return self.omissions.take(is_last=is_last or self._queue.closed)
 
     def put_back(self, frames: Iterable[Frame]) -> None:
         """Frames that were taken and did not arrive, in order; they come out next."""

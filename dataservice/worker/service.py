@@ -360,10 +360,12 @@ def _pump(
         try:
             frame = frames.get(KEEPALIVE_S)
         except CancelledError:
-            _send_notes(frames, channel)
+            _send_notes(frames, channel, is_last=True)
             channel.send(END)
             return
-        _send_notes(frames, channel)
+        # With the last row of a window the reader may leave.
+        ends = frame is not None and any(span.final for span in frame.spans)
+        _send_notes(frames, channel, is_last=ends)
         if frame is not None:
             if unconfirmed is not None:
                 unconfirmed.append(frame)
@@ -375,9 +377,11 @@ def _pump(
             channel.send(KEEPALIVE)
 
 
-def _send_notes(frames: FrameSource, channel: Channel) -> None:
-    while (notes := frames.take_notes()) is not None:
+def _send_notes(frames: FrameSource, channel: Channel, *, is_last: bool) -> None:
+    while (notes := frames.take_notes(is_last=is_last)) is not None:
         channel.send(pack_omitted(notes))
+        # Work goes on meanwhile, so there would always be something new of it.
+        is_last = False
 
 
 def _more_credit(channel: Channel) -> int:

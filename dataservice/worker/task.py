@@ -8,17 +8,20 @@ worker runs it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 
 import pyarrow as pa
 
 from dataservice.dataset.ledger import Ledger, Page
-from dataservice.dataset.node import Node
+from dataservice.dataset.node import Node, walk
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import decode_plan, fingerprint
+from dataservice.dataset.segments import times_of
 from dataservice.dataset.splits import Linear, linearise, open_window, transform_batch
 from dataservice.dataset.static_sharding import Share, share_of
 from dataservice.dataset.stream import RunContext
+from dataservice.dataset.timing import OperatorTimes
 from dataservice.dataset.tolerance import tolerant
 from dataservice.runtime.frames import Compression
 from dataservice.sharding import Split
@@ -31,6 +34,8 @@ _CODECS: dict[str, Compression] = {"LZ4": "lz4", "ZSTD": "zstd"}
 _MAX_SHARES = 8
 # Parts of sources that a message names; a batch may have rows of many small ones.
 _MAX_NAMED = 4
+# The part of a plan behind all segments.
+_TAIL = 1 << 30
 
 Cancelled = Callable[[], bool]
 
@@ -97,15 +102,20 @@ class Pipeline:
         `omissions` learns what all of the window lacks, wherever the lease starts.
         """
         page = None if omissions is None else omissions.page(str(lease.window))
-        context = self._context(lease.epoch, cancelled, page)
+        number = lease.splits[0].segment if lease.splits else 0
+        segments = self._linear.segments[number : number + 1]
+        nodes = [node for part in segments for node in (part.source, *part.operators)]
         row = 0
-        with open_window(
-            self._linear,
-            lease.splits,
-            epoch=lease.epoch,
-            window_index=lease.window_in_epoch,
-            context=context,
-        ) as stream:
+        with (
+            _timed(nodes, number, omissions) as times,
+            open_window(
+                self._linear,
+                lease.splits,
+                epoch=lease.epoch,
+                window_index=lease.window_in_epoch,
+                context=self._context(lease.epoch, cancelled, page, times),
+            ) as stream,
+        ):
             for batch in stream:
                 first, row = row, row + batch.num_rows
                 if row <= lease.start_row:
@@ -126,7 +136,10 @@ class Pipeline:
         if self.is_divisible:
             return lambda element: element
         page = None if omissions is None else omissions.page()
-        transform = transform_batch(self._linear, self._context(0, cancelled, page))
+        times = times_of(self._linear.batch_operators)
+        if omissions is not None:
+            omissions.work.watch(_TAIL, times)
+        transform = transform_batch(self._linear, self._context(0, cancelled, page, times))
 
         def finish(element: Element) -> Element:
             if element.batch is None:
@@ -145,7 +158,11 @@ class Pipeline:
     ) -> Iterator[pa.RecordBatch]:
         """Elements of the whole plan, or of a static share of it; rows come in chunks."""
         node = optimise(self._node) if share is None else self._share_of(share)
-        with node.open(self._context(epoch, cancelled, omitted)) as stream:
+        ledger = None if omitted is None else omitted.ledger
+        with (
+            _timed(walk(node), 0, ledger) as times,
+            node.run(self._context(epoch, cancelled, omitted, times)) as stream,
+        ):
             yield from stream
 
     def _location(self, element: Element, splits_of: Callable[[int], Sequence[Split]]) -> str:
@@ -165,11 +182,34 @@ class Pipeline:
             self._shares = {**dict(list(self._shares.items())[1 - _MAX_SHARES :]), share: node}
         return node
 
-    def _context(self, epoch: int, cancelled: Cancelled, omitted: Page | None = None) -> RunContext:
+    def _context(
+        self,
+        epoch: int,
+        cancelled: Cancelled,
+        omitted: Page | None = None,
+        times: OperatorTimes | None = None,
+    ) -> RunContext:
         return RunContext(
             epoch=epoch,
             cancelled=cancelled,
             allow_functions=self._allow_functions,
             threads=1,
             omitted=omitted,
+            times=times,
         )
+
+
+@contextmanager
+def _timed(
+    nodes: Sequence[Node], part: int, ledger: Ledger | None
+) -> Iterator[OperatorTimes | None]:
+    """Gathers the times of a run for who reads its rows, where somebody does."""
+    if ledger is None:
+        yield None
+        return
+    times = times_of(nodes)
+    ledger.work.watch(part, times)
+    try:
+        yield times
+    finally:
+        ledger.work.retire(times)

@@ -141,6 +141,29 @@ def test_operators_after_distribute_run_here(service: LocalService) -> None:
     assert sorted(read_ids(local)) == list(range(-999, 1))
 
 
+@pytest.mark.parametrize(("policy", "copies"), [(DYNAMIC, 1), (ds.ShardingPolicy.OFF, 2)])
+def test_readers_learn_where_the_time_of_the_workers_goes(
+    service: LocalService, policy: ds.ShardingPolicy, copies: int
+) -> None:
+    def slow(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        time.sleep(0.01)
+        return columns
+
+    data = ds.Dataset.range(10_000).filter(ds.col("id") >= 10).batch(1_000).map(slow)
+    remote = data.distribute(policy, service.target).map(lambda columns: columns)
+    with iter(remote) as iterator:
+        assert sum(batch.num_rows for batch in iterator) == 9_990 * copies
+        found = iterator.stats()
+    assert found["verdict"] == "input-bound"
+    assert [one["name"] for one in found["operators"]] == ["service", "map"]
+    by_name = {one["name"]: one for one in found["worker_operators"]}
+    assert list(by_name)[:2] == ["range", "filter"]
+    assert by_name["range"]["rows"] == 10_000 * copies
+    assert by_name["map"]["rows"] == by_name["filter"]["rows"] == 9_990 * copies
+    assert by_name["map"]["time_s"] >= 0.09 * copies
+    assert [one.name for one in remote.stats().worker_operators] == list(by_name)
+
+
 def test_readers_of_one_job_share_its_rows(service: LocalService) -> None:
     dataset = ds.Dataset.range(50_000).batch(100)
     dataset_id = ds.register_dataset(service.target, dataset)

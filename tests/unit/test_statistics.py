@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from dataservice.dataset import timing
 from dataservice.dataset.statistics import DatasetStats, StatsCounter
-from dataservice.dataset.timing import OperatorTimes
+from dataservice.dataset.timing import OperatorTimes, WorkLog
 from tests.unit.checkpoint_checker import numbers, open_stream, values
 
 
@@ -91,8 +92,35 @@ def test_time_between_batches_counts_as_computing(monkeypatch: pytest.MonkeyPatc
 
 def test_a_pass_is_counted_once() -> None:
     counter = StatsCounter()
-    times = OperatorTimes(["a"], [1])
-    counter.watch(times)
-    counter.retire(times)
-    counter.retire(times)
+    times, workers = OperatorTimes(["a"], [1]), WorkLog()
+    workers.add([[0, 0, "range", 1, 10, 0.5]])
+    counter.watch(times, workers)
+    for _ in range(2):
+        counter.retire(times, workers)
     assert [operator.name for operator in counter.total().operators] == ["a"]
+    assert [operator.rows for operator in counter.total().worker_operators] == [10]
+    counter.watch(times, workers)
+    assert [operator.rows for operator in counter.total().worker_operators] == [20]
+    assert "on data workers:\n  range " in str(counter.total())
+
+
+def test_a_log_gives_away_what_is_new_once_and_in_the_order_of_the_plan() -> None:
+    worker, reader = WorkLog(), WorkLog()
+    runs = [OperatorTimes(["range", "map"], [1, 2]) for _ in range(2)]
+    tail = OperatorTimes(["batch_map"], [3])
+    worker.watch(9, tail)
+    tail.note(3, 7, 0.25)
+    for times in runs:
+        worker.watch(0, times)
+        times.note(2, 10, 1.0)
+        reader.add(json.loads(json.dumps(worker.take())))
+    runs[0].note(1, 4, 0.5)
+    worker.retire(runs[0])
+    worker.retire(runs[1])
+    reader.add(worker.take())
+    assert worker.take() == []
+    assert [(s.name, s.batches, s.rows, s.time_s) for s in reader.totals()] == [
+        ("range", 1, 4, 0.5),
+        ("map", 2, 20, 2.0),
+        ("batch_map", 1, 7, 0.25),
+    ]
