@@ -55,8 +55,10 @@ def run(options: argparse.Namespace) -> int | None:
     if options.processes > 1:
         return run_processes(options)
     from dataservice.config import WorkerConfig
+    from dataservice.runtime.allocator import keep_freed_memory
     from dataservice.worker.server import WorkerServer
 
+    keep_freed_memory()
     config = WorkerConfig(
         dispatcher_address=options.dispatcher,
         worker_address=options.worker_address,

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
+from dataservice.dataset.columns import encoded_bytes
 from dataservice.dataset.ledger import Outbox
 from dataservice.errors import CancelledError, DeadlineExceededError, UnavailableError
 from dataservice.runtime.checksum import checksum
@@ -88,7 +89,9 @@ class Frame(NamedTuple):
         """Of the payload, as far as it counts."""
         if self.payload is None:
             return 0
-        size: int = getattr(self.payload, "nbytes", 0) or self.payload.size
+        if isinstance(self.payload, pa.RecordBatch):
+            return encoded_bytes(self.payload)
+        size: int = self.payload.size
         return size
 
 
@@ -146,15 +149,16 @@ class FrameBuffer:
     def put(self, element: Element, *, divisible: bool) -> None:
         """Stores; waits for room. CancelledError once closed."""
         frame = frame_of(element, self._compression, divisible=divisible)
-        if not self._queue.try_put(frame, frame.size_bytes):
+        size = frame.size_bytes
+        if not self._queue.try_put(frame, size):
             with self.patience.waiting():
-                self._wait_for_room(frame)
+                self._wait_for_room(frame, size)
         self.rows += frame.rows
 
-    def _wait_for_room(self, frame: Frame) -> None:
+    def _wait_for_room(self, frame: Frame, size: int) -> None:
         while True:
             try:
-                self._queue.put(frame, frame.size_bytes, timeout_s=_RECHECK_S)
+                self._queue.put(frame, size, timeout_s=_RECHECK_S)
                 return
             except DeadlineExceededError:
                 continue

@@ -18,6 +18,7 @@ from typing import Generic, NamedTuple
 
 import pyarrow as pa
 
+from dataservice.dataset.columns import encoded_bytes
 from dataservice.dataset.static_sharding import Share
 from dataservice.errors import CancelledError, UserFunctionError
 from dataservice.runtime.threads import StoppableThread
@@ -161,7 +162,7 @@ class WindowProducer(Generic[Sink]):
 
     def _hold(self, ticket: _Ticket, batch: pa.RecordBatch, first_row: int) -> None:
         """Stores rows; waits for room, but never while the rows that go out next are missing."""
-        rows = _Rows(ticket.lease, batch, first_row, batch.nbytes)
+        rows = _Rows(ticket.lease, batch, first_row, encoded_bytes(batch))
         with self._lock:
             while not self._closed and not self._has_room(ticket):
                 self._room.wait(_RECHECK_S)
