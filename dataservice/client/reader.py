@@ -20,6 +20,7 @@ from dataservice.client import quarantine
 from dataservice.client.attendance import Attendance, Gathering, Starvation
 from dataservice.client.buffer import ElementBuffer
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
+from dataservice.client.cutting import cut, new_rows
 from dataservice.client.delivery import Delivery as Delivery
 from dataservice.client.pacing import GROUP_S, Pacing
 from dataservice.client.positions import ReaderPosition, position_message
@@ -28,10 +29,8 @@ from dataservice.client.session import Call, ReadSession
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import StreamTable
 from dataservice.client.targets import Targets
-from dataservice.client.tracker import Accepted
 from dataservice.client.worker_stream import StreamEvents, WorkerStream
 from dataservice.config import DEFAULT_BUFFER_BYTES, DEFAULT_DISPATCHER_TIMEOUT_MS
-from dataservice.dataset.columns import concat_batches
 from dataservice.dataset.ledger import Ledger
 from dataservice.errors import CancelledError, DataServiceError, InternalError
 from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
@@ -309,8 +308,11 @@ class ServiceReader:
             self._wake_if_idle()
         if batch is None or not accepted.slices:
             return
-        batch = _new_rows(batch, header, accepted)
-        self._buffer.put(Delivery(batch, accepted.spans, size_bytes), size_bytes)
+        row_bytes = size_bytes / max(1, header.rows)
+        rows = new_rows(batch, header, accepted)
+        for element, spans in cut(rows, accepted.spans, header.element_rows):
+            element_bytes = round(row_bytes * element.num_rows)
+            self._buffer.put(Delivery(element, spans, element_bytes), element_bytes)
 
     def _put_in_turn(
         self,
@@ -324,7 +326,7 @@ class ServiceReader:
             if stream.is_dropped():
                 return
             accepted = self._session.accept(stream, header)
-            rows = None if batch is None else _new_rows(batch, header, accepted)
+            rows = None if batch is None else new_rows(batch, header, accepted)
             chunks = sequencer.add(accepted.spans, rows)
             self._session.note_sequenced(len(chunks), waits=sequencer.holds_anything)
             self._wake_if_idle()
@@ -439,11 +441,3 @@ class ServiceReader:
         self._thread.stop(RELEASE_TIMEOUT_S)
         for stream in streams:
             stream.stop(max(0.0, deadline_s - time.monotonic()))
-
-
-def _new_rows(batch: pa.RecordBatch, header: Header, accepted: Accepted) -> pa.RecordBatch:
-    """The rows of a frame that did not come before."""
-    if sum(length for _, length in accepted.slices) == sum(span.rows for span in header.spans):
-        return batch
-    parts = [batch.slice(*part) for part in accepted.slices]
-    return concat_batches(parts) if parts else batch.slice(0, 0)

@@ -19,7 +19,7 @@ from dataservice.errors import DataLossError, DataServiceError
 from dataservice.ranges import Consumed
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
-from dataservice.wire.elements import Header, RowSpan
+from dataservice.wire.elements import Header, RowSpan, elements_in
 
 MAX_DAMAGED_STREAMS = 10
 
@@ -68,7 +68,7 @@ class ReadSession:
     # What comes in and goes out
 
     def accept(self, stream: WorkerStream, header: Header) -> Accepted:
-        """What is new in a frame; where there are rows, `note_taken` must follow.
+        """What is new in a frame; `note_taken` must follow for each element with new rows.
 
         DataLossError when rows before it are missing.
         """
@@ -77,7 +77,8 @@ class ReadSession:
         self.streams.note_frame(stream)
         self._pacing.note_arrival()
         if accepted.slices and header.rows:
-            self._outstanding += not self._sequenced
+            if not self._sequenced:
+                self._outstanding += elements_in(accepted.rows, header.element_rows)
         else:
             self._tracker.consume(accepted.spans)
         return accepted

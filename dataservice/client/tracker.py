@@ -36,6 +36,11 @@ class Accepted(NamedTuple):
     slices: tuple[tuple[int, int], ...]
     spans: tuple[RowSpan, ...]
 
+    @property
+    def rows(self) -> int:
+        """Number of new rows."""
+        return sum(length for _, length in self.slices)
+
 
 @dataclass(slots=True)
 class _Window:

@@ -154,7 +154,7 @@ class WorkerStream:
                 self._events.on_omitted(header.notes)
             if header.kind in (FrameKind.DATA, FrameKind.MISSED):
                 self._pass_on(header, message.body, is_checked=not exchange.shares_memory)
-                taken += 1
+                taken += header.elements if header.kind is FrameKind.DATA else 1
                 # Half at a time: while this thread waits, the worker always has some left.
                 if taken >= self._credit // 2:
                     exchange.send(pack_credit(taken))

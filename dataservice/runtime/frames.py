@@ -80,10 +80,10 @@ def encode_batch(batch: pa.RecordBatch, *, compression: Compression | None = Non
 class BatchBody:
     """A batch that encodes itself into memory that it is given, without the schema."""
 
-    def __init__(self, batch: pa.RecordBatch, schema_bytes: int) -> None:
+    def __init__(self, batch: pa.RecordBatch, schema_bytes: int, size_bytes: int) -> None:
         self._batch = batch
-        self._size = pa.ipc.get_record_batch_size(batch)
-        self.room = schema_bytes + self._size
+        self._size = size_bytes
+        self.room = schema_bytes + size_bytes
 
     def write_into(self, target: pa.Buffer) -> tuple[int, int]:
         """Writes; returns the first byte of the batch and their number."""
@@ -101,12 +101,14 @@ class BatchEncoder:
         self._schema: pa.Schema | None = None
         self._schema_bytes = 0
 
-    def body_of(self, batch: pa.RecordBatch) -> BatchBody:
-        """What to send."""
+    def body_of(self, batch: pa.RecordBatch, size_bytes: int | None = None) -> BatchBody:
+        """What to send; `size_bytes`, where it is known, is that of the encoded batch."""
         schema = batch.schema
         if self._schema is None or not self._schema.equals(schema, check_metadata=True):
             self._schema, self._schema_bytes = schema, schema.serialize().size
-        return BatchBody(batch, self._schema_bytes)
+        if size_bytes is None:
+            size_bytes = pa.ipc.get_record_batch_size(batch)
+        return BatchBody(batch, self._schema_bytes, size_bytes)
 
 
 def crc32(body: pa.Buffer | bytes) -> int:

@@ -19,8 +19,9 @@ from dataservice.errors import DataLossError
 EXCHANGE = "elements"
 NO_WINDOW = -1
 
-_VERSION = 1
-_HEAD = struct.Struct("<BBBxHIQ")  # version, kind, flags, spans, rows, checksum of the body
+_VERSION = 2
+# version, kind, flags, spans, rows, rows of an element, checksum of the body
+_HEAD = struct.Struct("<BBBxHIIQ")
 _SPAN = struct.Struct("<qqqqB")
 _DIVISIBLE = 1
 _MAX_ROWS = (1 << 32) - 1
@@ -62,8 +63,10 @@ class RowSpan(NamedTuple):
 class Header(NamedTuple):
     """A parsed header; `rows` and `checksum` are those of the body, 0 where there is none.
 
-    In a CREDIT `rows` is the number of frames of data, or of word of what was missed, that the
-    worker may send besides; in a MISSED that of the elements which were dropped.
+    A body may hold several elements, one after the other: `element_rows` is the rows of each but
+    the last, 0 where the body is one element. In a CREDIT `rows` is the number of elements, or of
+    frames with word of what was missed, that the worker may send besides; in a MISSED that of the
+    elements which were dropped.
 
     `divisible` says that the body's rows are the spans' rows one by one, so that a part of them
     may be kept; a batch that operators were applied to as a whole is not. `notes` are those of an
@@ -76,32 +79,54 @@ class Header(NamedTuple):
     spans: tuple[RowSpan, ...] = ()
     divisible: bool = False
     notes: bytes = b""
+    element_rows: int = 0
+
+    @property
+    def elements(self) -> int:
+        """Number of elements in the body."""
+        return elements_in(self.rows, self.element_rows)
 
 
-KEEPALIVE = _HEAD.pack(_VERSION, FrameKind.KEEPALIVE, 0, 0, 0, 0)
-END = _HEAD.pack(_VERSION, FrameKind.END, 0, 0, 0, 0)
+def elements_in(rows: int, element_rows: int) -> int:
+    """Into how many elements rows are cut; `element_rows` 0: into one."""
+    return -(-rows // element_rows) if element_rows else 1
 
 
-def pack_data(rows: int, checksum: int, spans: Sequence[RowSpan], *, divisible: bool) -> bytes:
+def _head(kind: FrameKind, spans: int = 0, rows: int = 0, checksum: int = 0) -> bytes:
+    return _HEAD.pack(_VERSION, kind, 0, spans, rows, 0, checksum)
+
+
+KEEPALIVE = _head(FrameKind.KEEPALIVE)
+END = _head(FrameKind.END)
+
+
+def pack_data(
+    rows: int,
+    checksum: int,
+    spans: Sequence[RowSpan],
+    *,
+    divisible: bool,
+    element_rows: int = 0,
+) -> bytes:
     """Header of a data frame; at most 65,535 spans."""
     flags = _DIVISIBLE if divisible else 0
-    head = _HEAD.pack(_VERSION, FrameKind.DATA, flags, len(spans), rows, checksum)
+    head = _HEAD.pack(_VERSION, FrameKind.DATA, flags, len(spans), rows, element_rows, checksum)
     return head + b"".join(_SPAN.pack(*span) for span in spans)
 
 
-def pack_credit(frames: int) -> bytes:
-    """Header that lets a worker send so many data frames more."""
-    return _HEAD.pack(_VERSION, FrameKind.CREDIT, 0, 0, frames, 0)
+def pack_credit(elements: int) -> bytes:
+    """Header that lets a worker send so many elements more."""
+    return _head(FrameKind.CREDIT, rows=elements)
 
 
 def pack_missed(elements: int) -> bytes:
     """Header that says how many elements were dropped before the reader could have them."""
-    return _HEAD.pack(_VERSION, FrameKind.MISSED, 0, 0, min(elements, _MAX_ROWS), 0)
+    return _head(FrameKind.MISSED, rows=min(elements, _MAX_ROWS))
 
 
 def pack_omitted(notes: bytes) -> bytes:
     """Header that tells a reader what is missing from the frames that follow."""
-    return _HEAD.pack(_VERSION, FrameKind.OMITTED, 0, 0, 0, zlib.crc32(notes)) + notes
+    return _head(FrameKind.OMITTED, checksum=zlib.crc32(notes)) + notes
 
 
 def _unpack_omitted(header: bytes, crc: int) -> Header:
@@ -123,7 +148,7 @@ def pack_asks(asks: Sequence[Ask], low: int) -> bytes:
     """Header that asks a worker for rounds; all consumers are done with those below `low`."""
     spans = [RowSpan(NO_WINDOW, 0, low, low)]
     spans += [RowSpan(0, ask.generation, ask.first, ask.end) for ask in asks]
-    head = _HEAD.pack(_VERSION, FrameKind.ASK, 0, len(spans), 0, 0)
+    head = _head(FrameKind.ASK, spans=len(spans))
     return head + b"".join(_SPAN.pack(*span) for span in spans)
 
 
@@ -138,7 +163,7 @@ def asks_of(header: Header) -> tuple[int, list[Ask]]:
 def unpack(header: bytes) -> Header:
     """Parses a header; DataLossError where it is not one."""
     try:
-        version, kind, flags, count, rows, checksum = _HEAD.unpack_from(header)
+        version, kind, flags, count, rows, element_rows, checksum = _HEAD.unpack_from(header)
         if kind == FrameKind.OMITTED and version == _VERSION:
             return _unpack_omitted(header, checksum)
         if version != _VERSION or len(header) != _HEAD.size + count * _SPAN.size:
@@ -147,6 +172,11 @@ def unpack(header: bytes) -> Header:
             RowSpan(window, generation, first, end, bool(final))
             for window, generation, first, end, final in _SPAN.iter_unpack(header[_HEAD.size :])
         )
-        return Header(FrameKind(kind), rows, checksum, spans, bool(flags & _DIVISIBLE))
+        is_divisible = bool(flags & _DIVISIBLE)
+        if element_rows and not is_divisible:
+            raise ValueError("several elements in a body that is a unit")
+        return Header(
+            FrameKind(kind), rows, checksum, spans, is_divisible, element_rows=element_rows
+        )
     except (struct.error, ValueError) as error:
         raise DataLossError(f"damaged element header of {len(header)} bytes: {error}") from error

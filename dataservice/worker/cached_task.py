@@ -65,8 +65,8 @@ class CachedFrames:
         span = RowSpan(NO_WINDOW, 0, self.rows, self.rows + batch.num_rows)
         # Encoded here, once for all trainers; a slice would keep all of its parent in memory.
         payload = encode_batch(batch, compression=self._compression)
-        frame = Frame(batch.num_rows, (span,), payload)
-        size_bytes = frame.size_bytes
+        size_bytes = payload.size
+        frame = Frame(batch.num_rows, (span,), payload, size_bytes=size_bytes)
         self._window.check_size(size_bytes)
         with self._lock:
             if not self._closed and not self._is_wanted(size_bytes):

@@ -22,7 +22,7 @@ from dataservice.runtime.exchange import Message
 from dataservice.runtime.frames import BatchEncoder, Compression, encode_batch
 from dataservice.runtime.shared_memory import Body
 from dataservice.runtime.threads import BoundedQueue
-from dataservice.wire.elements import RowSpan, pack_data
+from dataservice.wire.elements import RowSpan, elements_in, pack_data
 from dataservice.worker.production import Patience
 from dataservice.worker.rebatch import Element
 
@@ -75,7 +75,8 @@ class Frame(NamedTuple):
     """Rows and where they come from.
 
     `payload`: rows to be encoded where they are sent, or what they were compressed to; None where
-    spans end without rows, or where `header` says all there is to say.
+    spans end without rows, or where `header` says all there is to say. `size_bytes` is that of
+    the payload when it is sent.
     """
 
     rows: int
@@ -83,16 +84,13 @@ class Frame(NamedTuple):
     payload: pa.RecordBatch | pa.Buffer | None
     divisible: bool = False
     header: bytes | None = None
+    size_bytes: int = 0
+    element_rows: int = 0
 
     @property
-    def size_bytes(self) -> int:
-        """Of the payload, as far as it counts."""
-        if self.payload is None:
-            return 0
-        if isinstance(self.payload, pa.RecordBatch):
-            return encoded_bytes(self.payload)
-        size: int = self.payload.size
-        return size
+    def elements(self) -> int:
+        """How many a reader will cut it into."""
+        return elements_in(self.rows, self.element_rows)
 
 
 def frame_of(element: Element, compression: Compression | None, *, divisible: bool) -> Frame:
@@ -100,8 +98,12 @@ def frame_of(element: Element, compression: Compression | None, *, divisible: bo
     batch = element.batch
     if batch is None or not batch.num_rows:
         return Frame(0, element.spans, None)
-    payload = batch if compression is None else encode_batch(batch, compression=compression)
-    return Frame(batch.num_rows, element.spans, payload, divisible)
+    rows, spans, cut = batch.num_rows, element.spans, element.element_rows
+    if compression is None:
+        size = encoded_bytes(batch)
+        return Frame(rows, spans, batch, divisible, size_bytes=size, element_rows=cut)
+    body = encode_batch(batch, compression=compression)
+    return Frame(rows, spans, body, divisible, size_bytes=body.size, element_rows=cut)
 
 
 class FrameSender:
@@ -118,16 +120,25 @@ class FrameSender:
         elif frame.payload is None:
             self._channel.send(pack_data(0, 0, frame.spans, divisible=False))
         elif self._channel.shares_memory:
-            header = pack_data(frame.rows, 0, frame.spans, divisible=frame.divisible)
-            payload = frame.payload
-            is_encoded = isinstance(payload, pa.Buffer)
-            self._channel.send(header, payload if is_encoded else self._encoder.body_of(payload))
+            body = frame.payload
+            if not isinstance(body, pa.Buffer):
+                body = self._encoder.body_of(body, frame.size_bytes)
+            self._channel.send(_header(frame, 0), body)
         else:
             body = frame.payload
             if not isinstance(body, pa.Buffer):
                 body = encode_batch(body)
-            header = pack_data(frame.rows, checksum(body), frame.spans, divisible=frame.divisible)
-            self._channel.send(header, body)
+            self._channel.send(_header(frame, checksum(body)), body)
+
+
+def _header(frame: Frame, body_checksum: int) -> bytes:
+    return pack_data(
+        frame.rows,
+        body_checksum,
+        frame.spans,
+        divisible=frame.divisible,
+        element_rows=frame.element_rows,
+    )
 
 
 class FrameBuffer:
@@ -149,16 +160,15 @@ class FrameBuffer:
     def put(self, element: Element, *, divisible: bool) -> None:
         """Stores; waits for room. CancelledError once closed."""
         frame = frame_of(element, self._compression, divisible=divisible)
-        size = frame.size_bytes
-        if not self._queue.try_put(frame, size):
+        if not self._queue.try_put(frame, frame.size_bytes):
             with self.patience.waiting():
-                self._wait_for_room(frame, size)
+                self._wait_for_room(frame)
         self.rows += frame.rows
 
-    def _wait_for_room(self, frame: Frame, size: int) -> None:
+    def _wait_for_room(self, frame: Frame) -> None:
         while True:
             try:
-                self._queue.put(frame, size, timeout_s=_RECHECK_S)
+                self._queue.put(frame, frame.size_bytes, timeout_s=_RECHECK_S)
                 return
             except DeadlineExceededError:
                 continue

@@ -71,7 +71,10 @@ _ENDED = object()
 
 
 class WindowProducer(Generic[Sink]):
-    """Produces leased windows: those of one reader for one stream, or of all for a cache."""
+    """Produces leased windows: those of one reader for one stream, or of all for a cache.
+
+    A frame holds up to `run` elements.
+    """
 
     def __init__(
         self,
@@ -82,8 +85,10 @@ class WindowProducer(Generic[Sink]):
         threads: int,
         buffer_bytes: int,
         name: str,
+        run: int = 1,
     ) -> None:
         self.frames = frames
+        self._run = run
         self._feed = feed
         self._lock = feed.lock
         self._news = feed.news
@@ -204,7 +209,7 @@ class WindowProducer(Generic[Sink]):
             self._room.notify_all()
 
     def _elements(self) -> Iterator[Element]:
-        rebatcher = self._pipeline.rebatcher()
+        rebatcher = self._pipeline.rebatcher(self._run)
         ends_passes = self._pipeline.ends_passes
         epoch: int | None = None
         while (step := self._next_step(rebatcher)) is not _ENDED:
@@ -219,7 +224,9 @@ class WindowProducer(Generic[Sink]):
                     yield from rebatcher.flush()
                     epoch = lease.epoch
                 self._splits[lease.window] = lease.splits
-                yield from rebatcher.add(step.batch, lease.window, lease.generation, step.first_row)
+                yield from rebatcher.add(
+                    step.batch, lease.window, lease.generation, step.first_row, step.size_bytes
+                )
 
     def _next_step(self, rebatcher: Rebatcher) -> object:
         """Rows to add, a window that is complete, or what to do because nothing comes."""

@@ -16,25 +16,32 @@ from dataservice.wire.elements import RowSpan
 
 # Large enough that the cost per frame vanishes, small enough to stay in a core's cache.
 UNBATCHED_ELEMENT_BYTES = 1 << 20
+_MAX_RUN_BYTES = 4 << 20
 
 
 class Element(NamedTuple):
-    """Rows to hand to a reader; `batch` is None where spans end without rows to deliver."""
+    """Rows to hand to a reader; `batch` is None where spans end without rows to deliver.
+
+    Several elements that lie one after the other travel as one, cut each `element_rows` rows.
+    """
 
     batch: pa.RecordBatch | None
     spans: tuple[RowSpan, ...]
+    element_rows: int = 0
 
 
 class Rebatcher:
     """Regroups record batches into elements of `rows` rows, over window borders.
 
     `rows` None means that the cut has no meaning: elements are then of about 1 MiB. With
-    `drop_remainder`, `flush` gives away the spans of a short rest without its rows.
+    `drop_remainder`, `flush` gives away the spans of a short rest without its rows. Up to `run`
+    elements that lie within one batch come as one.
     """
 
-    def __init__(self, rows: int | None, *, drop_remainder: bool = False) -> None:
+    def __init__(self, rows: int | None, *, drop_remainder: bool = False, run: int = 1) -> None:
         self._rows = rows
         self._drop_remainder = drop_remainder
+        self._run = run
         self._pieces: list[pa.RecordBatch] = []
         self._spans: list[RowSpan] = []
         self._held_rows = 0
@@ -50,13 +57,26 @@ class Rebatcher:
         return bool(self._spans)
 
     def add(
-        self, batch: pa.RecordBatch, window: int, generation: int, first_row: int
+        self,
+        batch: pa.RecordBatch,
+        window: int,
+        generation: int,
+        first_row: int,
+        size_bytes: int | None = None,
     ) -> Iterator[Element]:
-        """Takes rows [first_row, first_row + len(batch)) of a window; gives full elements."""
+        """Takes rows [first_row, first_row + len(batch)) of a window; gives full elements.
+
+        `size_bytes`: of the batch, where that is known.
+        """
         target = self._rows or _rows_per_element(batch)
+        run_rows = target if self._rows is None else self._run_rows(batch, target, size_bytes)
         offset = 0
         while offset < batch.num_rows:
-            count = min(target - self._held_rows, batch.num_rows - offset)
+            left = batch.num_rows - offset
+            if not self._spans and left >= 2 * target and run_rows > target:
+                count = min(run_rows, left // target * target)
+            else:
+                count = min(target - self._held_rows, left)
             self._pieces.append(batch.slice(offset, count))
             self._held_rows += count
             self._note(window, generation, first_row + offset, first_row + offset + count)
@@ -88,9 +108,19 @@ class Rebatcher:
         else:
             self._spans.append(RowSpan(window, generation, first_row, end_row))
 
+    def _run_rows(self, batch: pa.RecordBatch, element_rows: int, size_bytes: int | None) -> int:
+        """Rows of the longest run of elements out of a batch."""
+        if self._run == 1 or batch.num_rows < 2 * element_rows:
+            return element_rows
+        size_bytes = batch.nbytes if size_bytes is None else size_bytes
+        element_bytes = max(1, size_bytes * element_rows // batch.num_rows)
+        return element_rows * max(1, min(self._run, _MAX_RUN_BYTES // element_bytes))
+
     def _emit(self) -> Element:
         batch = concat_batches(self._pieces) if self._pieces else None
-        element = Element(batch, tuple(self._spans))
+        rows = self._rows
+        is_run = rows is not None and self._held_rows > rows
+        element = Element(batch, tuple(self._spans), rows if rows and is_run else 0)
         self._pieces, self._spans, self._held_rows = [], [], 0
         return element
 

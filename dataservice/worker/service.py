@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 KEEPALIVE_S = 1.0
 STOP_TIMEOUT_S = 2.0
 MAX_PIPELINES = 64
+# A frame may hold that part of a reader's credit, which gives half of it back at a time.
+_RUNS_OF_CREDIT = 4
 
 Producer = WindowProducer[Any] | TaskProducer | CachedTask | RoundProducer
 
@@ -160,21 +162,23 @@ class WorkerService:
 
     def _stream_windows(self, command: dict[str, Any], channel: Channel) -> None:
         key = (command["iteration"], command["reader"])
-        producer = self._new_windows(key, command)
+        credit = int(command["credit"])
+        producer = self._new_windows(key, command, run=max(1, credit // _RUNS_OF_CREDIT))
         try:
             producer.start()
-            _pump(producer.frames, channel, int(command["credit"]))
+            _pump(producer.frames, channel, credit)
         finally:
             self._drop_windows(key, producer)
 
     def _new_windows(
-        self, key: tuple[str, str], command: dict[str, Any]
+        self, key: tuple[str, str], command: dict[str, Any], run: int
     ) -> WindowProducer[FrameBuffer]:
         pipeline = self._pipeline(command)
         buffer_bytes = self._config.buffer_bytes
         with self._lock:
             frames = FrameBuffer(max(1, buffer_bytes // 2), pipeline.compression)
-            producer = self._producer_of(key, self._check_identity(command), pipeline, frames)
+            worker_id = self._check_identity(command)
+            producer = self._producer_of(key, worker_id, pipeline, frames, run)
             older = self._windows.get(key)
             self._windows[key] = producer
         if older is not None:
@@ -184,7 +188,7 @@ class WorkerService:
         return producer
 
     def _producer_of(
-        self, key: tuple[str, str], worker_id: str, pipeline: Pipeline, frames: Sink
+        self, key: tuple[str, str], worker_id: str, pipeline: Pipeline, frames: Sink, run: int = 1
     ) -> WindowProducer[Sink]:
         threads = self._config.pipeline_threads
         name = f"producer {'/'.join(key)}"
@@ -202,6 +206,7 @@ class WorkerService:
             threads=threads,
             buffer_bytes=self._config.buffer_bytes,
             name=name,
+            run=run,
         )
         return producer
 
@@ -346,17 +351,22 @@ def _pump(
 ) -> None:
     """Sends frames as they come, a sign of life when none does, and the end.
 
-    Never more frames than the reader gave credit for, so that a reader that stalls leaves the
+    Never more elements than the reader gave credit for, so that a reader that stalls leaves the
     rest of the rows to others. `unconfirmed` gets the frames that were sent, until new credit
-    says that they arrived.
+    says that they arrived; they are of one element each.
     """
     sender = FrameSender(channel)
-    while True:
-        while credit <= 0:
+
+    def await_credit(elements: int) -> None:
+        nonlocal credit
+        while credit < elements:
             more = _more_credit(channel)
             credit += more
             if unconfirmed is not None:
                 _confirm(unconfirmed, more)
+
+    while True:
+        await_credit(1)
         try:
             frame = frames.get(KEEPALIVE_S)
         except CancelledError:
@@ -367,10 +377,11 @@ def _pump(
         ends = frame is not None and any(span.final for span in frame.spans)
         _send_notes(frames, channel, is_last=ends)
         if frame is not None:
+            await_credit(frame.elements)
+            credit -= frame.elements
             if unconfirmed is not None:
                 unconfirmed.append(frame)
             sender.send(frame)
-            credit -= 1
         elif channel.cancelled():
             raise CancelledError("the reader has gone")
         else:

@@ -90,9 +90,14 @@ class Pipeline:
         """Equal for plans that the same program makes."""
         return fingerprint(self._node)
 
-    def rebatcher(self) -> Rebatcher:
-        """Cuts rows as the plan's `batch` says, or by bytes where there is none."""
-        return Rebatcher(self._linear.batch_size, drop_remainder=self._linear.drop_remainder)
+    def rebatcher(self, run: int = 1) -> Rebatcher:
+        """Cuts rows as the plan's `batch` says, or by bytes where there is none.
+
+        Up to `run` elements may come as one where no operator follows.
+        """
+        linear = self._linear
+        run = run if self.is_divisible else 1
+        return Rebatcher(linear.batch_size, drop_remainder=linear.drop_remainder, run=run)
 
     def run_window(
         self, lease: Lease, cancelled: Cancelled, omissions: Ledger | None = None

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from dataservice.client import cutting, sequence, statistics, worker_stream
 from dataservice.client import reader as client_reader
-from dataservice.client import sequence, statistics, worker_stream
 from dataservice.client.connection import JoinRequest
 from dataservice.dispatcher import endpoint, ordering, service
 from dataservice.errors import CancelledError, FailedPreconditionError
@@ -158,7 +158,16 @@ class Frames:
         body = array("q", element.batch.ids).tobytes()
         rows = element.batch.num_rows
         self.queue.append(
-            (pack_data(rows, checksum(body), element.spans, divisible=divisible), body)
+            (
+                pack_data(
+                    rows,
+                    checksum(body),
+                    element.spans,
+                    divisible=divisible,
+                    element_rows=element.element_rows,
+                ),
+                body,
+            )
         )
         self.rows += rows
 
@@ -280,8 +289,9 @@ def staged() -> Iterator[None]:
             patch.setattr(module, "StoppableThread", IdleThread)
         for module in (client_reader, statistics, membership, leases, producer):
             patch.setattr(module, "time", clock, raising=False)
-        for module in (client_reader, rebatch, sequence):
+        for module in (cutting, rebatch, sequence):
             patch.setattr(module, "concat_batches", join_rows)
+        patch.setattr(producer, "encoded_bytes", lambda rows: rows.nbytes)
         for module in (client_reader, endpoint):
             patch.setattr(module, "new_id", _next_id)
         # Small, so that a few rows and windows meet every limit.

@@ -47,7 +47,7 @@ class Pipeline:
         self.is_divisible = is_divisible
 
     def rebatcher(self) -> Rebatcher:
-        return Rebatcher(self._batch_rows)
+        return Rebatcher(self._batch_rows, run=2 if self.is_divisible else 1)
 
     def run_window(self, lease: Lease, *_: object) -> Iterator[tuple[Rows, int]]:
         ids = rows_of(lease.epoch, lease.splits)[lease.start_row :]
@@ -122,7 +122,7 @@ class WorkerNode(Node):
         self.streams.append(stream)
         key = (stream.command["iteration"], stream.command["reader"])
         try:
-            producer = self.service._new_windows(key, stream.command)
+            producer = self.service._new_windows(key, stream.command, run=2)
         except DataServiceError as error:
             stream.to_reader(error)
             return
@@ -193,8 +193,9 @@ class WorkerNode(Node):
         frames: Any = stream.producer.frames
         while not stream.is_done and stream.credit > 0:
             if frames.queue:
-                stream.to_reader(frames.queue.popleft())
-                stream.credit -= 1
+                frame = frames.queue.popleft()
+                stream.credit -= unpack(frame[0]).elements
+                stream.to_reader(frame)
                 self._assemble(stream)
             elif frames.is_over:
                 stream.to_reader(frames.failure or (END, None))
@@ -337,7 +338,7 @@ class Stream:
         buffer = None if body is None else pa.py_buffer(body)
         batch = WorkerStream._decode(self, header, buffer)
         self._events.on_frame(self, header, batch, size_bytes)
-        self._taken += 1
+        self._taken += header.elements
         if self._taken >= self._half_credit:
             self._to_worker(WorkerNode.credited, self._taken)
             self._taken = 0

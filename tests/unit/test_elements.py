@@ -24,12 +24,30 @@ U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
 
 
-@given(U32, U64, SPANS, st.booleans())
+@given(U32, U64, SPANS, st.booleans(), U32)
 def test_a_header_comes_back_as_it_was(
-    rows: int, checksum: int, spans: list[RowSpan], divisible: bool
+    rows: int, checksum: int, spans: list[RowSpan], divisible: bool, element_rows: int
 ) -> None:
-    packed = pack_data(rows, checksum, spans, divisible=divisible)
-    assert unpack(packed) == Header(FrameKind.DATA, rows, checksum, tuple(spans), divisible)
+    cut = element_rows if divisible else 0
+    packed = pack_data(rows, checksum, spans, divisible=divisible, element_rows=cut)
+    assert unpack(packed) == Header(
+        FrameKind.DATA, rows, checksum, tuple(spans), divisible, element_rows=cut
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "element_rows", "elements"), [(9, 0, 1), (9, 3, 3), (10, 3, 4), (0, 0, 1), (2, 3, 1)]
+)
+def test_a_body_says_how_many_elements_it_holds(
+    rows: int, element_rows: int, elements: int
+) -> None:
+    packed = pack_data(rows, 0, (), divisible=True, element_rows=element_rows)
+    assert unpack(packed).elements == elements
+
+
+def test_a_batch_that_is_a_unit_is_one_element() -> None:
+    with pytest.raises(DataLossError, match="several elements in a body that is a unit"):
+        unpack(pack_data(6, 0, (), divisible=False, element_rows=3))
 
 
 def test_frames_without_rows() -> None:
@@ -40,7 +58,7 @@ def test_frames_without_rows() -> None:
 
 @pytest.mark.parametrize(
     "damaged",
-    [b"", b"\x01", END[:-1], END + b"\x00", b"\x02" + END[1:], b"\x01\x09" + END[2:]],
+    [b"", b"\x01", END[:-1], END + b"\x00", b"\x01" + END[1:], b"\x02\x09" + END[2:]],
 )
 def test_damage_is_an_error(damaged: bytes) -> None:
     with pytest.raises(DataLossError, match="damaged element header"):

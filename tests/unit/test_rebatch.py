@@ -83,3 +83,34 @@ def test_spans_put_together_are_all_rows_of_all_windows(
     assert finals == [(w, sum(counts)) for w, counts in enumerate(windows)]
     if not flush_often:
         assert all(len(ids(e)) == size for e in elements[:-1] if e.batch is not None)
+
+
+def test_elements_within_one_batch_may_come_as_one() -> None:
+    rebatcher = Rebatcher(2, run=3)
+    batch = pa.record_batch({"row": list(range(13))})
+    elements = [*rebatcher.add(batch, 0, 0, 0), *rebatcher.end_window(0, 0, 13)]
+    elements += rebatcher.flush()
+    assert [(e.batch.num_rows, e.element_rows) for e in elements if e.batch is not None] == [
+        (6, 2),
+        (6, 2),
+        (1, 0),
+    ]
+    assert [span for e in elements for span in e.spans] == [
+        RowSpan(0, 0, 0, 6),
+        RowSpan(0, 0, 6, 12),
+        RowSpan(0, 0, 12, 13, True),
+    ]
+
+
+def test_rows_that_wait_are_completed_before_a_run_begins() -> None:
+    rebatcher = Rebatcher(4, run=2)
+    list(rebatcher.add(pa.record_batch({"row": [0]}), 0, 0, 0))
+    elements = list(rebatcher.add(pa.record_batch({"row": list(range(1, 12))}), 0, 0, 1))
+    assert [(e.batch.num_rows, e.element_rows) for e in elements if e.batch] == [(4, 0), (8, 4)]
+
+
+def test_a_run_is_bounded_in_bytes() -> None:
+    rebatcher = Rebatcher(2, run=4)
+    batch = pa.record_batch({"row": list(range(8))})
+    elements = list(rebatcher.add(batch, 0, 0, 0, 3 << 23))
+    assert [e.element_rows for e in elements] == [0, 0, 0, 0]

@@ -16,7 +16,7 @@ from dataservice.worker.rounds import AHEAD_ROUNDS, NumberedElement, RoundBuffer
 
 
 def group(index: int, size_bytes: int = 4) -> tuple[NumberedElement, ...]:
-    frame = Frame(1, (), pa.py_buffer(bytes(size_bytes)))
+    frame = Frame(1, (), pa.py_buffer(bytes(size_bytes)), size_bytes=size_bytes)
     return tuple(NumberedElement(2 * index + place, frame) for place in range(2))
 
 
