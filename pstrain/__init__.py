@@ -27,6 +27,9 @@ _HOMES = {
     "InputOptions": "pstrain.input_sharding",
     "Variable": "pstrain.variable",
     "ShardedVariable": "pstrain.variable",
+    "ShardInfo": "pstrain.variable",
+    "PerWorkerVariable": "pstrain.per_worker_variable",
+    "IndexedSlices": "pstrain.indexed_slices",
     # coordinator
     "ClusterCoordinator": "pstrain.coordinator.client",
     "RemoteValue": "pstrain.coordinator.remote_value",

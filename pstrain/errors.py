@@ -6,7 +6,8 @@ runtime raises. Training's own derive from the nearest built-in too::
     DataServiceError
     ├── (dataservice.errors: InvalidArgumentError, UnavailableError, CancelledError, ...)
     │   └── InvalidArgumentError
-    │       └── InvalidTypeError    TypeError       an argument of the wrong type
+    │       ├── InvalidTypeError    TypeError       an argument of the wrong type
+    │       └── NoAxisError         IndexError      a scalar that was to be cut along an axis
     └── PSTrainError
         ├── DataError               ValueError      rows that cannot be trained on
         ├── ClosureInputError       RuntimeError    an argument of a closure failed elsewhere
@@ -49,6 +50,7 @@ __all__ = [
     "InternalError",
     "InvalidArgumentError",
     "InvalidTypeError",
+    "NoAxisError",
     "NotFoundError",
     "OutOfRangeError",
     "PSTrainError",
@@ -65,6 +67,13 @@ class InvalidTypeError(InvalidArgumentError, TypeError):
     """An argument of a type that cannot be right."""
 
     code = "INVALID_TYPE"
+
+
+@register_error
+class NoAxisError(InvalidArgumentError, IndexError):
+    """A scalar was to be cut along an axis."""
+
+    code = "NO_AXIS"
 
 
 @register_error

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import InvalidArgumentError, NoAxisError
 
 PartitionFunction = Callable[..., Sequence[int]]
 
@@ -121,7 +121,7 @@ def _positive(name: str, value: int) -> None:
 
 def _defined(shape: Sequence[int]) -> Sequence[int]:
     if len(shape) == 0:
-        raise InvalidArgumentError("a scalar has no axis to partition")
+        raise NoAxisError("a scalar has no axis to partition")
     if any(size is None or size < 0 for size in shape):
         raise InvalidArgumentError(f"shape {tuple(shape)} must be fully defined to be partitioned")
     return shape

@@ -262,6 +262,7 @@ class _ServerPlacement:
         beside: _ServerPlacement | None = None,
     ) -> None:
         self.parameters = strategy.parameters
+        self.num_workers = strategy.num_input_pipelines
         self.variables: list[BaseVariable] = [] if beside is None else beside.variables
         self._ids: Iterator[int] = itertools.count() if beside is None else beside._ids
         self._lock: threading.Lock = threading.Lock() if beside is None else beside._lock

@@ -1,98 +1,59 @@
-"""Variables: named values that live in some ``Parameters``, whole or cut into shards.
+"""Making variables: in one place, cut into shards, joined from others.
 
-A variable object is a handle: a spec, the parameters that hold the values, and the rows it stands
-for. It pickles as that, so in a trainer it speaks to the servers through the trainer's own
-parameters. Must not know how values travel. Invariant: a handle never caches values.
+Decides nothing about places: the entered scope does. Invariant: initial values that an initializer
+or a function of shards gives are never whole in this process.
 """
 
 from __future__ import annotations
 
-import functools
+import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pstrain import initializers
+from pstrain.base_variable import Array, BaseVariable, new_handle
 from pstrain.errors import InvalidArgumentError
-from pstrain.parameters import LocalParameters, Parameters
+from pstrain.joined import JoinedParameters, joined_spec
 from pstrain.partition import split_rows
-from pstrain.vocabulary import InitializerSpec, ShardSpec, VariableSpec
+from pstrain.scope import (
+    LocalPlacement,
+    Placement,
+    current_placement,
+    local_parameters,
+    placement_scope,
+)
+from pstrain.vocabulary import InitializerSpec, InitialValue, ShardSpec, VariableSpec
 
-Array = NDArray[Any]
+__all__ = [
+    "BaseVariable",
+    "LocalPlacement",
+    "Placement",
+    "ShardInfo",
+    "ShardedVariable",
+    "Variable",
+    "create_variable",
+    "current_placement",
+    "local_parameters",
+    "placement_scope",
+    "tell_of_creations",
+]
 
 _DTYPES = ("float32", "float64", "int32", "int64", "bool")
 
 
-class Placement(Protocol):
-    """Where new variables go."""
+@dataclass(frozen=True, slots=True)
+class ShardInfo:
+    """Which part of a variable an initial value is asked for."""
 
-    @property
-    def parameters(self) -> Parameters:
-        """Holds the values."""
-
-    def next_id(self) -> int:
-        """An id that no other variable of these parameters has."""
-
-    def place(self, shape: tuple[int, ...], dtype: str) -> list[int]:
-        """The parameter server of each shard, in row order; one entry: not cut."""
-
-    def created(self, variable: BaseVariable) -> None:
-        """Told of each variable made under this placement."""
-
-
-class LocalPlacement:
-    """Variables of this process, never cut."""
-
-    def __init__(self, parameters: LocalParameters | None = None) -> None:
-        self.parameters = LocalParameters() if parameters is None else parameters
-
-    def next_id(self) -> int:
-        return self.parameters.next_id()
-
-    def place(self, shape: tuple[int, ...], dtype: str) -> list[int]:  # noqa: ARG002
-        return [0]
-
-    def created(self, variable: BaseVariable) -> None:
-        """Local variables need no list: nobody has to restore them."""
-
-
-_placement: ContextVar[Placement | None] = ContextVar("pstrain_placement", default=None)
-
-
-@functools.cache
-def _process_placement() -> LocalPlacement:
-    return LocalPlacement()
-
-
-def current_placement() -> Placement:
-    """Of the scope that is entered, else the one of this process."""
-    return _placement.get() or _process_placement()
-
-
-@contextmanager
-def placement_scope(placement: Placement) -> Iterator[None]:
-    """Variables created inside, in this thread, go where ``placement`` says."""
-    reset = _placement.set(placement)
-    try:
-        yield
-    finally:
-        _placement.reset(reset)
-
-
-@contextmanager
-def local_parameters() -> Iterator[LocalParameters]:
-    """Scope whose variables live in parameters of their own, freed with the last variable."""
-    placement = LocalPlacement()
-    with placement_scope(placement):
-        yield placement.parameters
+    shape: tuple[int, ...]
+    offset: tuple[int, ...]
 
 
 def create_variable(
-    initializer: InitializerSpec | Array | float,
+    initializer: InitializerSpec | Callable[..., Any] | Array | float,
     *,
     shape: Sequence[int] | None = None,
     dtype: str = "float32",
@@ -102,25 +63,36 @@ def create_variable(
     """Makes a variable where the entered scope says: on parameter servers, or in this process.
 
     With an InitializerSpec, ``shape`` is required and the servers fill their own rows; a value is
-    cast to ``dtype`` and broadcast to ``shape``. Only float32 variables can be trained.
+    cast to ``dtype`` and broadcast to ``shape``. A function of ``shard_info``, or of
+    ``partition_shape`` and ``partition_offset``, is called for each shard, so that at most one of
+    them is in this process. Only float32 variables can be trained.
     """
     if dtype not in _DTYPES:
         raise InvalidArgumentError(f"dtype of {name!r} must be one of {_DTYPES}, got {dtype!r}")
-    value = None
+    value, by_shard = None, None
+    if callable(initializer) and not isinstance(initializer, InitializerSpec):
+        by_shard, initializer = initializer, initializers.zeros()
     if not isinstance(initializer, InitializerSpec):
         value = _initial_value(initializer, shape, dtype, name)
         shape, initializer = value.shape, initializers.zeros()
     elif shape is None:
         raise InvalidArgumentError(f"variable {name!r} needs a shape with an InitializerSpec")
     placement = current_placement()
-    spec = _new_spec(placement, tuple(shape), dtype, name, trainable, initializer)
+    spec = create_spec(placement, tuple(shape), dtype, name, trainable, initializer)
     placement.parameters.create(spec, value)
     kind = Variable if len(spec.shards) == 1 else ShardedVariable
-    variable = _handle(kind, spec, placement.parameters, 0, spec.rows)
+    variable = new_handle(kind, spec, placement.parameters, 0, spec.rows)
+    if by_shard is not None:
+        _assign_by_shard(variable, by_shard)
+    announce(placement, variable)
+    return variable
+
+
+def announce(placement: Placement, variable: BaseVariable) -> None:
+    """Tells whoever wants to know that a variable has been made and has its values."""
     placement.created(variable)
     for told in tuple(_told_of_creations):
         told(variable)
-    return variable
 
 
 _told_of_creations: list[Callable[[BaseVariable], None]] = []
@@ -129,6 +101,36 @@ _told_of_creations: list[Callable[[BaseVariable], None]] = []
 def tell_of_creations(told: Callable[[BaseVariable], None]) -> None:
     """``told`` is called with each variable that this process makes, once it has values."""
     _told_of_creations.append(told)
+
+
+def _assign_by_shard(variable: BaseVariable, initial: Callable[..., Any]) -> None:
+    rest = variable.spec.shape[1:]
+    takes_info = "shard_info" in inspect.signature(initial).parameters
+    for shard in variable.spec.shards:
+        shape = (shard.row_stop - shard.row_start, *rest) if variable.spec.shape else ()
+        offset = (shard.row_start, *(0 for _ in rest)) if variable.spec.shape else ()
+        if takes_info:
+            value = initial(shard_info=ShardInfo(shape, offset))
+        else:
+            value = initial(partition_shape=shape, partition_offset=offset)
+        if np.shape(value) != shape:
+            raise InvalidArgumentError(
+                f"the initial value of rows {offset} of variable {variable.name!r} has shape "
+                f"{np.shape(value)}, expected {shape}"
+            )
+        part = np.asarray(value, variable.dtype)
+        variable.parameters.assign(variable.spec, "set", part, shard.row_start)
+
+
+def wants_shards(initial: Any) -> bool:
+    """Whether a function gives the initial value of one shard at a time."""
+    if not callable(initial) or isinstance(initial, InitializerSpec):
+        return False
+    try:
+        names = set(inspect.signature(initial).parameters)
+    except (TypeError, ValueError):
+        return False
+    return "shard_info" in names or {"partition_shape", "partition_offset"} <= names
 
 
 def _initial_value(value: Any, shape: Sequence[int] | None, dtype: str, name: str) -> Array:
@@ -142,17 +144,19 @@ def _initial_value(value: Any, shape: Sequence[int] | None, dtype: str, name: st
         ) from error
 
 
-def _new_spec(
+def create_spec(
     placement: Placement,
     shape: tuple[int, ...],
     dtype: str,
     name: str,
     trainable: bool,
     initializer: InitializerSpec,
+    servers: Sequence[int] | None = None,
 ) -> VariableSpec:
+    """Of a new variable; ``servers`` of its shards where the placement is not to say."""
     if any(size < 1 for size in shape):
         raise InvalidArgumentError(f"shape {shape} of variable {name!r} has an axis without size")
-    servers = placement.place(shape, dtype)
+    servers = placement.place(shape, dtype) if servers is None else servers
     ranges = split_rows(shape[0] if shape else 1, len(servers))
     return VariableSpec(
         id=placement.next_id(),
@@ -168,198 +172,14 @@ def _new_spec(
     )
 
 
-class BaseVariable:
-    """What whole, cut and part variables have in common."""
-
-    spec: VariableSpec
-    parameters: Parameters
-    _start: int
-    _stop: int
-
-    @property
-    def name(self) -> str:
-        return self.spec.name
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self._stop - self._start, *self.spec.shape[1:]) if self.spec.shape else ()
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(self.spec.dtype)
-
-    @property
-    def trainable(self) -> bool:
-        return self.spec.trainable
-
-    def numpy(self) -> Array:
-        """All values, as a new array; one read from each server that holds some."""
-        return self.parameters.read(self.spec, self._start, self._stop)
-
-    def read_value(self) -> Array:
-        """The same as :meth:`numpy`."""
-        return self.numpy()
-
-    def assign(self, value: Any) -> None:
-        """Sets all values; a scalar is broadcast, any other shape must be the variable's."""
-        self._assign("set", value)
-
-    def assign_add(self, delta: Any) -> None:
-        """Adds to all values, at the servers: concurrent additions are all kept."""
-        self._assign("add", delta)
-
-    def assign_sub(self, delta: Any) -> None:
-        """Subtracts from all values, at the servers."""
-        self._assign("sub", delta)
-
-    def scatter_update(self, ids: Array, rows: Any) -> None:
-        """Sets rows ``ids``; where an id repeats, its last row stays."""
-        self._scatter("set", ids, rows)
-
-    def scatter_add(self, ids: Array, rows: Any) -> None:
-        """Adds to rows ``ids``; repeated ids add up."""
-        self._scatter("add", ids, rows)
-
-    def scatter_sub(self, ids: Array, rows: Any) -> None:
-        """Subtracts from rows ``ids``; repeated ids add up."""
-        self._scatter("sub", ids, rows)
-
-    def scatter_mul(self, ids: Array, rows: Any) -> None:
-        """Multiplies rows ``ids``."""
-        self._scatter("mul", ids, rows)
-
-    def scatter_div(self, ids: Array, rows: Any) -> None:
-        """Divides rows ``ids``."""
-        self._scatter("div", ids, rows)
-
-    def scatter_min(self, ids: Array, rows: Any) -> None:
-        """Takes the smaller of present and given values of rows ``ids``."""
-        self._scatter("min", ids, rows)
-
-    def scatter_max(self, ids: Array, rows: Any) -> None:
-        """Takes the larger of present and given values of rows ``ids``."""
-        self._scatter("max", ids, rows)
-
-    def sparse_read(self, ids: Any) -> Array:
-        """Rows [n, *shape[1:]] in the order of ``ids`` (rank 1), reading only those rows."""
-        array = np.asarray(ids)
-        if array.ndim != 1:
-            raise InvalidArgumentError(f"ids must have one axis, got shape {array.shape}")
-        return self.parameters.read_rows(self.spec, self._global(array))
-
-    def embedding_lookup(self, ids: Any) -> Array:
-        """Rows [*ids.shape, *shape[1:]] in the order of ``ids`` of any rank."""
-        array = np.asarray(ids)
-        return self.sparse_read(array.reshape(-1)).reshape(array.shape + self.shape[1:])
-
-    def __getitem__(self, key: Any) -> Array:
-        """Indexes as NumPy does, reading only the rows asked for where the first index tells."""
-        first, rest = (key[0], key[1:]) if isinstance(key, tuple) and key else (key, ())
-        if not self.shape or not isinstance(first, int | np.integer | slice):
-            return self._masked(key)
-        if isinstance(first, slice):
-            rows = self._slice(*first.indices(self.shape[0]))
-            return rows[(slice(None), *rest)]
-        index = int(first) + (self.shape[0] if first < 0 else 0)
-        if not 0 <= index < self.shape[0]:
-            raise IndexError(
-                f"index {first} is outside variable {self.name!r} with {self.shape[0]} rows"
-            )
-        return self._slice(index, index + 1, 1)[(0, *rest)]
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError(f"variable {self.name!r} is a scalar and has no length")
-        return self.shape[0]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        if copy is False:
-            raise ValueError(f"the values of variable {self.name!r} are always copied")
-        return self.numpy().astype(dtype or self.dtype, copy=False)
-
-    def __float__(self) -> float:
-        return float(self.numpy())
-
-    def __int__(self) -> int:
-        return int(self.numpy())
-
-    def __add__(self, other: Any) -> Array:
-        return self.numpy() + np.asarray(other)
-
-    def __sub__(self, other: Any) -> Array:
-        return self.numpy() - np.asarray(other)
-
-    def __rsub__(self, other: Any) -> Array:
-        return np.asarray(other) - self.numpy()
-
-    def __mul__(self, other: Any) -> Array:
-        return self.numpy() * np.asarray(other)
-
-    def __truediv__(self, other: Any) -> Array:
-        return self.numpy() / np.asarray(other)
-
-    def __neg__(self) -> Array:
-        return -self.numpy()
-
-    __radd__ = __add__
-    __rmul__ = __mul__
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} shape={self.shape} dtype={self.dtype}>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _handle, (type(self), self.spec, self.parameters, self._start, self._stop)
-
-    def _assign(self, op: str, value: Any) -> None:
-        if np.shape(value) not in ((), self.shape):
-            raise InvalidArgumentError(
-                f"value of shape {np.shape(value)} does not fit variable {self.name!r} of shape "
-                f"{self.shape}"
-            )
-        if self.shape:
-            value = np.broadcast_to(value, self.shape)
-        self.parameters.assign(self.spec, op, value, self._start)
-
-    def _scatter(self, op: str, ids: Any, rows: Any) -> None:
-        self.parameters.scatter(self.spec, op, self._global(np.asarray(ids)), rows)
-
-    def _global(self, ids: Array) -> NDArray[np.int64]:
-        if ids.size and not np.issubdtype(ids.dtype, np.integer):
-            raise InvalidArgumentError(
-                f"ids for variable {self.name!r} must be integers, got {ids.dtype}"
-            )
-        if self._start or self._stop < self.spec.rows:
-            outside = (ids < 0) | (ids >= self._stop - self._start)
-            if outside.any():
-                raise InvalidArgumentError(
-                    f"id {ids[outside][0]} is outside [0, {self.shape[0]}) of variable "
-                    f"{self.name!r}"
-                )
-        return ids.astype(np.int64) + self._start
-
-    def _slice(self, start: int, stop: int, step: int) -> Array:
-        if step == 1:
-            first = self._start + start
-            return self.parameters.read(self.spec, first, self._start + max(start, stop))
-        return self.sparse_read(np.arange(start, stop, step))
-
-    def _masked(self, key: Any) -> Array:
-        if not isinstance(key, list | np.ndarray):
-            return self.numpy()[key]
-        index = np.asarray(key)
-        if index.dtype == np.bool_ and index.shape == self.shape[:1]:
-            return self.sparse_read(np.flatnonzero(index))
-        if index.ndim == 1 and np.issubdtype(index.dtype, np.integer):
-            return self.sparse_read(np.where(index < 0, index + self.shape[0], index))
-        return self.numpy()[key]
-
-
 class Variable(BaseVariable):
     """A variable in one place, or one part of a ShardedVariable.
 
     ``Variable(value, ...)`` inside a strategy scope gives a ShardedVariable where the strategy's
     partitioner cuts it. A Python float makes float32, a Python int int64; arrays keep their dtype.
-    ``initial_value`` may be a function without arguments.
+    ``initial_value`` may be a function without arguments, what an initializer gives for a shape
+    (``initializers.uniform()((10, 4))``), or, with ``shape``, an initializer or a function of one
+    shard: these are never whole in this process. ``per_worker_variable``: a copy for each trainer.
     """
 
     def __new__(
@@ -368,16 +188,31 @@ class Variable(BaseVariable):
         name: str | None = None,
         dtype: Any = None,
         trainable: bool = True,
+        per_worker_variable: bool = False,
+        shape: Sequence[int] | None = None,
     ) -> Any:
         if initial_value is None:
             raise InvalidArgumentError("initial_value must be given")
-        value = initial_value() if callable(initial_value) else initial_value
-        value = np.asarray(value)
-        if dtype is None:
-            plain_float = value.dtype == np.float64 and not hasattr(initial_value, "dtype")
-            dtype = "float32" if plain_float else value.dtype
+        given = initial_value
+        if callable(given) and not isinstance(given, InitializerSpec) and not wants_shards(given):
+            given = given()
+        if isinstance(given, InitialValue):
+            dtype, shape, given = dtype or given.dtype, given.shape, given.initializer
+        if isinstance(given, InitializerSpec) or wants_shards(given):
+            if shape is None:
+                raise InvalidArgumentError(f"variable {name!r} needs shape= with an initializer")
+            value, dtype = given, dtype or "float32"
+        else:
+            value = np.asarray(given)
+            plain_float = value.dtype == np.float64 and not hasattr(given, "dtype")
+            dtype = dtype or ("float32" if plain_float else value.dtype)
+        kind = np.dtype(dtype).name
+        if per_worker_variable:
+            from pstrain.per_worker_variable import create_per_worker_variable
+
+            return create_per_worker_variable(value, shape, kind, name or "Variable")
         return create_variable(
-            value, dtype=np.dtype(dtype).name, name=name or "Variable", trainable=trainable
+            value, shape=shape, dtype=kind, name=name or "Variable", trainable=trainable
         )
 
     @property
@@ -399,14 +234,21 @@ class Variable(BaseVariable):
 class ShardedVariable(BaseVariable):
     """A variable cut along its first axis; acts as one, and lists its parts.
 
-    Made by ``Variable`` or ``create_variable`` under a strategy with a partitioner.
+    Made by ``Variable`` or ``create_variable`` under a strategy with a partitioner, or of given
+    variables of one dtype, which must differ in their first axis at most.
     """
+
+    def __new__(cls, variables: Sequence[Any], name: str = "ShardedVariable") -> Any:
+        spec = joined_spec(variables, name)
+        return new_handle(cls, spec, JoinedParameters(variables), 0, spec.rows)
 
     @property
     def variables(self) -> list[Variable]:
         """The parts in row order, named ``<name>/part_<i>``."""
+        if isinstance(self.parameters, JoinedParameters):
+            return list(self.parameters.parts)
         return [
-            _handle(Variable, self.spec, self.parameters, shard.row_start, shard.row_stop)
+            new_handle(Variable, self.spec, self.parameters, shard.row_start, shard.row_stop)
             for shard in self.spec.shards
         ]
 
@@ -417,14 +259,3 @@ class ShardedVariable(BaseVariable):
 
     def __iter__(self) -> Iterator[Variable]:
         return iter(self.variables)
-
-
-def _handle(
-    kind: type[Any], spec: VariableSpec, parameters: Parameters, start: int, stop: int
-) -> Any:
-    variable = object.__new__(kind)
-    variable.spec = spec
-    variable.parameters = parameters
-    variable._start = start
-    variable._stop = stop
-    return variable

@@ -34,6 +34,18 @@ class InitializerSpec:
     parameters: dict[str, float] = field(default_factory=dict)
     seed: int = 0
 
+    def __call__(self, shape: tuple[int, ...], dtype: str | None = None) -> InitialValue:
+        """What a variable of that shape starts with; nothing is computed here."""
+        return InitialValue(self, tuple(shape), dtype)
+
+
+class InitialValue(NamedTuple):
+    """An initializer, and the shape of the variable that it is for."""
+
+    initializer: InitializerSpec
+    shape: tuple[int, ...]
+    dtype: str | None = None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariableSpec:

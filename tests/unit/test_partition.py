@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -111,3 +112,45 @@ def test_shard_count_clips_and_leaves_scalars_alone() -> None:
 def test_shard_count_refuses_what_cannot_be_done(answer: object) -> None:
     with pytest.raises(InvalidArgumentError, match="variable_partitioner"):
         shard_count(lambda **_: answer, (4, 2), "float32")  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize(
+    "partitioner",
+    [FixedShardsPartitioner(2), MinSizePartitioner(max_shards=2), MaxSizePartitioner(8)],
+)
+def test_a_scalar_and_an_open_shape_have_no_shards(partitioner: Any) -> None:
+    for expected in (ValueError, IndexError):
+        with pytest.raises(expected, match="scalar"):
+            partitioner((), np.float32)
+    with pytest.raises(ValueError, match="fully defined"):
+        partitioner((None, 2), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "shape", "dtype", "expected"),
+    [
+        (FixedShardsPartitioner(0), (3,), np.float32, [0]),
+        (FixedShardsPartitioner(4), (3, 7), np.float32, [3, 1]),
+        (MinSizePartitioner(), (2**20,), np.float32, [1]),
+        (MinSizePartitioner(max_shards=8), (65_536,), np.float32, [1]),
+        (MinSizePartitioner(max_shards=8), (65_537,), np.float32, [2]),
+        (MinSizePartitioner(1, 100), (5, 2), np.float32, [5, 1]),
+        (MaxSizePartitioner(3), (6, 1), np.float32, [6, 1]),
+        (MaxSizePartitioner(4), (6, 1), np.float32, [6, 1]),
+        (MaxSizePartitioner(20), (6, 1), np.float32, [2, 1]),
+        (MaxSizePartitioner(1024), (6, 1), np.float32, [1, 1]),
+        (MaxSizePartitioner(4, 2), (6, 1), np.float32, [2, 1]),
+        (MaxSizePartitioner(16), (4,), np.int64, [2]),
+        (MaxSizePartitioner(32, bytes_per_string=8), (8,), "O", [2]),
+    ],
+)
+def test_the_arithmetic_of_every_partitioner(
+    partitioner: Any, shape: Any, dtype: Any, expected: list[int]
+) -> None:
+    assert list(partitioner(shape=shape, dtype=dtype)) == expected
+
+
+def test_another_axis_can_be_asked_for() -> None:
+    assert FixedShardsPartitioner(2)((3, 7), np.float32, axis=1) == [1, 2]
+    assert MinSizePartitioner(4, 10)((1, 3), np.float32, axis=1) == [1, 3]
+    assert MaxSizePartitioner(4)((1, 3), np.float32, axis=1) == [1, 3]

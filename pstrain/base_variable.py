@@ -1,0 +1,249 @@
+"""What every variable can do: read, assign, scatter, index, add up.
+
+A variable object is a handle: a spec, the parameters that hold the values, and the rows it stands
+for. It pickles as that, so in a trainer it speaks to the servers through the trainer's own
+parameters. Must not know how values travel. Invariant: a handle never caches values.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pstrain.errors import InvalidArgumentError
+from pstrain.indexed_slices import taken_apart
+from pstrain.parameters import Parameters
+from pstrain.vocabulary import VariableSpec
+
+Array = NDArray[Any]
+
+
+class BaseVariable:
+    """What whole, cut and part variables have in common."""
+
+    spec: VariableSpec
+    parameters: Parameters
+    _start: int
+    _stop: int
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self._stop - self._start, *self.spec.shape[1:]) if self.spec.shape else ()
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(self.spec.dtype)
+
+    @property
+    def first_row(self) -> int:
+        """Where this variable begins in that of which it is a part; 0 for a whole one."""
+        return self._start
+
+    @property
+    def trainable(self) -> bool:
+        return self.spec.trainable
+
+    def numpy(self) -> Array:
+        """All values, as a new array; one read from each server that holds some."""
+        return self.parameters.read(self.spec, self._start, self._stop)
+
+    def read_value(self) -> Array:
+        """The same as :meth:`numpy`."""
+        return self.numpy()
+
+    def assign(self, value: Any) -> None:
+        """Sets all values; a scalar is broadcast, any other shape must be the variable's."""
+        self._assign("set", value)
+
+    def assign_add(self, delta: Any) -> None:
+        """Adds to all values, at the servers: concurrent additions are all kept."""
+        self._assign("add", delta)
+
+    def assign_sub(self, delta: Any) -> None:
+        """Subtracts from all values, at the servers."""
+        self._assign("sub", delta)
+
+    def scatter_update(self, ids: Any, rows: Any = None) -> None:
+        """Sets rows ``ids``; where an id repeats, its last row stays.
+
+        All ``scatter_*`` take ids and rows, or ``IndexedSlices`` of both.
+        """
+        self.scatter("set", ids, rows)
+
+    def scatter_add(self, ids: Any, rows: Any = None) -> None:
+        """Adds to rows ``ids``; repeated ids add up."""
+        self.scatter("add", ids, rows)
+
+    def scatter_sub(self, ids: Any, rows: Any = None) -> None:
+        """Subtracts from rows ``ids``; repeated ids add up."""
+        self.scatter("sub", ids, rows)
+
+    def scatter_mul(self, ids: Any, rows: Any = None) -> None:
+        """Multiplies rows ``ids``."""
+        self.scatter("mul", ids, rows)
+
+    def scatter_div(self, ids: Any, rows: Any = None) -> None:
+        """Divides rows ``ids``."""
+        self.scatter("div", ids, rows)
+
+    def scatter_min(self, ids: Any, rows: Any = None) -> None:
+        """Takes the smaller of present and given values of rows ``ids``."""
+        self.scatter("min", ids, rows)
+
+    def scatter_max(self, ids: Any, rows: Any = None) -> None:
+        """Takes the larger of present and given values of rows ``ids``."""
+        self.scatter("max", ids, rows)
+
+    def batch_scatter_update(self, ids: Any, rows: Any = None) -> None:
+        """Sets rows; ids of several axes say which rows within each element of the axes before.
+
+        With ids of one axis the same as :meth:`scatter_update`; with more, whole elements of the
+        first axis are read, changed and written, so nobody else should write them meanwhile.
+        """
+        where, values = taken_apart(ids, rows, self.name)
+        if where.ndim == 1:
+            self.scatter("set", where, values)
+            return
+        batch = where.shape[:-1]
+        if batch != self.shape[: len(batch)] or len(self.shape) < where.ndim:
+            raise InvalidArgumentError(
+                f"ids of shape {where.shape} do not fit variable {self.name!r} of shape "
+                f"{self.shape}: all axes but the last must be the same"
+            )
+        current = self.numpy()
+        lead = np.meshgrid(*(np.arange(n) for n in where.shape), indexing="ij")[:-1]
+        current[(*lead, where)] = values
+        self.assign(current)
+
+    def sparse_read(self, ids: Any) -> Array:
+        """Rows [n, *shape[1:]] in the order of ``ids`` (rank 1), reading only those rows."""
+        array = np.asarray(ids)
+        if array.ndim != 1:
+            raise InvalidArgumentError(f"ids must have one axis, got shape {array.shape}")
+        return self.parameters.read_rows(self.spec, self._global(array))
+
+    def embedding_lookup(self, ids: Any) -> Array:
+        """Rows [*ids.shape, *shape[1:]] in the order of ``ids`` of any rank."""
+        array = np.asarray(ids)
+        return self.sparse_read(array.reshape(-1)).reshape(array.shape + self.shape[1:])
+
+    def __getitem__(self, key: Any) -> Array:
+        """Indexes as NumPy does, reading only the rows asked for where the first index tells."""
+        first, rest = (key[0], key[1:]) if isinstance(key, tuple) and key else (key, ())
+        if not self.shape or not isinstance(first, int | np.integer | slice):
+            return self._masked(key)
+        if isinstance(first, slice):
+            rows = self._slice(*first.indices(self.shape[0]))
+            return rows[(slice(None), *rest)]
+        index = int(first) + (self.shape[0] if first < 0 else 0)
+        if not 0 <= index < self.shape[0]:
+            raise IndexError(
+                f"index {first} is outside variable {self.name!r} with {self.shape[0]} rows"
+            )
+        return self._slice(index, index + 1, 1)[(0, *rest)]
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError(f"variable {self.name!r} is a scalar and has no length")
+        return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if copy is False:
+            raise ValueError(f"the values of variable {self.name!r} are always copied")
+        return self.numpy().astype(dtype or self.dtype, copy=False)
+
+    def __float__(self) -> float:
+        return float(self.numpy())
+
+    def __int__(self) -> int:
+        return int(self.numpy())
+
+    def __add__(self, other: Any) -> Array:
+        return self.numpy() + np.asarray(other)
+
+    def __sub__(self, other: Any) -> Array:
+        return self.numpy() - np.asarray(other)
+
+    def __rsub__(self, other: Any) -> Array:
+        return np.asarray(other) - self.numpy()
+
+    def __mul__(self, other: Any) -> Array:
+        return self.numpy() * np.asarray(other)
+
+    def __truediv__(self, other: Any) -> Array:
+        return self.numpy() / np.asarray(other)
+
+    def __neg__(self) -> Array:
+        return -self.numpy()
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} shape={self.shape} dtype={self.dtype}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return new_handle, (type(self), self.spec, self.parameters, self._start, self._stop)
+
+    def _assign(self, op: str, value: Any) -> None:
+        if np.shape(value) not in ((), self.shape):
+            raise InvalidArgumentError(
+                f"value of shape {np.shape(value)} does not fit variable {self.name!r} of shape "
+                f"{self.shape}"
+            )
+        if self.shape:
+            value = np.broadcast_to(value, self.shape)
+        self.parameters.assign(self.spec, op, value, self._start)
+
+    def scatter(self, op: str, ids: Any, rows: Any = None) -> None:
+        """By name: "set", "add", "sub", "mul", "div", "min" or "max"."""
+        where, values = taken_apart(ids, rows, self.name)
+        self.parameters.scatter(self.spec, op, self._global(where), values)
+
+    def _global(self, ids: Array) -> NDArray[np.int64]:
+        if ids.size and not np.issubdtype(ids.dtype, np.integer):
+            raise InvalidArgumentError(
+                f"ids for variable {self.name!r} must be integers, got {ids.dtype}"
+            )
+        if self._start or self._stop < self.spec.rows:
+            outside = (ids < 0) | (ids >= self._stop - self._start)
+            if outside.any():
+                raise InvalidArgumentError(
+                    f"id {ids[outside][0]} is outside [0, {self.shape[0]}) of variable "
+                    f"{self.name!r}"
+                )
+        return ids.astype(np.int64) + self._start
+
+    def _slice(self, start: int, stop: int, step: int) -> Array:
+        if step == 1:
+            first = self._start + start
+            return self.parameters.read(self.spec, first, self._start + max(start, stop))
+        return self.sparse_read(np.arange(start, stop, step))
+
+    def _masked(self, key: Any) -> Array:
+        if not isinstance(key, list | np.ndarray):
+            return self.numpy()[key]
+        index = np.asarray(key)
+        if index.dtype == np.bool_ and index.shape == self.shape[:1]:
+            return self.sparse_read(np.flatnonzero(index))
+        if index.ndim == 1 and np.issubdtype(index.dtype, np.integer):
+            return self.sparse_read(np.where(index < 0, index + self.shape[0], index))
+        return self.numpy()[key]
+
+
+def new_handle(
+    kind: type[Any], spec: VariableSpec, parameters: Parameters, start: int, stop: int
+) -> Any:
+    """A variable of this kind: rows ``[start, stop)`` of ``spec``. Reads and creates nothing."""
+    variable = object.__new__(kind)
+    variable.spec = spec
+    variable.parameters = parameters
+    variable._start = start
+    variable._stop = stop
+    return variable

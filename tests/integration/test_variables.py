@@ -1,0 +1,120 @@
+"""What variables cost the network and this process, on real parameter servers."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pstrain as ps
+from pstrain.scope import local_parameters
+from pstrain.trainer.connections import Connections
+
+DEADLINE_S = 60.0
+ROWS, WIDTH = 400_000, 16
+TABLE_BYTES = ROWS * WIDTH * 4
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ps.LocalCluster]:
+    with ps.LocalCluster(workers=2, ps=2, data_workers=0) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def strategy(cluster: ps.LocalCluster) -> ps.ParameterServerStrategy:
+    partitioner = ps.partitioners.FixedShardsPartitioner(2)
+    return ps.ParameterServerStrategy(cluster.resolver, variable_partitioner=partitioner)
+
+
+class Traffic:
+    """Bytes of bodies in both directions."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sent_bytes = self.received_bytes = 0
+        ask = Connections.ask
+
+        def counted(connections: Any, requests: Any, *args: Any, **kwargs: Any) -> Any:
+            for request in requests.values():
+                self.sent_bytes += len(request.header)
+                self.sent_bytes += 0 if request.body is None else request.body.size
+            replies = ask(connections, requests, *args, **kwargs)
+            for reply in replies.values():
+                self.received_bytes += 0 if reply.body is None else reply.body.size
+            return replies
+
+        monkeypatch.setattr(Connections, "ask", counted)
+
+
+@pytest.fixture
+def traffic(monkeypatch: pytest.MonkeyPatch) -> Traffic:
+    return Traffic(monkeypatch)
+
+
+def test_a_large_table_is_made_by_its_servers(
+    strategy: ps.ParameterServerStrategy, traffic: Traffic
+) -> None:
+    tracemalloc.start()
+    try:
+        with strategy.scope():
+            table = ps.Variable(ps.initializers.normal(seed=4), shape=(ROWS, WIDTH), name="table")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert isinstance(table, ps.ShardedVariable)
+    assert traffic.sent_bytes < 4096
+    assert peak_bytes < TABLE_BYTES / 20
+    ids = np.array([ROWS - 1, 0, 7, ROWS // 2, 7])
+    with local_parameters():
+        alone = ps.Variable(ps.initializers.normal(seed=4), shape=(ROWS, WIDTH))
+        expected = alone.numpy()[ids]
+    np.testing.assert_array_equal(table.sparse_read(ids), expected)
+    assert traffic.received_bytes <= len(ids) * WIDTH * 4 + 64
+
+
+def test_a_lookup_moves_the_rows_asked_for_only(
+    strategy: ps.ParameterServerStrategy, traffic: Traffic
+) -> None:
+    with strategy.scope():
+        table = ps.Variable(ps.initializers.uniform(), shape=(ROWS, WIDTH), name="looked_up")
+    ids = np.array([[3, ROWS - 1], [3, 5]])
+    assert table.embedding_lookup(ids).shape == (2, 2, WIDTH)
+    assert table[10:20:3].shape == (4, WIDTH)
+    table.scatter_add(ps.IndexedSlices(values=np.ones((2, WIDTH)), indices=[1, ROWS - 1]))
+    assert traffic.received_bytes < 16 * WIDTH * 4
+    assert traffic.sent_bytes < 8192
+
+
+def test_one_shard_at_a_time_is_in_this_process(
+    strategy: ps.ParameterServerStrategy,
+) -> None:
+    def initial(partition_shape: Any, partition_offset: Any) -> np.ndarray:
+        rows = np.arange(partition_offset[0], partition_offset[0] + partition_shape[0])
+        return np.broadcast_to(rows[:, None], partition_shape).astype(np.float32)
+
+    with strategy.scope():
+        table = ps.Variable(initial, shape=(1001, 4))
+    assert [part.shape[0] for part in table.variables] == [501, 500]
+    assert table.sparse_read([1000, 0])[:, 0].tolist() == [1000, 0]
+
+
+def test_trainers_change_their_own_copies(strategy: ps.ParameterServerStrategy) -> None:
+    coordinator = ps.ClusterCoordinator(strategy)
+    with strategy.scope():
+        steps = ps.Variable(0, name="steps", per_worker_variable=True)
+
+    def step() -> tuple[int, int]:
+        steps.assign_add(1)
+        return ps.get_current_worker_index(), int(steps.numpy())
+
+    try:
+        results = coordinator.fetch([coordinator.schedule(step) for _ in range(40)])
+        copies = [int(copy) for copy in steps.read_all()]
+    finally:
+        coordinator.close()
+    counts = [sum(index == trainer for index, _ in results) for trainer in (0, 1)]
+    assert copies == counts
+    assert sum(copies) == 40

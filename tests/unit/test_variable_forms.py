@@ -1,0 +1,216 @@
+"""Initial values by shard, joined variables, copies per trainer, slices with indices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pstrain as ps
+from pstrain.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnimplementedError,
+)
+from pstrain.scope import LocalPlacement, local_parameters, placement_scope
+from pstrain.trainer.context import trainer_scope
+
+
+class Cut(LocalPlacement):
+    """Every variable of an axis in three shards, for three trainers."""
+
+    @property
+    def num_workers(self) -> int:
+        return 3
+
+    def place(self, shape: tuple[int, ...], dtype: str) -> list[int]:  # noqa: ARG002
+        return [0] * min(3, shape[0]) if shape else [0]
+
+
+@pytest.fixture
+def cut() -> Iterator[None]:
+    with placement_scope(Cut()):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _own_parameters() -> Iterator[None]:
+    with local_parameters():
+        yield
+
+
+# -- initial values
+
+
+def test_an_initializer_fills_the_shards_where_they_are(cut: None) -> None:  # noqa: ARG001
+    initializer = ps.initializers.uniform(seed=3)
+    forms = [
+        ps.Variable(initializer, shape=(10, 2)),
+        ps.Variable(initializer((10, 2))),
+        ps.Variable(lambda: initializer((10, 2))),
+    ]
+    assert {type(v) for v in forms} == {ps.ShardedVariable}
+    assert all(v.spec.initializer == initializer for v in forms)
+    values = [v.numpy() for v in forms]
+    assert values[0].dtype == np.float32
+    np.testing.assert_array_equal(values[0], values[1])
+    np.testing.assert_array_equal(values[0], values[2])
+    whole = initializer((4,), "float64")
+    assert ps.Variable(whole, dtype="float32").dtype == np.float32
+    with pytest.raises(InvalidArgumentError, match="shape="):
+        ps.Variable(initializer)
+
+
+def test_a_function_gives_one_shard_at_a_time(cut: None) -> None:  # noqa: ARG001
+    asked = []
+
+    def by_partition(partition_shape: Any, partition_offset: Any) -> np.ndarray:
+        asked.append((partition_shape, partition_offset))
+        start = partition_offset[0]
+        return np.arange(start, start + partition_shape[0])[:, None] * np.ones(2)
+
+    def by_info(shard_info: ps.ShardInfo) -> np.ndarray:
+        assert asked.pop(0) == (shard_info.shape, shard_info.offset)
+        start = shard_info.offset[0]
+        return np.arange(start, start + shard_info.shape[0])[:, None] * np.ones(2)
+
+    first = ps.Variable(by_partition, shape=(10, 2))
+    assert asked == [((4, 2), (0, 0)), ((3, 2), (4, 0)), ((3, 2), (7, 0))]
+    second = ps.Variable(by_info, shape=(10, 2))
+    expected = np.arange(10)[:, None] * np.ones(2)
+    np.testing.assert_array_equal(first.numpy(), expected)
+    np.testing.assert_array_equal(second.numpy(), expected)
+    with pytest.raises(InvalidArgumentError, match="expected"):
+        ps.Variable(lambda shard_info: np.zeros(7), shape=(10, 2))  # noqa: ARG005
+    with pytest.raises(InvalidArgumentError, match="shape="):
+        ps.Variable(by_info)
+
+
+# -- joined
+
+
+def joined() -> ps.ShardedVariable:
+    parts = [ps.Variable(np.arange(n, n + k, dtype=np.float32)) for n, k in ((0, 3), (3, 2))]
+    return ps.ShardedVariable(parts, name="both")
+
+
+def test_joined_variables_act_as_one() -> None:
+    both = joined()
+    assert (both.name, both.shape, both.dtype) == ("both", (5,), np.float32)
+    assert both.numpy().tolist() == [0, 1, 2, 3, 4]
+    assert both[1:4].tolist() == [1, 2, 3]
+    assert both[-1] == 4
+    assert both[::-2].tolist() == [4, 2, 0]
+    assert both[np.array([True, False, False, False, True])].tolist() == [0, 4]
+    assert both.sparse_read([4, 0, 3]).tolist() == [4, 0, 3]
+    assert both.embedding_lookup([[4, 0], [3, 3]]).tolist() == [[4, 0], [3, 3]]
+    assert (both + 1).tolist() == [1, 2, 3, 4, 5]
+    assert [part.numpy().tolist() for part in both] == [[0, 1, 2], [3, 4]]
+
+
+def test_what_changes_in_the_whole_changes_in_its_parts() -> None:
+    both = joined()
+    both.assign(np.ones(5))
+    both.assign_add([1, 2, 3, 4, 5])
+    both.assign_sub(1.0)
+    both.scatter_add([4, 0, 4], [10, 20, 30])
+    both.scatter_update(ps.IndexedSlices(values=[7.0], indices=[1]))
+    assert [part.numpy().tolist() for part in both.variables] == [[21, 7, 3], [4, 45]]
+
+
+def test_a_cut_variable_can_be_joined_again(cut: None) -> None:  # noqa: ARG001
+    parts = ps.Variable(np.zeros((6, 2), np.float32)).variables
+    again = ps.ShardedVariable(parts[1:])
+    again.assign(np.arange(8).reshape(4, 2))
+    assert again[2].tolist() == [4, 5]
+    assert parts[1].numpy().tolist() == [[0, 1], [2, 3]]
+
+
+def test_what_does_not_fit_together_is_refused() -> None:
+    with pytest.raises(TypeError, match="list of Variables"):
+        ps.ShardedVariable(ps.Variable([1.0]))
+    with pytest.raises(TypeError, match="float"):
+        ps.ShardedVariable([1.0])
+    with pytest.raises(ValueError, match="dtypes"):
+        ps.ShardedVariable([ps.Variable([1.0]), ps.Variable([1])])
+    with pytest.raises(ValueError, match="first only"):
+        ps.ShardedVariable([ps.Variable([[1.0]]), ps.Variable([[1.0, 2.0]])])
+    with pytest.raises(ValueError, match="axes"):
+        ps.ShardedVariable([ps.Variable(1.0)])
+    with pytest.raises(InvalidArgumentError, match="id 9"):
+        joined().sparse_read([9])
+    with pytest.raises(UnimplementedError, match="variables"):
+        joined().parameters.fetch([])
+
+
+# -- scatter forms
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [
+        ("add", [2, 4, 6]),
+        ("sub", [2, 0, 2]),
+        ("mul", [2, 4, 8]),
+        ("div", [2, 1, 2]),
+        ("min", [2, 2, 2]),
+        ("max", [2, 2, 4]),
+        ("update", [2, 2, 2]),
+    ],
+)
+def test_scatter_takes_indexed_slices(op: str, expected: list[float]) -> None:
+    variable = ps.Variable([2.0, 2.0, 4.0])
+    getattr(variable, f"scatter_{op}")(ps.IndexedSlices(values=[2.0, 2.0], indices=[1, 2]))
+    assert variable.numpy().tolist() == expected
+    with pytest.raises(InvalidArgumentError, match="not both"):
+        variable.scatter_add(ps.IndexedSlices([1.0], [1]), [1.0])
+    with pytest.raises(InvalidArgumentError, match="need rows"):
+        variable.scatter_add([1])
+
+
+def test_batches_of_rows_are_updated(cut: None) -> None:  # noqa: ARG001
+    plain = ps.Variable(np.zeros((4, 2), np.float32))
+    plain.batch_scatter_update(ps.IndexedSlices(values=[[1.0, 2.0]], indices=[3]))
+    assert plain[3].tolist() == [1, 2]
+    nested = ps.Variable(np.zeros((2, 4), np.float32))
+    nested.batch_scatter_update([[0, 3], [1, 2]], [[1.0, 2.0], [3.0, 4.0]])
+    assert nested.numpy().tolist() == [[1, 0, 0, 2], [0, 3, 4, 0]]
+    with pytest.raises(InvalidArgumentError, match="all axes but the last"):
+        nested.batch_scatter_update([[0], [1], [2]], [[1.0], [1.0], [1.0]])
+
+
+# -- copies per trainer
+
+
+def test_each_trainer_has_its_own_copy(cut: None) -> None:  # noqa: ARG001
+    variable = ps.Variable([1.0, 2.0], name="counts", per_worker_variable=True)
+    assert isinstance(variable, ps.PerWorkerVariable)
+    assert (variable.shape, variable.trainable) == ((2,), False)
+    with trainer_scope(1):
+        variable.assign_add([10.0, 20.0])
+        assert variable.numpy().tolist() == [11, 22]
+        assert variable[0] == 11
+    with trainer_scope(2):
+        variable.assign(5.0)
+        assert (variable + 1).tolist() == [6, 6]
+    assert [copy.tolist() for copy in variable.read_all()] == [[1, 2], [11, 22], [5, 5]]
+    with pytest.raises(FailedPreconditionError, match="read_all"):
+        variable.numpy()
+    variable.assign(0.0)
+    assert not np.any(variable.read_all())
+    with pytest.raises(UnimplementedError):
+        variable.scatter_add([0], [1.0])
+
+
+def test_scalar_copies_and_the_only_copy(cut: None) -> None:  # noqa: ARG001
+    variable = ps.Variable(0, per_worker_variable=True)
+    with trainer_scope(0):
+        variable.assign_add(3)
+        assert int(variable.numpy()) == 3
+    assert [int(copy) for copy in variable.read_all()] == [3, 0, 0]
+    with local_parameters():
+        alone = ps.Variable(ps.initializers.ones(), shape=(2,), per_worker_variable=True)
+        assert alone.numpy().tolist() == [1, 1]
+        assert len(alone.read_all()) == 1
