@@ -80,8 +80,14 @@ def free_ports(count: int) -> list[int]:
 def test_the_same_program_plays_every_role_by_tf_config(
     cluster: ps.LocalCluster, tmp_path: pathlib.Path
 ) -> None:
-    addresses = [f"localhost:{port}" for port in free_ports(5)]
-    spec = {"chief": addresses[:1], "worker": addresses[1:3], "ps": addresses[3:]}
+    addresses = [f"localhost:{port}" for port in free_ports(6)]
+    # Nothing listens at the evaluator's address: no other task ever waits for it.
+    spec = {
+        "chief": addresses[:1],
+        "worker": addresses[1:3],
+        "ps": addresses[3:5],
+        "evaluator": addresses[5:],
+    }
     arguments = [cluster.service, register(cluster.service), str(tmp_path)]
 
     def start(task: str, index: int) -> subprocess.Popen[str]:
@@ -98,6 +104,15 @@ def test_the_same_program_plays_every_role_by_tf_config(
         assert tasks[0].returncode == 0, err
         check(json.loads(out.splitlines()[-1]))
         assert all(task.poll() is None for task in tasks[1:]), "a server ended by itself"
+        # It may start when all is over as well.
+        tasks.append(start("evaluator", 0))
+        out, err = tasks[-1].communicate(timeout=DEADLINE_S)
+        assert tasks[-1].returncode == 0, err
+        results = json.loads(out.splitlines()[-1])
+        assert [result["step"] for result in results] == [150, 300]
+        assert results[1]["metrics"]["auc"] > 0.8
+        best = json.loads((tmp_path / "evaluation" / "best.json").read_text())
+        assert best["step"] == 300
     finally:
         for task in tasks:
             task.send_signal(signal.SIGKILL)

@@ -1,12 +1,16 @@
 """A training program with a loop of its own, the same for every task: roles by TF_CONFIG.
 
-``python custom_loop.py SERVICE DATASET_ID CHECKPOINT_DIR``; the coordinator prints one JSON line.
+``python custom_loop.py SERVICE DATASET_ID CHECKPOINT_DIR``; the coordinator and the evaluator print
+one JSON line each.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from typing import Any
+
+import numpy as np
 
 import dataservice as ds
 import pstrain as ps
@@ -17,8 +21,37 @@ def main() -> None:
     resolver = ps.TFConfigClusterResolver()
     if resolver.task_type in ("worker", "ps"):
         ps.Server(resolver).join()
+    elif resolver.task_type == "evaluator":
+        evaluate(directory)
     else:
         train(resolver, service, dataset_id, directory)
+
+
+SCHEMA = ps.FeatureSchema(dense=["price"], categorical={"page": ps.Category(64)}, label="label")
+STEPS = 300
+
+
+def model_and_optimizer() -> tuple[Any, Any]:
+    return ps.models.WideDeep(SCHEMA, dim=16, hidden=(64, 32)), ps.optimizers.Adagrad(0.05)
+
+
+def evaluate(directory: str) -> None:
+    """Follows the checkpoints until that of the last step; knows no cluster."""
+    rng = np.random.default_rng(1)
+    page, price = rng.integers(0, 50, 2_000), rng.normal(size=2_000).astype(np.float32)
+    label = (page % 2 + 0.5 * price > 0.5).astype(np.int64)
+    model, optimizer = model_and_optimizer()
+    model.compile(optimizer, metrics=[ps.metrics.AUC()])
+    evaluator = ps.SidecarEvaluator(
+        model,
+        {"page": page, "price": price, "label": label},
+        directory,
+        every=True,
+        last_step=STEPS,
+        timeout=60,
+        verbose=0,
+    )
+    print(json.dumps(evaluator.start()), flush=True)
 
 
 def train(
@@ -31,10 +64,8 @@ def train(
         resolver, variable_partitioner=ps.partitioners.MinSizePartitioner(256 << 10, max_shards=2)
     )
     coordinator = ps.ClusterCoordinator(strategy)
-    schema = ps.FeatureSchema(dense=["price"], categorical={"page": ps.Category(64)}, label="label")
     with strategy.scope():
-        model = ps.models.WideDeep(schema, dim=16, hidden=(64, 32))
-        optimizer = ps.optimizers.Adagrad(0.05)
+        model, optimizer = model_and_optimizer()
         auc = ps.metrics.AUC()
 
     def dataset_fn(context: ps.InputContext) -> ds.Dataset:  # noqa: ARG001
@@ -50,9 +81,12 @@ def train(
         auc.update_state(batch["label"], model.predict_on_batch(batch))
         return float(loss)
 
-    losses = [coordinator.schedule(train_step, args=(iterator,)) for _ in range(300)]
-    coordinator.join(timeout=120)
-    path = ps.Checkpoint(model=model, optimizer=optimizer, data=iterator).save(directory)
+    checkpoint = ps.Checkpoint(model=model, optimizer=optimizer, data=iterator)
+    losses: list[ps.RemoteValue] = []
+    while len(losses) < STEPS:
+        losses += [coordinator.schedule(train_step, args=(iterator,)) for _ in range(STEPS // 2)]
+        coordinator.join(timeout=120)
+        path = checkpoint.save(directory)
     values = coordinator.fetch(losses)
     print(
         json.dumps(
