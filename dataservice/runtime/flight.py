@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from dataservice.config import RECONNECT_BACKOFF_MAX_MS, RECONNECT_BACKOFF_MIN_MS
 from dataservice.errors import (
     AddressInUseError,
     CancelledError,
@@ -46,7 +47,12 @@ __all__ = ["Exchange", "FlightClient", "FlightServer", "Message", "ServerChannel
 
 logger = logging.getLogger(__name__)
 
-_CHANNEL_OPTIONS = (("grpc.enable_http_proxy", 0),)
+_CHANNEL_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),
+    # A server that comes back is found within a second, not two minutes, however long it was gone.
+    ("grpc.initial_reconnect_backoff_ms", RECONNECT_BACKOFF_MIN_MS),
+    ("grpc.max_reconnect_backoff_ms", RECONNECT_BACKOFF_MAX_MS),
+)
 _STATUS_MAX_CHARS = 500  # gRPC limits all trailers of a call to 8 KiB
 _PING = "ping"
 _REPLY_OK = b"\x00"

@@ -661,3 +661,31 @@ def test_grpcio_and_flight_share_a_process(order: str) -> None:
 
 if __name__ == "__main__":
     serve() if sys.argv[1] == "serve" else hold(sys.argv[2])
+
+
+def test_a_server_that_was_gone_for_a_while_is_found_at_once() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    client = FlightClient(f"127.0.0.1:{port}", token=TOKEN)
+
+    def answers() -> bool:
+        try:
+            return client.action("ping", b"x", timeout_s=1.0) == b"x"
+        except (UnavailableError, DeadlineExceededError):
+            return False
+
+    give_up_s = time.monotonic() + 6.0
+    while time.monotonic() < give_up_s:
+        assert not answers()
+        time.sleep(0.05)
+    server = FlightServer("127.0.0.1", port, token=TOKEN, exchanges={}).start()
+    try:
+        # gRPC's own pauses between attempts would have grown to four seconds by now.
+        give_up_s = time.monotonic() + 2.5
+        while not answers():
+            assert time.monotonic() < give_up_s
+            time.sleep(0.05)
+    finally:
+        client.close()
+        server.stop()
