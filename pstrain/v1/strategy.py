@@ -17,11 +17,10 @@ from pstrain.cluster import JOBS, ClusterResolver, ClusterSpec, TFConfigClusterR
 from pstrain.config import ParameterConfig
 from pstrain.errors import InvalidArgumentError
 from pstrain.input_sharding import DistributedDataset
-from pstrain.parameters import Array
 from pstrain.replica import Replica
 from pstrain.strategy import entered_scope
 from pstrain.trainer.client import RemoteParameters
-from pstrain.trainer.context import InputContext, call_with_context
+from pstrain.trainer.context import InputContext, call_with_context, trainer_scope
 from pstrain.v1.membership import Membership
 from pstrain.v1.training import TrainingSession
 from pstrain.variable import BaseVariable, LocalPlacement, Placement, placement_scope
@@ -116,9 +115,10 @@ class ParameterServerStrategy(Replica):
         Inside of :meth:`session` again, where a server or the chief was lost meanwhile and is back.
         """
         call = super().run
-        if self._session is None:
-            return call(fn, args, kwargs, options)
-        return self._session.guarded(lambda: call(fn, args, kwargs, options))
+        with trainer_scope(self.worker_index):
+            if self._session is None:
+                return call(fn, args, kwargs, options)
+            return self._session.guarded(lambda: call(fn, args, kwargs, options))
 
     def call_for_each_replica(
         self,
@@ -171,8 +171,8 @@ class ParameterServerStrategy(Replica):
             token=getattr(self._resolver, "token", None),
             session="",
             config=self._config,
+            is_chief=self.is_chief,
         )
-        self.parameters.may_set_values = self.is_chief
         self.membership = Membership(
             self.parameters,
             is_chief=self.is_chief,
@@ -180,7 +180,7 @@ class ParameterServerStrategy(Replica):
             config=self._config,
         )
         self.membership.enter()
-        self._placement = _ServerPlacement(self.parameters)
+        self._placement = _ServerPlacement(self.parameters, self.num_workers)
 
 
 class Extended:
@@ -214,19 +214,24 @@ class Extended:
 
 
 class _WorkerParameters(RemoteParameters):
-    """Only the chief gives variables their first values."""
+    """Only the chief gives variables their first values: those that are not ``made`` yet."""
 
-    may_set_values = False
+    def __init__(self, *arguments: Any, is_chief: bool, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.made: set[int] = set()
+        self._is_chief = is_chief
 
-    def create(self, spec: VariableSpec, value: Array | None = None) -> None:
-        super().create(spec, value if self.may_set_values else None)
+    def assign(self, spec: VariableSpec, op: str, value: Any, start: int = 0) -> None:
+        if self._is_chief or spec.id < 0 or spec.id in self.made:
+            super().assign(spec, op, value, start)
 
 
 class _ServerPlacement:
     """Whole variables, one server after the other."""
 
-    def __init__(self, parameters: RemoteParameters) -> None:
+    def __init__(self, parameters: _WorkerParameters, num_workers: int) -> None:
         self.parameters = parameters
+        self.num_workers = num_workers
         self.variables: list[BaseVariable] = []
         self._ids = itertools.count()
         self._places = itertools.cycle(range(len(parameters.addresses)))
@@ -242,6 +247,7 @@ class _ServerPlacement:
     def created(self, variable: BaseVariable) -> None:
         with self._lock:
             self.variables.append(variable)
+            self.parameters.made.add(variable.spec.id)
 
 
 def _place(resolver: ClusterResolver, spec: ClusterSpec) -> tuple[int, int]:

@@ -69,6 +69,7 @@ def test_without_a_cluster_all_is_in_this_process(
     assert (float(weight), session.steps, len(manager.checkpoints)) == (6.0, 5, 2)
     with strategy.session(manager) as session:
         assert session.restored_from == str(tmp_path / "ckpt-3")
+    assert strategy.run(ps.get_current_worker_index) == 0
     assert strategy.call_for_each_replica(lambda a, b: a + b, (1,), {"b": 2}) == 3
     with pytest.raises(ValueError, match="args"):
         strategy.run(print, 3)  # type: ignore[arg-type]
