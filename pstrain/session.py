@@ -8,6 +8,7 @@ a key. No registry: both sides pass their own. Bytes live as long as a session, 
 from __future__ import annotations
 
 import io
+import itertools
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,20 @@ from dataservice.runtime.shipping import users_code_by_value
 from pstrain.errors import InvalidArgumentError
 
 Key = tuple[Any, ...]
+
+_changes = itertools.count(1)
+_generation = 0
+
+
+def generation() -> int:
+    """Grows whenever something changes that functions which were sent before may have captured."""
+    return _generation
+
+
+def captured_changed() -> None:
+    """Functions scheduled from now on are sent anew, with what they capture as it is by then."""
+    global _generation
+    _generation = next(_changes)
 
 
 def dumps(value: Any, persistent: Callable[[Any], Key | None]) -> bytes:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import dataservice
 from dataservice.runtime.auth import resolve_token
 from pstrain import session
-from pstrain.coordinator.link import TrainerLink
+from pstrain.coordinator.link import PickledFunction, PickledFunctions, TrainerLink
 from pstrain.coordinator.per_worker import PerWorkerDataset, PerWorkerIterator
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.service import Scheduler
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 QUEUE_CAPACITY = 262_144
 ATTEMPTS_MAX = 10
 _FUNCTIONS_REMEMBERED = 1_024
+_FUNCTIONS_MAX_BYTES = 256 << 20
 
 
 class ClusterCoordinator:
@@ -59,8 +61,11 @@ class ClusterCoordinator:
         if strategy.coordinator is self:
             return
         self.strategy = strategy
-        self._functions: dict[str, bytes] = {}
-        self._known: OrderedDict[int, tuple[object, str]] = OrderedDict()
+        # Those remembered, and those that closures which have not ended still need.
+        self._functions: PickledFunctions = weakref.WeakValueDictionary()
+        self._known: OrderedDict[int, _Known] = OrderedDict()
+        self._known_bytes = 0
+        self._lock = threading.Lock()
         self._scheduler = Scheduler(
             ids=strategy.closure_ids,
             capacity=queue_capacity,
@@ -112,16 +117,17 @@ class ClusterCoordinator:
     ) -> RemoteValue:
         """Queues ``fn(*args, **kwargs)`` for any trainer and returns at once.
 
-        ``fn`` is sent once: what it captures is as it was at its first ``schedule``. A per-worker
+        ``fn`` is sent once: what it captures is as it was at its first ``schedule``, but for the
+        learning rate of an optimizer, which is as it is at each. A per-worker
         iterator among the arguments becomes the trainer's own. Blocks while the queue is full.
         Raises an error that an earlier closure ended with.
         """
         if not callable(fn):
             raise InvalidTypeError(f"schedule needs a function, got {type(fn).__name__}")
-        function_id = self._function_id(fn)
+        function = self._function(fn)
         arguments = (tuple(args or ()), dict(kwargs or {}))
         pickled = _bounded("the arguments of", fn, session.dumps(arguments, self._reference))
-        return self._scheduler.submit(function_id, pickled, arguments)
+        return self._scheduler.submit(function.id, pickled, (function, arguments))
 
     def join(self, timeout: float | None = None) -> None:
         """Blocks until all scheduled closures have ended; raises the first error among them.
@@ -173,18 +179,32 @@ class ClusterCoordinator:
         if self.strategy.coordinator is self:
             self.strategy.coordinator = None
 
-    def _function_id(self, fn: Callable[..., Any]) -> str:
-        known = self._known.get(id(fn))
-        if known is not None and known[0] is fn:
-            self._known.move_to_end(id(fn))
-            return known[1]
+    def _function(self, fn: Callable[..., Any]) -> PickledFunction:
+        generation = session.generation()
+        with self._lock:
+            known = self._known.get(id(fn))
+            if known is not None and known.fn is fn and known.generation == generation:
+                self._known.move_to_end(id(fn))
+                return known.function
         pickled = _bounded("what is captured by", fn, session.dumps_function(fn, self._reference))
         function_id = hashlib.sha256(pickled).hexdigest()[:16]
-        self._functions[function_id] = pickled
-        self._known[id(fn)] = (fn, function_id)
-        while len(self._known) > _FUNCTIONS_REMEMBERED:
-            self._known.popitem(last=False)
-        return function_id
+        with self._lock:
+            function = self._functions.get(function_id) or PickledFunction(function_id, pickled)
+            self._functions[function_id] = function
+            self._remember(_Known(fn, generation, function))
+        return function
+
+    def _remember(self, known: _Known) -> None:
+        """With the lock; the functions used longest ago are forgotten, and sent again if needed."""
+        replaced = self._known.pop(id(known.fn), None)
+        self._known_bytes += len(known.function.pickled)
+        self._known_bytes -= 0 if replaced is None else len(replaced.function.pickled)
+        self._known[id(known.fn)] = known
+        while len(self._known) > _FUNCTIONS_REMEMBERED or (
+            self._known_bytes > _FUNCTIONS_MAX_BYTES and len(self._known) > 1
+        ):
+            _, forgotten = self._known.popitem(last=False)
+            self._known_bytes -= len(forgotten.function.pickled)
 
     def _define_resource(self, resource_id: str, source: tuple[object, int]) -> None:
         pickled = session.dumps_function(source, self._reference)
@@ -204,6 +224,14 @@ class ClusterCoordinator:
         if value is self.strategy.parameters:
             return ("parameters",)
         return None
+
+
+class _Known(NamedTuple):
+    """A function as it was pickled last."""
+
+    fn: object
+    generation: int
+    function: PickledFunction
 
 
 def _shut_down(scheduler: Scheduler, links: list[TrainerLink]) -> None:

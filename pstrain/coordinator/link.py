@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Iterator
 from typing import Any
 
 from dataservice.errors import (
@@ -34,6 +35,19 @@ _CLOSURES_PER_MESSAGE = 64
 _MESSAGE_BYTES = 1 << 20
 
 
+class PickledFunction:
+    """A function as it travels; lives as long as somebody may have to send it."""
+
+    __slots__ = ("__weakref__", "id", "pickled")
+
+    def __init__(self, function_id: str, pickled: bytes) -> None:
+        self.id = function_id
+        self.pickled = pickled
+
+
+PickledFunctions = weakref.WeakValueDictionary[str, PickledFunction]
+
+
 class TrainerLink:
     """Owns one thread from ``start`` to ``stop``."""
 
@@ -44,7 +58,7 @@ class TrainerLink:
         *,
         configuration: pb.ConfigureRequest,
         scheduler: Scheduler,
-        functions: Mapping[str, bytes],
+        functions: PickledFunctions,
         slots: int,
         token: str,
     ) -> None:
@@ -139,7 +153,8 @@ class TrainerLink:
                 function_id = item.closure.function_id
                 if function_id not in defined:
                     defined.add(function_id)
-                    request.functions.add(id=function_id, pickled=self._functions[function_id])
+                    pickled = self._functions[function_id].pickled
+                    request.functions.add(id=function_id, pickled=pickled)
                 request.closures.add(
                     id=item.closure.id,
                     attempt=item.attempt,

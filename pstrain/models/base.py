@@ -19,6 +19,7 @@ from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.features import Features, FeatureSchema
 from pstrain.layers.base import Layer
 from pstrain.losses import BinaryCrossentropy, sigmoid
+from pstrain.models.weights import Weights
 from pstrain.strategy import get_strategy, has_strategy
 from pstrain.tape import Tensor
 from pstrain.vocabulary import Fetch
@@ -26,7 +27,7 @@ from pstrain.vocabulary import Fetch
 Batch: TypeAlias = "pa.RecordBatch | Features | Mapping[str, Any]"
 
 
-class Model(ABC):
+class Model(Weights, ABC):
     """Base of models that tell two classes apart.
 
     A subclass makes its layers and says how they are connected. ``schema``: a ``FeatureSchema``,
@@ -42,14 +43,6 @@ class Model(ABC):
         self.optimizer: Any = None
         self.metrics: list[Any] = []
         self._loss = BinaryCrossentropy(from_logits=True)
-
-    @property
-    def variables(self) -> list[Any]:
-        return [variable for layer in self.layers for variable in layer.variables]
-
-    @property
-    def trainable_variables(self) -> list[Any]:
-        return [variable for variable in self.variables if variable.trainable]
 
     @property
     def parameters(self) -> Any:

@@ -1,7 +1,7 @@
 """What an optimizer is here: a rule with numbers, and a counter of the steps it has made.
 
-The arithmetic happens where the rows are. Invariant: the rule of an optimizer never changes after
-it is made, so threads and trainers share it freely.
+The arithmetic happens where the rows are. Invariant: of an optimizer's rule only the learning rate
+ever changes, all at once and in the program only, so threads and trainers share it freely.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from pstrain import initializers
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.optimizers import schedules
 from pstrain.optimizers.clipping import Clipping
 from pstrain.optimizers.schedules import LearningRateSchedule
+from pstrain.parameters import current_step
+from pstrain.session import captured_changed
 from pstrain.tape import Gradients
 from pstrain.variable import create_variable
 from pstrain.vocabulary import OptimizerSpec, Update
@@ -83,6 +85,18 @@ class Optimizer:
     def learning_rate(self) -> Rate:
         """The rate, or the schedule that it follows."""
         return self._schedule or self.spec.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, rate: Rate) -> None:
+        """For the steps of functions that are scheduled from now on; slots and counter stay."""
+        if current_step() is not None:
+            raise FailedPreconditionError(
+                "a scheduled function cannot set the learning rate, which is every trainer's: "
+                "set it in the program, or give the optimizer a schedule"
+            )
+        self.spec = replace(self.spec, learning_rate=_first_rate(rate))
+        self._schedule = rate if isinstance(rate, LearningRateSchedule) else None
+        captured_changed()
 
     @property
     def variables(self) -> list[Any]:

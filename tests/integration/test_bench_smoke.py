@@ -18,6 +18,7 @@ from bench import (
     leases,
     memory,
     plots,
+    quality,
     stream,
     train,
     transform,
@@ -142,3 +143,20 @@ def test_transport_compares_both_protocols_at_both_levels(capsys: pytest.Capture
     assert min(run["batches"] for run in runs) > 0
     assert (channel["level"], service["level"]) == ("channel", "service")
     assert min(channel["ratio"], service["ratio"]) > 0
+
+
+def test_quality_prints_a_table_and_a_line_per_task(capsys: pytest.CaptureFixture[str]):
+    quality.main(["--smoke"])
+    *table, line = capsys.readouterr().out.splitlines()
+    found = json.loads(line)
+    assert "| async, 1 trainer, 2 servers |" in "\n".join(table)
+    assert 0.5 < found["one_process"] < found["reachable"] < 1
+    assert abs(found["one_process"] - found["async"]["1"]) < 0.05
+
+
+def test_the_planted_clicks_are_those_of_their_probabilities(tmp_path: Path):
+    task = quality.clicks_task(tmp_path, 8_192)
+    assert 0.7 < task.reachable < 0.8
+    assert task.test.num_rows == 2_048
+    labels = ds.Dataset.from_parquet(task.train).to_table()["label"].to_numpy()
+    assert (len(labels), set(labels.tolist())) == (8_192, {0, 1})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any
@@ -118,3 +119,41 @@ def test_trainers_change_their_own_copies(strategy: ps.ParameterServerStrategy) 
     counts = [sum(index == trainer for index, _ in results) for trainer in (0, 1)]
     assert copies == counts
     assert sum(copies) == 40
+
+
+def test_a_rate_reaches_functions_that_trainers_have_already(
+    strategy: ps.ParameterServerStrategy,
+) -> None:
+    coordinator = ps.ClusterCoordinator(strategy)
+    with strategy.scope():
+        value, optimizer = ps.Variable([0.0], name="stepped"), ps.optimizers.SGD(1.0)
+
+    def step() -> None:
+        optimizer.apply_gradients([(np.ones(1, np.float32), value)])
+
+    try:
+        for rate in (1.0, 0.25):
+            optimizer.learning_rate = rate
+            for _ in range(4):
+                coordinator.schedule(step)
+            coordinator.join(timeout=DEADLINE_S)
+    finally:
+        coordinator.close()
+    assert value.numpy().tolist() == [-5.0]
+
+
+def test_functions_that_are_no_longer_used_are_forgotten(
+    strategy: ps.ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pstrain.coordinator.client._FUNCTIONS_REMEMBERED", 3)
+    coordinator = ps.ClusterCoordinator(strategy)
+    try:
+        functions = [lambda k=k: k for k in range(20)]
+        values = [coordinator.schedule(function) for function in functions * 2]
+        assert coordinator.fetch(values) == [*range(20)] * 2
+        coordinator.join(timeout=DEADLINE_S)
+        del values
+        gc.collect()
+        assert len(coordinator._functions) <= 3 + 2
+    finally:
+        coordinator.close()

@@ -1,0 +1,90 @@
+"""A model's values as arrays, and what it consists of as a table.
+
+Knows variables and layers, not what they compute. Invariant: arrays come in the order of
+``variables``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pstrain.errors import InvalidArgumentError
+
+
+class Weights:
+    """For classes with ``variables`` and ``layers``."""
+
+    layers: list[Any]
+
+    @property
+    def variables(self) -> list[Any]:
+        """All variables, layer by layer."""
+        return [variable for layer in self.layers for variable in layer.variables]
+
+    @property
+    def trainable_variables(self) -> list[Any]:
+        """Those that an optimizer may change."""
+        return [variable for variable in self.variables if variable.trainable]
+
+    @property
+    def weights(self) -> list[Any]:
+        """The same as ``variables``."""
+        return self.variables
+
+    def count_params(self) -> int:
+        """Values in all variables."""
+        return sum(math.prod(variable.shape) for variable in self.variables)
+
+    def get_weights(self) -> list[NDArray[Any]]:
+        """Copies of all values; large tables are large."""
+        return [variable.numpy() for variable in self.variables]
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Sets all values. InvalidArgumentError, before any changes, where they do not fit."""
+        variables = self.variables
+        if len(weights) != len(variables):
+            raise InvalidArgumentError(
+                f"{len(weights)} arrays for {len(variables)} variables: give one for each of "
+                f"{', '.join(variable.name for variable in variables)}"
+            )
+        for variable, value in zip(variables, weights, strict=True):
+            if np.shape(value) != tuple(variable.shape):
+                raise InvalidArgumentError(
+                    f"an array of shape {np.shape(value)} for variable {variable.name!r} of shape "
+                    f"{tuple(variable.shape)}"
+                )
+        for variable, value in zip(variables, weights, strict=True):
+            variable.assign(value)
+
+    def save_weights(self, directory: str | os.PathLike[str]) -> str:
+        """Writes a checkpoint of this model alone; its path."""
+        from pstrain.checkpoint import Checkpoint
+
+        return Checkpoint(model=self).save(directory)
+
+    def load_weights(self, path: str | os.PathLike[str]) -> str:
+        """Restores what ``save_weights``, or a checkpoint with ``model=``, holds; its path."""
+        from pstrain.checkpoint import Checkpoint
+
+        return Checkpoint(model=self).restore(path)
+
+    def summary(self, print_fn: Callable[[str], Any] = print) -> None:
+        """Prints layers, their variables, shapes, numbers of values, and where they are."""
+        rows = [("variable", "shape", "values", "where")]
+        for variable in self.variables:
+            places = variable.device
+            where = places if isinstance(places, str) else f"{len(places)} shards"
+            size = math.prod(variable.shape)
+            rows.append((variable.name, str(tuple(variable.shape)), f"{size:,}", where))
+        widths = [max(len(row[k]) for row in rows) for k in range(4)]
+        print_fn(f"{type(self).__name__}: {len(self.layers)} layers")
+        for row in rows:
+            print_fn("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)))
+        trained = sum(math.prod(v.shape) for v in self.trainable_variables)
+        print_fn(f"{self.count_params():,} values, {trained:,} of them trained")

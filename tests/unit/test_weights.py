@@ -1,0 +1,72 @@
+"""A model's values as arrays, its summary, and an optimizer whose rate is set anew."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import pstrain as ps
+from pstrain import session
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.parameters import step_scope
+from pstrain.variable import local_parameters
+from pstrain.vocabulary import StepToken
+
+SCHEMA = ps.FeatureSchema(dense=["x"], categorical={"c": ps.Category(4, hashed=False)})
+
+
+@pytest.fixture(autouse=True)
+def _own_parameters() -> Iterator[None]:
+    with local_parameters():
+        yield
+
+
+def test_weights_are_taken_out_and_put_back(tmp_path: pathlib.Path) -> None:
+    first, second = (ps.models.WideDeep(SCHEMA, dim=3, hidden=(4,), seed=k) for k in (1, 2))
+    second.set_weights(first.get_weights())
+    for a, b in zip(first.get_weights(), second.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    first.variables[0].assign(1.0)
+    path = first.save_weights(tmp_path)
+    assert second.load_weights(path) == path
+    assert (second.variables[0].numpy() == 1.0).all()
+    with pytest.raises(InvalidArgumentError, match="2 arrays"):
+        first.set_weights([1, 2])
+    wrong = [np.zeros(9), *first.get_weights()[1:]]
+    with pytest.raises(InvalidArgumentError, match=r"shape \(9,\)"):
+        first.set_weights(wrong)
+
+
+def test_a_summary_lists_every_variable() -> None:
+    lines: list[str] = []
+    model = ps.models.WideDeep(SCHEMA, dim=3, hidden=(4,))
+    model.summary(print_fn=lines.append)
+    text = "\n".join(lines)
+    assert all(variable.name in text for variable in model.variables)
+    assert f"{model.count_params():,} values" in text
+    assert model.count_params() == sum(v.numpy().size for v in model.variables)
+
+
+def test_the_learning_rate_can_be_assigned() -> None:
+    variable, optimizer = ps.Variable([0.0]), ps.optimizers.SGD(1.0)
+    optimizer.apply_gradients([([1.0], variable)])
+    before = session.generation()
+    optimizer.learning_rate = 0.25
+    assert session.generation() != before
+    optimizer.apply_gradients([([1.0], variable)])
+    assert variable.numpy().tolist() == [-1.25]
+    assert (optimizer.learning_rate, int(optimizer.iterations)) == (0.25, 2)
+    optimizer.learning_rate = ps.optimizers.schedules.ExponentialDecay(1.0, 1, 0.5)
+    optimizer.apply_gradients([([1.0], variable)])
+    assert variable.numpy().tolist() == [-1.5]
+    assert isinstance(optimizer.get_config()["learning_rate"], dict)
+    with pytest.raises(InvalidArgumentError, match="learning_rate"):
+        optimizer.learning_rate = -1.0
+    with (
+        step_scope(StepToken("s", 0, 0)),
+        pytest.raises(FailedPreconditionError, match="program"),
+    ):
+        optimizer.learning_rate = 0.1
