@@ -15,7 +15,7 @@ from typing import Any
 
 from pstrain.cluster import JOBS, ClusterResolver, ClusterSpec, TFConfigClusterResolver
 from pstrain.config import ParameterConfig
-from pstrain.errors import InvalidArgumentError, UnimplementedError
+from pstrain.errors import InvalidArgumentError
 from pstrain.input_sharding import DistributedDataset
 from pstrain.replica import Replica
 from pstrain.strategy import entered_scope
@@ -236,13 +236,6 @@ class _ServerPlacement:
         self._ids = itertools.count()
         self._places = itertools.cycle(range(len(parameters.addresses)))
         self._lock = threading.Lock()
-
-    @property
-    def num_workers(self) -> int:
-        raise UnimplementedError(
-            "per-worker variables have no place in this strategy's scope: each worker is a program "
-            "of its own, so make the variable outside of the scope"
-        )
 
     def next_id(self) -> int:
         return next(self._ids)
