@@ -29,7 +29,8 @@ from dataservice.runtime.local_exchange import LocalServer
 from dataservice.runtime.process import announce_ready, exit_with_parent, spawn_module
 from dataservice.runtime.transport import open_exchange
 from dataservice.wire.elements import NO_WINDOW, RowSpan, unpack
-from dataservice.worker.outgoing import Channel, Frame, FrameSender
+from dataservice.worker.outgoing import Channel, FrameSender, frame_of
+from dataservice.worker.rebatch import Element
 
 PROTOCOLS = ("shared_memory", "flight")
 _COLUMNS = 20
@@ -49,8 +50,9 @@ def _send(command: dict[str, Any], channel: Channel) -> None:
     batch = numbers(command["rows"])
     spans = (RowSpan(NO_WINDOW, 0, 0, batch.num_rows),)
     sender = FrameSender(channel)
+    frame = frame_of(Element(batch, spans), None, divisible=True)
     for _ in range(command["count"]):
-        sender.send(Frame(batch.num_rows, spans, batch))
+        sender.send(frame)
 
 
 def serve() -> None:
