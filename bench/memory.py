@@ -19,7 +19,7 @@ import pyarrow as pa
 import dataservice as ds
 from bench import stream
 from bench.peers import children
-from dataservice.client.reader import DEFAULT_BUFFERED_ELEMENTS
+from dataservice.client.read_spec import DEFAULT_BUFFERED_ELEMENTS
 from dataservice.config import DEFAULT_BUFFER_BYTES
 from dataservice.runtime.process import announce_ready, exit_with_parent, spawn_module
 

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dataservice import errors
-    from dataservice.client.api import distribute, from_dataset_id, register_dataset
+    from dataservice.client.api import (
+        distribute,
+        from_dataset_id,
+        register_dataset,
+        release_readers,
+    )
     from dataservice.client.arguments import CrossTrainerCache
     from dataservice.client.positions import merge_states
     from dataservice.client.snapshots import Snapshot, SnapshotProgress, save
@@ -39,6 +44,7 @@ __all__ = [
     "register_dataset",
     "from_dataset_id",
     "distribute",
+    "release_readers",
     "CrossTrainerCache",
     "save",
     "Snapshot",
@@ -67,6 +73,7 @@ _HOMES = {
     "register_dataset": "dataservice.client.api",
     "from_dataset_id": "dataservice.client.api",
     "distribute": "dataservice.client.api",
+    "release_readers": "dataservice.client.api",
     "CrossTrainerCache": "dataservice.client.arguments",
     "save": "dataservice.client.snapshots",
     "Snapshot": "dataservice.client.snapshots",

@@ -37,6 +37,8 @@ RECONNECT_BACKOFF_MAX_MS: Final = 1_000
 DEFAULT_WORKER_TIMEOUT_MS: Final = 10_000
 # Readers that stall in a long training step still send Syncs from their own thread.
 DEFAULT_CLIENT_TIMEOUT_MS: Final = 60_000
+# A coordinator speaks for the readers of a lost trainer within seconds; this bounds its own loss.
+DEFAULT_OWNER_TIMEOUT_MS: Final = 60_000
 DEFAULT_JOB_GC_CHECK_INTERVAL_MS: Final = 600_000
 DEFAULT_JOB_GC_TIMEOUT_MS: Final = 300_000
 DEFAULT_HEARTBEAT_INTERVAL_MS: Final = 1_000
@@ -65,7 +67,8 @@ class DispatcherConfig:
     is run when the number of workers that would be enough has changed for
     ``workers_enough_stay_ms``, with the numbers in DATASERVICE_WORKERS_NOW,
     DATASERVICE_WORKERS_ENOUGH and DATASERVICE_WORKERS_REASON; it is killed after
-    ``workers_enough_timeout_ms``. With ``fault_tolerant_mode`` the state
+    ``workers_enough_timeout_ms``. ``owner_timeout_ms``: how long the rows of a lost trainer's
+    reader wait for its coordinator to say which were used. With ``fault_tolerant_mode`` the state
     survives a restart in ``work_dir``.
     """
 
@@ -78,6 +81,7 @@ class DispatcherConfig:
     job_gc_timeout_ms: int | None = None
     worker_timeout_ms: int | None = None
     client_timeout_ms: int | None = None
+    owner_timeout_ms: int | None = None
     worker_max_concurrent_snapshots: int = 0
     host: str = "127.0.0.1"
     token: str | None = field(default=None, repr=False)
@@ -105,6 +109,7 @@ class DispatcherConfig:
         _check_optional_int("job_gc_timeout_ms", self.job_gc_timeout_ms, NEVER_COLLECT)
         _check_optional_int("worker_timeout_ms", self.worker_timeout_ms, 1)
         _check_optional_int("client_timeout_ms", self.client_timeout_ms, 1)
+        _check_optional_int("owner_timeout_ms", self.owner_timeout_ms, 1)
         _check_int("worker_max_concurrent_snapshots", self.worker_max_concurrent_snapshots, 0)
         if self.worker_addresses is not None:
             object.__setattr__(self, "worker_addresses", _addresses(self.worker_addresses))
@@ -132,6 +137,10 @@ class DispatcherConfig:
     @property
     def worker_timeout_s(self) -> float:
         return _or_default(self.worker_timeout_ms, DEFAULT_WORKER_TIMEOUT_MS) / 1_000
+
+    @property
+    def owner_timeout_s(self) -> float:
+        return _or_default(self.owner_timeout_ms, DEFAULT_OWNER_TIMEOUT_MS) / 1_000
 
     @property
     def client_timeout_s(self) -> float:

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 _LOST = (
     "a trainer was lost while it read the data: rows that it had taken and not finished were left "
-    "out of this pass"
+    "out of this pass; those of a data service would have gone to the other trainers"
 )
 
 
@@ -118,6 +118,7 @@ class ClusterExecutor:
 
     def __init__(self, coordinator: ClusterCoordinator) -> None:
         self._coordinator = coordinator
+        self._deals = False
 
     def dataset(self, data: Any) -> PerWorkerDataset:
         if isinstance(data, PerWorkerDataset):
@@ -125,32 +126,39 @@ class ClusterExecutor:
         if not callable(data):
             # An epoch is one pass over the data for all trainers: they share one job, or are dealt
             # batches of what everyone reads, which is slower.
+            self._deals = not getattr(data, "is_distributed", True)
             data = DistributedDataset(data, AutoShardPolicy.DATA)
         return self._coordinator.create_per_worker_dataset(data)
 
     def run(
         self, function: StepFunction, iterator: Any, steps: int | None, steps_per_execution: int
     ) -> Iterator[Report]:
-        in_flight: collections.deque[tuple[RemoteValue, int]] = collections.deque()
+        in_flight: collections.deque[tuple[RemoteValue, int, int]] = collections.deque()
         window = 4 * self._coordinator.num_trainers
         on_trainer = _OnTrainer(function)
         promised = 0
         ended: set[int] = set()
-        retries = self._coordinator.stats()["retries"]
+        losses = self._coordinator.stats()["losses"]
         while True:
-            over = bool(ended) and ended >= self._coordinator.live_trainers()
+            live = self._coordinator.live_trainers()
+            if (now := self._coordinator.stats()["losses"]) != losses:
+                # What a lost trainer had not finished is there again, for those at their end too.
+                losses = now
+                ended.clear()
+                if self._deals:
+                    logger.warning(_LOST)
+            over = bool(ended) and ended >= live
             while len(in_flight) < window and not over and (steps is None or promised < steps):
                 share = _share(steps, promised, steps_per_execution)
                 value = self._coordinator.schedule(on_trainer, args=(iterator, share))
-                in_flight.append((value, share))
+                in_flight.append((value, share, losses))
                 promised += share
             if not in_flight:
-                self._warn_of_losses(retries, whole=steps is None, ended=len(ended))
                 return
-            value, share = in_flight.popleft()
+            value, share, asked_after = in_flight.popleft()
             report = self._fetch(value)
             promised += report["steps"] - share
-            if report["ended"]:
+            if report["ended"] and asked_after == losses:
                 ended.add(report["trainer"])
             yield report
 
@@ -187,12 +195,6 @@ class ClusterExecutor:
                     yield report
         finally:
             readers.close()
-
-    def _warn_of_losses(self, retries: int, *, whole: bool, ended: int) -> None:
-        """A whole pass has one end per trainer, and no closure that had to run again."""
-        retried = self._coordinator.stats()["retries"] > retries
-        if retried or (whole and ended < self._coordinator.num_trainers):
-            logger.warning(_LOST)
 
     def _fetch(self, value: RemoteValue) -> Report:
         try:

@@ -2,16 +2,17 @@
 
 ``Parameters`` is the only road to values: layers, optimizers and metrics neither know nor care
 whether rows come from this process or from parameter servers. Must not know of models or of the
-coordinator. Invariant: inside a ``step_scope`` every change carries the scope's token and its
-number in the run, so that servers apply a closure's changes once.
+coordinator. Invariant: inside a ``step_scope`` that stages, changes are collected and not made, and
+nothing is read that they would have changed.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -85,20 +86,36 @@ class Parameters(Protocol):
         """Lets go of connections; idempotent."""
 
 
+class Staging(Protocol):
+    """Where the changes of a closure wait until they are made together."""
+
+    def add(self, ps: int, header: dict[str, Any], body: Any) -> None:
+        """One more change, on parameter server ``ps``."""
+
+    def touch(self, variables: Iterable[int]) -> None:
+        """These variables (ids) have changes that wait."""
+
+    def before_take(self) -> None:
+        """Makes the changes before an element of a data service is taken."""
+
+    def before_read(self, variables: Iterable[int]) -> None:
+        """Makes the changes now if they would change what is about to be read."""
+
+
 class Step(NamedTuple):
-    """A run of a closure, and the counter that numbers its changes."""
+    """A run of a closure, and where its changes wait; None: they are made at once."""
 
     token: StepToken
-    sequence: itertools.count[int]
+    staging: Staging | None
 
 
 _step: ContextVar[Step | None] = ContextVar("pstrain_step", default=None)
 
 
 @contextmanager
-def step_scope(token: StepToken) -> Iterator[None]:
-    """Scope of one run of a closure in this thread: its changes are numbered from 0."""
-    reset = _step.set(Step(token, itertools.count()))
+def step_scope(token: StepToken, staging: Staging | None = None) -> Iterator[None]:
+    """Scope of one run of a closure in this thread."""
+    reset = _step.set(Step(token, staging))
     try:
         yield
     finally:
@@ -111,10 +128,10 @@ def current_step() -> StepToken | None:
     return None if step is None else step.token
 
 
-def next_change() -> tuple[StepToken, int] | None:
-    """The running closure's token and the number of its next change; None outside closures."""
+def current_staging() -> Staging | None:
+    """Where this thread's changes wait; None where they are made at once."""
     step = _step.get()
-    return None if step is None else (step.token, next(step.sequence))
+    return None if step is None else step.staging
 
 
 class LocalParameters:
@@ -149,7 +166,7 @@ class LocalParameters:
     ) -> None:
         changes = [change for update in updates for change in self._changes(update)]
         counter = None if iterations is None else self._store.shard(iterations.id, 0)
-        self._store.update(changes, optimizer, iterations=counter)
+        self._store.apply([self._store.checked_update(changes, optimizer, counter)])
 
     def read(self, spec: VariableSpec, start: int = 0, stop: int | None = None) -> Array:
         stop = spec.rows if stop is None else stop
@@ -167,15 +184,16 @@ class LocalParameters:
     def assign(self, spec: VariableSpec, op: str, value: Any, start: int = 0) -> None:
         count = rows_of_value(spec, value, start)
         rows = as_rows(spec, value, count)
-        with self._store.change(None):
-            for index, a, b in overlaps(spec, start, start + count):
-                part = rows[a - start : b - start]
-                self._store.shard(spec.id, index).assign(op, a, part)
+        self._store.apply(
+            partial(self._store.shard(spec.id, index).assign, op, a, rows[a - start : b - start])
+            for index, a, b in overlaps(spec, start, start + count)
+        )
 
     def scatter(self, spec: VariableSpec, op: str, ids: Array, rows: Any) -> None:
-        with self._store.change(None):
-            for index, _, part_ids, part in scatter_parts(spec, ids, rows):
-                self._store.shard(spec.id, index).scatter(op, part_ids, part)
+        self._store.apply(
+            partial(self._store.shard(spec.id, index).scatter, op, part_ids, part)
+            for index, _, part_ids, part in scatter_parts(spec, ids, rows)
+        )
 
     def save(self, directory: str, specs: Mapping[str, VariableSpec]) -> Saved:
         named = self._named(specs)

@@ -137,6 +137,11 @@ class StepToken(NamedTuple):
     attempt: int
 
 
+def trainer_name(session: str, index: int, incarnation: int) -> str:
+    """What servers fence when a trainer is taken for lost, and who owns what it reads."""
+    return f"{session}/trainer-{index}.{incarnation}"
+
+
 def spec_to_json(spec: VariableSpec) -> dict[str, Any]:
     """The JSON form of a variable's spec, used on the wire and in manifests."""
     return {

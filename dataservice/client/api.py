@@ -7,7 +7,7 @@ to fail later fails here, in the user's process, with the remedy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -242,6 +242,27 @@ def distribute(
         return Dataset(_source(target, dataset_id, frozen, dataset.schema, arguments))
 
     return apply
+
+
+def release_readers(
+    service: Service,
+    owner: str,
+    consumed: Mapping[str, Sequence[Sequence[int]]] | None = None,
+    *,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> int:
+    """Says that all readers of an owner are gone with their process; how many there were.
+
+    `consumed`: by the reader's id, marks as in `Receipt.marks()` of rows that count as consumed
+    although the reader may not have told so; everything else goes to other readers.
+    """
+    message = pb.ReleaseOwnedRequest(owner=owner)
+    for reader_id, marks in (consumed or {}).items():
+        reader = message.readers.add(reader_id=reader_id)
+        for window, generation, row, final in marks:
+            reader.consumed.add(window=window, generation=generation, row=row, final=bool(final))
+    with Connection(parse_target(service)) as connection:
+        return connection.release_owned(message, timeout_s=timeout_s)
 
 
 def _in_order(

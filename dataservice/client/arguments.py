@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dataservice.client.reader import DEFAULT_BUFFERED_ELEMENTS
+from dataservice.client.read_spec import DEFAULT_BUFFERED_ELEMENTS
 from dataservice.errors import (
     FailedPreconditionError,
     InvalidArgumentError,

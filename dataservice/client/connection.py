@@ -134,6 +134,10 @@ class Connection:
         """Says that the reader is done; tried once."""
         self._rpc.call("ReleaseReader", request, timeout_s=timeout_s)
 
+    def release_owned(self, request: pb.ReleaseOwnedRequest, *, timeout_s: float) -> int:
+        """Says that an owner's readers are gone; how many there were."""
+        return int(self._call("ReleaseOwned", request, timeout_s=timeout_s).released)
+
     def start_snapshot(
         self, request: pb.StartSnapshotRequest, *, timeout_s: float
     ) -> pb.StartSnapshotReply:

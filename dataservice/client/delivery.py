@@ -13,7 +13,7 @@ from dataservice.wire.elements import RowSpan
 
 
 class Delivery(NamedTuple):
-    """One element and where its rows come from; give it to `acknowledge` when it is used up."""
+    """One element and its spans; give them to `acknowledge` when it is used up."""
 
     batch: pa.RecordBatch
     spans: tuple[RowSpan, ...]

@@ -12,39 +12,38 @@ import logging
 import socket
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import pyarrow as pa
 
 from dataservice.client import quarantine
 from dataservice.client.attendance import Attendance, Gathering, Starvation
 from dataservice.client.buffer import ElementBuffer
-from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
+from dataservice.client.connection import Connection
 from dataservice.client.cutting import cut, new_rows
 from dataservice.client.delivery import Delivery as Delivery
 from dataservice.client.pacing import GROUP_S, Pacing
-from dataservice.client.positions import ReaderPosition, position_message
+from dataservice.client.read_spec import ReadSpec, open_request
 from dataservice.client.sequence import Sequencer
 from dataservice.client.session import Call, ReadSession
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import StreamTable
 from dataservice.client.targets import Targets
+from dataservice.client.tracker import RowMark
 from dataservice.client.worker_stream import StreamEvents, WorkerStream
-from dataservice.config import DEFAULT_BUFFER_BYTES, DEFAULT_DISPATCHER_TIMEOUT_MS
+from dataservice.config import DEFAULT_DISPATCHER_TIMEOUT_MS
 from dataservice.dataset.ledger import Ledger
 from dataservice.errors import CancelledError, DataServiceError, InternalError
-from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
 from dataservice.ranges import Consumed
 from dataservice.runtime.frames import decode_schema
-from dataservice.runtime.identity import host_identity, new_id
+from dataservice.runtime.identity import host_identity
 from dataservice.runtime.threads import StoppableThread
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
-from dataservice.wire.elements import Header
+from dataservice.wire.elements import Header, RowSpan
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_BUFFERED_ELEMENTS = 16
 # Elements under way from one worker: enough to hide the way there and back.
 MAX_CREDIT = 16
 RELEASE_TIMEOUT_S = 2.0
@@ -52,48 +51,6 @@ RELEASE_TIMEOUT_S = 2.0
 SILENCE_S = 10.0
 MAX_HEARTBEAT_S = 1.0
 _TAKE_POLL_S = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadSpec:
-    """What to read and how.
-
-    `timeout_s` bounds the wait for the dispatcher when opening, for a worker that alone has a
-    static share, for any worker while there is none, and for the other readers of a job that goes
-    on from saved positions. `position` is where this reader goes on. `protocol`: how elements
-    travel, None for the best way to each worker.
-    """
-
-    target: str
-    dataset_id: str
-    policy: ShardingPolicy
-    job_name: str | None = None
-    repetition: int = 0
-    delivery: str = "exactly_once"
-    options: JobOptions = DEFAULT_OPTIONS
-    consumer_index: int = -1
-    trainer_id: str = ""
-    protocol: str | None = None
-    max_elements: int = DEFAULT_BUFFERED_ELEMENTS
-    buffer_bytes: int = DEFAULT_BUFFER_BYTES
-    timeout_s: float = DEFAULT_TIMEOUT_S
-    token: str | None = None
-    position: ReaderPosition | None = None
-
-
-def open_request(spec: ReadSpec) -> pb.OpenIterationRequest:
-    """Asks to join what is to be read, as a reader of its own."""
-    return pb.OpenIterationRequest(
-        dataset_id=spec.dataset_id,
-        policy=int(spec.policy),
-        job_name=spec.job_name,
-        repetition=spec.repetition,
-        delivery=spec.delivery,
-        options=pb.JobOptions(**spec.options.to_json()),
-        reader_id=new_id("reader"),
-        consumer_index=spec.consumer_index,
-        position=position_message(spec.position),
-    )
 
 
 class ServiceReader:
@@ -182,11 +139,16 @@ class ServiceReader:
         self.statistics.note_element(delivery.batch.num_rows, delivery.size_bytes)
         return delivery
 
-    def acknowledge(self, delivery: Delivery) -> None:
-        """Says that an element is used up: none of its rows will be delivered again."""
+    def acknowledge(self, spans: Sequence[RowSpan]) -> None:
+        """Says that rows are used up: none of them will be delivered again."""
         with self._lock:
-            self._session.consume(delivery.spans)
+            self._session.consume(spans)
             self._wake_if_idle()
+
+    def foresee(self, spans: Sequence[RowSpan]) -> tuple[RowMark, ...]:
+        """What the dispatcher would have to be told, were the next rows used up too."""
+        with self._lock:
+            return self._session.foresee(spans)
 
     @property
     def dataset_id(self) -> str:

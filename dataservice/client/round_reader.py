@@ -15,13 +15,12 @@ import pyarrow as pa
 
 from dataservice.client.attendance import Roll, Starvation
 from dataservice.client.connection import Connection
+from dataservice.client.read_spec import ReadSpec, open_request
 from dataservice.client.reader import (
     MAX_HEARTBEAT_S,
     RELEASE_TIMEOUT_S,
     SILENCE_S,
     Delivery,
-    ReadSpec,
-    open_request,
 )
 from dataservice.client.round_stream import RoundStream
 from dataservice.client.rounds import Answer, Block, Report, RoundPacing, RoundTracker

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from dataservice.client.abandon import abandon
-from dataservice.client.reader import ReadSpec
+from dataservice.client.read_spec import ReadSpec
 from dataservice.client.round_reader import RoundReader
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import InvalidArgumentError

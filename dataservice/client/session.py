@@ -96,6 +96,10 @@ class ReadSession:
         """Rows were used up."""
         self._tracker.consume(spans)
 
+    def foresee(self, spans: Iterable[RowSpan]) -> tuple[RowMark, ...]:
+        """What is to be told once these rows are used up too."""
+        return self._tracker.foresee(spans)
+
     def begin_wait(self) -> None:
         """A taker finds nothing."""
         self._takers += 1

@@ -19,12 +19,10 @@ import pyarrow as pa
 from dataservice.client.abandon import abandon
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
 from dataservice.client.positions import ReaderPosition, rewind
-from dataservice.client.reader import (
-    DEFAULT_BUFFERED_ELEMENTS,
-    ReadSpec,
-    ServiceReader,
-)
+from dataservice.client.read_spec import DEFAULT_BUFFERED_ELEMENTS, ReadSpec
+from dataservice.client.reader import ServiceReader
 from dataservice.client.round_source import CoordinatedStream
+from dataservice.client.steps import Account, Step, StreamPosition
 from dataservice.config import DEFAULT_BUFFER_BYTES
 from dataservice.dataset.node import (
     INFINITE_CARDINALITY,
@@ -33,7 +31,7 @@ from dataservice.dataset.node import (
     register_node,
 )
 from dataservice.dataset.plan import decode_plan, encode_plan
-from dataservice.dataset.positions import LivePosition
+from dataservice.dataset.receipts import HeldSource
 from dataservice.dataset.seeds import drawn_seeds, with_drawn_seeds
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import DataServiceError, FailedPreconditionError, UnimplementedError
@@ -153,70 +151,11 @@ class ServiceSource(Node):
         )
 
 
-class _Step:
-    """An element that was taken. Steps know only the next one: those that no position can ask for
-    are forgotten by themselves.
-    """
-
-    __slots__ = ("next", "rows", "spans")
-
-    def __init__(self, rows: int = 0, spans: tuple[RowSpan, ...] = ()) -> None:
-        self.rows = rows
-        self.spans = spans
-        self.next: _Step | None = None
-
-
-class _StreamPosition(LivePosition):
-    """After an element, and so many rows of those after it."""
-
-    def __init__(self, stream: ServiceStream, step: _Step, rows: int = 0) -> None:
-        self._stream = stream
-        self._step = step
-        self._rows = rows
-
-    def after(self, rows: int) -> _StreamPosition:
-        return _StreamPosition(self._stream, self._step, self._rows + rows)
-
-    @property
-    def is_repeatable(self) -> bool:
-        return self._stream.is_repeatable
-
-    def settle(self) -> State:
-        return self._stream.settle(self.later()).to_json()
-
-    def later(self) -> Iterator[tuple[RowSpan, ...]]:
-        """Where the rows come from that were taken after the position."""
-        step, rows = self._step.next, self._rows
-        while step is not None:
-            if rows >= step.rows:
-                rows -= step.rows
-            elif not rows:
-                yield step.spans
-            else:
-                yield _without(step, rows)
-                rows = 0
-            step = step.next
-
-
-def _without(step: _Step, rows: int) -> tuple[RowSpan, ...]:
-    """The spans of an element but for its first rows."""
-    if sum(span.rows for span in step.spans) != step.rows:
-        raise FailedPreconditionError(
-            "the position is inside a batch that operators after batch() made on the data workers; "
-            "cut batches before distribute(), or save the state where a batch begins"
-        )
-    rest = []
-    for span in step.spans:
-        skipped = min(rows, span.rows)
-        rows -= skipped
-        rest.append(span._replace(first_row=span.first_row + skipped))
-    return tuple(rest)
-
-
-class ServiceStream(BatchStream):
+class ServiceStream(BatchStream, HeldSource):
     """One reader's elements. Several threads may take from it at once.
 
-    An element counts as consumed, and is not replayed, once it was returned.
+    An element counts as consumed, and is not replayed, once it was returned; where the run has a
+    holder, once a position after it was acknowledged.
     """
 
     def __init__(self, source: ServiceSource, context: RunContext) -> None:
@@ -229,8 +168,13 @@ class ServiceStream(BatchStream):
         self._position: ReaderPosition | None = None  # that was loaded
         self._base: tuple[Consumed, tuple[str, ...]] | None = None  # at the end
         self._seeds: tuple[int, ...] | None = None
-        self._last = _Step()
+        self._last = Step()
+        self._account = Account(self._last)
+        self._holder = context.holder
+        self._has_ended = False
         self._closed = False
+        if context.holder is not None:
+            context.holder.add(self)
 
     def join(self) -> ServiceReader:
         """The reader, which joins the job now unless it has."""
@@ -239,6 +183,8 @@ class ServiceStream(BatchStream):
                 if self._closed:
                     raise FailedPreconditionError("the iterator is closed; make a new one")
                 spec = self._source.spec(self._context.epoch)
+                if self._holder is not None:
+                    spec = replace(spec, owner=self._holder.owner)
                 if self._position is not None:
                     spec = replace(
                         spec,
@@ -268,13 +214,48 @@ class ServiceStream(BatchStream):
         delivery = reader.take()
         if delivery is None:
             self._base = self._base_at_end(reader)
+            self._has_ended = True
             raise StopIteration
-        step = _Step(delivery.batch.num_rows, delivery.spans)
+        step = Step(self._last.number + 1, delivery.batch.num_rows, delivery.spans)
         with self._lock:
+            self._has_ended = False
             self._last.next = step
             self._last = step
-        reader.acknowledge(delivery)
+        if self._holder is None:
+            reader.acknowledge(delivery.spans)
         return delivery.batch
+
+    @property
+    def target(self) -> str:
+        """The service that it reads."""
+        return self._source.target
+
+    @property
+    def has_ended(self) -> bool:
+        return self._has_ended
+
+    def is_settled(self) -> bool:
+        with self._lock:
+            return self._holder is None or self._account.is_at(self._last)
+
+    def acknowledge(self, position: StreamPosition) -> None:
+        """What was handed out before the position is used up."""
+        with self._lock:
+            reader, spans = self._reader, self._account.advance(position)
+        if reader is None or self._holder is None:
+            return
+        reader.acknowledge(spans)
+        if self._closed and self.is_settled():
+            self.let_go()
+
+    def marks(self, position: StreamPosition) -> dict[str, Any] | None:
+        """The rows before the position, as far as the dispatcher need not know of them yet."""
+        with self._lock:
+            reader, spans = self._reader, self._account.until(position)
+        if reader is None:
+            return None
+        marks = [list(mark) for mark in reader.foresee(spans)]
+        return {"service": self.target, "reader": reader.reader_id, "marks": marks}
 
     def stats(self) -> dict[str, Any]:
         """Rows, bytes and waits of this reader, and how each worker's elements came."""
@@ -282,10 +263,10 @@ class ServiceStream(BatchStream):
 
     def state(self) -> State:
         with self._lock:
-            return _StreamPosition(self, self._last)  # type: ignore[return-value]
+            return StreamPosition(self, self._last)  # type: ignore[return-value]
 
     def state_after(self, state: State, rows: int) -> State | None:
-        assert isinstance(state, _StreamPosition)
+        assert isinstance(state, StreamPosition)
         return state.after(rows)  # type: ignore[return-value]
 
     def settle(self, later: Iterator[tuple[RowSpan, ...]]) -> ReaderPosition:
@@ -346,6 +327,13 @@ class ServiceStream(BatchStream):
         self.join()
 
     def close(self) -> None:
+        """Where receipts are awaited, the reader stays until they have come."""
+        with self._lock:
+            self._closed = True
+        if self.is_settled():
+            self.let_go()
+
+    def let_go(self) -> None:
         with self._lock:
             self._closed = True
             reader = self._reader

@@ -190,6 +190,18 @@ class Tracker:
             )
         )
 
+    def foresee(self, spans: Iterable[RowSpan]) -> tuple[RowMark, ...]:
+        """What :meth:`marks` would be, were these rows, the next of their windows, consumed."""
+        rows = {mark.window: mark.row for mark in self.marks()}
+        for span in spans:
+            if span.window in self._windows:
+                rows[span.window] = max(span.end_row, rows.get(span.window, 0))
+        return tuple(
+            RowMark(index, window.generation, row, row == window.last_row)
+            for index, row in rows.items()
+            if (window := self._windows[index]).generation >= 0
+        )
+
     def releases(self) -> tuple[RowMark, ...]:
         """Answers to fences that the dispatcher has not been told."""
         return tuple(self._releases.values())

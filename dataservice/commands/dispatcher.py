@@ -36,6 +36,7 @@ def add_parser(commands: Any) -> None:
     for name in (
         "--worker-timeout-ms",
         "--client-timeout-ms",
+        "--owner-timeout-ms",
         "--job-gc-timeout-ms",
         "--job-gc-check-interval-ms",
         "--workers-enough-stay-ms",
@@ -58,6 +59,7 @@ def run(options: argparse.Namespace) -> None:
         worker_max_concurrent_snapshots=options.worker_max_concurrent_snapshots,
         worker_timeout_ms=options.worker_timeout_ms,
         client_timeout_ms=options.client_timeout_ms,
+        owner_timeout_ms=options.owner_timeout_ms,
         job_gc_timeout_ms=options.job_gc_timeout_ms,
         job_gc_check_interval_ms=options.job_gc_check_interval_ms,
         on_workers_enough=options.on_workers_enough,

@@ -23,6 +23,7 @@ from dataservice.dataset.iterator import DatasetIterator, generate
 from dataservice.dataset.node import INFINITE_CARDINALITY, Node, rewrite, walk
 from dataservice.dataset.operator_methods import OperatorMethods, nodes_of
 from dataservice.dataset.plan import decode_plan, encode_plan
+from dataservice.dataset.receipts import Holder
 from dataservice.dataset.source_methods import SourceMethods
 from dataservice.dataset.statistics import DatasetStats, StatsCounter
 from dataservice.dataset.stream import RunContext
@@ -143,12 +144,15 @@ class Dataset(SourceMethods, OperatorMethods):
     def __iter__(self) -> DatasetIterator:
         return DatasetIterator(self._node, next(self._passes), self._stats)
 
-    def iterator(self, epoch: int) -> DatasetIterator:
+    def iterator(self, epoch: int, owner: str | None = None) -> DatasetIterator:
         """One pass as number `epoch`, which shuffles reshuffle by and jobs count as repetition.
 
-        `iter` counts the passes of this object; processes that read together say the number.
+        `iter` counts the passes of this object; processes that read together say the number. With
+        an `owner`, rows of a data service count as consumed when a `receipt()` of the iterator is
+        acknowledged, and if its process is lost, they wait for `release_readers` of that owner.
         """
-        return DatasetIterator(self._node, epoch, self._stats)
+        holder = None if owner is None else Holder(owner)
+        return DatasetIterator(self._node, epoch, self._stats, holder)
 
     def numpy(self) -> Iterator[dict[str, Any]]:
         """One pass as dicts of arrays, without copies where the types allow it."""

@@ -22,6 +22,7 @@ from dataservice.dataset.node import Node, walk
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import fingerprint
 from dataservice.dataset.positions import check_saveable, settled
+from dataservice.dataset.receipts import Holder, Receipt
 from dataservice.dataset.seeds import drawn_seeds, with_drawn_seeds
 from dataservice.dataset.statistics import StatsCounter
 from dataservice.dataset.stream import BatchStream, RunContext
@@ -37,9 +38,15 @@ def usable_cores() -> int:
 
 
 class DatasetIterator:
-    """Record batches of one pass over a dataset. For one thread at a time."""
+    """Record batches of one pass over a dataset. For one thread at a time.
 
-    def __init__(self, node: Node, epoch: int, stats: StatsCounter) -> None:
+    With a `holder`, rows of a data service count as consumed once a receipt was acknowledged.
+    """
+
+    def __init__(
+        self, node: Node, epoch: int, stats: StatsCounter, holder: Holder | None = None
+    ) -> None:
+        self._holder = holder
         self._node = node
         self._epoch = epoch
         self._stats = stats
@@ -69,6 +76,7 @@ class DatasetIterator:
             times=times,
             omitted=self._omissions.page(),
             restores=restores,
+            holder=self._holder,
         )
         return plan.run(context)
 
@@ -85,7 +93,7 @@ class DatasetIterator:
             self._omissions.announce_total()
             raise
         except BaseException:
-            self.close()
+            self._give_up()
             raise
         self._ended_s = time.perf_counter()
         waited_s = self._ended_s - began_s
@@ -178,8 +186,28 @@ class DatasetIterator:
             )
         return with_drawn_seeds(self._node, state.get("seeds"))
 
+    def receipt(self) -> Receipt:
+        """For the rows of all elements so far; at the end, also for those that made none.
+
+        For iterators with a holder. Of an operator after `distribute` whose position cannot be
+        saved, some rows of later elements may be among them.
+        """
+        if self._holder is None:
+            raise FailedPreconditionError("this iterator has no holder: its rows are used up")
+        return self._holder.receipt(self._live().state())
+
+    @property
+    def services(self) -> list[str]:
+        """Targets of the data services that wait for receipts."""
+        return [] if self._holder is None else self._holder.services
+
     def close(self) -> None:
         """Gives up files and threads; idempotent."""
+        self._give_up()
+        if self._holder is not None:
+            self._holder.let_go()
+
+    def _give_up(self) -> None:
         self._closed.set()
         self._retire()
         if self._stream is not None:

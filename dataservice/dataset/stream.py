@@ -18,6 +18,7 @@ from dataservice.errors import CancelledError, FailedPreconditionError
 
 if TYPE_CHECKING:
     from dataservice.dataset.ledger import Page
+    from dataservice.dataset.receipts import Holder
     from dataservice.dataset.timing import OperatorTimes
 
 State: TypeAlias = dict[str, Any]
@@ -41,7 +42,7 @@ class RunContext:
     sources below a shuffle. `cancelled` is polled between batches. `threads` above 1 lets Arrow
     decode columns in parallel. `times` gathers the time of each operator, `omitted` what is left
     out of the rows. `restores` says that a position is restored before anything is read, so that a
-    source need not begin.
+    source need not begin. `holder`: rows of a service count as consumed when a receipt says so.
     """
 
     epoch: int = 0
@@ -53,6 +54,7 @@ class RunContext:
     times: OperatorTimes | None = None
     omitted: Page | None = None
     restores: bool = False
+    holder: Holder | None = None
 
     def check(self) -> None:
         """Raises CancelledError once the run was given up."""

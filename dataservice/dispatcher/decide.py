@@ -289,6 +289,7 @@ def open_iteration(
             iteration_id=answer.iteration_id,
             host=request.reader_host,
             pid=request.reader_pid,
+            owner=request.owner,
         )
         table = None if iteration is None else iteration.rounds
         before, after = rounds.join(table, request, answer.iteration_id)

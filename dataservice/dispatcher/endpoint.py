@@ -156,6 +156,7 @@ class DispatcherEndpoint:
                 program_age_s=request.program_age_s,
                 position=_position(request.position) if request.HasField("position") else None,
                 consumer_index=request.consumer_index,
+                owner=request.owner,
             )
         )
         return pb.OpenIterationReply(
@@ -238,6 +239,10 @@ class DispatcherEndpoint:
             ReaderId(request.reader_id), _marks(request.consumed), _omitted(request.omitted)
         )
         return pb.ReleaseReaderReply()
+
+    def release_owned(self, request: pb.ReleaseOwnedRequest) -> pb.ReleaseOwnedReply:
+        consumed = {ReaderId(r.reader_id): _marks(r.consumed) for r in request.readers}
+        return pb.ReleaseOwnedReply(released=self._service.owners.release(request.owner, consumed))
 
     def start_snapshot(self, request: pb.StartSnapshotRequest) -> pb.StartSnapshotReply:
         snapshot_id, attached = self._service.snapshots.start(

@@ -152,6 +152,7 @@ class ReaderJoined(Event):
     iteration_id: IterationId
     host: str
     pid: int
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -233,6 +233,7 @@ def facts_of(state: DispatcherState) -> Iterator[Event]:
                 iteration_id=iteration.iteration_id,
                 host=reader.host,
                 pid=reader.pid,
+                owner=reader.owner,
             )
     yield from state.snapshots.facts()
     yield ev.ReadersDeparted(reasons=tuple(state.departed.items()))

@@ -25,9 +25,12 @@ from dataservice.vocabulary import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
+    """`owner` says what became of its rows when it is lost; "": they go to others at once."""
+
     reader_id: ReaderId
     host: str
     pid: int
+    owner: str = ""
 
 
 @dataclass(slots=True)

@@ -79,6 +79,7 @@ class OpenIteration:
     options: JobOptions = DEFAULT_OPTIONS
     position: SavedPosition | None = None
     consumer_index: int = -1
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,6 +105,7 @@ class DispatchServer:
             journal=self._journal,
             worker_timeout_s=config.worker_timeout_s,
             client_timeout_s=config.client_timeout_s,
+            owner_timeout_s=config.owner_timeout_s,
             job_gc_timeout_s=config.job_gc_timeout_s,
             job_gc_check_interval_s=config.job_gc_check_interval_s,
         )

@@ -23,6 +23,7 @@ from dataservice.dispatcher.images import facts_of
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.liveness import Deadlines
 from dataservice.dispatcher.overview import Overview
+from dataservice.dispatcher.owners import OwnerDesk
 from dataservice.dispatcher.parties import Dataset, Worker
 from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.quarantine import Evidence
@@ -76,6 +77,7 @@ _STALL_S: Final = 2.0
 class DispatcherService:
     """Everything a dispatcher answers, as values.
 
+    `owner_timeout_s`: how long a lost reader's windows wait for the word of its owner.
     `worker_addresses` is the fixed list that static policies divide by. `journal` None keeps
     nothing. `job_gc_timeout_s` None never collects what nobody reads.
     """
@@ -91,6 +93,7 @@ class DispatcherService:
         journal: Journal | None = None,
         worker_timeout_s: float = 10.0,
         client_timeout_s: float = 60.0,
+        owner_timeout_s: float = 60.0,
         job_gc_timeout_s: float | None = 300.0,
         job_gc_check_interval_s: float = 600.0,
         wall_clock: Callable[[], float] = time.time,
@@ -121,6 +124,7 @@ class DispatcherService:
         self.snapshots = SnapshotDesk(
             self._state, self._transaction, self._commit, self._hear_of_worker, saving
         )
+        self.owners = OwnerDesk(self._state, self._transaction, self._commit, owner_timeout_s)
         self.rounds = RoundDesk(self._state, self._transaction, self._commit, self._hear_of_reader)
         if journal is not None:
             self._recover(journal)
@@ -299,11 +303,11 @@ class DispatcherService:
                 )
                 self._workers.renew_all(now_s)
                 self._readers.renew_all(now_s)
+                self.owners.renew_all(now_s)
             self._last_tick_s = now_s
             for worker_id in self._workers.expired(now_s):
                 self._commit(decide.lose_worker(self._state, worker_id))
-            for reader_id in self._readers.expired(now_s):
-                self._commit(decide.lose_reader(self._state, reader_id))
+            for reader_id in self.owners.lose(self._readers.expired(now_s), now_s):
                 # Also those of a deleted job, whose going is no fact of its own.
                 self._reports.drop_reader(reader_id)
             self._collect(now_s)
@@ -413,6 +417,7 @@ class DispatcherService:
     ) -> Iteration:
         iteration = decide.find_reader(self._state, reader_id, iteration_id)
         self._readers.renew(reader_id, self._clock.now_s())
+        self.owners.hear_of(reader_id)
         if report is not None:
             self._reports.note_reader(iteration_id, reader_id, report, self._clock.now_s())
         return iteration

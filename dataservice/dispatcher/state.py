@@ -247,7 +247,7 @@ class DispatcherState:
     def _join_reader(self, event: ev.ReaderJoined) -> None:
         iteration = self.iterations[event.iteration_id]
         iteration.readers[event.reader_id] = Reader(
-            reader_id=event.reader_id, host=event.host, pid=event.pid
+            reader_id=event.reader_id, host=event.host, pid=event.pid, owner=event.owner
         )
         self.iteration_of_reader[event.reader_id] = event.iteration_id
         self.jobs[iteration.job_id].history.idle_since_s = None

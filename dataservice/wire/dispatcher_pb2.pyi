@@ -197,7 +197,7 @@ class FinishTaskReply(_message.Message):
     def __init__(self) -> None: ...
 
 class OpenIterationRequest(_message.Message):
-    __slots__ = ("dataset_id", "policy", "job_name", "repetition", "delivery", "reader_host", "reader_pid", "reader_id", "options", "program_age_s", "consumer_index", "position")
+    __slots__ = ("dataset_id", "policy", "job_name", "repetition", "delivery", "reader_host", "reader_pid", "reader_id", "options", "program_age_s", "consumer_index", "position", "owner")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -210,6 +210,7 @@ class OpenIterationRequest(_message.Message):
     PROGRAM_AGE_S_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_INDEX_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     policy: int
     job_name: str
@@ -222,7 +223,8 @@ class OpenIterationRequest(_message.Message):
     program_age_s: float
     consumer_index: int
     position: Position
-    def __init__(self, dataset_id: _Optional[str] = ..., policy: _Optional[int] = ..., job_name: _Optional[str] = ..., repetition: _Optional[int] = ..., delivery: _Optional[str] = ..., reader_host: _Optional[str] = ..., reader_pid: _Optional[int] = ..., reader_id: _Optional[str] = ..., options: _Optional[_Union[JobOptions, _Mapping]] = ..., program_age_s: _Optional[float] = ..., consumer_index: _Optional[int] = ..., position: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
+    owner: str
+    def __init__(self, dataset_id: _Optional[str] = ..., policy: _Optional[int] = ..., job_name: _Optional[str] = ..., repetition: _Optional[int] = ..., delivery: _Optional[str] = ..., reader_host: _Optional[str] = ..., reader_pid: _Optional[int] = ..., reader_id: _Optional[str] = ..., options: _Optional[_Union[JobOptions, _Mapping]] = ..., program_age_s: _Optional[float] = ..., consumer_index: _Optional[int] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class DescribePositionRequest(_message.Message):
     __slots__ = ("reader_id", "iteration_id")
@@ -453,6 +455,28 @@ class ReleaseReaderRequest(_message.Message):
 class ReleaseReaderReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class ReaderMarks(_message.Message):
+    __slots__ = ("reader_id", "consumed")
+    READER_ID_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_FIELD_NUMBER: _ClassVar[int]
+    reader_id: str
+    consumed: _containers.RepeatedCompositeFieldContainer[Mark]
+    def __init__(self, reader_id: _Optional[str] = ..., consumed: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ...) -> None: ...
+
+class ReleaseOwnedRequest(_message.Message):
+    __slots__ = ("owner", "readers")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    readers: _containers.RepeatedCompositeFieldContainer[ReaderMarks]
+    def __init__(self, owner: _Optional[str] = ..., readers: _Optional[_Iterable[_Union[ReaderMarks, _Mapping]]] = ...) -> None: ...
+
+class ReleaseOwnedReply(_message.Message):
+    __slots__ = ("released",)
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    released: int
+    def __init__(self, released: _Optional[int] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()

@@ -98,6 +98,7 @@ class ClusterCoordinator:
                 ),
                 scheduler=self._scheduler,
                 functions=self._functions,
+                servers=strategy.parameters,
                 slots=2 * closures_in_flight,
                 token=token,
             )

@@ -9,11 +9,25 @@ Unlike there, a closure that loses trainer after trainer is given up.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.state import CoordinatorState
+
+
+class Left(NamedTuple):
+    """What servers decided of a closure of a lost trainer: so many parts, and perhaps its end."""
+
+    attempt: int
+    parts: int
+    has_ended: bool = False
+    is_error: bool = False
+
+
+NOTHING_LEFT: Mapping[int, Left] = MappingProxyType({})
 
 
 class Decision(NamedTuple):
@@ -46,7 +60,9 @@ def assign(state: CoordinatorState) -> Decision:
 def is_current(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> bool:
     """False for the late word of a trainer that was taken for lost."""
     run = state.running.get(closure)
-    return run is not None and run.trainer == trainer and run.attempt == attempt
+    if run is None or (run.trainer, run.attempt) != (trainer, attempt):
+        return False
+    return not state.trainers[trainer].is_silenced
 
 
 def finish(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> Decision:
@@ -67,19 +83,49 @@ def join_trainer(state: CoordinatorState, trainer: int, slots: int) -> Decision:
     return Decision((*lost, ev.TrainerJoined(trainer=trainer, slots=slots)))
 
 
-def lose_trainer(state: CoordinatorState, trainer: int, *, attempts_max: int | None) -> Decision:
-    """Its closures run elsewhere, in their old order; those out of attempts fail."""
+def silence_trainer(state: CoordinatorState, trainer: int) -> Decision:
+    """It is taken for lost: nothing goes there, nothing it says counts any more."""
+    if trainer not in state.trainers or state.trainers[trainer].is_silenced:
+        return Decision()
+    return Decision((ev.TrainerSilenced(trainer=trainer),))
+
+
+def lose_trainer(
+    state: CoordinatorState,
+    trainer: int,
+    left: Mapping[int, Left] = NOTHING_LEFT,
+    *,
+    attempts_max: int | None,
+) -> Decision:
+    """Its closures run elsewhere, in their old order; those out of attempts fail.
+
+    ``left`` is what parameter servers have decided of them: those that ended there have ended.
+    """
     if trainer not in state.trainers:
         return Decision()
-    running = list(state.trainers[trainer].running)
-    spent = [c for c in running if attempts_max is not None and state.attempts[c] >= attempts_max]
-    facts: list[ev.Event] = [ev.ClosureFailed(closure=c) for c in spent]
-    if spent:
+    facts: list[ev.Event] = []
+    rest: list[int] = []
+    failed = False
+    for closure in state.trainers[trainer].running:
+        found = left.get(closure)
+        if found is None or not found.has_ended or found.attempt != state.running[closure].attempt:
+            rest.append(closure)
+        elif found.is_error:
+            facts.append(ev.ClosureFailed(closure=closure))
+            failed = True
+        else:
+            facts.append(ev.ClosureFinished(closure=closure))
+    spent = [c for c in rest if attempts_max is not None and state.attempts[c] >= attempts_max]
+    facts += [ev.ClosureFailed(closure=c) for c in spent]
+    if spent or failed:
         facts += _cancel_waiting(state)
-    dropped = bool(spent or state.failed)
-    for closure in sorted(set(running) - set(spent), reverse=True):
+    dropped = bool(spent or failed or state.failed)
+    for closure in sorted(set(rest) - set(spent), reverse=True):
+        parts = left[closure].parts if closure in left else 0
         facts.append(
-            ev.ClosureCancelled(closure=closure) if dropped else ev.ClosureReturned(closure=closure)
+            ev.ClosureCancelled(closure=closure)
+            if dropped
+            else ev.ClosureReturned(closure=closure, parts=parts)
         )
     facts.append(ev.TrainerLost(trainer=trainer))
     return Decision(tuple(facts))

@@ -37,9 +37,13 @@ class ClosureFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosureReturned:
-    """Its trainer was lost: it waits again, before all others."""
+    """Its trainer was lost: it waits again, before all others.
+
+    ``parts``: so many parts of it were decided.
+    """
 
     closure: int
+    parts: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +60,16 @@ class TrainerJoined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerSilenced:
+    """It is taken for lost; what its closures have committed is not known yet."""
+
+    trainer: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerLost:
+    """What it left behind is settled."""
+
     trainer: int
 
 
@@ -73,6 +86,7 @@ Event = (
     | ClosureReturned
     | ClosureCancelled
     | TrainerJoined
+    | TrainerSilenced
     | TrainerLost
     | ErrorsReported
 )

@@ -7,6 +7,7 @@ closure, and every function before its first use.
 
 from __future__ import annotations
 
+import json
 import logging
 import queue
 import threading
@@ -22,13 +23,31 @@ from dataservice.errors import (
 )
 from dataservice.runtime.rpc import RpcClient
 from pstrain import results
-from pstrain.coordinator.service import DefineResource, DropResource, Outbox, Run, Scheduler
+from pstrain.coordinator.recovery import (
+    Legacy,
+    Servers,
+    merged,
+    settle_servers,
+    settle_services,
+)
+from pstrain.coordinator.service import (
+    DefineResource,
+    DropResource,
+    Ended,
+    Outbox,
+    Run,
+    Scheduler,
+    Settled,
+)
+from pstrain.vocabulary import trainer_name
 from pstrain.wire import trainer_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
 _TRANSIENT = (UnavailableError, DeadlineExceededError, CancelledError)
 _CONFIGURE_TIMEOUT_S = 10.0
+_TELL_TIMEOUT_S = 20.0
+_STOP_TELL_TIMEOUT_S = 1.0
 _RECONNECT_S = 0.25
 _RECONNECT_MAX_S = 3.0
 _CLOSURES_PER_MESSAGE = 64
@@ -59,6 +78,7 @@ class TrainerLink:
         configuration: pb.ConfigureRequest,
         scheduler: Scheduler,
         functions: PickledFunctions,
+        servers: Servers,
         slots: int,
         token: str,
     ) -> None:
@@ -67,6 +87,7 @@ class TrainerLink:
         self._configuration = configuration
         self._scheduler = scheduler
         self._functions = functions
+        self._servers = servers
         self._slots = slots
         self._token = token
         self._stopping = threading.Event()
@@ -90,6 +111,7 @@ class TrainerLink:
         descriptor = pb.DESCRIPTOR.services_by_name["Trainer"]
         while not self._stopping.is_set():
             client = RpcClient(self.address, descriptor, token=self._token)
+            self._configuration.incarnation += 1
             try:
                 client.call("Configure", self._configuration, timeout_s=_CONFIGURE_TIMEOUT_S)
                 pause_s = _RECONNECT_S
@@ -101,11 +123,29 @@ class TrainerLink:
                 self._scheduler.stop(error)
                 return
             finally:
-                self._scheduler.trainer_lost(self.index)
                 client.close()
+                if self._scheduler.trainer_silenced(self.index):
+                    self._settle_loss()
             self._scheduler.give_up_if_alone()
             self._stopping.wait(pause_s)
             pause_s = min(pause_s * 2, _RECONNECT_MAX_S)
+
+    def _settle_loss(self) -> None:
+        """Settles what the trainer left; a server that cannot be asked ends the scheduling."""
+        configuration = self._configuration
+        name = trainer_name(configuration.session, self.index, configuration.incarnation)
+        services, rows = self._scheduler.left_by(self.index)
+        legacy = Legacy({}, {}, {})
+        is_stopping = self._stopping.is_set()
+        if not is_stopping:
+            try:
+                legacy = settle_servers(self._servers, name)
+            except DataServiceError as error:
+                logger.error("what trainer %d had committed is not known: %s", self.index, error)
+                self._scheduler.stop(error)
+        timeout_s = _STOP_TELL_TIMEOUT_S if is_stopping else _TELL_TIMEOUT_S
+        settle_services(name, services, merged(rows, legacy.rows.values()), timeout_s)
+        self._scheduler.trainer_lost(self.index, legacy)
 
     def _serve(self, client: RpcClient) -> None:
         outbox = Outbox()
@@ -116,7 +156,8 @@ class TrainerLink:
         logger.info("trainer %d at %s joined", self.index, self.address)
         try:
             for reply in self._stream:
-                self._scheduler.results(self.index, [_outcome(r) for r in reply.results])
+                self._scheduler.reads_services(self.index, reply.services)
+                self._scheduler.results(self.index, [_ended(r) for r in reply.results])
         finally:
             outbox.items.put(None)
 
@@ -124,7 +165,9 @@ class TrainerLink:
         """Messages for the trainer; orders that wait together travel together."""
         defined: set[str] = set()
         while (item := outbox.items.get()) is not None:
-            request = pb.RunRequest(session=self._configuration.session)
+            request = pb.RunRequest(
+                session=self._configuration.session, low_water=self._scheduler.low_water()
+            )
             ended = False
             while True:
                 self._add(request, item, defined)
@@ -149,6 +192,8 @@ class TrainerLink:
                 request.resources.add(id=item.id, pickled=item.pickled)
             case DropResource():
                 request.dropped_resource_ids.append(item.id)
+            case Settled():
+                request.settled.extend(item.closures)
             case Run():
                 function_id = item.closure.function_id
                 if function_id not in defined:
@@ -160,10 +205,16 @@ class TrainerLink:
                     attempt=item.attempt,
                     function_id=function_id,
                     pickled_arguments=item.closure.pickled_arguments,
+                    parts_decided=item.parts,
                 )
 
 
-def _outcome(result: pb.ClosureResult) -> tuple[int, int, Any, Exception | None]:
+def _ended(result: pb.ClosureResult) -> Ended:
+    rows = tuple(json.loads(result.rows_json)) if result.rows_json else ()
+    value: Any = None
+    error: Exception | None = None
     if result.WhichOneof("outcome") == "error_json":
-        return result.id, result.attempt, None, results.decode_error(result.error_json)
-    return result.id, result.attempt, results.decode(result.value), None
+        error = results.decode_error(result.error_json)
+    else:
+        value = results.decode(result.value)
+    return Ended(result.id, result.attempt, value, error, result.needs_settling, rows)

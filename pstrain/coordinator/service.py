@@ -10,12 +10,14 @@ import logging
 import queue
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pstrain.coordinator import decide
 from pstrain.coordinator import events as ev
+from pstrain.coordinator.recovery import Legacy, Marks
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import (
@@ -54,10 +56,32 @@ class Outbox:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """An order to a trainer: run this closure; ``attempt`` tells it from earlier runs."""
+    """An order to a trainer: run this closure; ``attempt`` tells it from earlier runs.
+
+    ``parts``: so many of its parts were decided in earlier runs.
+    """
 
     closure: Closure
     attempt: int
+    parts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Closures whose end, which decides what becomes of their elements, was heard."""
+
+    closures: tuple[int, ...]
+
+
+class Ended(NamedTuple):
+    """How a closure ended, as its trainer says; ``rows`` count if its end is heard."""
+
+    closure: int
+    attempt: int
+    value: Any
+    error: Exception | None
+    needs_settling: bool = False
+    rows: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +111,10 @@ class Scheduler:
         self._attempts_max = attempts_max
         self._trainer_timeout_s = trainer_timeout_s
         self._state = CoordinatorState()
-        self._closures: dict[int, Closure] = {}
+        self._closures: OrderedDict[int, Closure] = OrderedDict()
+        self._next_id = 0
+        self._rows: dict[int, Marks] = {}
+        self._services: dict[int, set[str]] = {}
         self._ids = ids
         self._outboxes: dict[int, Outbox] = {}
         self._resources: dict[str, bytes] = {}
@@ -107,6 +134,7 @@ class Scheduler:
                 self._alone_since_s = time.monotonic()
             self._wait(lambda: len(self._closures) < self._capacity, None, "room in the queue")
             number = next(self._ids)
+            self._next_id = number + 1
             closure = Closure(
                 number,
                 function_id,
@@ -153,10 +181,16 @@ class Scheduler:
                 "finished": self._state.finished_count,
                 "trainers": len(self._state.trainers),
                 "retries": self.retries,
+                "losses": self._state.lost_count,
             }
 
+    def low_water(self) -> int:
+        """All closures below have ended for good."""
+        with self.changed:
+            return next(iter(self._closures), self._next_id)
+
     def live_trainers(self) -> frozenset[int]:
-        """Indices of the trainers that take closures now."""
+        """Indices of the trainers that take closures now, or whose loss is not settled yet."""
         with self.changed:
             return frozenset(self._state.trainers)
 
@@ -193,34 +227,73 @@ class Scheduler:
             self._apply(decide.join_trainer(self._state, trainer, slots))
             self._apply(decide.assign(self._state))
 
-    def trainer_lost(self, trainer: int) -> None:
+    def trainer_silenced(self, trainer: int) -> bool:
+        """Takes a trainer for lost; False if it was not there. :meth:`trainer_lost` must follow."""
         with self.changed:
             outbox = self._outboxes.pop(trainer, None)
             if outbox is None:
-                return
+                return False
             outbox.items.put(None)
-            self._apply(decide.lose_trainer(self._state, trainer, attempts_max=self._attempts_max))
+            self._apply(decide.silence_trainer(self._state, trainer))
+            return True
+
+    def left_by(self, trainer: int) -> tuple[frozenset[str], Marks]:
+        """Data services that a trainer read, and marks that count by what it said here."""
+        with self.changed:
+            services = frozenset(self._services.get(trainer, ()))
+            return services, dict(self._rows.get(trainer, {}))
+
+    def trainer_lost(self, trainer: int, legacy: Legacy) -> None:
+        """What a silenced trainer left is settled; its other closures run again."""
+        with self.changed:
+            self._rows.pop(trainer, None)
+            self._services.pop(trainer, None)
+            for closure_id, (value, error) in legacy.outcomes.items():
+                run = self._state.running.get(closure_id)
+                if run is not None and run.trainer == trainer:
+                    self._keep(self._closures[closure_id], value, error)
+            self._apply(
+                decide.lose_trainer(
+                    self._state, trainer, legacy.left, attempts_max=self._attempts_max
+                )
+            )
             self._apply(decide.assign(self._state))
             if not self._outboxes:
                 self._alone_since_s = time.monotonic()
+            self.changed.notify_all()
 
-    def results(
-        self, trainer: int, ended: Iterable[tuple[int, int, Any, Exception | None]]
-    ) -> None:
-        """``ended``: (closure, attempt, value, error) in the order in which they ended."""
+    def reads_services(self, trainer: int, services: Iterable[str]) -> None:
+        """A trainer says which data services it reads from now on."""
         with self.changed:
-            for closure_id, attempt, value, error in ended:
-                if not decide.is_current(self._state, closure_id, trainer, attempt):
+            self._services.setdefault(trainer, set()).update(services)
+
+    def results(self, trainer: int, ended: Iterable[Ended]) -> None:
+        """In the order in which they ended."""
+        with self.changed:
+            settled = []
+            for end in ended:
+                if not decide.is_current(self._state, end.closure, trainer, end.attempt):
                     continue
-                closure = self._closures[closure_id]
-                if error is None:
-                    closure.value._set(value, None)
-                    self._apply(decide.finish(self._state, closure_id, trainer, attempt))
-                else:
-                    closure.error = error
-                    self._apply(decide.fail(self._state, closure_id, trainer, attempt))
+                if end.needs_settling:
+                    settled.append(end.closure)
+                if end.rows:
+                    known = self._rows.setdefault(trainer, {})
+                    known.update((mark["reader"], mark) for mark in end.rows)
+                self._keep(self._closures[end.closure], end.value, end.error)
+                settle = decide.finish if end.error is None else decide.fail
+                self._apply(settle(self._state, end.closure, trainer, end.attempt))
+            if settled and trainer in self._outboxes:
+                # Before anything that follows from the results, such as dropping an iterator.
+                self._outboxes[trainer].items.put(Settled(tuple(settled)))
             self._apply(decide.assign(self._state))
             self.changed.notify_all()
+
+    @staticmethod
+    def _keep(closure: Closure, value: Any, error: Exception | None) -> None:
+        if error is None:
+            closure.value._set(value, None)
+        else:
+            closure.error = error
 
     # -- effects, with the lock held
 
@@ -229,7 +302,8 @@ class Scheduler:
             self._state.apply(event)
             match event:
                 case ev.ClosureStarted():
-                    run = Run(self._closures[event.closure], event.attempt)
+                    parts = self._state.parts.get(event.closure, 0)
+                    run = Run(self._closures[event.closure], event.attempt, parts)
                     self._outboxes[event.trainer].items.put(run)
                 case ev.ClosureFinished():
                     del self._closures[event.closure]

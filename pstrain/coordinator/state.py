@@ -23,7 +23,10 @@ class Run:
 
 @dataclass(slots=True)
 class Trainer:
+    """``is_silenced``: it gets no more closures, and its word counts for nothing."""
+
     slots: int
+    is_silenced: bool = False
     running: dict[int, None] = field(default_factory=dict)
 
 
@@ -34,10 +37,12 @@ class CoordinatorState:
     waiting: deque[int] = field(default_factory=deque)
     running: dict[int, Run] = field(default_factory=dict)
     attempts: dict[int, int] = field(default_factory=dict)
+    parts: dict[int, int] = field(default_factory=dict)  # decided, of closures that were returned
     trainers: dict[int, Trainer] = field(default_factory=dict)
     free: deque[int] = field(default_factory=deque)
     failed: list[int] = field(default_factory=list)
     finished_count: int = 0
+    lost_count: int = 0
 
     @property
     def is_idle(self) -> bool:
@@ -59,14 +64,20 @@ class CoordinatorState:
             case ev.ClosureReturned():
                 self._leave_trainer(event.closure)
                 self.waiting.appendleft(event.closure)
+                if event.parts:
+                    self.parts[event.closure] = max(event.parts, self.parts.get(event.closure, 0))
             case ev.ClosureCancelled():
                 self._end(event.closure)
             case ev.TrainerJoined():
                 self.trainers[event.trainer] = Trainer(event.slots)
                 self.free.extend([event.trainer] * event.slots)
+            case ev.TrainerSilenced():
+                self.trainers[event.trainer].is_silenced = True
+                self.free = deque(t for t in self.free if t != event.trainer)
             case ev.TrainerLost():
                 self.trainers.pop(event.trainer, None)
                 self.free = deque(t for t in self.free if t != event.trainer)
+                self.lost_count += 1
             case ev.ErrorsReported():
                 self.failed.clear()
 
@@ -91,22 +102,26 @@ class CoordinatorState:
         else:
             self.waiting.remove(closure)
         self.attempts.pop(closure, None)
+        self.parts.pop(closure, None)
 
     def _leave_trainer(self, closure: int) -> None:
         run = self.running.pop(closure)
         trainer = self.trainers.get(run.trainer)
         if trainer is not None:
             del trainer.running[closure]
-            self.free.append(run.trainer)
+            if not trainer.is_silenced:
+                self.free.append(run.trainer)
 
     def check_invariants(self) -> None:
         """Raises AssertionError where two indexes disagree."""
         assert not set(self.waiting) & set(self.running)
         assert len(set(self.waiting)) == len(self.waiting)
         assert set(self.attempts) == set(self.waiting) | set(self.running)
+        assert set(self.parts) <= set(self.attempts)
         for closure, run in self.running.items():
             assert closure in self.trainers[run.trainer].running
         for index, trainer in self.trainers.items():
-            assert len(trainer.running) + self.free.count(index) == trainer.slots
+            free = self.free.count(index)
+            assert not free if trainer.is_silenced else len(trainer.running) + free == trainer.slots
             assert all(self.running[c].trainer == index for c in trainer.running)
         assert set(self.free) <= set(self.trainers)

@@ -38,6 +38,12 @@ class Ledger:
         self._blocks[key] = seen | bit
         return True
 
+    def has(self, closure: int, sequence: int) -> bool:
+        """Whether :meth:`claim` would answer False."""
+        row, column = closure % _CLOSURES, sequence % _SEQUENCES
+        seen = self._blocks.get((closure // _CLOSURES, sequence // _SEQUENCES), 0)
+        return closure < self._low_water or bool(seen & 1 << (row * _SEQUENCES + column))
+
     def advance(self, low_water: int) -> None:
         """Sets the mark; one lower than the present is ignored."""
         if low_water <= self._low_water:

@@ -12,15 +12,16 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from pstrain.errors import InvalidArgumentError
+from pstrain.paramserver.changes import WHOLE, read_changes
 from pstrain.paramserver.checkpoint import Saved, read_into, verify, write_shard
+from pstrain.paramserver.commits import Entry, PartKey
 from pstrain.paramserver.messages import Part, body_arrays, new_body
 from pstrain.paramserver.shard import Shard
-from pstrain.paramserver.store import ChangeKey, ShardUpdate, Store
-from pstrain.vocabulary import OptimizerSpec, spec_from_json
+from pstrain.paramserver.store import Store
+from pstrain.vocabulary import spec_from_json
 
 Header = dict[str, Any]
 Reply = tuple[Header, pa.Buffer | None]
-WHOLE = -1
 
 
 class Call(NamedTuple):
@@ -77,51 +78,45 @@ def _read(store: Store, call: Call) -> Reply:
     return {}, reply
 
 
-def _push(store: Store, call: Call) -> Reply:
-    """Items: [variable, shard, ids or WHOLE]; body: ids (unless WHOLE) and gradient of each."""
-    shards = [(store.shard(v, i), count) for v, i, count in call.header["items"]]
-    parts: list[Part] = []
-    for shard, count in shards:
-        rows = shard.row_stop - shard.row_start if count == WHOLE else count
-        if count != WHOLE:
-            parts.append(("int64", (count,)))
-        parts.append(("float32", (rows, shard.width)))
-    arrays = iter(body_arrays(call.body, parts))
-    changes = [
-        ShardUpdate(shard, None if count == WHOLE else next(arrays), next(arrays))
-        for shard, count in shards
-    ]
-    counter = call.header.get("iterations")
-    applied = store.update(
-        changes,
-        OptimizerSpec.from_json(call.header["optimizer"]),
-        iterations=None if counter is None else store.shard(*counter),
-        key=_key(call),
-    )
-    return {"applied": applied}, None
+def _change(store: Store, call: Call) -> Reply:
+    """A change outside closures: applied at once, and again if it comes again."""
+    store.apply(read_changes(store, [call.header], call.body))
+    return {}, None
 
 
-def _assign(store: Store, call: Call) -> Reply:
-    shard = _shard(store, call)
-    start, count = call.header["start"], call.header["count"]
-    (value,) = body_arrays(call.body, [(shard.spec.dtype, (count, shard.width))])
-    shard.check_assign(call.header["op"], start, count)
-    with store.change(_key(call)) as new:
-        if new:
-            shard.assign(call.header["op"], start, value)
+def _prepare(store: Store, call: Call) -> Reply:
+    changes = read_changes(store, call.header["changes"], call.body)
+    store.prepare(_trainer(store, call), _key(call), changes)
+    return {}, None
+
+
+def _decide(store: Store, call: Call) -> Reply:
+    """``entries``: [closure, attempt, part, outcome] of each closure that is decided together."""
+    changes = read_changes(store, call.header["changes"], call.body)
+    entries = [Entry(*entry) for entry in call.header["entries"]]
+    new = store.decide(_trainer(store, call), _key(call), changes, entries, call.header["rows"])
     return {"applied": new}, None
 
 
-def _scatter(store: Store, call: Call) -> Reply:
-    shard = _shard(store, call)
-    count = call.header["count"]
-    parts: list[Part] = [("int64", (count,)), (shard.spec.dtype, (count, shard.width))]
-    ids, rows = body_arrays(call.body, parts)
-    shard.check_scatter(call.header["op"], ids)
-    with store.change(_key(call)) as new:
-        if new:
-            shard.scatter(call.header["op"], ids, rows)
-    return {"applied": new}, None
+def _commit(store: Store, call: Call) -> Reply:
+    store.commit(_trainer(store, call), _key(call))
+    return {}, None
+
+
+def _abort(store: Store, call: Call) -> Reply:
+    store.abort(_trainer(store, call), _key(call))
+    return {}, None
+
+
+def _fence(store: Store, call: Call) -> Reply:
+    report = store.fence(call.header["trainer"])
+    return {"decided": report.decided, "held": report.held, "rows": report.rows}, None
+
+
+def _complete(store: Store, call: Call) -> Reply:
+    keys = [PartKey(*key) for key in call.header["keys"]]
+    store.complete(call.header["trainer"], keys)
+    return {}, None
 
 
 def _save(store: Store, call: Call) -> Reply:
@@ -158,18 +153,29 @@ def _shard(store: Store, call: Call) -> Shard:
     return store.shard(*call.header["shard"])
 
 
-def _key(call: Call) -> ChangeKey | None:
-    change = call.header.get("change")
-    return None if change is None else ChangeKey(*change)
+def _trainer(store: Store, call: Call) -> str:
+    """Who sends a part of a closure; it also says which closures have ended for good."""
+    store.advance(call.header["low_water"])
+    return str(call.header["trainer"])
+
+
+def _key(call: Call) -> PartKey:
+    return PartKey(*call.header["key"])
 
 
 _HANDLERS: dict[str, Callable[[Store, Call], Reply]] = {
     "create": _create,
     "pull": _pull,
     "read": _read,
-    "push": _push,
-    "assign": _assign,
-    "scatter": _scatter,
+    "push": _change,
+    "assign": _change,
+    "scatter": _change,
+    "prepare": _prepare,
+    "decide": _decide,
+    "commit": _commit,
+    "abort": _abort,
+    "fence": _fence,
+    "complete": _complete,
     "save": _save,
     "verify": _verify,
     "load": _load,

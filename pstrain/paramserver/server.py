@@ -180,6 +180,7 @@ class Sessions:
             "session": session,
             "shards": len(store.shards()),
             "size_bytes": store.size_bytes(),
+            "commits": store.commit_counts(),
         }
 
 

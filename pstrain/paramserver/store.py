@@ -1,14 +1,14 @@
-"""The shards of one parameter server, and the rule that a closure's change applies once.
+"""The shards of one parameter server, and the parts of closures that change them.
 
-No network: the server and ``LocalParameters`` both stand on it. Thread-safe. Invariant: a change
-is applied to all of its shards or to none, because everything is checked before the ledger
-records it; a checkpoint sees whole changes only.
+No network: the server and ``LocalParameters`` both stand on it. Thread-safe. Invariant: a part is
+applied to all of its shards or to none, because everything is checked before it is held or
+decided; a checkpoint sees whole parts only.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.errors import AlreadyExistsError, DeadlineExceededError, NotFoundError
-from pstrain.paramserver.ledger import Ledger
+from pstrain.paramserver.commits import Commits, Entry, PartKey, Report
 from pstrain.paramserver.shard import Shard
 from pstrain.vocabulary import OptimizerSpec, VariableSpec
 
 ShardKey = tuple[int, int]
+Change = Callable[[], None]
 
 _GATE_TIMEOUT_S = 600.0
 
@@ -33,15 +34,8 @@ class ShardUpdate(NamedTuple):
     gradient: NDArray[np.float32]
 
 
-class ChangeKey(NamedTuple):
-    """Names one change of one closure; the same key is applied once."""
-
-    closure: int
-    sequence: int
-
-
 class Store:
-    """Shards by (variable id, shard index), and the ledger of applied changes.
+    """Shards by (variable id, shard index), and what is known of closures.
 
     ``first_version`` starts every shard's version; servers draw it at random so that a version
     a client remembers from before a restart never matches.
@@ -50,7 +44,8 @@ class Store:
     def __init__(self, *, first_version: int = 0) -> None:
         self._first_version = first_version
         self._shards: dict[ShardKey, Shard] = {}
-        self._ledger = Ledger()
+        self._commits: Commits[list[Change]] = Commits()
+        self._low_water = 0
         self._lock = threading.Lock()
         self._changes = _Gate()
 
@@ -88,39 +83,74 @@ class Store:
         with self._lock:
             return [self._shards[key] for key in sorted(self._shards)]
 
-    def update(
+    def checked_update(
+        self, updates: Sequence[ShardUpdate], optimizer: OptimizerSpec, iterations: Shard | None
+    ) -> Change:
+        """One optimizer step, to be done by calling it; raises where that cannot be done."""
+        for update in updates:
+            update.shard.check_rule(optimizer)
+            update.shard.check_gradient(update.ids, update.gradient)
+
+        def step() -> None:
+            for update in updates:
+                update.shard.update(optimizer, update.ids, update.gradient)
+            if iterations is not None:
+                iterations.assign("add", iterations.row_start, np.ones((1, 1), np.int64))
+
+        return step
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        """Makes changes that were checked, of no closure. Checkpoints wait for all of them."""
+        with self._changes.shared():
+            for change in changes:
+                change()
+
+    def prepare(self, trainer: str, key: PartKey, changes: list[Change]) -> None:
+        """Holds a part of a closure until :meth:`commit` or :meth:`complete`."""
+        with self._lock:
+            self._commits.prepare(trainer, key, changes)
+
+    def decide(
         self,
-        changes: Sequence[ShardUpdate],
-        optimizer: OptimizerSpec,
-        *,
-        iterations: Shard | None = None,
-        key: ChangeKey | None = None,
+        trainer: str,
+        key: PartKey,
+        changes: list[Change],
+        entries: Sequence[Entry],
+        rows: Sequence[dict[str, Any]],
     ) -> bool:
-        """One optimizer step; False if ``key`` was applied before (nothing changes then)."""
-        for change in changes:
-            change.shard.check_rule(optimizer)
-            change.shard.check_gradient(change.ids, change.gradient)
-        with self.change(key) as new:
-            if new:
-                for change in changes:
-                    change.shard.update(optimizer, change.ids, change.gradient)
-                if iterations is not None:
-                    iterations.assign("add", iterations.row_start, np.ones((1, 1), np.int64))
+        """Decides and applies a part; False if it was decided before (nothing changes then)."""
+        with self._changes.shared():
+            with self._lock:
+                new = self._commits.decide(trainer, key, entries, rows)
+            for change in changes if new else ():
+                change()
         return new
 
-    @contextmanager
-    def change(self, key: ChangeKey | None) -> Iterator[bool]:
-        """Scope of one change; yields False if ``key`` was applied before.
-
-        Checkpoints wait for it to end. What it does must have been checked already.
-        """
+    def commit(self, trainer: str, key: PartKey) -> None:
+        """Applies what is held of a part, unless it was applied."""
         with self._changes.shared():
-            if key is None:
-                yield True
-                return
             with self._lock:
-                new = self._ledger.claim(key.closure, key.sequence)
-            yield new
+                changes = self._commits.commit(trainer, key)
+            for change in changes or ():
+                change()
+
+    def abort(self, trainer: str, key: PartKey) -> None:
+        """Drops what is held of a part."""
+        with self._lock:
+            self._commits.abort(trainer, key)
+
+    def fence(self, trainer: str) -> Report:
+        """Accepts nothing more of a trainer, and says what it left."""
+        with self._lock:
+            return self._commits.fence(trainer)
+
+    def complete(self, trainer: str, decided: Iterable[PartKey]) -> None:
+        """Applies what a fenced trainer's decided parts change here, and drops the others."""
+        with self._changes.shared():
+            with self._lock:
+                parts = self._commits.complete(trainer, decided)
+            for change in (change for part in parts for change in part):
+                change()
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -130,18 +160,25 @@ class Store:
 
     def advance(self, low_water: int) -> None:
         """All closures below ``low_water`` are finished: their changes need no memory."""
-        with self._lock:
-            self._ledger.advance(low_water)
+        if low_water > self._low_water:
+            with self._lock:
+                self._low_water = low_water
+                self._commits.advance(low_water)
 
     def ledger_state(self) -> dict[str, Any]:
         """JSON form of the ledger, for checkpoints."""
         with self._lock:
-            return self._ledger.state()
+            return self._commits.state()
 
     def restore_ledger(self, state: dict[str, Any]) -> None:
         """Takes over the applied changes of a checkpoint."""
         with self._lock:
-            self._ledger.restore(state)
+            self._commits.restore(state)
+
+    def commit_counts(self) -> dict[str, int]:
+        """What is remembered of closures."""
+        with self._lock:
+            return self._commits.counts()
 
     def size_bytes(self) -> int:
         """Memory of all slabs."""

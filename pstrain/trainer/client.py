@@ -1,15 +1,15 @@
 """Parameters that live on parameter servers: pulls, pushes and everything else, over the network.
 
 Turns requests about variables into one message per server and puts the answers together. Must not
-know of closures beyond their tokens. Invariant: a message that may have been lost is sent again
-with the same change key, so that what it changes changes once.
+know of closures, but for where their changes wait. Invariant: a message that changes values at once
+is never sent twice.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.flight import Message
 from pstrain.config import ParameterConfig
-from pstrain.parameters import next_change
+from pstrain.parameters import current_staging
 from pstrain.paramserver import messages
+from pstrain.paramserver.changes import WHOLE
 from pstrain.paramserver.checkpoint import Saved
 from pstrain.paramserver.messages import Array, Part
-from pstrain.paramserver.requests import WHOLE
 from pstrain.rows import (
     as_rows,
     look_up,
@@ -51,8 +51,8 @@ class RemoteParameters:
     """Variables on the parameter servers at ``addresses``, in a session. Thread-safe.
 
     Connects on first use. Threads that call at the same time use streams of their own, so their
-    requests run side by side. Outside closures, changes are sent at least once: a push whose reply
-    was lost with its connection raises instead of being repeated.
+    requests run side by side. Changes of a closure wait in its staging; outside closures they are
+    made at once: one whose reply was lost with its connection raises instead of being repeated.
     """
 
     def __init__(
@@ -92,6 +92,7 @@ class RemoteParameters:
             self.assign(spec, "set", value)
 
     def fetch(self, requests: Sequence[Fetch]) -> list[Array | Lookup]:
+        _before_read(request.variable for request in requests)
         pull = Pull(requests, self._wholes, self._config.chunk_bytes)
         replies = self._ask(
             {
@@ -122,26 +123,26 @@ class RemoteParameters:
         if iterations is not None:
             counter = [iterations.id, 0]
             pushes.setdefault(iterations.shards[0].ps, _Push())
-        change = self._change()
         rule = asdict(optimizer)
-        self._ask(
+        variables = [update.variable.id for update in updates]
+        self._change(
+            variables if iterations is None else [*variables, iterations.id],
             {
-                ps: self._request(
+                ps: (
                     {
                         "kind": "push",
                         "items": push.items,
                         "optimizer": rule,
                         "iterations": counter if _holds(iterations, ps) else None,
-                        "change": change,
                     },
                     push.body(),
                 )
                 for ps, push in pushes.items()
             },
-            repeat=change is not None,
         )
 
     def read(self, spec: VariableSpec, start: int = 0, stop: int | None = None) -> Array:
+        _before_read([spec])
         stop = spec.rows if stop is None else stop
         out = np.empty((stop - start, spec.width), spec.dtype)
         for batch in self._rounds(spec, start, stop):
@@ -158,6 +159,7 @@ class RemoteParameters:
         return out.reshape(shape_of_rows(spec, stop - start))
 
     def read_rows(self, spec: VariableSpec, ids: Array) -> Array:
+        _before_read([spec])
         lookup = look_up(spec, ids)
         rows_at_once = max(1, self._config.chunk_bytes // _row_bytes(spec))
         rows = np.empty((len(lookup.unique), spec.width), spec.dtype)
@@ -180,23 +182,21 @@ class RemoteParameters:
         count = rows_of_value(spec, value, start)
         rows = as_rows(spec, value, count)
         for batch in self._rounds(spec, start, start + count):
-            change = self._change()
-            requests = {}
+            changes = {}
             for ps, (index, a, b) in batch.items():
-                header = {"kind": "assign", "op": op, "shard": [spec.id, index], "change": change}
+                header = {"kind": "assign", "op": op, "shard": [spec.id, index]}
                 body = _filled([rows[a - start : b - start]])
-                requests[ps] = self._request({**header, "start": a, "count": b - a}, body)
-            self._ask(requests, repeat=change is not None)
+                changes[ps] = ({**header, "start": a, "count": b - a}, body)
+            self._change([spec.id], changes)
 
     def scatter(self, spec: VariableSpec, op: str, ids: Array, rows: Any) -> None:
         for index, shard, part_ids, part in scatter_parts(spec, ids, rows):
-            change = self._change()
-            header = {"kind": "scatter", "op": op, "shard": [spec.id, index], "change": change}
+            header = {"kind": "scatter", "op": op, "shard": [spec.id, index]}
             body = _filled([part_ids, part])
-            request = self._request({**header, "count": len(part_ids)}, body)
-            self._ask({shard.ps: request}, repeat=change is not None)
+            self._change([spec.id], {shard.ps: ({**header, "count": len(part_ids)}, body)})
 
     def save(self, directory: str, specs: Mapping[str, VariableSpec]) -> Saved:
+        _before_read(specs.values())
         header = {
             "kind": "save",
             "directory": os.path.abspath(directory),
@@ -215,6 +215,7 @@ class RemoteParameters:
         )
 
     def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
+        _before_read(specs.values())
         header = {
             "directory": os.path.abspath(directory),
             "variables": [[name, spec.id] for name, spec in specs.items()],
@@ -238,6 +239,16 @@ class RemoteParameters:
         """Tells all servers that closures below ``low_water`` have ended for good."""
         for ps in range(len(self.addresses)):
             self._action(ps, "advance", {"session": self.session, "low_water": low_water})
+
+    def fence(self, trainer: str) -> dict[int, Header]:
+        """Has all servers listen no more to a trainer; what each of them had of it."""
+        message: tuple[Header, Any] = ({"kind": "fence", "trainer": trainer}, None)
+        return self.exchange(dict.fromkeys(range(len(self.addresses)), message))
+
+    def complete(self, trainer: str, keys: Mapping[int, list[list[int]]]) -> None:
+        """Has servers apply what they hold of a fenced trainer's parts ``keys``, and no more."""
+        header = {"kind": "complete", "trainer": trainer}
+        self.exchange({ps: ({**header, "keys": mine}, None) for ps, mine in keys.items()})
 
     def status(self, ps: int, *, timeout_s: float | None = None) -> dict[str, Any]:
         """What a server says of itself: session, incarnation, shards, requests, ..."""
@@ -271,10 +282,22 @@ class RemoteParameters:
             messages.decode_reply(reply.header)
         return replies
 
-    def _change(self) -> list[int] | None:
-        """The key of the next change of the closure that this thread runs."""
-        change = next_change()
-        return None if change is None else [change[0].closure, change[1]]
+    def exchange(self, messages_by_ps: Mapping[int, tuple[Header, Any]]) -> dict[int, Header]:
+        """One message to each of some servers, sent again where its reply may be lost; replies."""
+        requests = {ps: self._request(*message) for ps, message in messages_by_ps.items()}
+        return {
+            ps: messages.decode_header(reply.header) for ps, reply in self._ask(requests).items()
+        }
+
+    def _change(self, variables: Iterable[int], changes: Mapping[int, tuple[Header, Any]]) -> None:
+        """Changes values, by server: now, or with the other changes of the running closure."""
+        staging = current_staging()
+        if staging is None:
+            self._ask({ps: self._request(*each) for ps, each in changes.items()}, repeat=False)
+            return
+        staging.touch(variables)
+        for ps, (header, body) in changes.items():
+            staging.add(ps, header, body)
 
     def _action(self, ps: int, name: str, request: Header, timeout_s: float | None = None) -> bytes:
         timeout_s = timeout_s or self._config.request_timeout_s
@@ -309,6 +332,13 @@ class _Push:
 
     def body(self) -> Any:
         return _filled(self._arrays)
+
+
+def _before_read(specs: Iterable[VariableSpec]) -> None:
+    """A closure sees its own changes."""
+    staging = current_staging()
+    if staging is not None:
+        staging.before_read(spec.id for spec in specs)
 
 
 def _filled(arrays: Sequence[Array]) -> Any:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pstrain.paramserver.changes import WHOLE
 from pstrain.paramserver.messages import Array, Part, body_arrays, new_body
-from pstrain.paramserver.requests import WHOLE
 from pstrain.rows import look_up
 from pstrain.vocabulary import Fetch, Lookup, VariableSpec
 

@@ -3,7 +3,7 @@
 Decodes requests, runs closures in a few threads and encodes what they return; it knows nothing
 of the gRPC server around it, and what a closure does is the user's business. Invariant: at most
 one session lives; closures of an older one may finish, but the parameter servers refuse what
-they push and nobody hears their results.
+they commit and nobody hears their results.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from dataservice.errors import CancelledError, UnavailableError
 from dataservice.runtime.identity import new_id
 from pstrain import results, session
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
-from pstrain.parameters import Parameters, step_scope
+from pstrain.parameters import current_staging, step_scope
 from pstrain.strategy import Replica
+from pstrain.trainer.client import RemoteParameters
+from pstrain.trainer.committing import Committer
 from pstrain.trainer.context import InputContext, trainer_scope
 from pstrain.trainer.resources import TrainerIterator, open_dataset
-from pstrain.vocabulary import CLOSURE_MAX_BYTES, StepToken
+from pstrain.trainer.staging import ClosureRun
+from pstrain.vocabulary import CLOSURE_MAX_BYTES, StepToken, trainer_name
 from pstrain.wire import trainer_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -34,18 +37,26 @@ logger = logging.getLogger(__name__)
 _RESULTS_PER_MESSAGE = 64
 _MESSAGE_BYTES = 1 << 20
 
-Connect = Callable[[list[str], str], Parameters]
+Connect = Callable[[list[str], str], RemoteParameters]
+Ended = pb.RunReply | Exception | None
 
 
 class TrainerSession:
     """What one coordinator has defined on this trainer."""
 
-    def __init__(self, request: pb.ConfigureRequest, parameters: Parameters) -> None:
+    def __init__(self, request: pb.ConfigureRequest, parameters: RemoteParameters) -> None:
         self.id = request.session
         self.trainer_index = request.trainer_index
         self.closures_in_flight = max(1, request.closures_in_flight)
         self._context = InputContext(request.trainer_count, request.trainer_index)
         self._parameters = parameters
+        self.incarnation = request.incarnation
+        # Also the owner of what it reads from data services.
+        self._name = trainer_name(request.session, request.trainer_index, request.incarnation)
+        self.outlet: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+        self.committer = Committer(
+            parameters, self._name, lambda results: self.outlet.put(pb.RunReply(results=results))
+        )
         self._functions: dict[str, bytes | Callable[..., Any]] = {}
         self._resources: dict[str, TrainerIterator] = {}
         self._where = f"trainer {request.trainer_index}, pid {os.getpid()}"
@@ -56,7 +67,7 @@ class TrainerSession:
         for resource in request.resources:
             make = functools.partial(self._make_iterator, resource.pickled)
             replaced = self._resources.get(resource.id)
-            self._resources[resource.id] = TrainerIterator(make)
+            self._resources[resource.id] = TrainerIterator(make, self._note_taken)
             if replaced is not None:
                 replaced.close()
         for resource_id in request.dropped_resource_ids:
@@ -64,22 +75,41 @@ class TrainerSession:
             if dropped is not None:
                 dropped.close()
 
-    def run(self, closure: pb.Closure) -> pb.ClosureResult:
-        """Runs one closure to its end; whatever it raises becomes its result."""
+    def run(self, closure: pb.Closure) -> None:
+        """Runs one closure to its end; whatever it raises becomes its result, which is sent."""
         started_s = time.perf_counter()
         result = pb.ClosureResult(id=closure.id, attempt=closure.attempt)
         token = StepToken(self.id, closure.id, closure.attempt)
+        run = ClosureRun(token, self.committer.commit_part, closure.parts_decided)
         try:
-            with trainer_scope(self.trainer_index), step_scope(token):
+            with trainer_scope(self.trainer_index), step_scope(token, run):
                 function = self._function(closure.function_id)
                 args, kwargs = session.loads(closure.pickled_arguments, self._resolve)
                 result.value = _bounded(results.encode(function(*args, **kwargs)))
         except BaseException as error:  # sys.exit() in a closure ends the closure, not its thread
             result.error_json = results.encode_error(error, self._where)
         result.seconds = time.perf_counter() - started_s
-        return result
+        try:
+            self.committer.end(run, result)
+        except Exception as error:
+            self._end_failed(run, result, error)
+
+    def _end_failed(self, run: ClosureRun, result: pb.ClosureResult, error: Exception) -> None:
+        """A closure whose commit failed has failed."""
+        failed = pb.ClosureResult(id=result.id, attempt=result.attempt, seconds=result.seconds)
+        failed.error_json = results.encode_error(error, self._where)
+        try:
+            self.committer.end(run, failed)
+        except CancelledError:
+            logger.debug("nobody hears of the end of closure %d", result.id)
+
+    def _note_taken(self, source: int, receipt: Any) -> None:
+        run = current_staging()
+        if isinstance(run, ClosureRun):
+            self.committer.take(run, source, receipt)
 
     def close(self) -> None:
+        self.committer.close()
         for resource in self._resources.values():
             resource.close()
         self._parameters.close()
@@ -93,7 +123,12 @@ class TrainerSession:
 
     def _make_iterator(self, pickled: bytes) -> Iterator[Any]:
         source, epoch = session.loads(pickled, self._resolve)
-        return open_dataset(source, epoch, self._context)
+        iterator = open_dataset(source, epoch, self._context, self._name)
+        services = getattr(iterator, "services", None)
+        if services:
+            # Before the first element is used: the coordinator answers for it then.
+            self.outlet.put(pb.RunReply(services=services))
+        return iterator
 
     def _resolve(self, key: tuple[str, ...]) -> Any:
         match key:
@@ -139,11 +174,11 @@ class TrainerService:
 
     def configure(self, request: pb.ConfigureRequest) -> pb.ConfigureReply:
         with self._lock:
-            self._refuse_older(request.session)
+            self._refuse_older(request)
         parameters = self._connect(list(request.ps_addresses), request.session)
         try:
             with self._lock:
-                self._refuse_older(request.session)
+                self._refuse_older(request)
                 old, self._session = self._session, TrainerSession(request, parameters)
         except FailedPreconditionError:
             parameters.close()
@@ -153,17 +188,24 @@ class TrainerService:
             old.close()
         return pb.ConfigureReply(incarnation=self._incarnation, pid=os.getpid())
 
-    def _refuse_older(self, session_id: str) -> None:
+    def _refuse_older(self, request: pb.ConfigureRequest) -> None:
         """Sessions are named by when they began: an older one never comes back."""
-        if self._session is not None and session_id < self._session.id:
+        current = self._session
+        if current is not None and request.session < current.id:
             raise FailedPreconditionError(
-                f"session {session_id} is over: another coordinator has taken this trainer over"
+                f"session {request.session} is over: another coordinator has taken this trainer "
+                "over"
             )
+        if current is not None and (request.session, request.incarnation) < (
+            current.id,
+            current.incarnation,
+        ):
+            raise CancelledError("a later Configure of the same session has come before this one")
 
     def run_closures(self, requests: Iterator[pb.RunRequest]) -> Iterator[pb.RunReply]:
         """Results in the order in which closures end, until the coordinator closes the stream."""
         waiting: queue.SimpleQueue[pb.Closure | None] = queue.SimpleQueue()
-        ended: queue.SimpleQueue[pb.ClosureResult | Exception | None] = queue.SimpleQueue()
+        ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
         reader = threading.Thread(
             target=self._read, args=(requests, waiting, ended), name="closures", daemon=True
         )
@@ -171,19 +213,19 @@ class TrainerService:
         while (first := ended.get()) is not None:
             if isinstance(first, Exception):
                 raise first
-            reply = pb.RunReply(results=[first])
-            size_bytes = len(first.value)
+            reply = first
+            size_bytes = reply.ByteSize()
             while (
                 len(reply.results) < _RESULTS_PER_MESSAGE
                 and size_bytes < _MESSAGE_BYTES
                 and not ended.empty()
             ):
                 following = ended.get()
-                if not isinstance(following, pb.ClosureResult):
+                if not isinstance(following, pb.RunReply):
                     ended.put(following)
                     break
-                reply.results.append(following)
-                size_bytes += len(following.value)
+                reply.MergeFrom(following)
+                size_bytes += following.ByteSize()
             yield reply
 
     def get_status(self, request: pb.GetStatusRequest) -> pb.GetStatusReply:  # noqa: ARG002
@@ -202,16 +244,23 @@ class TrainerService:
         self,
         requests: Iterator[pb.RunRequest],
         waiting: queue.SimpleQueue[pb.Closure | None],
-        ended: queue.SimpleQueue[pb.ClosureResult | Exception | None],
+        ended: queue.SimpleQueue[Ended],
     ) -> None:
         """Feeds the runner threads from the stream; always ends by ending them and the results."""
         runners: list[threading.Thread] = []
+        current: TrainerSession | None = None
         try:
             for request in requests:
-                current = self._current(request.session)
+                found = self._current(request.session)
+                if current is not None and found is not current:
+                    raise CancelledError("the coordinator has configured this trainer anew")
+                current = found
+                current.outlet = ended
+                current.committer.low_water = request.low_water
+                current.committer.settle(request.settled)
                 current.define(request)
                 while len(runners) < current.closures_in_flight:
-                    runners.append(self._start_runner(current, waiting, ended, len(runners)))
+                    runners.append(self._start_runner(current, waiting, len(runners)))
                 for closure in request.closures:
                     waiting.put(closure)
         except (CancelledError, UnavailableError) as error:
@@ -222,18 +271,19 @@ class TrainerService:
             _drain(waiting)
             for _ in runners:
                 waiting.put(None)
+            if current is not None:
+                current.committer.close()
             ended.put(None)
 
     def _start_runner(
         self,
         current: TrainerSession,
         waiting: queue.SimpleQueue[pb.Closure | None],
-        ended: queue.SimpleQueue[pb.ClosureResult | Exception | None],
         number: int,
     ) -> threading.Thread:
         def run() -> None:
             while (closure := waiting.get()) is not None:
-                ended.put(current.run(closure))
+                current.run(closure)
                 self._closures_run += 1
 
         thread = threading.Thread(target=run, name=f"closure-runner-{number}", daemon=True)

@@ -7,18 +7,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ConfigureRequest(_message.Message):
-    __slots__ = ("session", "trainer_index", "trainer_count", "ps_addresses", "closures_in_flight")
+    __slots__ = ("session", "trainer_index", "trainer_count", "ps_addresses", "closures_in_flight", "incarnation")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     TRAINER_INDEX_FIELD_NUMBER: _ClassVar[int]
     TRAINER_COUNT_FIELD_NUMBER: _ClassVar[int]
     PS_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     CLOSURES_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     session: str
     trainer_index: int
     trainer_count: int
     ps_addresses: _containers.RepeatedScalarFieldContainer[str]
     closures_in_flight: int
-    def __init__(self, session: _Optional[str] = ..., trainer_index: _Optional[int] = ..., trainer_count: _Optional[int] = ..., ps_addresses: _Optional[_Iterable[str]] = ..., closures_in_flight: _Optional[int] = ...) -> None: ...
+    incarnation: int
+    def __init__(self, session: _Optional[str] = ..., trainer_index: _Optional[int] = ..., trainer_count: _Optional[int] = ..., ps_addresses: _Optional[_Iterable[str]] = ..., closures_in_flight: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class ConfigureReply(_message.Message):
     __slots__ = ("incarnation", "pid")
@@ -37,50 +39,62 @@ class Definition(_message.Message):
     def __init__(self, id: _Optional[str] = ..., pickled: _Optional[bytes] = ...) -> None: ...
 
 class Closure(_message.Message):
-    __slots__ = ("id", "attempt", "function_id", "pickled_arguments")
+    __slots__ = ("id", "attempt", "function_id", "pickled_arguments", "parts_decided")
     ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     FUNCTION_ID_FIELD_NUMBER: _ClassVar[int]
     PICKLED_ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    PARTS_DECIDED_FIELD_NUMBER: _ClassVar[int]
     id: int
     attempt: int
     function_id: str
     pickled_arguments: bytes
-    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., function_id: _Optional[str] = ..., pickled_arguments: _Optional[bytes] = ...) -> None: ...
+    parts_decided: int
+    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., function_id: _Optional[str] = ..., pickled_arguments: _Optional[bytes] = ..., parts_decided: _Optional[int] = ...) -> None: ...
 
 class RunRequest(_message.Message):
-    __slots__ = ("session", "functions", "resources", "dropped_resource_ids", "closures")
+    __slots__ = ("session", "functions", "resources", "dropped_resource_ids", "closures", "low_water", "settled")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
     DROPPED_RESOURCE_IDS_FIELD_NUMBER: _ClassVar[int]
     CLOSURES_FIELD_NUMBER: _ClassVar[int]
+    LOW_WATER_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
     session: str
     functions: _containers.RepeatedCompositeFieldContainer[Definition]
     resources: _containers.RepeatedCompositeFieldContainer[Definition]
     dropped_resource_ids: _containers.RepeatedScalarFieldContainer[str]
     closures: _containers.RepeatedCompositeFieldContainer[Closure]
-    def __init__(self, session: _Optional[str] = ..., functions: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., resources: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., dropped_resource_ids: _Optional[_Iterable[str]] = ..., closures: _Optional[_Iterable[_Union[Closure, _Mapping]]] = ...) -> None: ...
+    low_water: int
+    settled: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session: _Optional[str] = ..., functions: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., resources: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., dropped_resource_ids: _Optional[_Iterable[str]] = ..., closures: _Optional[_Iterable[_Union[Closure, _Mapping]]] = ..., low_water: _Optional[int] = ..., settled: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ClosureResult(_message.Message):
-    __slots__ = ("id", "attempt", "value", "error_json", "seconds")
+    __slots__ = ("id", "attempt", "value", "error_json", "seconds", "needs_settling", "rows_json")
     ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     ERROR_JSON_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_SETTLING_FIELD_NUMBER: _ClassVar[int]
+    ROWS_JSON_FIELD_NUMBER: _ClassVar[int]
     id: int
     attempt: int
     value: bytes
     error_json: str
     seconds: float
-    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., value: _Optional[bytes] = ..., error_json: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
+    needs_settling: bool
+    rows_json: str
+    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., value: _Optional[bytes] = ..., error_json: _Optional[str] = ..., seconds: _Optional[float] = ..., needs_settling: bool = ..., rows_json: _Optional[str] = ...) -> None: ...
 
 class RunReply(_message.Message):
-    __slots__ = ("results",)
+    __slots__ = ("results", "services")
     RESULTS_FIELD_NUMBER: _ClassVar[int]
+    SERVICES_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[ClosureResult]
-    def __init__(self, results: _Optional[_Iterable[_Union[ClosureResult, _Mapping]]] = ...) -> None: ...
+    services: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, results: _Optional[_Iterable[_Union[ClosureResult, _Mapping]]] = ..., services: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()

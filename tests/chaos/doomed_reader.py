@@ -44,7 +44,7 @@ def main() -> None:
         # Slow, so that rows which it has received but not used are with it when it dies.
         time.sleep(USE_S)
         os.write(lines, f"{time.monotonic()} {ids}\n".encode())
-        reader.acknowledge(delivery)
+        reader.acknowledge(delivery.spans)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import itertools
 import pathlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,10 +17,11 @@ import pytest
 
 from dataservice.runtime.flight import Exchange
 from dataservice.runtime.process import ChildProcess, spawn_module
-from pstrain import initializers
+from pstrain import initializers, results
 from pstrain.checkpoint import Checkpoint
 from pstrain.cluster import ClusterSpec, SimpleClusterResolver
 from pstrain.config import ParameterConfig
+from pstrain.coordinator.recovery import settle_servers
 from pstrain.errors import (
     AbortedError,
     DeadlineExceededError,
@@ -32,8 +35,11 @@ from pstrain.parameters import step_scope
 from pstrain.partition import FixedShardsPartitioner
 from pstrain.strategy import ParameterServerStrategy, get_strategy, has_strategy
 from pstrain.trainer.client import RemoteParameters
+from pstrain.trainer.committing import Committer
+from pstrain.trainer.staging import ClosureRun
 from pstrain.variable import Variable, create_variable, local_parameters
 from pstrain.vocabulary import Fetch, OptimizerSpec, StepToken, Update
+from pstrain.wire import trainer_pb2 as pb
 
 TOKEN = "token-of-these-tests"
 ADAGRAD = OptimizerSpec(
@@ -256,27 +262,110 @@ def test_a_new_coordinator_takes_over_and_the_old_one_is_fenced(addresses: list[
 # -- once
 
 
-def test_a_closures_push_is_applied_once(strategy: ParameterServerStrategy) -> None:
+class Closures:
+    """Runs closures here as a trainer runs them there."""
+
+    def __init__(self, strategy: ParameterServerStrategy, trainer: str = "t") -> None:
+        self.strategy = strategy
+        self.ended: list[pb.ClosureResult] = []
+        self.committer = Committer(strategy.parameters, trainer, self.ended.extend)
+
+    @contextlib.contextmanager
+    def run(self, closure: int, attempt: int = 0) -> Iterator[ClosureRun]:
+        token = StepToken(self.strategy.session, closure, attempt)
+        run = ClosureRun(token, self.committer.commit_part)
+        with step_scope(token, run):
+            yield run
+        result = pb.ClosureResult(id=closure, attempt=attempt, value=results.encode(closure))
+        self.committer.end(run, result)
+
+
+def test_a_closures_changes_are_made_together_at_its_end(
+    strategy: ParameterServerStrategy,
+) -> None:
     with strategy.scope():
         table, steps = _table(), Variable(0, name="steps")
-    parameters = strategy.parameters
+    parameters, closures = strategy.parameters, Closures(strategy)
     ids = np.arange(0, 1000, 7)
-
-    def closure(attempt: int) -> None:
-        with step_scope(StepToken(strategy.session, 12, attempt)):
-            (lookup,) = parameters.fetch([Fetch(table.spec, ids)])
-            gradient = np.ones_like(lookup.rows)
-            parameters.apply([Update(table.spec, gradient, lookup)], SGD, iterations=steps.spec)
-            steps.assign_add(10)
-
     before = table.numpy()
-    for attempt in range(3):
-        closure(attempt)
+    with closures.run(12):
+        (lookup,) = parameters.fetch([Fetch(table.spec, ids)])
+        gradient = np.ones_like(lookup.rows)
+        parameters.apply([Update(table.spec, gradient, lookup)], SGD, iterations=steps.spec)
+        steps.assign_add(10)
+        other = threading.Thread(target=lambda: seen.extend([int(steps), table.numpy()]))
+        seen: list[Any] = []
+        other.start()
+        other.join()
+        assert seen[0] == 0
+        np.testing.assert_array_equal(seen[1], before)
     np.testing.assert_array_equal(table.numpy()[::7], before[::7] - 1)
     assert int(steps) == 11
-    parameters.advance(13)
-    closure(4)
-    assert int(steps) == 11
+    assert [result.id for result in closures.ended] == [12]
+
+
+def test_a_closure_sees_its_own_changes_and_one_that_fails_makes_none(
+    strategy: ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        x, y = Variable(0.0), Variable(0.0)
+    closures = Closures(strategy)
+    with closures.run(1) as run:
+        x.assign_add(1.0)
+        assert float(y) == 0.0
+        assert run.part == 0
+        assert float(x) == 1.0
+        assert run.part == 1
+        y.assign_add(1.0)
+    with contextlib.suppress(ZeroDivisionError), closures.run(2):
+        x.assign_add(1.0)
+        raise ZeroDivisionError
+    assert (float(x), float(y)) == (1.0, 1.0)
+
+
+def test_what_one_server_refuses_no_other_applies(strategy: ParameterServerStrategy) -> None:
+    with strategy.scope():
+        whole, bad = Variable(np.zeros((6, 1), np.float32)), Variable(np.zeros(2, np.int64))
+    closures = Closures(strategy)
+
+    def change() -> None:
+        with closures.run(1):
+            whole.assign_add(np.ones((6, 1), np.float32))
+            update = Update(whole.spec, np.ones((6, 1), np.float32))
+            wrong = OptimizerSpec(name="NoSuchRule", learning_rate=1.0)
+            strategy.parameters.apply([update], wrong)
+
+    with pytest.raises(InvalidArgumentError, match="NoSuchRule"):
+        change()
+    assert not whole.numpy().any()
+    assert not bad.numpy().any()
+    for ps in range(3):
+        assert strategy.parameters.status(ps)["commits"]["held"] == 0
+
+
+def test_a_fenced_trainers_closure_is_completed_or_dropped_by_others(
+    strategy: ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with strategy.scope():
+        x = Variable(np.zeros((6, 1), np.float32))
+    for place, applied in (("prepared", 0.0), ("decided", 1.0)):
+        trainer = f"dies when {place}"
+        closures = Closures(strategy, trainer)
+
+        def die(at: str, place: str = place) -> None:
+            if at == place:
+                raise UnavailableError("killed")
+
+        monkeypatch.setattr("pstrain.trainer.committing.reached", die)
+        with pytest.raises(UnavailableError, match="killed"), closures.run(5):
+            x.assign_add(np.ones((6, 1), np.float32))
+        legacy = settle_servers(strategy.parameters, trainer)
+        assert legacy.outcomes == ({5: (5, None)} if applied else {})
+        np.testing.assert_array_equal(x.numpy(), np.full((6, 1), applied, np.float32))
+        monkeypatch.setattr("pstrain.trainer.committing.reached", lambda _place: None)
+        with pytest.raises(AbortedError, match="taken for lost"), closures.run(6):
+            x.assign_add(np.ones((6, 1), np.float32))
+        np.testing.assert_array_equal(x.numpy(), np.full((6, 1), applied, np.float32))
 
 
 class LostReplies:
@@ -296,23 +385,25 @@ class LostReplies:
         monkeypatch.setattr(Exchange, "recv", recv)
 
 
-def test_a_push_whose_reply_is_lost_is_sent_again_and_applied_once(
+def test_a_commit_whose_replies_are_lost_is_sent_again_and_made_once(
     strategy: ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with strategy.scope():
-        x = Variable(0.0)
-    update = [Update(x.spec, np.float32(1.0))]
+        x, n = Variable(np.zeros((6, 1), np.float32)), Variable(0.0)
+    closures = Closures(strategy)
     lost = LostReplies(monkeypatch)
-    with step_scope(StepToken(strategy.session, 3, 0)):
-        for _ in range(2):
-            lost.count = 1
-            strategy.parameters.apply(update, SGD)
-            assert lost.count == 0
-    assert float(x) == -2
+    for closure in range(4):
+        with closures.run(closure):
+            x.assign_add(np.ones((6, 1), np.float32))
+            n.assign_add(1.0)
+            lost.count = 1 + closure % 2
+    assert lost.count == 0
+    np.testing.assert_array_equal(x.numpy(), np.full((6, 1), 4, np.float32))
+    assert float(n) == 4.0
     lost.count = 1
-    with pytest.raises(UnavailableError, match="parameter server 0"):
-        strategy.parameters.apply(update, SGD)
-    assert float(x) == -3
+    with pytest.raises(UnavailableError, match="parameter server"):
+        n.assign_add(1.0)
+    assert float(n) == 5.0
 
 
 # -- failures

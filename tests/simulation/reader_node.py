@@ -11,7 +11,8 @@ from typing import Any
 
 from dataservice.client.pacing import GROUP_S
 from dataservice.client.positions import ReaderPosition
-from dataservice.client.reader import ReadSpec, ServiceReader
+from dataservice.client.read_spec import ReadSpec
+from dataservice.client.reader import ServiceReader
 from dataservice.errors import (
     CancelledError,
     DataServiceError,
@@ -209,7 +210,7 @@ class ReaderNode(Node):
 
     def _used(self, delivery: Any) -> None:
         self.world.checker.acknowledged(self, delivery)
-        self.reader.acknowledge(delivery)
+        self.reader.acknowledge(delivery.spans)
         self._take()
 
     def _ended(self) -> None:

@@ -94,6 +94,32 @@ def test_a_closure_that_loses_every_trainer_is_given_up() -> None:
     assert state.is_idle
 
 
+def test_what_servers_had_decided_of_a_lost_trainers_closures_has_ended() -> None:
+    state = running_state(closures=4, trainers=1, slots=3)
+    left = {0: decide.Left(0, 1, has_ended=True), 1: decide.Left(0, 2)}
+    apply(state, decide.silence_trainer(state, 0))
+    assert decide.finish(state, 2, 0, 0).events == ()
+    assert decide.assign(state).events == ()
+    apply(state, decide.lose_trainer(state, 0, left, attempts_max=ATTEMPTS_MAX))
+    assert list(state.waiting) == [1, 2, 3]
+    assert (state.finished_count, state.lost_count) == (1, 1)
+    assert state.parts == {1: 2}
+    apply(state, decide.join_trainer(state, 0, 3))
+    apply(state, decide.assign(state))
+    apply(state, decide.finish(state, 1, 0, 1))
+    assert state.parts == {}
+
+
+def test_an_error_that_servers_had_decided_fails_the_closure() -> None:
+    state = running_state(closures=3, trainers=1, slots=2)
+    left = {0: decide.Left(0, 1, has_ended=True, is_error=True)}
+    apply(state, decide.silence_trainer(state, 0))
+    events = apply(state, decide.lose_trainer(state, 0, left, attempts_max=ATTEMPTS_MAX))
+    assert ev.ClosureFailed(closure=0) in events
+    assert {e.closure for e in events if isinstance(e, ev.ClosureCancelled)} == {1, 2}
+    assert state.is_idle
+
+
 class Coordinator(RuleBasedStateMachine):
     """Any order of requests, results, losses and late messages."""
 
@@ -124,8 +150,20 @@ class Coordinator(RuleBasedStateMachine):
         self.note(decide.assign(self.state))
 
     @rule(trainer=st.integers(0, 2))
-    def lose(self, trainer: int) -> None:
-        self.note(decide.lose_trainer(self.state, trainer, attempts_max=ATTEMPTS_MAX))
+    def silence(self, trainer: int) -> None:
+        self.note(decide.silence_trainer(self.state, trainer))
+
+    @rule(trainer=st.integers(0, 2), data=st.data())
+    def lose(self, trainer: int, data: st.DataObject) -> None:
+        running = self.state.trainers[trainer].running if trainer in self.state.trainers else {}
+        left = {
+            closure: decide.Left(
+                self.state.running[closure].attempt, 1, data.draw(st.booleans()), is_error=False
+            )
+            for closure in running
+            if data.draw(st.booleans())
+        }
+        self.note(decide.lose_trainer(self.state, trainer, left, attempts_max=ATTEMPTS_MAX))
         self.note(decide.assign(self.state))
 
     @precondition(lambda self: self.said)

@@ -19,8 +19,9 @@ from pstrain.errors import (
     NotFoundError,
 )
 from pstrain.paramserver.checkpoint import Saved, SavedShard, read_into, verify, write_shard
+from pstrain.paramserver.commits import Entry, PartKey
 from pstrain.paramserver.shard import Shard
-from pstrain.paramserver.store import ChangeKey, ShardUpdate, Store
+from pstrain.paramserver.store import ShardUpdate, Store
 from pstrain.vocabulary import InitializerSpec, OptimizerSpec, ShardSpec, VariableSpec
 
 SGD = OptimizerSpec(name="sgd", learning_rate=0.5)
@@ -199,31 +200,33 @@ def test_an_absent_shard_is_named() -> None:
         Store().shard(9, 2)
 
 
-def test_a_step_is_applied_once_per_key() -> None:
+def test_a_decided_part_is_applied_once() -> None:
     store = Store()
     shard = store.create(make_spec(initializer=initializers.zeros()), 0)
     counter_spec = make_spec(
         1, 1, id=2, name="n", shape=(), dtype="int64", initializer=initializers.zeros()
     )
     counter = store.create(counter_spec, 0)
-    change = ShardUpdate(shard, ids(1), ones(1))
-    for key, applied in [((4, 0), True), ((4, 0), False), ((4, 1), True), ((3, 0), True)]:
-        result = store.update([change], SGD, iterations=counter, key=ChangeKey(*key))
-        assert result is applied
+    step = store.checked_update([ShardUpdate(shard, ids(1), ones(1))], SGD, counter)
+    for key, applied in [((4, 0, 0), True), ((4, 0, 0), False), ((4, 0, 1), True)]:
+        assert store.decide("t", PartKey(*key), [step], [Entry(*key, None)], []) is applied
+    store.prepare("t", PartKey(3, 0, 0), [step])
+    assert values_of(counter)[0, 0] == 2
+    for _ in range(2):
+        store.commit("t", PartKey(3, 0, 0))
     assert values_of(counter)[0, 0] == 3
     np.testing.assert_allclose(values_of(shard)[1], -1.5)
     store.advance(5)
-    assert not store.update([change], SGD, key=ChangeKey(4, 2))
+    assert not store.decide("t", PartKey(4, 0, 2), [step], [], [])
 
 
-def test_a_step_with_one_bad_update_changes_nothing_and_may_come_again() -> None:
+def test_a_step_with_one_bad_update_is_refused_before_anything_is_held() -> None:
     store = Store()
     shard = store.create(make_spec(initializer=initializers.zeros()), 0)
     good, bad = ShardUpdate(shard, ids(1), ones(1)), ShardUpdate(shard, ids(10), ones(1))
     with pytest.raises(InvalidArgumentError):
-        store.update([good, bad], SGD, key=ChangeKey(0, 0))
+        store.checked_update([good, bad], SGD, None)
     assert not values_of(shard).any()
-    assert store.update([good], SGD, key=ChangeKey(0, 0))
 
 
 def test_concurrent_updates_are_all_kept() -> None:
@@ -233,7 +236,7 @@ def test_concurrent_updates_are_all_kept() -> None:
 
     def push() -> None:
         for _ in range(200):
-            store.update([ShardUpdate(shard, None, ones(64, 4))], step)
+            store.apply([store.checked_update([ShardUpdate(shard, None, ones(64, 4))], step, None)])
 
     threads = [threading.Thread(target=push) for _ in range(4)]
     for thread in threads:
@@ -250,10 +253,12 @@ def test_quiet_waits_for_changes_and_keeps_new_ones_out() -> None:
     order: list[str] = []
 
     def change() -> None:
-        with store.change(None):
+        def slow() -> None:
             inside.set()
             leave.wait(10)
             order.append("change")
+
+        store.apply([slow])
 
     def save() -> None:
         with store.quiet():
@@ -267,7 +272,8 @@ def test_quiet_waits_for_changes_and_keeps_new_ones_out() -> None:
     first.join(10)
     second.join(10)
     assert order == ["change", "save"]
-    assert store.update([ShardUpdate(shard, None, ones(10))], SGD)
+    store.apply([store.checked_update([ShardUpdate(shard, None, ones(10))], SGD, None)])
+    assert shard.version == 1
 
 
 # -- shards as files

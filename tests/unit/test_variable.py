@@ -11,7 +11,8 @@ import pytest
 
 from pstrain import initializers
 from pstrain.errors import InvalidArgumentError
-from pstrain.parameters import LocalParameters, current_step, next_change, step_scope
+from pstrain.parameters import LocalParameters, current_staging, current_step, step_scope
+from pstrain.trainer.staging import ClosureRun
 from pstrain.variable import (
     LocalPlacement,
     ShardedVariable,
@@ -215,13 +216,13 @@ def test_parameters_of_a_scope_are_its_own() -> None:
     assert isinstance(first, LocalParameters)
 
 
-def test_changes_are_numbered_within_a_run_of_a_closure() -> None:
-    assert (current_step(), next_change()) == (None, None)
-    token = StepToken("s", 4, 1)
-    for _ in range(2):
-        with step_scope(token):
-            assert current_step() == token
-            assert [next_change(), next_change()] == [(token, 0), (token, 1)]
+def test_a_run_of_a_closure_has_a_token_and_a_place_where_its_changes_wait() -> None:
+    assert (current_step(), current_staging()) == (None, None)
+    token, staging = StepToken("s", 4, 1), ClosureRun(StepToken("s", 4, 1), lambda _run: None)
+    with step_scope(token, staging):
+        assert (current_step(), current_staging()) == (token, staging)
+    with step_scope(token):
+        assert current_staging() is None
     assert current_step() is None
 
 

@@ -74,6 +74,7 @@ class _PrefetchStream(BatchStream):
             raise element.error
         if element.batch is None:
             self._ended = True
+            self._state = element.state
             raise StopIteration
         self._state, self._location = element.state, element.location
         return element.batch

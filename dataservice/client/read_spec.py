@@ -1,0 +1,63 @@
+"""What a reader of the data service wants to read, and how that is asked of the dispatcher.
+
+Values only. Invariant: a spec never changes; every request made of it is a reader of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dataservice.client.connection import DEFAULT_TIMEOUT_S
+from dataservice.client.positions import ReaderPosition, position_message
+from dataservice.config import DEFAULT_BUFFER_BYTES
+from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
+from dataservice.runtime.identity import new_id
+from dataservice.vocabulary import ShardingPolicy
+from dataservice.wire import dispatcher_pb2 as pb
+
+DEFAULT_BUFFERED_ELEMENTS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSpec:
+    """What to read and how.
+
+    `timeout_s` bounds the wait for the dispatcher when opening, for a worker that alone has a
+    static share, for any worker while there is none, and for the other readers of a job that goes
+    on from saved positions. `owner` will say what became of the reader's rows should it be lost;
+    "": nobody will, they go to other readers. `position` is where this reader goes on.
+    `protocol`: how elements travel, None for the best way to each worker.
+    """
+
+    target: str
+    dataset_id: str
+    policy: ShardingPolicy
+    job_name: str | None = None
+    repetition: int = 0
+    delivery: str = "exactly_once"
+    options: JobOptions = DEFAULT_OPTIONS
+    consumer_index: int = -1
+    trainer_id: str = ""
+    protocol: str | None = None
+    max_elements: int = DEFAULT_BUFFERED_ELEMENTS
+    buffer_bytes: int = DEFAULT_BUFFER_BYTES
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    token: str | None = None
+    owner: str = ""
+    position: ReaderPosition | None = None
+
+
+def open_request(spec: ReadSpec) -> pb.OpenIterationRequest:
+    """Asks to join what is to be read, as a reader of its own."""
+    return pb.OpenIterationRequest(
+        dataset_id=spec.dataset_id,
+        policy=int(spec.policy),
+        job_name=spec.job_name,
+        repetition=spec.repetition,
+        delivery=spec.delivery,
+        options=pb.JobOptions(**spec.options.to_json()),
+        reader_id=new_id("reader"),
+        consumer_index=spec.consumer_index,
+        position=position_message(spec.position),
+        owner=spec.owner,
+    )

@@ -1,0 +1,116 @@
+"""What becomes of what a lost trainer left: at the parameter servers and at the data services.
+
+First every server fences the trainer, so that nothing of it changes any more, and says what it has
+decided and what it holds. What was decided anywhere is completed everywhere, what was only
+prepared is dropped. Then the data services are told which rows counted; the others they give to
+other readers. Knows neither threads nor the scheduler's state. Invariant: whoever runs the
+trainer's other closures again does so after all this.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import dataservice
+from dataservice.errors import DataServiceError
+from pstrain import results
+from pstrain.coordinator.decide import Left
+from pstrain.errors import DataLossError
+
+logger = logging.getLogger(__name__)
+
+Marks = dict[str, dict[str, Any]]
+"""Marks of readers, by reader: {"service": target, "reader": id, "marks": [[window, ...], ...]}."""
+
+
+class Servers(Protocol):
+    """The parameter servers, as far as lost trainers go."""
+
+    def fence(self, trainer: str) -> Mapping[int, dict[str, Any]]:
+        """What each of them holds of the trainer, which it listens to no more."""
+
+    def complete(self, trainer: str, keys: Mapping[int, list[list[int]]]) -> None:
+        """Has servers apply these of the parts that they hold, and drop the others."""
+
+
+class Legacy(NamedTuple):
+    """What was found: of closures, and their outcomes: (value, error) by closure."""
+
+    left: dict[int, Left]
+    outcomes: dict[int, tuple[Any, Exception | None]]
+    rows: Marks
+
+
+def settle_servers(servers: Servers, trainer: str) -> Legacy:
+    """Fences the trainer and completes what it had decided; UnavailableError of a server."""
+    reports = servers.fence(trainer)
+    newest: dict[int, list[Any]] = {}
+    decided: set[tuple[int, ...]] = set()
+    rows: Marks = {}
+    for report in reports.values():
+        for entry in report["decided"]:
+            decided.add(tuple(entry[:3]))
+            known = newest.get(entry[0])
+            if known is None or known[1:3] < entry[1:3]:
+                newest[entry[0]] = entry
+        rows = merged(rows, report["rows"].values())
+    keys = {
+        ps: [key for key in report["held"] if tuple(key) in decided]
+        for ps, report in reports.items()
+    }
+    servers.complete(trainer, keys)
+    left = {
+        closure: Left(
+            attempt=attempt,
+            parts=part + 1,
+            has_ended=outcome is not None,
+            is_error=outcome is not None and "value" not in outcome,
+        )
+        for closure, attempt, part, outcome in newest.values()
+    }
+    ended = {closure: entry[3] for closure, entry in newest.items() if entry[3] is not None}
+    return Legacy(left, {closure: _decoded(outcome) for closure, outcome in ended.items()}, rows)
+
+
+def settle_services(trainer: str, services: Iterable[str], rows: Marks, timeout_s: float) -> None:
+    """Tells the data services which rows of the trainer's readers counted."""
+    targets = {mark["service"] for mark in rows.values()} | set(services)
+    for service in sorted(targets):
+        consumed = {
+            reader: mark["marks"] for reader, mark in rows.items() if mark["service"] == service
+        }
+        try:
+            count = dataservice.release_readers(service, trainer, consumed, timeout_s=timeout_s)
+            logger.info("%s: %d readers of %s released", service, count, trainer)
+        except DataServiceError as error:
+            logger.warning(
+                "could not tell %s which rows %s had used; it waits for some time and then gives "
+                "all that were not acknowledged to other readers: %s", service, trainer, error
+            )  # fmt: skip
+
+
+def merged(rows: Marks, more: Iterable[Mapping[str, Any]]) -> Marks:
+    """Marks of both; of each window the further one."""
+    result = dict(rows)
+    for mark in more:
+        known = result.get(mark["reader"])
+        windows = {each[0]: each for each in ([] if known is None else known["marks"])}
+        for each in mark["marks"]:
+            if each[0] not in windows or windows[each[0]][2:] < each[2:]:
+                windows[each[0]] = each
+        result[mark["reader"]] = {**mark, "marks": list(windows.values())}
+    return result
+
+
+def _decoded(outcome: Mapping[str, Any]) -> tuple[Any, Exception | None]:
+    if "value" in outcome:
+        return results.decode(base64.b64decode(outcome["value"])), None
+    if "error" in outcome:
+        return None, results.decode_error(outcome["error"])
+    return None, DataLossError(
+        f"this closure's changes were made, but its trainer was lost before its value "
+        f"({outcome['bytes']:,} bytes) arrived; values of up to 64 KiB are kept by the servers"
+    )

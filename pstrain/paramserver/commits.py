@@ -1,0 +1,170 @@
+"""Which parts of which closures this server holds, has decided and has applied.
+
+Pure: no lock, no clock, no network; what a part changes is opaque here. A part that changes one
+server is *decided* there. One that changes several is *prepared* at all but one, decided at that
+one, its home, and then *committed* at the others; so either all of them apply it or none does. A
+trainer that was taken for lost is *fenced*: nothing of it is accepted any more, its coordinator
+*completes* what was decided, and what was only prepared is dropped. Invariants: a part is applied
+at most once, whatever is repeated or late; what is held is undecided here.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from pstrain.errors import AbortedError
+from pstrain.paramserver.ledger import Ledger
+
+# More than a trainer runs at a time: older ones have reached the coordinator.
+ENDED_KEPT: Final = 256
+_PARTS_MAX: Final = 1 << 20
+
+Payload = TypeVar("Payload")
+
+
+class PartKey(NamedTuple):
+    """Names one part of one run of a closure."""
+
+    closure: int
+    attempt: int
+    part: int
+
+
+class Entry(NamedTuple):
+    """What a decision says of one closure: its part, and how it ended; None: it goes on."""
+
+    closure: int
+    attempt: int
+    part: int
+    outcome: dict[str, Any] | None
+
+
+class Report(NamedTuple):
+    """What a fenced trainer left behind. ``rows``: marks of readers, by reader."""
+
+    decided: list[Entry]
+    held: list[PartKey]
+    rows: dict[str, dict[str, Any]]
+
+
+@dataclass(slots=True)
+class _Trainer(Generic[Payload]):
+    held: dict[PartKey, Payload] = field(default_factory=dict)
+    decided: OrderedDict[int, Entry] = field(default_factory=OrderedDict)
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+class Commits(Generic[Payload]):
+    """Parts of all trainers of a session. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._ledger = Ledger()
+        self._trainers: dict[str, _Trainer[Payload]] = {}
+        self._fenced: dict[str, _Trainer[Payload]] = {}
+
+    def prepare(self, trainer: str, key: PartKey, payload: Payload) -> None:
+        """Holds a part until it is decided elsewhere; AbortedError for a fenced trainer."""
+        known = self._live(trainer)
+        if not self._is_applied(key):
+            known.held[key] = payload
+
+    def decide(
+        self,
+        trainer: str,
+        key: PartKey,
+        entries: Iterable[Entry],
+        rows: Sequence[dict[str, Any]] = (),
+    ) -> bool:
+        """Records a decision: True where the part is to be applied now, False where it was.
+
+        ``rows``: all marks of a reader that its dispatcher may not know of; they replace older.
+        """
+        known = self._live(trainer)
+        if not self._claim(key):
+            return False
+        for entry in entries:
+            known.decided[entry.closure] = entry
+            known.decided.move_to_end(entry.closure)
+        known.rows.update((str(mark["reader"]), mark) for mark in rows)
+        self._forget_ended(known)
+        return True
+
+    def commit(self, trainer: str, key: PartKey) -> Payload | None:
+        """What a part that was decided elsewhere changes here; None where it was applied."""
+        return self._take(self._live(trainer), key)
+
+    def abort(self, trainer: str, key: PartKey) -> None:
+        """Drops a part that will not be decided."""
+        self._live(trainer).held.pop(key, None)
+
+    def fence(self, trainer: str) -> Report:
+        """Accepts nothing more of a trainer; what it left. The same again for a repeat."""
+        known = self._trainers.pop(trainer, None)
+        left = self._fenced.setdefault(trainer, known or _Trainer())
+        return Report(list(left.decided.values()), list(left.held), dict(left.rows))
+
+    def complete(self, trainer: str, decided: Iterable[PartKey]) -> list[Payload]:
+        """What a fenced trainer's decided parts change here; its other parts are dropped."""
+        left = self._fenced.get(trainer)
+        if left is None:
+            raise AbortedError(f"trainer {trainer} is not fenced")
+        found = [self._take(left, key) for key in decided]
+        self._fenced[trainer] = _Trainer()
+        return [payload for payload in found if payload is not None]
+
+    def advance(self, low_water: int) -> None:
+        """Closures below ``low_water`` have ended for good: nothing of them need be known."""
+        self._ledger.advance(low_water)
+        for known in self._trainers.values():
+            for closure in [c for c in known.decided if c < low_water]:
+                del known.decided[closure]
+            for key in [key for key in known.held if key.closure < low_water]:
+                del known.held[key]
+
+    def state(self) -> dict[str, Any]:
+        """JSON form, for checkpoints, which are made while no closure runs."""
+        return {**self._ledger.state(), "fenced": sorted(self._fenced)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Adds what ``state`` knows."""
+        self._ledger.restore(state)
+        for trainer in state.get("fenced", ()):
+            self.fence(trainer)
+
+    def counts(self) -> dict[str, int]:
+        """Parts held and decisions remembered."""
+        known = self._trainers.values()
+        return {
+            "held": sum(len(t.held) for t in known),
+            "decided": sum(len(t.decided) for t in known),
+            "ledger_blocks": len(self._ledger),
+        }
+
+    def _live(self, trainer: str) -> _Trainer[Payload]:
+        if trainer in self._fenced:
+            raise AbortedError(
+                f"trainer {trainer} was taken for lost, and its closures went to others: what it "
+                "still does counts for nothing"
+            )
+        return self._trainers.setdefault(trainer, _Trainer())
+
+    def _take(self, known: _Trainer[Payload], key: PartKey) -> Payload | None:
+        payload = known.held.pop(key, None)
+        return payload if payload is not None and self._claim(key) else None
+
+    def _claim(self, key: PartKey) -> bool:
+        return self._ledger.claim(key.closure, key.attempt * _PARTS_MAX + key.part)
+
+    def _is_applied(self, key: PartKey) -> bool:
+        return self._ledger.has(key.closure, key.attempt * _PARTS_MAX + key.part)
+
+    @staticmethod
+    def _forget_ended(known: _Trainer[Payload]) -> None:
+        if len(known.decided) <= 2 * ENDED_KEPT:
+            return
+        ended = [c for c, entry in known.decided.items() if entry.outcome is not None]
+        for closure in ended[:-ENDED_KEPT]:
+            del known.decided[closure]

@@ -1,0 +1,98 @@
+"""What one run of a closure took and changed, and has not committed.
+
+Knows nothing of servers' answers; a committer makes the changes. Invariant: no element is taken
+while changes wait, so that a part's changes rest on its own elements and on parts before it, and
+a run that waits for its turn holds up nobody by elements of a later part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from pstrain.paramserver.messages import Array, body_arrays, new_body
+from pstrain.trainer.turns import Ticket
+from pstrain.vocabulary import StepToken
+
+Header = dict[str, Any]
+
+
+class ClosureRun:
+    """One run of a closure, for the thread that runs it.
+
+    ``parts_decided``: so many parts of earlier runs were decided. Those that took no element are
+    not made again.
+    """
+
+    def __init__(
+        self, token: StepToken, commit: Callable[[ClosureRun], None], parts_decided: int = 0
+    ) -> None:
+        self.token = token
+        self.part = 0
+        self.tickets: list[Ticket] = []
+        self._commit = commit
+        self._parts_decided = parts_decided
+        self._changes: dict[int, list[tuple[Header, Any]]] = {}
+        self._touched: set[int] = set()
+
+    @property
+    def has_changes(self) -> bool:
+        return bool(self._changes)
+
+    @property
+    def was_decided(self) -> bool:
+        """Whether the present part was made by an earlier run."""
+        return self.part < self._parts_decided and not self.tickets
+
+    def add(self, ps: int, header: Header, body: Any) -> None:
+        """One more change; it rests on all elements taken so far."""
+        self._changes.setdefault(ps, []).append((header, body))
+
+    def touch(self, variables: Iterable[int]) -> None:
+        """These variables (ids) have changes that wait."""
+        self._touched.update(variables)
+
+    def before_read(self, variables: Iterable[int]) -> None:
+        """Commits what waits if it would change what is about to be read."""
+        if self._touched and not self._touched.isdisjoint(variables):
+            self._commit(self)
+
+    def before_take(self) -> None:
+        """Commits what waits: the next element belongs to the next part."""
+        if self._changes:
+            self._commit(self)
+
+    def take(self, ticket: Ticket) -> None:
+        """An element was taken."""
+        self.tickets.append(ticket)
+
+    def drop_changes(self) -> None:
+        """The closure has failed."""
+        self._changes, self._touched = {}, set()
+
+    def next_part(self) -> None:
+        """The present part was committed."""
+        self.part += 1
+        self.tickets, self._changes, self._touched = [], {}, set()
+
+    def changes(self) -> dict[int, list[tuple[Header, Any]]]:
+        """Changes that wait, in order, by parameter server."""
+        return self._changes
+
+
+def one_message(changes: list[tuple[Header, Any]]) -> tuple[list[Header], Any]:
+    """Headers of changes and one body with all their arrays."""
+    headers = [header for header, _ in changes]
+    bodies = [body for _, body in changes if body is not None]
+    if len(bodies) <= 1:
+        return headers, bodies[0] if bodies else None
+    joined, targets = new_body([("uint8", (body.size,)) for body in bodies])
+    for target, body in zip(targets, bodies, strict=True):
+        target[...] = _bytes(body)
+    return headers, joined
+
+
+def _bytes(body: pa.Buffer) -> Array:
+    return body_arrays(body, [("uint8", (body.size,))])[0]

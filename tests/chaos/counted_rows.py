@@ -1,0 +1,104 @@
+"""A table that counts how often each row was trained on, and steps that fill it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+import dataservice as ds
+import pstrain as ps
+
+DEADLINE_S = 90.0
+
+
+class CountedRows:
+    """Rows 0 to ``rows`` of a service, each of which adds 1 to its own row of a table.
+
+    A table over two servers and two scalars, one on each, change together in each step.
+    """
+
+    def __init__(self, cluster: ps.LocalCluster, rows: int, batch: int, pause_s: float) -> None:
+        self.rows = rows
+        resolver = cluster.resolver
+        self.strategy = ps.ParameterServerStrategy(
+            resolver, variable_partitioner=ps.partitioners.FixedShardsPartitioner(2)
+        )
+        self.coordinator = ps.ClusterCoordinator(self.strategy)
+        with self.strategy.scope():
+            self.table = ps.Variable(np.zeros((rows, 1), np.int64), name="counts")
+            self.taken = ps.Variable(0, name="taken")
+            self.steps = ps.Variable(0, name="steps")
+        data = ds.Dataset.range(rows).batch(batch)
+        self.dataset_id = ds.register_dataset(cluster.service, data)
+        self.service = cluster.service
+        self.pause_s = pause_s
+
+    def dataset_fn(self) -> Callable[..., Any]:
+        service, dataset_id = self.service, self.dataset_id
+
+        def make(_context: Any) -> Any:
+            return ds.from_dataset_id(
+                ds.ShardingPolicy.DYNAMIC, service, dataset_id, job_name="train"
+            )
+
+        return make
+
+    def step(self) -> Callable[[Any], tuple[int, int, bool]]:
+        table, taken, steps, pause_s = self.table, self.taken, self.steps, self.pause_s
+
+        def step(iterator: Any) -> tuple[int, int, bool]:
+            try:
+                ids = next(iterator).column("id").to_numpy()
+            except StopIteration:
+                return ps.get_current_worker_index(), 0, True
+            time.sleep(pause_s)
+            table.scatter_add(ids, np.ones((len(ids), 1), np.int64))
+            taken.assign_add(len(ids))
+            steps.assign_add(1)
+            return ps.get_current_worker_index(), len(ids), False
+
+        return step
+
+    def run(self, between: Callable[[int], None] = lambda _rows: None) -> tuple[int, int]:
+        """Trains until all live trainers see the end; rows and steps that came back."""
+        iterator = iter(self.coordinator.create_per_worker_dataset(self.dataset_fn()))
+        step = self.step()
+        rows = steps = losses = 0
+        ended: set[int] = set()
+        deadline_s = time.monotonic() + DEADLINE_S
+        while True:
+            live = self.coordinator.live_trainers()
+            if (now := self.coordinator.stats()["losses"]) != losses:
+                losses, ended = now, set()
+            if ended and ended >= live:
+                return rows, steps
+            assert time.monotonic() < deadline_s, self.coordinator.stats()
+            values = [self.coordinator.schedule(step, args=(iterator,)) for _ in range(8)]
+            for value in values:
+                trainer, count, is_end = value.fetch(DEADLINE_S)
+                rows, steps = rows + count, steps + (not is_end)
+                if is_end and self.coordinator.stats()["losses"] == losses:
+                    ended.add(trainer)
+            between(rows)
+
+    def check(self, rows: int, steps: int) -> None:
+        counts = self.table.numpy().reshape(-1)
+        wrong = np.flatnonzero(counts != 1)
+        assert not len(wrong), (len(wrong), wrong[:10], counts[wrong[:10]], int(self.taken), rows)
+        assert int(self.taken) == self.rows == rows
+        assert int(self.steps) == steps
+
+
+@contextlib.contextmanager
+def counted(
+    cluster: ps.LocalCluster, rows: int, batch: int = 50, pause_s: float = 0.005
+) -> Iterator[CountedRows]:
+    program = CountedRows(cluster, rows, batch, pause_s)
+    try:
+        yield program
+    finally:
+        program.coordinator.close()

@@ -1,0 +1,76 @@
+"""Every row trains once, and each step is whole, although trainers are lost at any moment."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+
+import pstrain as ps
+from pstrain.failpoints import KILL_AT_ENV
+from tests.chaos.counted_rows import DEADLINE_S, counted
+
+
+def killing(cluster: ps.LocalCluster, seed: int, kills: int, rows: int) -> Callable[[int], None]:
+    """Kills a trainer each time that another part of the rows is done, and restarts it."""
+    chance = random.Random(seed)
+    at = sorted(chance.randrange(rows // 10, rows * 9 // 10) for _ in range(kills))
+
+    def between(done: int) -> None:
+        while at and done >= at[0]:
+            at.pop(0)
+            index = chance.randrange(2)
+            time.sleep(chance.random() * 0.02)
+            cluster.kill("worker", index)
+            cluster.restart("worker", index)
+
+    return between
+
+
+def test_trainers_killed_at_random() -> None:
+    rows, seed = 15_000, 1
+    with (
+        ps.LocalCluster(workers=2, ps=2, data_workers=1) as cluster,
+        counted(cluster, rows) as program,
+    ):
+        done = program.run(killing(cluster, seed, kills=3, rows=rows))
+        program.check(*done)
+        assert program.coordinator.stats()["losses"] >= 3
+
+
+@pytest.mark.parametrize("place", ["prepared", "decided"])
+def test_a_trainer_killed_in_the_middle_of_a_commit(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KILL_AT_ENV, f"{place}:7")
+    with ps.LocalCluster(workers=2, ps=2, data_workers=1) as cluster:
+        del os.environ[KILL_AT_ENV]
+        cluster.restart("worker", 1)
+        with counted(cluster, 6_000, pause_s=0.002) as program:
+            done = program.run()
+            program.check(*done)
+            assert program.coordinator.stats()["losses"] == 1
+
+
+def test_a_frozen_trainer_wakes_up_as_nobody() -> None:
+    with (
+        ps.LocalCluster(workers=2, ps=2, data_workers=1) as cluster,
+        counted(cluster, 12_000) as program,
+    ):
+        frozen: list[bool] = []
+
+        def between(done: int) -> None:
+            if done > 2_000 and not frozen:
+                frozen.append(True)
+                cluster.suspend("worker", 0)
+                deadline_s = time.monotonic() + DEADLINE_S
+                while program.coordinator.stats()["losses"] < 1:
+                    assert time.monotonic() < deadline_s
+                    time.sleep(0.05)
+                cluster.resume("worker", 0)
+
+        done = program.run(between)
+        program.check(*done)

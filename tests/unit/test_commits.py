@@ -1,0 +1,177 @@
+"""Parts of closures on several servers: all of them apply a part or none does, each once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from pstrain.errors import AbortedError
+from pstrain.paramserver.commits import ENDED_KEPT, Commits, Entry, PartKey
+
+KEY = PartKey(4, 0, 0)
+
+
+def entry(key: PartKey, ended: bool = True) -> Entry:
+    return Entry(*key, {"value": ""} if ended else None)
+
+
+def test_what_is_held_is_given_out_once() -> None:
+    commits: Commits[str] = Commits()
+    for _ in range(2):
+        commits.prepare("t", KEY, "payload")
+    assert commits.commit("t", KEY) == "payload"
+    assert commits.commit("t", KEY) is None
+    commits.prepare("t", KEY, "late")
+    assert commits.commit("t", KEY) is None
+
+
+def test_a_part_is_decided_once_and_marks_of_a_reader_replace_older() -> None:
+    commits: Commits[str] = Commits()
+    assert commits.decide("t", KEY, [entry(KEY)], [{"reader": "r", "marks": [[0, 0, 5, False]]}])
+    assert not commits.decide("t", KEY, [entry(KEY)], [])
+    other = PartKey(5, 0, 0)
+    assert commits.decide("t", other, [entry(other)], [{"reader": "r", "marks": [[1, 0, 2, True]]}])
+    report = commits.fence("t")
+    assert [found.closure for found in report.decided] == [4, 5]
+    assert report.rows == {"r": {"reader": "r", "marks": [[1, 0, 2, True]]}}
+
+
+def test_a_fenced_trainer_is_refused_and_what_it_left_is_completed_or_dropped() -> None:
+    commits: Commits[str] = Commits()
+    undecided = PartKey(5, 0, 0)
+    commits.prepare("t", KEY, "decided elsewhere")
+    commits.prepare("t", undecided, "undecided")
+    assert commits.fence("t").held == [KEY, undecided] == commits.fence("t").held
+    for call in (
+        lambda: commits.prepare("t", PartKey(6, 0, 0), ""),
+        lambda: commits.decide("t", PartKey(6, 0, 0), []),
+        lambda: commits.commit("t", KEY),
+        lambda: commits.abort("t", KEY),
+    ):
+        with pytest.raises(AbortedError, match="taken for lost"):
+            call()
+    assert commits.complete("t", [KEY]) == ["decided elsewhere"]
+    assert commits.complete("t", [KEY]) == []
+    assert commits.counts()["held"] == 0
+
+
+def test_a_trainer_that_never_came_is_fenced_too() -> None:
+    commits: Commits[str] = Commits()
+    assert commits.fence("t") == ([], [], {})
+    with pytest.raises(AbortedError):
+        commits.prepare("t", KEY, "")
+
+
+def test_memory_is_bounded_by_the_mark_and_by_number() -> None:
+    commits: Commits[str] = Commits()
+    running = PartKey(0, 0, 0)
+    commits.decide("t", running, [entry(running, ended=False)])
+    for closure in range(1, 5 * ENDED_KEPT):
+        key = PartKey(closure, 0, 0)
+        commits.decide("t", key, [entry(key)])
+        assert commits.counts()["decided"] <= 2 * ENDED_KEPT
+    assert commits.fence("t").decided[0].closure == 0
+    commits.prepare("u", PartKey(9, 0, 0), "")
+    commits.advance(5 * ENDED_KEPT)
+    assert commits.counts() == {"held": 0, "decided": 0, "ledger_blocks": 1}
+
+
+def test_a_restored_server_still_refuses_a_fenced_trainer() -> None:
+    old, new = Commits[str](), Commits[str]()
+    old.decide("u", KEY, [entry(KEY)])
+    old.fence("t")
+    new.restore(old.state())
+    assert not new.decide("u", KEY, [entry(KEY)])
+    with pytest.raises(AbortedError):
+        new.prepare("t", KEY, "")
+
+
+SERVERS = 3
+
+
+class Protocol(RuleBasedStateMachine):
+    """Trainers that stop at any message, repeat any, and come back late; a coordinator that fences.
+
+    Every part changes all three servers; server ``closure % 3`` is its home.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.servers: list[Commits[PartKey]] = [Commits() for _ in range(SERVERS)]
+        self.applied: list[list[PartKey]] = [[] for _ in range(SERVERS)]
+        self.steps: dict[tuple[str, PartKey], int] = {}  # messages that have been sent
+        self.fenced: set[str] = set()
+        self.closures = 0
+
+    def _send(self, trainer: str, key: PartKey, number: int) -> None:
+        home = key.closure % SERVERS
+        others = [ps for ps in range(SERVERS) if ps != home]
+        try:
+            if number < len(others):
+                self.servers[others[number]].prepare(trainer, key, key)
+            elif number == len(others):
+                if self.servers[home].decide(trainer, key, [entry(key)]):
+                    self.applied[home].append(key)
+            else:
+                ps = others[number - len(others) - 1]
+                if self.servers[ps].commit(trainer, key) is not None:
+                    self.applied[ps].append(key)
+        except AbortedError:
+            assert trainer in self.fenced
+
+    @rule(trainer=st.sampled_from(["a", "b"]))
+    def begin(self, trainer: str) -> None:
+        name = f"{trainer}{sum(t.startswith(trainer) for t in self.fenced)}"
+        self.steps[name, PartKey(self.closures, 0, 0)] = 0
+        self.closures += 1
+
+    @precondition(lambda self: self.steps)
+    @rule(data=st.data(), repeats=st.booleans())
+    def send(self, data: st.DataObject, repeats: bool) -> None:
+        trainer, key = data.draw(st.sampled_from(sorted(self.steps)))
+        number = self.steps[trainer, key]
+        if repeats and number:
+            self._send(trainer, key, data.draw(st.integers(0, number - 1)))
+        elif number < 2 * SERVERS - 1:
+            # A trainer sends the next message only after a reply, which a fenced one never gets.
+            self._send(trainer, key, number)
+            self.steps[trainer, key] += trainer not in self.fenced
+
+    @precondition(lambda self: self.steps)
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        trainer, _ = data.draw(st.sampled_from(sorted(self.steps)))
+        self.fenced.add(trainer)
+        reports = [server.fence(trainer) for server in self.servers]
+        decided = {PartKey(*e[:3]) for report in reports for e in report.decided}
+        for server, applied, report in zip(self.servers, self.applied, reports, strict=True):
+            applied += server.complete(trainer, [k for k in report.held if k in decided])
+
+    @rule()
+    def advance(self) -> None:
+        ended = [k.closure for (t, k), n in self.steps.items() if n == 2 * SERVERS - 1]
+        unended = [
+            k.closure
+            for (t, k), n in self.steps.items()
+            if n < 2 * SERVERS - 1 and t not in self.fenced
+        ]
+        low_water = min(unended, default=max(ended, default=-1) + 1)
+        for server in self.servers:
+            server.advance(low_water)
+
+    @invariant()
+    def each_part_is_applied_once(self) -> None:
+        for applied in self.applied:
+            assert len(set(applied)) == len(applied)
+
+    @invariant()
+    def lost_parts_are_applied_everywhere_or_nowhere(self) -> None:
+        for (trainer, key), sent in self.steps.items():
+            if trainer in self.fenced or sent == 2 * SERVERS - 1:
+                assert sum(key in applied for applied in self.applied) in (0, SERVERS)
+
+
+TestProtocol = Protocol.TestCase
+TestProtocol.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,0 +1,149 @@
+"""Closures commit in the order of their elements, alone or together, and nobody waits for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pstrain.trainer.staging import ClosureRun
+from pstrain.trainer.turns import Phase, Turns, last_receipts
+from pstrain.vocabulary import StepToken
+
+
+class Receipt:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def acknowledge(self) -> None: ...
+
+    def marks(self) -> list[dict[str, Any]]:
+        return [{"number": self.number}]
+
+
+class Trainer:
+    """Runs that take elements and make changes."""
+
+    def __init__(self) -> None:
+        self.turns = Turns()
+        self.runs: dict[str, ClosureRun] = {}
+        self.taken: dict[int, int] = {}
+
+    def take(self, *names: str, source: int = 0) -> None:
+        for name in names:
+            number = self.taken[source] = self.taken.get(source, -1) + 1
+            run = self.run(name)
+            run.take(self.turns.take(source, Receipt(number), run))
+
+    def run(self, name: str) -> ClosureRun:
+        token = StepToken("s", len(self.runs), 0)
+        return self.runs.setdefault(name, ClosureRun(token, lambda _run: None))
+
+    def change(self, *names: str) -> None:
+        for name in names:
+            self.run(name).add(0, {}, None)
+
+    def group(self, name: str, *ready: str) -> list[str] | None:
+        names = {run: name for name, run in self.runs.items()}
+        found = self.turns.group(self.run(name), {self.run(each) for each in (name, *ready)})
+        return None if found is None else [names[run] for run in found]
+
+    def commit(self, *names: str) -> list[int]:
+        tickets = [ticket for name in names for ticket in self.run(name).tickets]
+        for name in names:
+            self.run(name).next_part()
+        return [receipt.number for receipt in self.turns.finish(tickets)]
+
+
+@pytest.fixture
+def trainer() -> Trainer:
+    return Trainer()
+
+
+def test_the_first_taken_commits_first(trainer: Trainer) -> None:
+    trainer.take("a", "b")
+    trainer.change("a", "b", "c")
+    assert trainer.group("b") is None
+    assert trainer.group("a", "b") == ["a"]
+    assert trainer.group("c") == ["c"]
+    assert trainer.commit("a") == [0]
+    assert trainer.group("b") == ["b"]
+
+
+def test_what_waits_is_committed_before_the_next_element_is_taken() -> None:
+    committed: list[int] = []
+    run = ClosureRun(StepToken("s", 1, 0), lambda run: committed.append(len(run.changes())))
+    run.before_take()
+    run.add(0, {}, None)
+    run.before_take()
+    assert committed == [1]
+
+
+def test_those_that_lie_between_each_other_commit_together(trainer: Trainer) -> None:
+    trainer.take("a", "b", "a", "b")
+    trainer.change("a", "b")
+    assert trainer.group("a") is None
+    assert trainer.group("a", "b") == ["a", "b"] == trainer.group("b", "a")
+    assert trainer.commit("a", "b") == [3]
+
+
+def test_each_source_has_an_order_of_its_own(trainer: Trainer) -> None:
+    trainer.take("a", source=0)
+    trainer.take("b", source=1)
+    trainer.change("a", "b")
+    assert trainer.group("b") == ["b"]
+
+
+def test_an_end_on_its_way_holds_up_changes_but_not_other_ends(trainer: Trainer) -> None:
+    trainer.take("a", "b", "c")
+    trainer.change("c")
+    sent = list(trainer.run("a").tickets)
+    assert trainer.group("a") == ["a"]
+    for ticket in sent:
+        ticket.phase = Phase.SENT
+    assert trainer.group("b") == ["b"]
+    trainer.commit("b")
+    assert trainer.group("c") is None
+    trainer.turns.finish(sent)
+    assert trainer.group("c") == ["c"]
+
+
+def test_a_closure_that_failed_steps_out_of_the_order(trainer: Trainer) -> None:
+    trainer.take("a", "b")
+    trainer.change("a", "b")
+    trainer.run("a").drop_changes()
+    assert not trainer.run("a").has_changes
+    assert trainer.commit("a") == [0]
+    assert trainer.group("b") == ["b"]
+
+
+def test_receipts_of_the_last_of_each_source(trainer: Trainer) -> None:
+    trainer.take("a", "a", source=0)
+    trainer.take("a", source=1)
+    trainer.change("a")
+    found = [receipt.marks()[0]["number"] for receipt in last_receipts(trainer.run("a").tickets)]
+    assert found == [1, 0]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=40))
+def test_when_all_are_ready_everything_commits_and_always_a_prefix(
+    steps: list[tuple[str, bool]],
+) -> None:
+    trainer = Trainer()
+    for name, changes in steps:
+        trainer.take(name)
+        if changes:
+            trainer.change(name)
+    left = set(trainer.runs)
+    done = -1
+    while left:
+        groups = [found for name in sorted(left) if (found := trainer.group(name, *left))]
+        assert groups, "nobody may commit"
+        numbers = sorted(t.number for name in groups[0] for t in trainer.run(name).tickets)
+        assert numbers == list(range(done + 1, done + 1 + len(numbers)))
+        done += len(numbers)
+        trainer.commit(*groups[0])
+        left -= set(groups[0])
+    assert done == len(steps) - 1
