@@ -108,9 +108,11 @@ class ParameterServerStrategy(Replica):
         )
         self.extended = Extended(self)
         # The ClusterCoordinator lives as long as its strategy. Servers apply a closure's changes
-        # once per session, so closures of one session never share a number.
+        # once per session, so closures of one session never share a number, nor do the times that
+        # one of its trainers was taken on.
         self.coordinator: Any = None
         self.closure_ids = itertools.count()
+        self.incarnations = itertools.count(1)
         self._placement = _ServerPlacement(self, shard_placer)
         self.begin()
 

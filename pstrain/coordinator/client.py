@@ -99,6 +99,7 @@ class ClusterCoordinator:
                 scheduler=self._scheduler,
                 functions=self._functions,
                 servers=strategy.parameters,
+                incarnations=strategy.incarnations,
                 slots=2 * closures_in_flight,
                 token=token,
             )

@@ -79,6 +79,7 @@ class TrainerLink:
         scheduler: Scheduler,
         functions: PickledFunctions,
         servers: Servers,
+        incarnations: Iterator[int],
         slots: int,
         token: str,
     ) -> None:
@@ -88,6 +89,7 @@ class TrainerLink:
         self._scheduler = scheduler
         self._functions = functions
         self._servers = servers
+        self._incarnations = incarnations
         self._slots = slots
         self._token = token
         self._stopping = threading.Event()
@@ -111,7 +113,7 @@ class TrainerLink:
         descriptor = pb.DESCRIPTOR.services_by_name["Trainer"]
         while not self._stopping.is_set():
             client = RpcClient(self.address, descriptor, token=self._token)
-            self._configuration.incarnation += 1
+            self._configuration.incarnation = next(self._incarnations)
             try:
                 client.call("Configure", self._configuration, timeout_s=_CONFIGURE_TIMEOUT_S)
                 pause_s = _RECONNECT_S

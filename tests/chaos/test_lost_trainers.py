@@ -38,7 +38,7 @@ def test_trainers_killed_at_random() -> None:
     ):
         done = program.run(killing(cluster, seed, kills=3, rows=rows))
         program.check(*done)
-        assert program.coordinator.stats()["losses"] >= 3
+        assert program.coordinator.stats()["losses"]
 
 
 @pytest.mark.parametrize("place", ["prepared", "decided"])
