@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from dataservice.client import cutting, sequence, statistics, worker_stream
+from dataservice.client import cutting, read_spec, sequence, statistics, worker_stream
 from dataservice.client import reader as client_reader
 from dataservice.client.connection import JoinRequest
 from dataservice.dispatcher import endpoint, ordering, service
@@ -292,7 +292,7 @@ def staged() -> Iterator[None]:
         for module in (cutting, rebatch, sequence):
             patch.setattr(module, "concat_batches", join_rows)
         patch.setattr(producer, "encoded_bytes", lambda rows: rows.nbytes)
-        for module in (client_reader, endpoint):
+        for module in (read_spec, endpoint):
             patch.setattr(module, "new_id", _next_id)
         # Small, so that a few rows and windows meet every limit.
         patch.setattr(sequence, "_suitable_rows", lambda _batch: 2)

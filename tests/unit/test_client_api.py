@@ -8,7 +8,7 @@ import pytest
 
 import dataservice as ds
 from dataservice.client.arguments import check_compression
-from dataservice.client.reader import DEFAULT_BUFFERED_ELEMENTS
+from dataservice.client.read_spec import DEFAULT_BUFFERED_ELEMENTS
 from dataservice.client.source import ServiceSource
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.errors import InvalidArgumentError, UnimplementedError
