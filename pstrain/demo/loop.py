@@ -26,15 +26,23 @@ def train_one_epoch(
     step = _step_of(model)
     totals = Totals(())
     ended: set[int] = set()
+    losses = 0
     calls.epoch_begin(0)
-    while not ended or not ended >= coordinator.live_trainers():
+    while True:
+        live = coordinator.live_trainers()
+        if (now := coordinator.stats()["losses"]) != losses:
+            # What a lost trainer had not finished is there again, for those at their end too.
+            losses, ended = now, set()
+        if ended and ended >= live:
+            break
         results = [
             coordinator.schedule(step, args=(iterator, _STEPS_PER_CALL))
             for _ in range(4 * coordinator.num_trainers)
         ]
         for result in results:
             report = result.fetch()
-            if report["steps"] < _STEPS_PER_CALL:
+            is_last = report["steps"] < _STEPS_PER_CALL
+            if is_last and coordinator.stats()["losses"] == losses:
                 ended.add(report["trainer"])
             if report["steps"]:
                 calls.batch_begin(totals.steps)
