@@ -77,7 +77,9 @@ def _did(
             status = parameters.status(task["index"], timeout_s=_TIMEOUT_S)
             requests = status["requests"]
             held = f"{status['shards']} shards of {status['size_bytes'] / 1e6:,.1f} MB"
-            pulls, pushes = requests.get("pull", 0), requests.get("push", 0)
+            # Outside closures, decided here, and decided elsewhere.
+            pulls = requests.get("pull", 0)
+            pushes = sum(requests.get(kind, 0) for kind in ("push", "decide", "commit"))
             return f"{pulls:,} pulls, {pushes:,} pushes, {held}"
         case "worker":
             return f"{_trainer_status(task['address'])['closures_run']:,} closures run"
