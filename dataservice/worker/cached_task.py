@@ -20,10 +20,10 @@ from dataservice.errors import (
     UnavailableError,
 )
 from dataservice.runtime.frames import Compression, encode_batch
-from dataservice.runtime.threads import StoppableThread
 from dataservice.wire.elements import NO_WINDOW, RowSpan, pack_missed
 from dataservice.worker.cache import SlidingWindow
 from dataservice.worker.outgoing import Frame
+from dataservice.worker.plan_thread import PlanThread
 from dataservice.worker.producer import reportable
 from dataservice.worker.production import Patience
 from dataservice.worker.rebatch import Element
@@ -143,7 +143,7 @@ class TrainerFrames:
         return self._frames.omissions.take(is_last=is_last)
 
 
-class CachedTask:
+class CachedTask(PlanThread):
     """Runs an endless plan, or a static share of it, into a window that trainers read from."""
 
     def __init__(
@@ -157,24 +157,7 @@ class CachedTask:
         self.frames = frames
         self._pipeline = pipeline
         self._share = share
-        self._closed = False
-        self._thread = StoppableThread(self._run, owner=name, name="cached-task")
-
-    def start(self) -> None:
-        """Starts computing."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stops without waiting. Idempotent."""
-        self._closed = True
-        self.frames.discard()
-
-    def is_closed(self) -> bool:
-        return self._closed
-
-    def join(self, deadline_s: float) -> None:
-        """After `close`: waits for the thread until this time of the monotonic clock."""
-        self._thread.stop(max(0.0, deadline_s - time.monotonic()))
+        super().__init__(self.frames, owner=name, name="cached-task")
 
     def _run(self, _stop: threading.Event) -> None:
         try:

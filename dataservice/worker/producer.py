@@ -26,6 +26,7 @@ from dataservice.sharding import Split
 from dataservice.wire.elements import NO_WINDOW, RowSpan
 from dataservice.worker.leases import Lease, LeaseFeed
 from dataservice.worker.outgoing import Frame, FrameBuffer, Sink
+from dataservice.worker.plan_thread import PlanThread
 from dataservice.worker.rebatch import Element, Rebatcher
 from dataservice.worker.task import Pipeline
 
@@ -265,7 +266,7 @@ class WindowProducer(Generic[Sink]):
         return head
 
 
-class TaskProducer:
+class TaskProducer(PlanThread):
     """Runs a whole plan, or a static share of it, once; every reader takes the next element.
 
     Spans count the rows of the task, so that a reader knows a frame that it got already. The task
@@ -291,24 +292,7 @@ class TaskProducer:
         self._streams = 0
         self._came_to_end = False
         self._drained = False
-        self._closed = False
-        self._thread = StoppableThread(self._run, owner=name, name="task")
-
-    def start(self) -> None:
-        """Starts computing."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stops without waiting. Idempotent."""
-        self._closed = True
-        self.frames.discard()
-
-    def is_closed(self) -> bool:
-        return self._closed
-
-    def join(self, deadline_s: float) -> None:
-        """After `close`: waits for the thread until this time of the monotonic clock."""
-        self._thread.stop(max(0.0, deadline_s - time.monotonic()))
+        super().__init__(self.frames, owner=name, name="task")
 
     def begin_stream(self) -> None:
         """A reader begins to take frames."""

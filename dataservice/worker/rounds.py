@@ -18,9 +18,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from dataservice.errors import CancelledError, FailedPreconditionError, UnavailableError
-from dataservice.runtime.threads import StoppableThread
 from dataservice.wire.elements import KEEPALIVE, RowSpan, asks_of, unpack
 from dataservice.worker.outgoing import Channel, Frame, FrameSender, frame_of
+from dataservice.worker.plan_thread import PlanThread
 from dataservice.worker.producer import reportable
 from dataservice.worker.production import Patience
 from dataservice.worker.rebatch import Element
@@ -158,7 +158,7 @@ def _size(group: Iterable[NumberedElement]) -> int:
     return sum(element.frame.size_bytes for element in group)
 
 
-class RoundProducer:
+class RoundProducer(PlanThread):
     """Runs a whole plan for all consumers of an iteration."""
 
     def __init__(
@@ -168,24 +168,7 @@ class RoundProducer:
         self._pipeline = pipeline
         self._epoch = epoch
         self._consumers = consumers
-        self._closed = False
-        self._thread = StoppableThread(self._run, owner=name, name="rounds")
-
-    def start(self) -> None:
-        """Starts computing."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stops without waiting. Idempotent."""
-        self._closed = True
-        self.frames.discard()
-
-    def is_closed(self) -> bool:
-        return self._closed
-
-    def join(self, deadline_s: float) -> None:
-        """After `close`: waits for the thread until this time of the monotonic clock."""
-        self._thread.stop(max(0.0, deadline_s - time.monotonic()))
+        super().__init__(self.frames, owner=name, name="rounds")
 
     def _run(self, _stop: threading.Event) -> None:
         failure: Exception = FailedPreconditionError(_END_OF_SEQUENCE)
