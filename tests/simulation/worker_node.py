@@ -390,6 +390,8 @@ class Stream:
         # After a resume a first lease may begin at any row, so that a gap before it cannot show.
         if world.lost_frames and not world.has_resumed and _is_inside_a_window(message):
             world.lost_frames -= 1
+            # Its reader can't ask for others in its place: it would wait for ever, not see a gap.
+            self.credit += unpack(message[0]).elements
             return
         if world.corrupt_frames and isinstance(message, tuple) and message[1]:
             world.corrupt_frames -= 1
