@@ -42,6 +42,10 @@ DEFAULT_OWNER_TIMEOUT_MS: Final = 60_000
 DEFAULT_JOB_GC_CHECK_INTERVAL_MS: Final = 600_000
 DEFAULT_JOB_GC_TIMEOUT_MS: Final = 300_000
 DEFAULT_HEARTBEAT_INTERVAL_MS: Final = 1_000
+# Of all workers and readers together. Beyond that number each of them is told to speak less often,
+# and is waited for accordingly longer: Python's gRPC server answers about 1,600 calls in a second,
+# and the greater part of them is for leases and for rows that were consumed.
+HEARTBEATS_PER_S: Final = 500
 # How long a worker or reader outlives a dispatcher that is being restarted.
 DEFAULT_DISPATCHER_TIMEOUT_MS: Final = 3_600_000
 DEFAULT_BUFFER_BYTES: Final = 64 << 20
@@ -70,6 +74,11 @@ class DispatcherConfig:
     ``workers_enough_timeout_ms``. ``owner_timeout_ms``: how long the rows of a lost trainer's
     reader wait for its coordinator to say which were used. With ``fault_tolerant_mode`` the state
     survives a restart in ``work_dir``.
+
+    ``worker_timeout_ms`` (10 s) and ``client_timeout_ms`` (60 s) are the shortest silence after
+    which a worker or a reader is taken for lost. Clusters of more than 500 workers and readers are
+    told longer intervals between heartbeats (a second for each 500), and are lost after three of
+    them at the earliest.
     """
 
     port: int = 0
@@ -158,6 +167,8 @@ class WorkerConfig:
     ``cross_trainer_cache_size_bytes`` bounds the elements that a job with a cross-trainer cache
     keeps for slower trainers; None: 10 GiB, or a quarter of the memory if that is less.
     ``allow_functions=False`` refuses datasets that carry pickled functions.
+    ``heartbeat_interval_ms`` is the shortest pause between heartbeats, 1 s unless given; a
+    dispatcher of many clients asks for longer ones.
     ``data_transfer_protocol``: readers on this host get elements through shared memory where that
     is possible (None), or the worker does not start without it ("shared_memory"), or they get
     them through Flight as all others do ("flight", "grpc").

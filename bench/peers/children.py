@@ -103,6 +103,18 @@ class Child:
         self._log.seek(max(size - 4_000, 0))
         return self._log.read().decode(errors="replace")
 
+    def peak_memory_bytes(self) -> int:
+        """The largest resident size that the process has had so far; Linux only."""
+        for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+        raise PeerError(f"process {self._process.pid} does not tell its memory")
+
+    def kill(self) -> None:
+        """End the process by SIGKILL; returns once it is gone."""
+        self._process.kill()
+        self._process.wait(timeout=10)
+
     def stop(self) -> None:
         """End the process: by end of input, after two seconds by force. Blocks at most 22 s."""
         assert self._process.stdin is not None

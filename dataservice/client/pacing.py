@@ -2,7 +2,7 @@
 
 Pure arithmetic on given times. Often enough that the end is seen within milliseconds and that
 little is read twice after a crash; seldom enough that no batch costs a call. Invariant: two calls
-are less than `heartbeat_s` apart.
+are no further apart than the reader's interval, or the longer one that the dispatcher asked for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Pacing:
     """Decides when the next call is due."""
 
     def __init__(self, heartbeat_s: float, now_s: float) -> None:
-        self._heartbeat_s = heartbeat_s
+        self._own_s = self._heartbeat_s = heartbeat_s
         self._last_s = now_s
         self._idle_s = IDLE_FIRST_S
         self._was_idle = False
@@ -33,6 +33,10 @@ class Pacing:
         if has_news:
             waits.append(GROUP_S)
         return self._last_s + min(waits)
+
+    def note_interval(self, least_s: float) -> None:
+        """The dispatcher wants to hear no more often than this of readers without news."""
+        self._heartbeat_s = max(self._own_s, least_s)
 
     def note_call(self, now_s: float, *, idle: bool) -> None:
         """A call was made."""

@@ -88,7 +88,7 @@ class ServiceReader:
             self._synchronise, owner=f"reader {self.reader_id}", name="sync", on_failure=self._crash
         )
         with self._lock:
-            self._session.follow(self._join.workers, time.monotonic())
+            self._session.follow(self._join, time.monotonic())
         self._thread.start()
 
     def _new_session(self) -> ReadSession:
@@ -363,7 +363,7 @@ class ServiceReader:
         missing = reply.missing_workers
         with self._lock:
             waits = self._session.is_waited_on() and not reply.ended
-        starving = waits and not reply.workers and not missing
+            starving = waits and not self._session.members.addresses and not missing
         return (
             self._attendance.note(missing, now_s)
             or self._gathering.note(reply.awaited_readers, now_s)

@@ -253,6 +253,7 @@ class RoundReader:
         answer = Answer(blocks, reply.version, reply.complete, reply.low, reply.begin)
         progress = self._tracker.digest(report, answer)
         self._pacing.note_call(now_s, progress=progress)
+        self._pacing.note_interval(reply.heartbeat_interval_ms / 1_000)
         self._streams.follow({w.worker_id: w.address for w in reply.workers}, now_s)
         self._ask()
         self._arrivals.notify_all()

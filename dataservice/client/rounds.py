@@ -209,7 +209,7 @@ class RoundPacing:
     """When a consumer speaks to the dispatcher: pure arithmetic on given times."""
 
     def __init__(self, heartbeat_s: float, now_s: float) -> None:
-        self._heartbeat_s = heartbeat_s
+        self._own_s = self._heartbeat_s = heartbeat_s
         self._last_s = now_s - heartbeat_s
         self._poll_s = POLL_FIRST_S
 
@@ -227,6 +227,10 @@ class RoundPacing:
         elif unreported:
             pauses_s.append(GROUP_S)
         return self._last_s + min(pauses_s)
+
+    def note_interval(self, least_s: float) -> None:
+        """The dispatcher wants to hear no more often than this of consumers without news."""
+        self._heartbeat_s = max(self._own_s, least_s)
 
     def note_call(self, now_s: float, *, progress: bool) -> None:
         """A call was answered."""

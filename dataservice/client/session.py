@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from dataservice.client.members import Members
 from dataservice.client.pacing import Pacing
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import Slot, StreamTable
@@ -52,6 +53,7 @@ class ReadSession:
         self.reader_id = reader_id
         self.iteration_id = iteration_id
         self.streams = streams
+        self.members = Members()
         # Trainers that share a cache are given elements, not windows.
         self._has_windows = policy is ShardingPolicy.DYNAMIC and not trainer_id
         self._pacing = pacing
@@ -132,10 +134,15 @@ class ReadSession:
         self._urgent = True
         return self._damaged <= MAX_DAMAGED_STREAMS
 
-    def follow(self, members: Iterable[pb.WorkerInfo], now_s: float) -> None:
-        """Opens and drops streams as the membership says."""
+    def follow(self, joined: pb.OpenIterationReply, now_s: float) -> None:
+        """Opens and drops streams so that there is one to each of its workers, who are all."""
+        self.members.replace(joined.workers, joined.members_version)
+        self._pacing.note_interval(joined.heartbeat_interval_ms / 1_000)
+        self._follow(now_s)
+
+    def _follow(self, now_s: float) -> None:
         if not self._finished:
-            self.streams.follow({m.worker_id: m.address for m in members}, now_s)
+            self.streams.follow(self.members.addresses, now_s)
 
     # What to tell
 
@@ -176,6 +183,7 @@ class ReadSession:
             trainer_id=self._trainer_id,
             elements_missed=statistics.missed,
             omitted=pb.Omitted(**statistics.omissions.total().to_json()),
+            members_known=self.members.version,
         )
         return Call(request, marks, releases, broken, idle)
 
@@ -186,12 +194,14 @@ class ReadSession:
             slot.is_reported = True
         for mark in reply.fences:
             self._tracker.fence(mark.window, mark.generation, mark.row)
-        if call.idle and reply.ended and self.is_idle() and self._has_all_of(reply.workers):
+        self.members.take(reply)
+        if call.idle and reply.ended and self.is_idle() and self._has_all():
             self._ended = True
         if reply.iteration_finished and not self._outstanding and self._nothing_can_come():
             self._finished = True
         self._pacing.note_call(now_s, idle=call.idle)
-        self.follow(reply.workers, now_s)
+        self._pacing.note_interval(reply.heartbeat_interval_ms / 1_000)
+        self._follow(now_s)
         return self._ended or self._finished
 
     def consumed(self) -> Consumed:
@@ -211,9 +221,9 @@ class ReadSession:
         """Finished windows were consumed, but finished tasks may have elements on their way."""
         return self._has_windows or self.streams.are_silent()
 
-    def _has_all_of(self, members: Iterable[pb.WorkerInfo]) -> bool:
+    def _has_all(self) -> bool:
         """Without windows only the end of a stream says that its worker has nothing more."""
-        return self._has_windows or self.streams.have_ended(m.worker_id for m in members)
+        return self._has_windows or self.streams.have_ended(self.members.addresses)
 
 
 def _to_wire(mark: RowMark) -> pb.Mark:

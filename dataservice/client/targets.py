@@ -31,9 +31,10 @@ class Targets:
         """
         if not self.only_local:
             return
+        local = [worker for worker in reply.workers if self._is_local(worker)]
         remote = [worker for worker in reply.workers if not self._is_local(worker)]
-        for worker in remote:
-            reply.workers.remove(worker)
+        del reply.workers[:]
+        reply.workers.extend(local)
         self._met_local = self._met_local or bool(reply.workers)
         if remote and self._policy.is_static:
             raise FailedPreconditionError(

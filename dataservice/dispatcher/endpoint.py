@@ -12,6 +12,7 @@ from typing import Final
 
 from dataservice.dispatcher.autoscale import Production
 from dataservice.dispatcher.decide import check_policy
+from dataservice.dispatcher.members import MembersUpdate
 from dataservice.dispatcher.parties import Worker
 from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport
@@ -53,6 +54,7 @@ class DispatcherEndpoint:
     def __init__(self, service: DispatcherService) -> None:
         self._service = service
         self._dispatcher_id = new_id("dispatcher")
+        self._everybody: tuple[int, list[pb.WorkerInfo]] = (0, [])
 
     def get_version(self, _: pb.GetVersionRequest) -> pb.GetVersionReply:
         return pb.GetVersionReply(protocol=PROTOCOL_VERSION, dispatcher_id=self._dispatcher_id)
@@ -92,7 +94,8 @@ class DispatcherEndpoint:
         )
         return pb.RegisterWorkerReply(
             worker_id=worker_id,
-            lease_s=self._service.worker_lease_s,
+            lease_s=self._service.presence.worker_timeout_s,
+            heartbeat_interval_ms=self._interval_ms(worker_id),
             place=place.index,
             places=place.count,
         )
@@ -117,7 +120,11 @@ class DispatcherEndpoint:
         )
         active = [SnapshotId(snapshot_id) for snapshot_id in request.snapshot_ids]
         more = self._service.snapshots.work_for(WorkerId(request.worker_id), active)
-        return pb.WorkerHeartbeatReply(ended_iteration_ids=ended, snapshot_ids=more)
+        return pb.WorkerHeartbeatReply(
+            ended_iteration_ids=ended,
+            snapshot_ids=more,
+            heartbeat_interval_ms=self._interval_ms(request.worker_id),
+        )
 
     def lease_windows(self, request: pb.LeaseWindowsRequest) -> pb.LeaseWindowsReply:
         answer = self._service.lease_windows(
@@ -140,7 +147,7 @@ class DispatcherEndpoint:
 
     def open_iteration(self, request: pb.OpenIterationRequest) -> pb.OpenIterationReply:
         reader_id = ReaderId(request.reader_id or new_id("reader"))
-        answer, dataset, workers = self._service.open_iteration(
+        answer, dataset, members = self._service.open_iteration(
             OpenIteration(
                 dataset_id=DatasetId(request.dataset_id),
                 policy=check_policy(request.policy),
@@ -166,8 +173,10 @@ class DispatcherEndpoint:
             schema=dataset.schema,
             compression=dataset.compression,
             cardinality=dataset.cardinality,
-            heartbeat_s=self._service.reader_heartbeat_s,
-            workers=_worker_messages(workers),
+            heartbeat_s=self._service.presence.reader_heartbeat_s,
+            heartbeat_interval_ms=self._interval_ms(reader_id),
+            workers=self._messages_of(members),
+            members_version=members.version,
             dataset_id=dataset.dataset_id,
             num_shards=answer.num_shards,
             listing=answer.listing,
@@ -183,7 +192,7 @@ class DispatcherEndpoint:
         return pb.Position(consumed_json=consumed, peers=answer.readers)
 
     def sync(self, request: pb.SyncRequest) -> pb.SyncReply:
-        answer, workers = self._service.sync(
+        answer, members = self._service.sync(
             Sync(
                 reader_id=ReaderId(request.reader_id),
                 iteration_id=IterationId(request.iteration_id),
@@ -198,9 +207,14 @@ class DispatcherEndpoint:
                 elements_missed=request.elements_missed,
                 omitted=_omitted(request.omitted),
             ),
+            request.members_known,
         )
         return pb.SyncReply(
-            workers=_worker_messages(workers),
+            workers=self._messages_of(members),
+            members_version=members.version,
+            members_differ=members.is_change,
+            lost_worker_ids=members.lost,
+            heartbeat_interval_ms=self._interval_ms(request.reader_id),
             fences=[pb.Mark(**mark._asdict()) for mark in answer.fences],
             ended=answer.ended,
             iteration_finished=answer.iteration_finished,
@@ -232,6 +246,7 @@ class DispatcherEndpoint:
             begin=answer.begin,
             missing_consumers=answer.missing,
             late_consumers=answer.late,
+            heartbeat_interval_ms=self._interval_ms(request.reader_id),
         )
 
     def release_reader(self, request: pb.ReleaseReaderRequest) -> pb.ReleaseReaderReply:
@@ -296,6 +311,19 @@ class DispatcherEndpoint:
 
     def list_snapshots(self, _: pb.ListSnapshotsRequest) -> pb.ListSnapshotsReply:
         return pb.ListSnapshotsReply(json=json.dumps(self._service.snapshots.list()))
+
+    def _interval_ms(self, client_id: str) -> int:
+        return round(1_000 * self._service.interval_s(client_id))
+
+    def _messages_of(self, members: MembersUpdate) -> list[pb.WorkerInfo]:
+        """Those of all workers are kept: when many readers come, each gets the same ones."""
+        if members.is_change or not members.version:
+            return _worker_messages(members.workers)
+        version, messages = self._everybody
+        if version != members.version:
+            messages = _worker_messages(members.workers)
+            self._everybody = (members.version, messages)
+        return messages
 
     def get_status(self, _: pb.GetStatusRequest) -> pb.GetStatusReply:
         return pb.GetStatusReply(json=json.dumps(self._service.overview.status()))

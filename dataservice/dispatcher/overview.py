@@ -12,6 +12,7 @@ from typing import Any
 
 from dataservice.dispatcher import decide, status
 from dataservice.dispatcher.autoscale import Estimate
+from dataservice.dispatcher.presence import Presence
 from dataservice.dispatcher.reports import Reports
 from dataservice.dispatcher.requests import Decision
 from dataservice.dispatcher.state import DispatcherState
@@ -25,12 +26,14 @@ class Overview:
         self,
         state: DispatcherState,
         reports: Reports,
+        presence: Presence,
         transaction: Callable[[], AbstractContextManager[None]],
         commit: Callable[[Decision], Any],
         wall_clock: Callable[[], float],
     ) -> None:
         self._state = state
         self._reports = reports
+        self._presence = presence
         self._transaction = transaction
         self._commit = commit
         self._wall_clock = wall_clock
@@ -38,7 +41,8 @@ class Overview:
     def status(self) -> dict[str, Any]:
         """Everything."""
         with self._transaction():
-            return status.describe(self._state, self._reports, self._wall_clock())
+            described = status.describe(self._state, self._reports, self._wall_clock())
+            return {**described, "heartbeats": self._presence.describe()}
 
     def jobs(self) -> list[dict[str, Any]]:
         with self._transaction():

@@ -70,7 +70,8 @@ class OwnerDesk:
         self._state = state
         self._transaction = transaction
         self._commit = commit
-        self._awaited = Deadlines[ReaderId](timeout_s)
+        self._timeout_s = timeout_s
+        self._awaited = Deadlines[ReaderId]()
 
     def release(self, owner: str, consumed: Consumed) -> int:
         """Records an owner's word, and says how many readers went."""
@@ -82,7 +83,7 @@ class OwnerDesk:
         lost = []
         for reader_id in silent:
             if owner_of(self._state, reader_id):
-                self._awaited.renew(reader_id, now_s)
+                self._awaited.renew(reader_id, now_s + self._timeout_s)
             else:
                 lost.append(reader_id)
         for reader_id in self._awaited.expired(now_s):
@@ -91,7 +92,7 @@ class OwnerDesk:
                 logger.warning(
                     "reader %s was lost, and its owner %s did not say within %.0f s what became of "
                     "its rows: those it had not acknowledged go to other readers",
-                    reader_id, owner, self._awaited.timeout_s,
+                    reader_id, owner, self._timeout_s,
                 )  # fmt: skip
                 lost.append(reader_id)
         for reader_id in lost:
@@ -104,4 +105,4 @@ class OwnerDesk:
 
     def renew_all(self, now_s: float) -> None:
         """Inside the lock: after a standstill, in which nobody could speak."""
-        self._awaited.renew_all(now_s)
+        self._awaited.renew_all(now_s + self._timeout_s)

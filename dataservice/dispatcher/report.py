@@ -19,6 +19,12 @@ def status_text(encoded: str) -> str:
     status = json.loads(encoded)
     workers, jobs = status["workers"], status["jobs"]
     parts = [f"{len(workers)} workers, {len(jobs)} jobs, {status['datasets']} datasets"]
+    beats = status["heartbeats"]
+    parts[0] += (
+        f"\n{beats['clients']} clients, heartbeats every {beats['interval_s']:.3g} s, "
+        f"lost after {beats['worker_timeout_s']:.3g} s (workers) or "
+        f"{beats['client_timeout_s']:.3g} s (readers)"
+    )
     enough = status["workers_enough"]
     if enough is not None:
         parts[0] += f"\n{enough['enough']} workers would be enough ({enough['reason']})"

@@ -174,7 +174,7 @@ class DispatchServer:
 def _keep_house(service: DispatcherService, stop: threading.Event) -> None:
     """Holds the service only, so that a forgotten server can be collected and stopped."""
     preload()
-    while not stop.wait(service.tick_s):
+    while not stop.wait(service.presence.tick_s):
         try:
             service.tick()
         except DataServiceError as error:

@@ -16,16 +16,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from dataservice.config import HEARTBEATS_PER_S
 from dataservice.dispatcher import decide, delivery, lifecycle, positions, shares
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.commit import GroupCommit
 from dataservice.dispatcher.images import facts_of
 from dataservice.dispatcher.jobs import Iteration
-from dataservice.dispatcher.liveness import Deadlines
+from dataservice.dispatcher.members import Members, MembersUpdate
 from dataservice.dispatcher.overview import Overview
 from dataservice.dispatcher.owners import OwnerDesk
-from dataservice.dispatcher.parties import Dataset, Worker
+from dataservice.dispatcher.parties import Dataset
 from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.presence import Presence
 from dataservice.dispatcher.quarantine import Evidence
 from dataservice.dispatcher.reports import ReaderReport, Reports, WorkerReport
 from dataservice.dispatcher.requests import (
@@ -70,8 +72,6 @@ LONG_POLL_MAX_S: Final = 30.0
 # Replaying so many decisions takes about a second; rewriting the state should be rare beside it.
 SHORTEN_AFTER_FRAMES: Final = 20_000
 _SHORTEN_FACTOR: Final = 4
-# A dispatcher that stood still for longer than this heard of nobody, so it blames nobody.
-_STALL_S: Final = 2.0
 
 
 class DispatcherService:
@@ -96,6 +96,7 @@ class DispatcherService:
         owner_timeout_s: float = 60.0,
         job_gc_timeout_s: float | None = 300.0,
         job_gc_check_interval_s: float = 600.0,
+        heartbeats_per_s: float = HEARTBEATS_PER_S,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._state = DispatcherState()
@@ -104,22 +105,28 @@ class DispatcherService:
         self._planner = planner
         self._lister = lister
         self._commits = None if journal is None else GroupCommit(journal)
-        self._workers = Deadlines[WorkerId](worker_timeout_s)
-        self._readers = Deadlines[ReaderId](client_timeout_s)
+        self.presence = Presence(
+            worker_timeout_s, client_timeout_s, clock.now_s(), heartbeats_per_s
+        )
         self._reports = Reports()
         self._evidence = Evidence()
+        self._members = Members()
         self._denied: dict[ReaderId, dict[WorkerId, int]] = {}
         self._wall_clock = wall_clock
         self._collector = lifecycle.Collector(
             job_gc_timeout_s, job_gc_check_interval_s, clock.now_s()
         )
-        self._last_tick_s = clock.now_s()
         self._waiting: dict[IterationId, threading.Condition] = {}
         self._planning: dict[DatasetId, threading.Lock] = {}
         self._closed = False
         self._shorten_at = SHORTEN_AFTER_FRAMES
         self.overview = Overview(
-            self._state, self._reports, self._transaction, self._commit, wall_clock
+            self._state,
+            self._reports,
+            self.presence,
+            self._transaction,
+            self._commit,
+            wall_clock,
         )
         self.snapshots = SnapshotDesk(
             self._state, self._transaction, self._commit, self._hear_of_worker, saving
@@ -131,20 +138,10 @@ class DispatcherService:
         with self._transaction():
             self._commit(shares.set_worker_list(self._state, worker_addresses))
 
-    @property
-    def worker_lease_s(self) -> float:
-        """A worker silent for longer is taken for lost."""
-        return self._workers.timeout_s
-
-    @property
-    def reader_heartbeat_s(self) -> float:
-        """A reader that syncs this often is not taken for lost."""
-        return min(1.0, self._readers.timeout_s / 5)
-
-    @property
-    def tick_s(self) -> float:
-        """How often `tick` should run."""
-        return min(1.0, self._workers.timeout_s / 10, self._readers.timeout_s / 10)
+    def interval_s(self, client_id: str) -> float:
+        """How long a client that is answered now is to be silent at least."""
+        with self._lock:
+            return self.presence.tell_interval_s(client_id)
 
     def close(self) -> None:
         """Ends all waits; later calls raise UnavailableError."""
@@ -169,7 +166,7 @@ class DispatcherService:
     def register_worker(self, request: RegisterWorker) -> WorkerPlace:
         with self._transaction():
             self._commit(decide.register_worker(self._state, request))
-            self._workers.renew(request.worker_id, self._clock.now_s())
+            self.presence.hear_worker(request.worker_id, self._clock.now_s())
             return shares.place_of(self._state, request.worker_id)
 
     def heartbeat(
@@ -232,7 +229,7 @@ class DispatcherService:
 
     # Readers
 
-    def open_iteration(self, request: OpenIteration) -> tuple[OpenAnswer, Dataset, list[Worker]]:
+    def open_iteration(self, request: OpenIteration) -> tuple[OpenAnswer, Dataset, MembersUpdate]:
         """Joins a reader; plans the division first when its repetition begins with it.
 
         Blocks while the sources are listed. Answers also the dataset and the workers to read from.
@@ -258,21 +255,23 @@ class DispatcherService:
 
     def _join(
         self, request: OpenIteration, plan: WindowPlan | str | None
-    ) -> tuple[OpenAnswer, Dataset, list[Worker]]:
+    ) -> tuple[OpenAnswer, Dataset, MembersUpdate]:
         with self._transaction():
             answer: OpenAnswer = self._commit(decide.open_iteration(self._state, request, plan))
-            self._readers.renew(request.reader_id, self._clock.now_s())
+            self.presence.hear_reader(request.reader_id, self._clock.now_s())
             dataset = self._state.datasets[answer.dataset_id]
             iteration = self._state.iterations[answer.iteration_id]
-            return answer, dataset, shares.members(self._state, iteration)
+            return answer, dataset, shares.members(self._state, iteration, self._members, 0)
 
-    def sync(self, request: Sync, report: ReaderReport) -> tuple[SyncAnswer, list[Worker]]:
-        """Records a reader's marks; answers also the workers to read from."""
+    def sync(
+        self, request: Sync, report: ReaderReport, members_known: int = 0
+    ) -> tuple[SyncAnswer, MembersUpdate]:
+        """Records a reader's marks; answers also the workers to read from, or what changed."""
         with self._transaction():
             iteration = self._hear_of_reader(request.reader_id, request.iteration_id, report)
             self._commit(delivery.sync(self._state, request))
             answer = delivery.answer_sync(self._state, request)
-            return answer, shares.members(self._state, iteration)
+            return answer, shares.members(self._state, iteration, self._members, members_known)
 
     def describe_position(self, reader_id: ReaderId, iteration_id: IterationId) -> PositionAnswer:
         """What a reader saves besides its own marks."""
@@ -294,20 +293,16 @@ class DispatcherService:
     # Time
 
     def tick(self) -> None:
-        """Notes who has been silent for too long; to be called every `tick_s`."""
+        """Notes who has been silent for too long; to be called every `presence.tick_s`."""
         with self._transaction():
             now_s = self._clock.now_s()
-            if now_s - self._last_tick_s > self.tick_s + _STALL_S:
-                logger.warning(
-                    "stood still for %.1f s: all leases renewed", now_s - self._last_tick_s
-                )
-                self._workers.renew_all(now_s)
-                self._readers.renew_all(now_s)
+            silent = self.presence.silent(now_s)
+            if silent.stood_still_s:
+                logger.warning("stood still for %.1f s: leases renewed", silent.stood_still_s)
                 self.owners.renew_all(now_s)
-            self._last_tick_s = now_s
-            for worker_id in self._workers.expired(now_s):
+            for worker_id in silent.workers:
                 self._commit(decide.lose_worker(self._state, worker_id))
-            for reader_id in self.owners.lose(self._readers.expired(now_s), now_s):
+            for reader_id in self.owners.lose(silent.readers, now_s):
                 # Also those of a deleted job, whose going is no fact of its own.
                 self._reports.drop_reader(reader_id)
             self._collect(now_s)
@@ -385,10 +380,12 @@ class DispatcherService:
         match event:
             case ev.WorkerRegistered():
                 logger.info("worker %s registered at %s", event.worker_id, event.address)
+                self._members.add(event.worker_id)
             case ev.WorkerLost():
                 logger.warning("worker %s is gone", event.worker_id)
-                self._workers.drop(event.worker_id)
+                self.presence.drop_worker(event.worker_id)
                 self._evidence.forget(event.worker_id)
+                self._members.drop(event.worker_id)
                 self._reports.drop_worker(event.worker_id)
                 for denied in self._denied.values():
                     denied.pop(event.worker_id, None)
@@ -397,7 +394,7 @@ class DispatcherService:
             case ev.ReaderReleased() | ev.ReaderLost():
                 if isinstance(event, ev.ReaderLost):
                     logger.warning("reader %s is fenced: %s", event.reader_id, event.reason)
-                self._readers.drop(event.reader_id)
+                self.presence.drop_reader(event.reader_id)
                 self._reports.drop_reader(event.reader_id)
                 self._denied.pop(event.reader_id, None)
             case ev.JobDeleted():
@@ -410,13 +407,13 @@ class DispatcherService:
 
     def _hear_of_worker(self, worker_id: WorkerId) -> None:
         decide.check_worker(self._state, worker_id)
-        self._workers.renew(worker_id, self._clock.now_s())
+        self.presence.hear_worker(worker_id, self._clock.now_s())
 
     def _hear_of_reader(
         self, reader_id: ReaderId, iteration_id: IterationId, report: ReaderReport | None = None
     ) -> Iteration:
         iteration = decide.find_reader(self._state, reader_id, iteration_id)
-        self._readers.renew(reader_id, self._clock.now_s())
+        self.presence.hear_reader(reader_id, self._clock.now_s())
         self.owners.hear_of(reader_id)
         if report is not None:
             self._reports.note_reader(iteration_id, reader_id, report, self._clock.now_s())
@@ -438,11 +435,10 @@ class DispatcherService:
             frames += 1
             for event in ev.decode_frame(frame):
                 self._state.apply(event)
-        now_s = self._clock.now_s()
+        known = (self._state.workers, self._state.iteration_of_reader)
+        self.presence.restore(*known, self._clock.now_s())
         for worker_id in self._state.workers:
-            self._workers.renew(worker_id, now_s)
-        for reader_id in self._state.iteration_of_reader:
-            self._readers.renew(reader_id, now_s)
+            self._members.add(worker_id)
         if self._commits is not None:
             self._commits.frames_kept = frames
         if frames:

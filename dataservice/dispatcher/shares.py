@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.jobs import Iteration
-from dataservice.dispatcher.parties import Worker
+from dataservice.dispatcher.members import Members, MembersUpdate
 from dataservice.dispatcher.requests import Decision, WorkerPlace
 from dataservice.dispatcher.roster import describe_place, find_place
 from dataservice.dispatcher.state import DispatcherState
@@ -66,14 +66,20 @@ def check_list(state: DispatcherState, policy: ShardingPolicy) -> None:
         )
 
 
-def members(state: DispatcherState, iteration: Iteration) -> list[Worker]:
-    """The workers that readers should have streams to; none when all is read."""
+def members(
+    state: DispatcherState, iteration: Iteration, everybody: Members, known: int
+) -> MembersUpdate:
+    """The workers that readers should have streams to; none when all is read.
+
+    `everybody` tells what changed since the version that is `known`; the workers of a static
+    policy are few, and told anew each time.
+    """
     if iteration.finished:
-        return []
+        return MembersUpdate(0, ())
     if not iteration.shards:
-        return list(state.workers.values())
+        return everybody.since(known, state.workers)
     due = (state.worker_at(index) for index, done in enumerate(iteration.shards) if not done)
-    return [worker for worker in due if worker is not None]
+    return MembersUpdate(0, tuple(worker for worker in due if worker is not None))
 
 
 def missing(state: DispatcherState, iteration: Iteration) -> tuple[str, ...]:

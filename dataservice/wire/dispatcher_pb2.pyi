@@ -71,16 +71,18 @@ class RegisterWorkerRequest(_message.Message):
     def __init__(self, address: _Optional[str] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., host_id: _Optional[str] = ...) -> None: ...
 
 class RegisterWorkerReply(_message.Message):
-    __slots__ = ("worker_id", "lease_s", "place", "places")
+    __slots__ = ("worker_id", "lease_s", "place", "places", "heartbeat_interval_ms")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     lease_s: float
     place: int
     places: int
-    def __init__(self, worker_id: _Optional[str] = ..., lease_s: _Optional[float] = ..., place: _Optional[int] = ..., places: _Optional[int] = ...) -> None: ...
+    heartbeat_interval_ms: int
+    def __init__(self, worker_id: _Optional[str] = ..., lease_s: _Optional[float] = ..., place: _Optional[int] = ..., places: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ...) -> None: ...
 
 class WorkerHeartbeatRequest(_message.Message):
     __slots__ = ("worker_id", "iteration_ids", "rows_sent", "rate_rows_per_s", "buffered_bytes", "leaving", "production", "snapshot_ids", "number")
@@ -115,12 +117,14 @@ class Production(_message.Message):
     def __init__(self, iteration_id: _Optional[str] = ..., rows_per_s: _Optional[float] = ..., busy_share: _Optional[float] = ...) -> None: ...
 
 class WorkerHeartbeatReply(_message.Message):
-    __slots__ = ("ended_iteration_ids", "snapshot_ids")
+    __slots__ = ("ended_iteration_ids", "snapshot_ids", "heartbeat_interval_ms")
     ENDED_ITERATION_IDS_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_IDS_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     ended_iteration_ids: _containers.RepeatedScalarFieldContainer[str]
     snapshot_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, ended_iteration_ids: _Optional[_Iterable[str]] = ..., snapshot_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    heartbeat_interval_ms: int
+    def __init__(self, ended_iteration_ids: _Optional[_Iterable[str]] = ..., snapshot_ids: _Optional[_Iterable[str]] = ..., heartbeat_interval_ms: _Optional[int] = ...) -> None: ...
 
 class Split(_message.Message):
     __slots__ = ("segment", "path", "row_groups", "start", "stop", "rows", "size_bytes", "version")
@@ -261,7 +265,7 @@ class JobOptions(_message.Message):
     def __init__(self, ordered: bool = ..., num_consumers: _Optional[int] = ..., target_workers: _Optional[str] = ..., cross_trainer_cache: bool = ..., on_error: _Optional[str] = ...) -> None: ...
 
 class OpenIterationReply(_message.Message):
-    __slots__ = ("job_id", "iteration_id", "reader_id", "schema", "compression", "cardinality", "heartbeat_s", "workers", "dataset_id", "num_shards", "division", "listing", "notice")
+    __slots__ = ("job_id", "iteration_id", "reader_id", "schema", "compression", "cardinality", "heartbeat_s", "workers", "dataset_id", "num_shards", "division", "listing", "notice", "members_version", "heartbeat_interval_ms")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     ITERATION_ID_FIELD_NUMBER: _ClassVar[int]
     READER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -275,6 +279,8 @@ class OpenIterationReply(_message.Message):
     DIVISION_FIELD_NUMBER: _ClassVar[int]
     LISTING_FIELD_NUMBER: _ClassVar[int]
     NOTICE_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     iteration_id: str
     reader_id: str
@@ -288,7 +294,9 @@ class OpenIterationReply(_message.Message):
     division: str
     listing: str
     notice: str
-    def __init__(self, job_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., reader_id: _Optional[str] = ..., schema: _Optional[bytes] = ..., compression: _Optional[str] = ..., cardinality: _Optional[int] = ..., heartbeat_s: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., dataset_id: _Optional[str] = ..., num_shards: _Optional[int] = ..., division: _Optional[str] = ..., listing: _Optional[str] = ..., notice: _Optional[str] = ...) -> None: ...
+    members_version: int
+    heartbeat_interval_ms: int
+    def __init__(self, job_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., reader_id: _Optional[str] = ..., schema: _Optional[bytes] = ..., compression: _Optional[str] = ..., cardinality: _Optional[int] = ..., heartbeat_s: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., dataset_id: _Optional[str] = ..., num_shards: _Optional[int] = ..., division: _Optional[str] = ..., listing: _Optional[str] = ..., notice: _Optional[str] = ..., members_version: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
     __slots__ = ("worker_id", "address", "host", "host_id")
@@ -329,7 +337,7 @@ class Omitted(_message.Message):
     def __init__(self, function_rows: _Optional[int] = ..., source_rows: _Optional[int] = ..., splits: _Optional[int] = ..., files: _Optional[_Iterable[str]] = ..., messages: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SyncRequest(_message.Message):
-    __slots__ = ("reader_id", "iteration_id", "consumed", "released", "broken_worker_ids", "idle", "rows_consumed", "wait_share", "trainer_id", "elements_missed", "omitted")
+    __slots__ = ("reader_id", "iteration_id", "consumed", "released", "broken_worker_ids", "idle", "rows_consumed", "wait_share", "trainer_id", "elements_missed", "omitted", "members_known")
     READER_ID_FIELD_NUMBER: _ClassVar[int]
     ITERATION_ID_FIELD_NUMBER: _ClassVar[int]
     CONSUMED_FIELD_NUMBER: _ClassVar[int]
@@ -341,6 +349,7 @@ class SyncRequest(_message.Message):
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_MISSED_FIELD_NUMBER: _ClassVar[int]
     OMITTED_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_KNOWN_FIELD_NUMBER: _ClassVar[int]
     reader_id: str
     iteration_id: str
     consumed: _containers.RepeatedCompositeFieldContainer[Mark]
@@ -352,7 +361,8 @@ class SyncRequest(_message.Message):
     trainer_id: str
     elements_missed: int
     omitted: Omitted
-    def __init__(self, reader_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., consumed: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., broken_worker_ids: _Optional[_Iterable[str]] = ..., idle: bool = ..., rows_consumed: _Optional[int] = ..., wait_share: _Optional[float] = ..., trainer_id: _Optional[str] = ..., elements_missed: _Optional[int] = ..., omitted: _Optional[_Union[Omitted, _Mapping]] = ...) -> None: ...
+    members_known: int
+    def __init__(self, reader_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., consumed: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., broken_worker_ids: _Optional[_Iterable[str]] = ..., idle: bool = ..., rows_consumed: _Optional[int] = ..., wait_share: _Optional[float] = ..., trainer_id: _Optional[str] = ..., elements_missed: _Optional[int] = ..., omitted: _Optional[_Union[Omitted, _Mapping]] = ..., members_known: _Optional[int] = ...) -> None: ...
 
 class Quarantined(_message.Message):
     __slots__ = ("window", "what", "path", "rows")
@@ -367,7 +377,7 @@ class Quarantined(_message.Message):
     def __init__(self, window: _Optional[int] = ..., what: _Optional[str] = ..., path: _Optional[str] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class SyncReply(_message.Message):
-    __slots__ = ("workers", "fences", "ended", "iteration_finished", "missing_workers", "awaited_readers", "quarantined")
+    __slots__ = ("workers", "fences", "ended", "iteration_finished", "missing_workers", "awaited_readers", "quarantined", "members_version", "members_differ", "lost_worker_ids", "heartbeat_interval_ms")
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     FENCES_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
@@ -375,6 +385,10 @@ class SyncReply(_message.Message):
     MISSING_WORKERS_FIELD_NUMBER: _ClassVar[int]
     AWAITED_READERS_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_DIFFER_FIELD_NUMBER: _ClassVar[int]
+    LOST_WORKER_IDS_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
     fences: _containers.RepeatedCompositeFieldContainer[Mark]
     ended: bool
@@ -382,7 +396,11 @@ class SyncReply(_message.Message):
     missing_workers: _containers.RepeatedScalarFieldContainer[str]
     awaited_readers: _containers.RepeatedScalarFieldContainer[str]
     quarantined: _containers.RepeatedCompositeFieldContainer[Quarantined]
-    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., fences: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., ended: bool = ..., iteration_finished: bool = ..., missing_workers: _Optional[_Iterable[str]] = ..., awaited_readers: _Optional[_Iterable[str]] = ..., quarantined: _Optional[_Iterable[_Union[Quarantined, _Mapping]]] = ...) -> None: ...
+    members_version: int
+    members_differ: bool
+    lost_worker_ids: _containers.RepeatedScalarFieldContainer[str]
+    heartbeat_interval_ms: int
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., fences: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., ended: bool = ..., iteration_finished: bool = ..., missing_workers: _Optional[_Iterable[str]] = ..., awaited_readers: _Optional[_Iterable[str]] = ..., quarantined: _Optional[_Iterable[_Union[Quarantined, _Mapping]]] = ..., members_version: _Optional[int] = ..., members_differ: bool = ..., lost_worker_ids: _Optional[_Iterable[str]] = ..., heartbeat_interval_ms: _Optional[int] = ...) -> None: ...
 
 class SyncRoundsRequest(_message.Message):
     __slots__ = ("reader_id", "iteration_id", "version", "received", "consumed", "sought", "window", "broken_worker_ids", "rows_consumed", "wait_share")
@@ -421,7 +439,7 @@ class RoundBlock(_message.Message):
     def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ..., worker_id: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class SyncRoundsReply(_message.Message):
-    __slots__ = ("workers", "blocks", "version", "complete", "low", "begin", "missing_consumers", "late_consumers")
+    __slots__ = ("workers", "blocks", "version", "complete", "low", "begin", "missing_consumers", "late_consumers", "heartbeat_interval_ms")
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -430,6 +448,7 @@ class SyncRoundsReply(_message.Message):
     BEGIN_FIELD_NUMBER: _ClassVar[int]
     MISSING_CONSUMERS_FIELD_NUMBER: _ClassVar[int]
     LATE_CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
     blocks: _containers.RepeatedCompositeFieldContainer[RoundBlock]
     version: int
@@ -438,7 +457,8 @@ class SyncRoundsReply(_message.Message):
     begin: int
     missing_consumers: _containers.RepeatedScalarFieldContainer[int]
     late_consumers: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., blocks: _Optional[_Iterable[_Union[RoundBlock, _Mapping]]] = ..., version: _Optional[int] = ..., complete: _Optional[int] = ..., low: _Optional[int] = ..., begin: _Optional[int] = ..., missing_consumers: _Optional[_Iterable[int]] = ..., late_consumers: _Optional[_Iterable[int]] = ...) -> None: ...
+    heartbeat_interval_ms: int
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., blocks: _Optional[_Iterable[_Union[RoundBlock, _Mapping]]] = ..., version: _Optional[int] = ..., complete: _Optional[int] = ..., low: _Optional[int] = ..., begin: _Optional[int] = ..., missing_consumers: _Optional[_Iterable[int]] = ..., late_consumers: _Optional[_Iterable[int]] = ..., heartbeat_interval_ms: _Optional[int] = ...) -> None: ...
 
 class ReleaseReaderRequest(_message.Message):
     __slots__ = ("reader_id", "iteration_id", "consumed", "omitted")

@@ -24,7 +24,11 @@ logger = logging.getLogger(__name__)
 
 
 class Membership:
-    """Keeps one worker registered. `on_lost` is called when the dispatcher stays away."""
+    """Keeps one worker registered. `on_lost` is called when the dispatcher stays away.
+
+    `pause_s` is how long it is silent until the next heartbeat: `interval_s`, or what the
+    dispatcher asked for if that is longer.
+    """
 
     def __init__(
         self,
@@ -38,7 +42,7 @@ class Membership:
         self._link = link
         self._service = service
         self._snapshots = snapshots
-        self._interval_s = interval_s
+        self._interval_s = self.pause_s = interval_s
         self._thread = StoppableThread(
             self._run, owner="worker", name="heartbeat", on_failure=on_lost
         )
@@ -76,10 +80,11 @@ class Membership:
         reply = self._link.register(self._service.address, self._is_stopping)
         self._service.rejoin(reply.worker_id, (reply.place, reply.places))
         self._snapshots.give_up()
+        self._note_interval(reply.heartbeat_interval_ms)
         logger.info("worker %s serves at %s", reply.worker_id, self._service.address)
 
     def _run(self, stop: threading.Event) -> None:
-        while not stop.wait(self._interval_s):
+        while not stop.wait(self.pause_s):
             try:
                 self._beat()
             except CancelledError:
@@ -110,3 +115,7 @@ class Membership:
         if reply.ended_iteration_ids:
             self._service.end_iterations(set(reply.ended_iteration_ids))
         self._snapshots.work_on(request.worker_id, reply.snapshot_ids)
+        self._note_interval(reply.heartbeat_interval_ms)
+
+    def _note_interval(self, least_ms: int) -> None:
+        self.pause_s = max(self._interval_s, least_ms / 1_000)

@@ -14,6 +14,7 @@ import dataservice as ds
 from bench import (
     click_model,
     data,
+    dispatcher,
     latency,
     leases,
     memory,
@@ -67,6 +68,17 @@ def test_leases_prints_a_line_per_run(capsys: pytest.CaptureFixture[str]):
     assert [files["form"], windows["form"]] == ["files", "windows"]
     assert files["splits"] == windows["splits"] == program["splits"] == 500
     assert windows["splits_per_s"] > 0
+
+
+def test_dispatcher_answers_its_simulated_clients_also_after_a_kill(
+    capsys: pytest.CaptureFixture[str],
+):
+    dispatcher.main(["--smoke"])
+    (line,) = _lines(capsys)
+    assert line["replies_per_s"] > 0
+    assert line["errors"] == {}
+    assert line["unanswered_after_restart"] == 0
+    assert line["restart_to_first_lease_s"] > 0
 
 
 def test_plots_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

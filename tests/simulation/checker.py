@@ -8,7 +8,8 @@ fault the epoch ends. A shadow state, built from durable frames alone, is what c
 I6: a program that goes on from a saved position gets every row once, of those that it counts none.
 What operators after the reader hold is above this protocol, tested with the datasets. I7: where
 the order counts, the next row is the first that nobody has. I8: and leases do not run ahead of it.
-I11: a window that kills its workers is given up, and no other one for it.
+I11: a window that kills its workers is given up, and no other one for it. I12: where nothing fails
+nobody is given up.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Checker:
     def __init__(self, plan: WindowPlan, *, thorough: bool) -> None:
         self.shadow = DispatcherState()
         self.thorough = thorough
-        self.is_ordered = False
+        self.is_ordered = self.is_troubled = False
         self.content: list[list[int]] = []
         for number in range(plan.rounds or 1):
             for window in plan.windows_of(number):
@@ -103,7 +104,11 @@ class Checker:
     def _before(self, event: ev.Event) -> None:
         if isinstance(event, ev.WindowsLeased):
             self._grant(event)
+        elif isinstance(event, ev.ReaderLost) and not self.is_troubled:
+            raise Violation(f"I12: {event.reader_id} is given up: {event.reason}")
         elif isinstance(event, ev.WorkerLost):
+            if not self.is_troubled:
+                raise Violation(f"I12: {event.worker_id} is given up")
             self.losses += not event.left
         elif isinstance(event, ev.ReaderJoined):
             self.joined.add(event.reader_id)

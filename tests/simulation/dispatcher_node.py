@@ -86,6 +86,7 @@ class DispatcherNode(Node):
             journal=self,
             worker_timeout_s=WORKER_TIMEOUT_S,
             client_timeout_s=CLIENT_TIMEOUT_S,
+            heartbeats_per_s=self.world.heartbeats_per_s,
             wall_clock=lambda: self.world.now_s,
         )
         self.commits = Commits(self, len(self.disk))
@@ -97,7 +98,7 @@ class DispatcherNode(Node):
         self._endpoint = DispatcherEndpoint(self.service)
         condition = self.service._condition
         self.service._condition = lambda iteration: self._listening(condition(iteration))
-        self.world.at(self.service.tick_s, self, self._tick)
+        self.world.at(self.service.presence.tick_s, self, self._tick)
 
     def _hear(self, hear: Any, worker_id: Any) -> None:
         """A handler that waited says nothing new of its caller."""
@@ -170,7 +171,7 @@ class DispatcherNode(Node):
 
     def _tick(self) -> None:
         self.service.tick()
-        self.world.at(self.service.tick_s, self, self._tick)
+        self.world.at(self.service.presence.tick_s, self, self._tick)
 
     # Disk
 

@@ -13,7 +13,7 @@ from dataservice.client.positions import ReaderPosition
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.sharding import Split
 from tests.simulation.checker import Checker, Violation
-from tests.simulation.dispatcher_node import CLIENT_TIMEOUT_S, DispatcherNode
+from tests.simulation.dispatcher_node import DispatcherNode
 from tests.simulation.reader_node import ReaderNode
 from tests.simulation.stage import STAGE
 from tests.simulation.worker_node import Pipeline, WorkerNode
@@ -64,6 +64,7 @@ class Scenario:
         self.world.checker.is_ordered = self.world.is_ordered
         self._saves = seed % SAVES_EVERY < 2
         self.world.poison = self.world.checker.poison = self._poison()
+        self.world.checker.is_troubled = self.world.poison is not None
         self.world.workers = {}
         self.dispatcher = self.world.dispatcher = DispatcherNode(
             self.world,
@@ -139,6 +140,7 @@ class Scenario:
 
     def _note(self, what: str, *nodes: Node) -> None:
         names = ">".join(node.name for node in nodes)
+        self.world.checker.is_troubled = True
         self.faults.append(f"{what} {names} at {self.world.now_s:.3f} s".replace("  ", " "))
         self.world.note("FAULT " + self.faults[-1])
 
@@ -320,7 +322,8 @@ class Scenario:
             ):
                 break
             # Those who are gone are missed by now.
-            self.world.run(self.world.now_s + 2 * CLIENT_TIMEOUT_S, lambda: False)
+            timeout_s = self.dispatcher.service.presence.client_timeout_s
+            self.world.run(self.world.now_s + 2 * timeout_s, lambda: False)
             self._heal()
             self._add_reader()
             last = self.readers[-1]

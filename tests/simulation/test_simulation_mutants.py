@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation import mutants, quarantine_mutants, scenario
+from tests.simulation import membership_mutants, mutants, quarantine_mutants, scenario
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.scenario import Failure, play
 from tests.simulation.stage import staged
@@ -32,5 +32,6 @@ def test_the_mistake_is_noticed(mutant: Mutant, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_there_are_enough_mistakes() -> None:
-    assert len(MUTANTS) >= 36
-    assert {quarantine_mutants.__name__, mutants.__name__} == {m.apply.__module__ for m in MUTANTS}
+    assert len(MUTANTS) >= 39
+    modules = {module.__name__ for module in (membership_mutants, mutants, quarantine_mutants)}
+    assert {m.apply.__module__ for m in MUTANTS} == modules

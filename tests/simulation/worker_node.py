@@ -88,7 +88,7 @@ class WorkerNode(Node):
         self._beats = Task(self, self._keep_registered)
         self._is_member = False
         self._beats.run()
-        self.world.at(HEARTBEAT_S, self, self._beat)
+        self.world.at(self._membership.pause_s, self, self._beat)
 
     def crash(self) -> None:
         """SIGKILL: readers see their streams reset."""
@@ -103,7 +103,7 @@ class WorkerNode(Node):
     def _beat(self) -> None:
         self._beats.is_over = False
         self._beats.run()
-        self.world.at(HEARTBEAT_S, self, self._beat)
+        self.world.at(self._membership.pause_s, self, self._beat)
 
     def _keep_registered(self) -> None:
         if self._is_member:

@@ -63,6 +63,8 @@ class World:
         self.corrupt_frames = 0
         # Only for mutants: frames that streams lose without breaking; no frame comes twice.
         self.lost_frames = 0
+        # Now and then so few that intervals and time-outs are the dispatcher's, not the configured.
+        self.heartbeats_per_s = 1.5 if seed % 3 == 2 else 500.0
         self.is_ordered = self.has_resumed = False
         self.doubles_frames = True
         self.dispatcher: Any = None

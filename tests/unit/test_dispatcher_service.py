@@ -493,6 +493,7 @@ def test_the_status_reads_well() -> None:
     endpoint = DispatcherEndpoint(service)
     assert status_text(endpoint.get_status(pb.GetStatusRequest()).json).splitlines() == [
         "1 workers, 1 jobs, 1 datasets",
+        "2 clients, heartbeats every 1 s, lost after 10 s (workers) or 60 s (readers)",
         "",
         "worker  rows sent  rows/s  busy  windows  buffered",
         "w1:1        1,234      57    0%        0   0.0 MiB",

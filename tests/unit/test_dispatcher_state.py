@@ -11,7 +11,6 @@ from dataservice.dispatcher import round_events as rounds
 from dataservice.dispatcher.events import decode_frame, encode_frame
 from dataservice.dispatcher.images import facts_of
 from dataservice.dispatcher.invariants import check_invariants
-from dataservice.dispatcher.liveness import Deadlines
 from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.state import DEPARTED_READERS_KEPT, DispatcherState
 from dataservice.dispatcher.windows import Phase, WindowTable
@@ -319,34 +318,3 @@ def test_a_new_worker_gets_a_task_and_a_lost_one_ends_its_own() -> None:
     assert state.iterations["i1"].finished
     state.apply(ev.WorkerRegistered(worker_id="w3", address="a:3", host="a", pid=9))
     assert "w3" not in state.iterations["i1"].tasks, "what is finished stays finished"
-
-
-def test_deadlines_expire_only_the_silent() -> None:
-    deadlines: Deadlines[str] = Deadlines(10.0)
-    for key in ("a", "b", "c"):
-        deadlines.renew(key, 0.0)
-    deadlines.renew("a", 8.0)
-    deadlines.drop("b")
-    assert deadlines.expired(10.0) == ["c"]
-    assert deadlines.expired(17.9) == []
-    assert deadlines.expired(18.0) == ["a"]
-
-
-def test_a_dropped_key_may_come_back() -> None:
-    deadlines: Deadlines[str] = Deadlines(10.0)
-    deadlines.renew("a", 0.0)
-    deadlines.drop("a")
-    deadlines.renew("a", 5.0)
-    assert deadlines.expired(14.9) == []
-    assert deadlines.expired(15.0) == ["a"]
-    assert deadlines.expired(99.0) == []
-
-
-def test_a_stall_is_nobodys_fault() -> None:
-    deadlines: Deadlines[str] = Deadlines(10.0)
-    deadlines.renew("a", 0.0)
-    deadlines.renew("gone", 0.0)
-    deadlines.drop("gone")
-    deadlines.renew_all(100.0)
-    assert deadlines.expired(109.0) == []
-    assert deadlines.expired(110.0) == ["a"]

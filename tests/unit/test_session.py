@@ -44,7 +44,7 @@ class Reader:
         return self.opened[-1]
 
     def join(self, *workers: str, now_s: float = 0.0) -> None:
-        self.session.follow(members(*workers), now_s)
+        self.session.follow(pb.OpenIterationReply(workers=members(*workers)), now_s)
 
     def frame(self, first: int, end: int, *, window: int = 0, final: bool = False) -> RowSpan:
         span = RowSpan(window, 0, first, end, final)
@@ -206,3 +206,28 @@ def test_only_damage_that_does_not_stop_is_given_up(error: Exception) -> None:
     ]
     assert all(retried[:-1])
     assert retried[-1] is not isinstance(error, DataLossError)
+
+
+def test_changes_of_the_workers_are_added_to_what_is_known() -> None:
+    reader = Reader(DYNAMIC)
+    reader.call(workers=members("a", "b"), members_version=3)
+    request = reader.call(
+        workers=members("c"),
+        lost_worker_ids=["a", "never-met"],
+        members_version=5,
+        members_differ=True,
+    )
+    assert request.members_known == 3
+    assert reader.session.members.addresses == {"b": "b:1", "c": "c:1"}
+    assert [stream.worker_id for stream in reader.opened] == ["a", "b", "c"]
+    request = reader.call(members_version=5, members_differ=True)
+    assert request.members_known == 5
+    assert list(reader.session.members.addresses) == ["b", "c"]
+
+
+def test_workers_without_a_version_are_asked_for_again() -> None:
+    reader = Reader(DYNAMIC)
+    reader.call(workers=members("a"), members_version=3)
+    reader.call(workers=members("b"))
+    assert list(reader.session.members.addresses) == ["b"]
+    assert reader.call().members_known == 0

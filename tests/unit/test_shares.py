@@ -10,6 +10,7 @@ from dataservice.dispatcher import decide, delivery, shares
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.images import facts_of
 from dataservice.dispatcher.invariants import check_invariants
+from dataservice.dispatcher.members import Members
 from dataservice.dispatcher.requests import (
     Decision,
     OpenIteration,
@@ -71,7 +72,9 @@ def answer_of(state: DispatcherState) -> tuple[bool, bool, tuple[str, ...]]:
 
 
 def member_ids(state: DispatcherState) -> list[str]:
-    return [worker.worker_id for worker in shares.members(state, state.iterations["i1"])]
+    update = shares.members(state, state.iterations["i1"], Members(), 0)
+    assert update.version == 0
+    return [worker.worker_id for worker in update.workers]
 
 
 def test_the_place_not_the_order_of_coming_is_the_index() -> None:

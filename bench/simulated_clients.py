@@ -1,0 +1,291 @@
+"""Simulated workers and readers of one dispatcher: their calls, at the intervals it asks for.
+
+One asyncio thread speaks gRPC for thousands of clients over a few connections. Workers send
+heartbeats, readers sync; some readers are active: a worker leases windows for each of them, and
+they report them as consumed as often as a real reader does. No pipeline runs and no element moves.
+A client whose call fails tries again after a second. Latency is from the call to the reply as
+this process sees it; `late` is how far behind its own schedule it was, which bounds what of a
+latency is its own doing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import random
+import time
+from typing import Any
+
+import grpc
+import numpy as np
+
+from bench.peers import children
+from dataservice.client.pacing import GROUP_S
+from dataservice.config import DEFAULT_HEARTBEAT_INTERVAL_MS
+from dataservice.runtime.auth import TOKEN_METADATA_KEY, resolve_token
+from dataservice.runtime.retry import MAX_PAUSE_S
+from dataservice.vocabulary import ShardingPolicy
+from dataservice.wire import dispatcher_pb2 as pb
+
+OWN_INTERVAL_S = DEFAULT_HEARTBEAT_INTERVAL_MS / 1_000
+# What a client that reaches nobody waits at most between two attempts.
+RETRY_S = MAX_PAUSE_S
+_LEASE_EVERY_S = 1.0
+_WINDOWS_AT_ONCE = 2
+_JOINING_AT_ONCE = 64
+_CALL_TIMEOUT_S = 30.0
+_SETTLE_S = 2.0
+_RECOVERY_S = 60.0
+_OPTIONS = (
+    ("grpc.max_receive_message_length", 64 << 20),
+    # A connection of its own for each channel.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+
+
+def _interval_s(reply: Any) -> float:
+    """How long a client that got this reply is silent, if it has no news."""
+    return max(OWN_INTERVAL_S, reply.heartbeat_interval_ms / 1_000)
+
+
+def _next_due_s(due_s: float, interval_s: float) -> float:
+    """The time of the next call; a client that is late does not catch up."""
+    return max(due_s, time.perf_counter() - interval_s) + interval_s
+
+
+class Meter:
+    """Latencies by method, lateness, and who has had no answer since its last failure."""
+
+    def __init__(self) -> None:
+        self.latencies: dict[str, list[float]] = {}
+        self.late: list[float] = []
+        self.errors: dict[str, int] = {}
+        self.failing: set[str] = set()
+        self.most_failing = 0
+        self.recovered = asyncio.Event()
+
+    def start(self) -> None:
+        """Forgets what was seen so far."""
+        self.latencies, self.late, self.errors = {}, [], {}
+
+    def note(self, method: str, client: str, seconds: float) -> None:
+        """A reply came."""
+        self.latencies.setdefault(method, []).append(seconds)
+        self.failing.discard(client)
+        if self.most_failing and not self.failing:
+            self.recovered.set()
+
+    def note_error(self, client: str, status: str) -> None:
+        """A call failed."""
+        self.errors[status] = self.errors.get(status, 0) + 1
+        self.failing.add(client)
+        self.most_failing = max(self.most_failing, len(self.failing))
+
+    def summary(self, seconds: float) -> dict[str, Any]:
+        """Milliseconds, in all and by method."""
+        everything = [latency for some in self.latencies.values() for latency in some]
+        return {
+            "replies_per_s": round(len(everything) / seconds),
+            "errors": self.errors,
+            **_quantiles(everything),
+            "by_method": {name: _quantiles(some) for name, some in self.latencies.items()},
+            "late_p99_ms": _quantiles(self.late)["p99_ms"],
+        }
+
+
+def _quantiles(seconds: list[float]) -> dict[str, float]:
+    marks = np.quantile(seconds, [0.5, 0.99, 1.0]) * 1_000 if seconds else [0.0] * 3
+    return {
+        name: round(float(v), 2)
+        for name, v in zip(("p50_ms", "p99_ms", "max_ms"), marks, strict=True)
+    }
+
+
+class Clients:
+    """All simulated clients of a process."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.meter = Meter()
+        self._options = options
+        self._metadata = ((TOKEN_METADATA_KEY, resolve_token(None)),)
+        self._channels = [
+            grpc.aio.insecure_channel(options.target, options=_OPTIONS)
+            for _ in range(options.connections)
+        ]
+        self._calls: dict[tuple[int, str], Any] = {}
+        self._joining = asyncio.Semaphore(_JOINING_AT_ONCE)
+        self._dice = random.Random(0)
+        self._workers: list[str] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def call(self, number: int, method: str, request: Any) -> Any:
+        """The reply of a method, over the connection of that client."""
+        key = (number % len(self._channels), method)
+        stub = self._calls.get(key)
+        if stub is None:
+            stub = self._calls[key] = self._channels[key[0]].unary_unary(
+                f"/dataservice.Dispatcher/{method}",
+                request_serializer=lambda message: message.SerializeToString(),
+                response_deserializer=getattr(pb, f"{method}Reply").FromString,
+            )
+        return await stub(request, metadata=self._metadata, timeout=_CALL_TIMEOUT_S)
+
+    async def join(self) -> None:
+        """Registers all workers, then opens all readers, and begins their calls."""
+        options = self._options
+        self._workers = await asyncio.gather(*map(self._register, range(options.workers)))
+        opened = await asyncio.gather(*map(self._open, range(options.readers)))
+        for number, worker_id in enumerate(self._workers):
+            beat = pb.WorkerHeartbeatRequest(
+                worker_id=worker_id,
+                iteration_ids=[opened[0].iteration_id],
+                production=[
+                    pb.Production(
+                        iteration_id=opened[0].iteration_id, rows_per_s=1_000, busy_share=0.5
+                    )
+                ],
+            )
+            self._begin(self._beat(number, beat))
+        for number, reply in enumerate(opened):
+            self._begin(self._read(number, reply, is_active=number < options.active))
+
+    def _begin(self, loop: Any) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(loop))
+
+    async def _register(self, number: int) -> str:
+        async with self._joining:
+            request = pb.RegisterWorkerRequest(
+                address=f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}:40000",
+                pid=number,
+                host=f"host-{number}",
+                host_id=f"boot-{number}",
+            )
+            reply: pb.RegisterWorkerReply = await self.call(number, "RegisterWorker", request)
+            return reply.worker_id
+
+    async def _open(self, number: int) -> pb.OpenIterationReply:
+        async with self._joining:
+            request = pb.OpenIterationRequest(
+                dataset_id=self._options.dataset_id,
+                policy=int(ShardingPolicy.DYNAMIC),
+                job_name=self._options.job_name,
+                reader_id=f"reader-{number:05}-0000000000000000",
+                reader_host=f"host-{number}",
+                reader_pid=number + 1,
+            )
+            reply: pb.OpenIterationReply = await self.call(number, "OpenIteration", request)
+            return reply
+
+    async def _timed(self, client: str, number: int, method: str, request: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            reply = await self.call(number, method, request)
+        except grpc.aio.AioRpcError as error:
+            self.meter.note_error(client, error.code().name)
+            return None
+        self.meter.note(method, client, time.perf_counter() - began)
+        return reply
+
+    async def _pause(self, due_s: float) -> None:
+        now_s = time.perf_counter()
+        if due_s > now_s:
+            await asyncio.sleep(due_s - now_s)
+        self.meter.late.append(max(0.0, time.perf_counter() - due_s))
+
+    async def _beat(self, number: int, request: pb.WorkerHeartbeatRequest) -> None:
+        """A worker without streams."""
+        client = f"worker-{number}"
+        due_s = time.perf_counter() + self._dice.random() * OWN_INTERVAL_S
+        while True:
+            await self._pause(due_s)
+            reply = await self._timed(client, number, "WorkerHeartbeat", request)
+            interval_s = RETRY_S if reply is None else _interval_s(reply)
+            due_s = _next_due_s(due_s, interval_s)
+
+    async def _read(self, number: int, joined: pb.OpenIterationReply, *, is_active: bool) -> None:
+        """A reader; an active one with the worker that leases for it."""
+        client = f"reader-{number}"
+        interval_s = GROUP_S if is_active else _interval_s(joined)
+        turn, turns_per_lease = 0, round(_LEASE_EVERY_S / GROUP_S)
+        request = pb.SyncRequest(
+            reader_id=joined.reader_id,
+            iteration_id=joined.iteration_id,
+            members_known=joined.members_version,
+        )
+        due_s = time.perf_counter() + self._dice.random() * interval_s
+        while True:
+            await self._pause(due_s)
+            if is_active and turn % turns_per_lease == 0:
+                request.consumed.extend(await self._lease(number, joined, turn + 1))
+            turn += 1
+            reply = await self._timed(client, number, "Sync", request)
+            if reply is not None:
+                request.members_known = reply.members_version
+                request.rows_consumed += len(request.consumed)
+                del request.consumed[:]
+            if not is_active:
+                interval_s = RETRY_S if reply is None else _interval_s(reply)
+            due_s = _next_due_s(due_s, interval_s)
+
+    async def _lease(
+        self, number: int, joined: pb.OpenIterationReply, sequence: int
+    ) -> list[pb.Mark]:
+        """What a reader is soon to say of the windows that it gets now."""
+        request = pb.LeaseWindowsRequest(
+            worker_id=self._workers[number % len(self._workers)],
+            iteration_id=joined.iteration_id,
+            reader_id=joined.reader_id,
+            count=_WINDOWS_AT_ONCE,
+            sequence=sequence,
+        )
+        reply = await self._timed(f"lease-{number}", number, "LeaseWindows", request)
+        leases = () if reply is None else reply.windows
+        return [
+            pb.Mark(window=lease.window, generation=lease.generation, row=1, final=True)
+            for lease in leases
+        ]
+
+
+async def play(options: argparse.Namespace) -> None:
+    """Joins, measures for a while, and goes on until a lost dispatcher has answered everybody.
+
+    Or for `_RECOVERY_S`, so that one that cannot is measured too.
+    """
+    clients = Clients(options)
+    began = time.perf_counter()
+    await clients.join()
+    children.say(joined_s=round(time.perf_counter() - began, 2))
+    await asyncio.sleep(min(_SETTLE_S, options.seconds))
+    clients.meter.start()
+    cpu_s = time.process_time()
+    await asyncio.sleep(options.seconds)
+    cpu_share = (time.process_time() - cpu_s) / options.seconds
+    children.say(**clients.meter.summary(options.seconds), load_cpu_share=round(cpu_share, 2))
+    clients.meter.most_failing = 0
+    clients.meter.failing.clear()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(clients.meter.recovered.wait(), _RECOVERY_S)
+    children.say(unanswered=len(clients.meter.failing), errors=clients.meter.errors)
+    await asyncio.Event().wait()
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Command line of the process that `bench.dispatcher` starts."""
+    parser = argparse.ArgumentParser(prog="python -m bench.simulated_clients", description=__doc__)
+    parser.add_argument("--target", required=True, help="host:port of the dispatcher")
+    parser.add_argument("--dataset-id", required=True)
+    parser.add_argument("--job-name", required=True)
+    parser.add_argument("--workers", type=int, required=True)
+    parser.add_argument("--readers", type=int, required=True)
+    parser.add_argument("--active", type=int, required=True, help="readers that consume windows")
+    parser.add_argument("--connections", type=int, default=8)
+    parser.add_argument("--seconds", type=float, required=True, help="of measuring")
+    options = parser.parse_args(argv)
+    children.end_with_parent()
+    asyncio.run(play(options))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""Deliberate mistakes about who is there, which the simulation must notice.
+
+Like those of `mutants`, among which they count once this is imported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dataservice.client.members import Members as Known
+from dataservice.dispatcher import presence
+from dataservice.dispatcher.members import Members
+from tests.simulation.mutants import Patch, mutant
+
+
+@mutant("I12", walls_off="intervals that fit into the configured time-outs")
+def time_outs_do_not_follow_the_intervals(patch: Patch) -> None:
+    patch.setattr(presence, "least_interval_s", lambda clients, _heartbeats_per_s: 1.0 * clients)
+    patch.setattr(presence, "timeout_s", lambda configured_s, _interval_s: configured_s)
+
+
+@mutant("I10")
+def readers_are_not_told_who_came(patch: Patch) -> None:
+    original = Members.since
+
+    def since(self: Members, known: int, workers: Any) -> Any:
+        update = original(self, known, workers)
+        return update._replace(workers=()) if update.is_change else update
+
+    patch.setattr(Members, "since", since)
+
+
+@mutant("I10")
+def readers_take_changes_for_the_whole(patch: Patch) -> None:
+    def take(self: Known, reply: Any) -> None:
+        self.replace(reply.workers, reply.members_version)
+
+    patch.setattr(Known, "take", take)

@@ -1,0 +1,173 @@
+"""How often clients are to speak, and when they are given up."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataservice.client.pacing import Pacing
+from dataservice.client.rounds import RoundPacing
+from dataservice.config import HEARTBEATS_PER_S
+from dataservice.dispatcher.liveness import Deadlines
+from dataservice.dispatcher.presence import INTERVALS_PER_TIMEOUT, Presence, share_of
+from dataservice.vocabulary import ReaderId, WorkerId
+
+
+def crowd(clients: int, now_s: float = 0.0) -> Presence:
+    presence = Presence(10.0, 60.0, now_s)
+    for number in range(clients):
+        presence.hear_worker(WorkerId(f"w{number}"), now_s)
+    return presence
+
+
+def test_deadlines_expire_only_the_silent() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    for key in ("a", "b", "c"):
+        deadlines.renew(key, 10.0)
+    deadlines.renew("a", 18.0)
+    deadlines.drop("b")
+    assert len(deadlines) == 2
+    assert deadlines.expired(10.0) == ["c"]
+    assert deadlines.expired(17.9) == []
+    assert deadlines.expired(18.0) == ["a"]
+    assert len(deadlines) == 0
+
+
+def test_a_dropped_key_may_come_back() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    deadlines.renew("a", 10.0)
+    deadlines.drop("a")
+    assert "a" not in deadlines
+    deadlines.renew("a", 15.0)
+    assert "a" in deadlines
+    assert deadlines.expired(14.9) == []
+    assert deadlines.expired(15.0) == ["a"]
+    assert deadlines.expired(99.0) == []
+
+
+def test_a_stall_is_nobodys_fault() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    deadlines.renew("a", 10.0)
+    deadlines.renew("gone", 10.0)
+    deadlines.drop("gone")
+    deadlines.renew_all(110.0)
+    assert deadlines.expired(109.0) == []
+    assert deadlines.expired(110.0) == ["a"]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("abc"), st.sampled_from(["renew", "drop", "ask"]), st.floats(0, 9)
+        )
+    )
+)
+def test_deadlines_are_as_a_plain_table_has_them(steps: list[tuple[str, str, float]]) -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    now_s, table, promised = 0.0, dict[str, float](), dict[str, float]()
+    for key, what, seconds in steps:
+        if what == "renew":
+            deadlines.renew(key, now_s + seconds)
+            # What was promised to a key holds also where it was dropped meanwhile.
+            promised[key] = table[key] = max(promised.get(key, 0.0), now_s + seconds)
+        elif what == "drop":
+            deadlines.drop(key)
+            table.pop(key, None)
+        else:
+            now_s += seconds
+            gone = {each for each, deadline_s in table.items() if deadline_s <= now_s}
+            assert set(deadlines.expired(now_s)) == gone
+            table = {each: deadline_s for each, deadline_s in table.items() if each not in gone}
+            promised = {each: d for each, d in promised.items() if d > now_s}
+        assert len(deadlines) == len(table)
+
+
+def test_small_clusters_keep_what_is_configured() -> None:
+    presence = crowd(HEARTBEATS_PER_S)
+    assert presence.interval_s == 1.0
+    assert (presence.worker_timeout_s, presence.client_timeout_s) == (10.0, 60.0)
+
+
+@pytest.mark.parametrize("clients", [600, 4_000, 50_000])
+def test_all_together_stay_under_the_bound_however_many_they_are(clients: int) -> None:
+    presence = crowd(clients)
+    assert clients / presence.interval_s == pytest.approx(HEARTBEATS_PER_S)
+    assert presence.worker_timeout_s >= INTERVALS_PER_TIMEOUT * presence.interval_s
+    assert presence.client_timeout_s >= INTERVALS_PER_TIMEOUT * presence.interval_s
+
+
+def test_intervals_follow_those_who_come_and_go() -> None:
+    presence = crowd(4_000)
+    assert presence.interval_s == pytest.approx(8.0)
+    for number in range(3_000):
+        presence.drop_worker(WorkerId(f"w{number}"))
+    presence.hear_reader(ReaderId("r"), 0.0)
+    assert presence.interval_s == pytest.approx(1_001 / HEARTBEATS_PER_S)
+
+
+def test_a_promise_to_wait_is_kept_when_the_cluster_shrinks() -> None:
+    presence = crowd(4_000)
+    presence.tell_interval_s("w0")
+    presence.hear_worker(WorkerId("w0"), 0.0)
+    assert presence.tell_interval_s("w0") == pytest.approx(8.0)
+    for number in range(1, 4_000):
+        presence.drop_worker(WorkerId(f"w{number}"))
+    presence.hear_worker(WorkerId("w0"), 1.0)
+    assert presence.silent(1.0).workers == ()
+    for now_s in range(2, 24):
+        assert presence.silent(float(now_s)).workers == ()
+    assert presence.silent(24.0).workers == ("w0",)
+
+
+def test_a_restarted_dispatcher_asks_for_the_same_and_blames_nobody() -> None:
+    workers = [WorkerId(f"w{number}") for number in range(2_000)]
+    readers = [ReaderId(f"r{number}") for number in range(2_000)]
+    presence = Presence(10.0, 60.0, 0.0)
+    presence.restore(workers, readers, 0.0)
+    assert presence.interval_s == pytest.approx(8.0)
+    assert presence.silent(2.5) == ((), (), 0.0)
+    for now_s in range(3, 24):
+        assert presence.silent(float(now_s)).workers == ()
+    assert len(presence.silent(24.0).workers) == 2_000
+
+
+def test_those_who_come_at_once_are_spread() -> None:
+    presence = Presence(10.0, 60.0, 0.0)
+    ids = [WorkerId(f"worker-{number:012x}") for number in range(4_000)]
+    presence.restore(ids, (), 0.0)
+    first = [presence.tell_interval_s(worker_id) for worker_id in ids]
+    by_second = [sum(second <= each < second + 1 for each in first) for second in range(8)]
+    assert sum(by_second) == 4_000
+    assert max(by_second) < 1.25 * HEARTBEATS_PER_S
+    assert {presence.tell_interval_s(worker_id) for worker_id in ids} == {presence.interval_s}
+
+
+@given(st.text())
+def test_a_share_is_a_part_of_one(client_id: str) -> None:
+    assert 0.0 <= share_of(client_id) < 1.0
+
+
+def test_a_dispatcher_that_stood_still_blames_nobody() -> None:
+    presence = crowd(3)
+    silent = presence.silent(100.0)
+    assert silent == ((), (), 100.0)
+    assert presence.silent(101.0).stood_still_s == 0.0
+
+
+def test_readers_speak_less_often_when_asked_to_and_never_more_often_than_their_own() -> None:
+    pacing = Pacing(1.0, 0.0)
+    pacing.note_interval(8.0)
+    assert pacing.due_s(urgent=False, idle=False, has_news=False) == 8.0
+    assert pacing.due_s(urgent=False, idle=False, has_news=True) < 1.0
+    assert pacing.due_s(urgent=True, idle=False, has_news=False) == 0.0
+    pacing.note_interval(0.02)
+    assert pacing.due_s(urgent=False, idle=False, has_news=False) == 1.0
+
+
+def test_consumers_of_rounds_speak_less_often_when_asked_to() -> None:
+    pacing = RoundPacing(1.0, 0.0)
+    pacing.note_call(0.0, progress=True)
+    pacing.note_interval(8.0)
+    assert pacing.due_s(urgent=False, waits=False, unreported=0, window=8) == 8.0
+    assert pacing.due_s(urgent=False, waits=True, unreported=0, window=8) < 1.0

@@ -1,0 +1,120 @@
+"""Sets of workers under versions: what readers are told is what changed, and it adds up."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataservice.client.members import Members as Known
+from dataservice.client.targets import Targets
+from dataservice.dispatcher import members as module
+from dataservice.dispatcher.members import Members, MembersUpdate, version_of
+from dataservice.dispatcher.parties import Worker
+from dataservice.job_options import JobOptions
+from dataservice.vocabulary import ShardingPolicy, WorkerId
+from dataservice.wire import dispatcher_pb2 as pb
+
+Everybody = dict[WorkerId, Worker]
+
+
+def worker(number: int) -> Worker:
+    return Worker(
+        worker_id=WorkerId(f"w{number}"),
+        address=f"host:{number}",
+        host="h",
+        pid=number,
+        host_id=f"boot-{number % 2}",
+    )
+
+
+def toggle(members: Members, workers: Everybody, number: int) -> None:
+    each = worker(number)
+    if workers.pop(each.worker_id, None) is None:
+        workers[each.worker_id] = each
+        members.add(each.worker_id)
+    else:
+        members.drop(each.worker_id)
+
+
+def told(update: MembersUpdate) -> pb.SyncReply:
+    return pb.SyncReply(
+        workers=[
+            pb.WorkerInfo(worker_id=w.worker_id, address=w.address, host_id=w.host_id)
+            for w in update.workers
+        ],
+        lost_worker_ids=update.lost,
+        members_version=update.version,
+        members_differ=update.is_change,
+    )
+
+
+def test_one_change_is_told_as_one() -> None:
+    members, workers = Members(), dict[WorkerId, Worker]()
+    for number in range(100):
+        toggle(members, workers, number)
+    known = members.version
+    toggle(members, workers, 7)
+    toggle(members, workers, 200)
+    update = members.since(known, workers)
+    assert update == (members.version, (worker(200),), ("w7",), True)
+    assert members.since(members.version, workers) == (members.version, (), (), True)
+
+
+def test_who_knows_nothing_or_too_little_gets_all(monkeypatch) -> None:
+    monkeypatch.setattr(module, "CHANGES_KEPT", 3)
+    members, workers = Members(), dict[WorkerId, Worker]()
+    toggle(members, workers, 0)
+    old = members.version
+    for number in range(1, 5):
+        toggle(members, workers, number)
+    for known in (0, old, 12345):
+        update = members.since(known, workers)
+        assert not update.is_change
+        assert update.workers == tuple(workers.values())
+
+
+def test_a_worker_that_came_and_went_leaves_the_version_as_it_was() -> None:
+    members, workers = Members(), dict[WorkerId, Worker]()
+    toggle(members, workers, 1)
+    known = members.version
+    toggle(members, workers, 2)
+    toggle(members, workers, 2)
+    assert members.version == known
+    assert members.since(known, workers) == (known, (), (), True)
+
+
+def test_repeats_change_nothing() -> None:
+    members = Members()
+    members.add(WorkerId("w1"))
+    version = members.version
+    members.add(WorkerId("w1"))
+    members.drop(WorkerId("w2"))
+    assert members.version == version == version_of(["w1"])
+
+
+@given(
+    st.lists(st.one_of(st.integers(0, 5), st.sampled_from(["ask", "restart"])), max_size=40),
+    st.sampled_from(["AUTO", "LOCAL"]),
+)
+def test_what_a_reader_adds_up_is_what_it_may_read_of_its_version(
+    steps: list[int | str], target: str
+) -> None:
+    members, workers, known = Members(), dict[WorkerId, Worker](), Known()
+    targets = Targets(JobOptions(target_workers=target), ShardingPolicy.DYNAMIC, "boot-1")
+    for step in steps:
+        if isinstance(step, int):
+            toggle(members, workers, step)
+        elif step == "ask":
+            reply = told(members.since(known.version, workers))
+            targets.narrow(reply)
+            known.take(reply)
+            assert known.addresses.keys() == {
+                worker.worker_id
+                for worker in workers.values()
+                if target == "AUTO" or worker.host_id == "boot-1"
+            }
+            assert known.version == version_of(workers)
+        else:
+            members = Members()
+            for worker_id in workers:
+                members.add(worker_id)
