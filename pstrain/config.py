@@ -18,15 +18,17 @@ class ParameterConfig:
     ``start_timeout_s``: clusters start their tasks in any order and pull images first.
     ``transfer_timeout_s``: a server writing or reading its part of a checkpoint.
     ``chunk_bytes``: large variables travel in pieces, so that neither side holds two copies.
+    ``share_memory``: with servers of this host and user; False for Flight also there.
     """
 
     request_timeout_s: float = 30.0
     start_timeout_s: float = 180.0
     transfer_timeout_s: float = 600.0
     chunk_bytes: int = 32 << 20
+    share_memory: bool = True
 
     def __post_init__(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
-            if value <= 0:
+            if item.name != "share_memory" and value <= 0:
                 raise InvalidArgumentError(f"{item.name} must be positive, got {value}")

@@ -19,7 +19,7 @@ from dataservice.runtime.flight import FlightClient
 from dataservice.runtime.local_exchange import LocalChannel, LocalExchange, NotLocalError, dial
 from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS, SHARED_MEMORY
 
-__all__ = ["AnyChannel", "AnyExchange", "open_exchange"]
+__all__ = ["AnyChannel", "AnyExchange", "open_exchange", "open_local"]
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +68,18 @@ def open_exchange(
             yield exchange
     finally:
         client.close()
+
+
+def open_local(
+    address: str, command: Mapping[str, Any], *, token: str, timeout_s: float
+) -> LocalExchange | None:
+    """An exchange through shared memory; None where the server shares none with this process."""
+    try:
+        sock = dial(address)
+    except NotLocalError as reason:
+        logger.debug("Flight to %s, as memory cannot be shared: %s", address, reason)
+        return None
+    return LocalExchange(sock, address, command, token=token, timeout_s=timeout_s)
 
 
 def _explain(address: str, reason: NotLocalError, *, token: str, tls: TlsConfig | None) -> None:

@@ -2,15 +2,15 @@
 
 The header says which arrays follow, in order; each starts at a multiple of 64 bytes in the body.
 Knows the form of messages, not what servers do with them. Invariant: arrays that come out of a
-body are aligned and writable, so that kernels see one type of array wherever it came from.
+received body are aligned and read-only, however it travelled, so that kernels see one type.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -65,6 +65,32 @@ def new_body(parts: Sequence[Part]) -> tuple[pa.Buffer | None, list[Array]]:
     return buffer, _views(buffer, parts, offsets)
 
 
+class LateBody:
+    """A body that is written where it is sent from: ``fill`` gets its arrays.
+
+    Through shared memory that saves a copy. ``fill`` must not fail.
+    """
+
+    def __init__(self, parts: Sequence[Part], fill: Callable[[list[Array]], None]) -> None:
+        self._parts = parts
+        self._fill = fill
+        self._offsets, self.room = _layout(parts)
+
+    def write_into(self, target: pa.Buffer) -> tuple[int, int]:
+        """Writes the body at the start of ``target``; first byte and size."""
+        self._fill(_views(target, self._parts, self._offsets))
+        return 0, self.room
+
+    def to_buffer(self) -> pa.Buffer:
+        """The body in memory of its own."""
+        buffer = pa.allocate_buffer(self.room)
+        self.write_into(buffer)
+        return buffer
+
+
+Body: TypeAlias = "pa.Buffer | LateBody | None"
+
+
 def body_arrays(body: pa.Buffer | None, parts: Sequence[Part]) -> list[Array]:
     """The arrays in a received body, without copying where it is aligned; keep it alive.
 
@@ -81,7 +107,10 @@ def body_arrays(body: pa.Buffer | None, parts: Sequence[Part]) -> list[Array]:
         aligned = pa.allocate_buffer(size)
         _bytes(aligned)[...] = _bytes(body)
         body = aligned
-    return _views(body, parts, offsets)
+    arrays = _views(body, parts, offsets)
+    for array in arrays:
+        array.flags.writeable = False
+    return arrays
 
 
 def _layout(parts: Sequence[Part]) -> tuple[list[int], int]:
@@ -106,7 +135,7 @@ def _bytes(buffer: pa.Buffer) -> NDArray[np.uint8]:
 
 
 class _Memory:
-    """Arrow's memory as NumPy sees it; writable, since a message has one receiver."""
+    """Arrow's memory as NumPy sees it; views of a received body are made read-only after."""
 
     __slots__ = ("__array_interface__", "_owner")
 

@@ -6,7 +6,8 @@ everything in a request is checked before anything changes. No Python per row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -15,13 +16,13 @@ from pstrain.errors import InvalidArgumentError
 from pstrain.paramserver.changes import WHOLE, read_changes
 from pstrain.paramserver.checkpoint import Saved, read_into, verify, write_shard
 from pstrain.paramserver.commits import Entry, PartKey
-from pstrain.paramserver.messages import Part, body_arrays, new_body
+from pstrain.paramserver.messages import Array, Body, LateBody, Part, body_arrays, new_body
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.store import Store
 from pstrain.vocabulary import spec_from_json
 
 Header = dict[str, Any]
-Reply = tuple[Header, pa.Buffer | None]
+Reply = tuple[Header, Body]
 
 
 class Call(NamedTuple):
@@ -51,21 +52,33 @@ def _create(store: Store, call: Call) -> Reply:
 def _pull(store: Store, call: Call) -> Reply:
     """Items: [variable, shard, ids or WHOLE, known version]. Unchanged wholes are left out."""
     items = [(store.shard(v, i), count, known) for v, i, count, known in call.header["items"]]
-    ids = body_arrays(call.body, [("int64", (count,)) for _, count, _ in items if count != WHOLE])
+    ids = iter(
+        body_arrays(call.body, [("int64", (count,)) for _, count, _ in items if count != WHOLE])
+    )
+    # Each version is read once, before the rows: what is sent is at least as new as it says.
     versions = [shard.version for shard, _, _ in items]
     parts: list[Part] = []
-    for (shard, count, known), version in zip(items, versions, strict=True):
-        if count != WHOLE or version != known:
-            rows = shard.row_stop - shard.row_start if count == WHOLE else count
-            parts.append((shard.spec.dtype, (rows, shard.width)))
-    reply, arrays = new_body(parts)
-    wanted, targets = iter(ids), iter(arrays)
+    wanted: list[tuple[Shard, Array | None]] = []
     for (shard, count, known), version in zip(items, versions, strict=True):
         if count != WHOLE:
-            shard.gather(next(wanted), next(targets))
+            mine = next(ids)
+            shard.check_ids(mine)
+            wanted.append((shard, mine))
+            parts.append((shard.spec.dtype, (count, shard.width)))
         elif version != known:
-            shard.read(shard.row_start, shard.row_stop, next(targets))
-    return {"versions": versions}, reply
+            wanted.append((shard, None))
+            parts.append((shard.spec.dtype, (shard.row_stop - shard.row_start, shard.width)))
+    if not wanted:
+        return {"versions": versions}, None
+    return {"versions": versions}, LateBody(parts, functools.partial(_fill, wanted))
+
+
+def _fill(wanted: Sequence[tuple[Shard, Array | None]], targets: Sequence[Array]) -> None:
+    for (shard, ids), target in zip(wanted, targets, strict=True):
+        if ids is None:
+            shard.read(shard.row_start, shard.row_stop, target)
+        else:
+            shard.gather(ids, target)
 
 
 def _read(store: Store, call: Call) -> Reply:

@@ -1,4 +1,4 @@
-"""A parameter server: sessions and a store behind a Flight server.
+"""A parameter server: sessions and a store behind a Flight server, and in shared memory.
 
 It does what its one coordinator's trainers ask and decides nothing. Invariant: one session at a
 time; a request of any other session is refused, so a coordinator or trainer that was replaced
@@ -17,8 +17,10 @@ from typing import Any
 
 from dataservice.errors import DataServiceError
 from dataservice.runtime.auth import TlsConfig, resolve_token
-from dataservice.runtime.flight import FlightServer, Message, ServerChannel
+from dataservice.runtime.flight import FlightServer, Message
 from dataservice.runtime.identity import new_id
+from dataservice.runtime.local_exchange import LocalServer, NotLocalError
+from dataservice.runtime.transport import AnyChannel
 from pstrain.errors import AbortedError, FailedPreconditionError
 from pstrain.kernels import initializers, updates
 from pstrain.paramserver import messages
@@ -29,6 +31,8 @@ from pstrain.presence import Presence
 logger = logging.getLogger(__name__)
 
 _SESSIONS_REMEMBERED = 256
+# Requests take milliseconds; most of those that wait here wait for the next one.
+_GRACE_S = 0.1
 
 
 class ParameterServer:
@@ -48,12 +52,15 @@ class ParameterServer:
     ) -> None:
         self.presence = Presence()
         self._sessions = Sessions()
+        self._token = resolve_token(token)
+        self._exchanges = {messages.EXCHANGE: self.presence.during(self._serve)}
+        self._local: LocalServer | None = None
         self._server = FlightServer(
             host,
             port,
-            token=resolve_token(token),
+            token=self._token,
             tls=tls,
-            exchanges={messages.EXCHANGE: self.presence.during(self._serve)},
+            exchanges=self._exchanges,
             actions={
                 "reset": self._reset,
                 "advance": self._advance,
@@ -81,6 +88,14 @@ class ParameterServer:
         updates.warm_up()
         initializers.warm_up()
         self._server.start()
+        self._share_memory()
+
+    def _share_memory(self) -> None:
+        local = LocalServer(self.address, token=self._token, exchanges=self._exchanges)
+        try:
+            self._local = local.start()
+        except NotLocalError as reason:
+            logger.info("trainers on this host use Flight: %s", reason)
 
     def join(self) -> None:
         """Blocks until :meth:`stop`."""
@@ -88,6 +103,8 @@ class ParameterServer:
 
     def stop(self) -> None:
         """Frees the port; values are lost. Idempotent."""
+        if self._local is not None:
+            self._local.stop(grace_s=_GRACE_S)
         self._server.stop()
         self._stopped.set()
 
@@ -98,14 +115,16 @@ class ParameterServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _serve(self, command: dict[str, Any], channel: ServerChannel) -> None:  # noqa: ARG002
+    def _serve(self, command: dict[str, Any], channel: AnyChannel) -> None:  # noqa: ARG002
         while (message := channel.recv()) is not None:
             try:
                 header, body = self._answer(message)
             except DataServiceError as error:
                 channel.send(messages.encode_error(error))
-            else:
-                channel.send(messages.encode_header(header), body)
+                continue
+            if isinstance(body, messages.LateBody) and not channel.shares_memory:
+                body = body.to_buffer()
+            channel.send(messages.encode_header(header), body)
 
     def _answer(self, message: Message) -> tuple[dict[str, Any], Any]:
         header = messages.decode_header(message.header)

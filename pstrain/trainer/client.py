@@ -66,7 +66,12 @@ class RemoteParameters:
     ) -> None:
         self.session = session
         self._config = config or ParameterConfig()
-        self._connections = Connections(addresses, token=resolve_token(token), tls=tls)
+        self._connections = Connections(
+            addresses,
+            token=resolve_token(token),
+            tls=tls,
+            share_memory=self._config.share_memory,
+        )
         self._wholes: dict[tuple[int, int], tuple[int, Array]] = {}
 
     @property

@@ -1,7 +1,8 @@
 """Open message streams to every parameter server, lent to one thread at a time.
 
 Sends to all servers first and then receives from all, so they work side by side without a thread
-for each. Knows nothing of what messages mean. Invariant: a stream is lent again only when every
+for each; a server of this host and user is met in shared memory. Knows nothing of what messages
+mean. Invariant: a stream is lent again only when every
 reply it owed has been read; after any failure it is closed instead.
 """
 
@@ -13,32 +14,40 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import pyarrow as pa
-
 from dataservice.runtime.auth import TlsConfig
-from dataservice.runtime.flight import Exchange, FlightClient, Message
+from dataservice.runtime.flight import FlightClient, Message
+from dataservice.runtime.transport import AnyExchange, open_local
 from pstrain.errors import (
     CancelledError,
     DeadlineExceededError,
     UnavailableError,
 )
-from pstrain.paramserver.messages import EXCHANGE
+from pstrain.paramserver.messages import EXCHANGE, Body, LateBody
 
-Streams = dict[int, Exchange]
+Streams = dict[int, AnyExchange]
 
 
 class Request(NamedTuple):
     """One message to one server."""
 
     header: bytes
-    body: pa.Buffer | None = None
+    body: Body = None
 
 
 class Connections:
     """Streams to the servers at ``addresses``; opened on first use. Thread-safe."""
 
-    def __init__(self, addresses: Sequence[str], *, token: str, tls: TlsConfig | None) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        token: str,
+        tls: TlsConfig | None,
+        share_memory: bool = True,
+    ) -> None:
         self.addresses = tuple(addresses)
+        self._token = token
+        self._share_memory = share_memory
         self._clients = [FlightClient(a, token=token, tls=tls) for a in addresses]
         self._lock = threading.Lock()
         self._free: list[Streams] = []
@@ -105,9 +114,7 @@ class Connections:
         try:
             if fresh:
                 self._open(streams, server, deadline_s)
-            streams[server].send(
-                request.header, request.body, timeout_s=_left(deadline_s, self.addresses[server])
-            )
+            _send(streams[server], request, _left(deadline_s, self.addresses[server]))
         except UnavailableError as error:
             if fresh:
                 raise self._unavailable(server, error) from error
@@ -138,13 +145,26 @@ class Connections:
         return message
 
     def _open(self, streams: Streams, server: int, deadline_s: float) -> None:
-        left_s = _left(deadline_s, self.addresses[server])
-        streams[server] = self._clients[server].exchange({"exchange": EXCHANGE}, timeout_s=left_s)
+        address, command = self.addresses[server], {"exchange": EXCHANGE}
+        left_s = _left(deadline_s, address)
+        if self._share_memory:
+            local = open_local(address, command, token=self._token, timeout_s=left_s)
+            if local is not None:
+                streams[server] = local
+                return
+        streams[server] = self._clients[server].exchange(command, timeout_s=left_s)
 
     def _unavailable(self, server: int, error: Exception | str) -> UnavailableError:
         return UnavailableError(
             f"parameter server {server} at {self.addresses[server]} is gone: {error}"
         )
+
+
+def _send(stream: AnyExchange, request: Request, timeout_s: float) -> None:
+    body = request.body
+    if isinstance(body, LateBody) and not stream.shares_memory:
+        body = body.to_buffer()
+    stream.send(request.header, body, timeout_s=timeout_s)
 
 
 def _left(deadline_s: float, address: str) -> float:
