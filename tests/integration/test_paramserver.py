@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from dataservice.runtime.flight import Exchange
+from dataservice.runtime.local_exchange import LocalExchange
 from dataservice.runtime.process import ChildProcess, spawn_module
 from pstrain import initializers, results
 from pstrain.checkpoint import Checkpoint
@@ -368,21 +369,51 @@ def test_a_fenced_trainers_closure_is_completed_or_dropped_by_others(
         np.testing.assert_array_equal(x.numpy(), np.full((6, 1), applied, np.float32))
 
 
+@pytest.mark.parametrize("share_memory", [True, False])
+def test_rows_travel_through_shared_memory_or_flight(
+    addresses: list[str], monkeypatch: pytest.MonkeyPatch, share_memory: bool
+) -> None:
+    opened: list[str] = []
+    for transport in (Exchange, LocalExchange):
+        original = transport.send
+
+        def send(self: Any, *args: Any, _send: Any = original, **options: Any) -> None:
+            opened.append(self.protocol)
+            _send(self, *args, **options)
+
+        monkeypatch.setattr(transport, "send", send)
+    strategy = _strategy(addresses, config=ParameterConfig(share_memory=share_memory))
+    with strategy.scope():
+        table = create_variable(initializers.zeros(), shape=(6000, 16), name="table")
+    parameters, spec, ids = strategy.parameters, table.spec, np.arange(0, 6000, 2)
+    (lookup,) = parameters.fetch([Fetch(spec, ids)])
+    parameters.apply([Update(spec, np.ones_like(lookup.rows), lookup)], SGD)
+    (after,) = parameters.fetch([Fetch(spec, ids)])
+    np.testing.assert_array_equal(after.rows, np.full((3000, 16), -1, np.float32))
+    np.testing.assert_array_equal(after.unique, ids)
+    (some,) = parameters.fetch([Fetch(spec, ids[:1000])])
+    assert not some.rows.flags.writeable
+    parameters.close()
+    assert set(opened) == {"shared_memory" if share_memory else "flight"}
+
+
 class LostReplies:
     """Makes the connection break when the next replies arrive, after the server has acted."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        receive = Exchange.recv
+        for transport in (Exchange, LocalExchange):
+            monkeypatch.setattr(transport, "recv", self._losing(transport.recv))
 
-        def recv(exchange: Exchange, timeout_s: float) -> Any:
+    def _losing(self, receive: Callable[..., Any]) -> Callable[..., Any]:
+        def recv(exchange: Any, timeout_s: float) -> Any:
             message = receive(exchange, timeout_s)
             if self.count and message is not None and message.header:
                 self.count -= 1
                 raise UnavailableError("the connection broke")
             return message
 
-        monkeypatch.setattr(Exchange, "recv", recv)
+        return recv
 
 
 def test_a_commit_whose_replies_are_lost_is_sent_again_and_made_once(
