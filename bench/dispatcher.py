@@ -97,6 +97,8 @@ class Prober:
             )
             if grant.leases:
                 return len(grant.leases[0].splits)
+            if grant.ended:
+                raise SystemExit("all files were read before the end; give more --files")
 
     def keep_alive(self) -> None:
         """One heartbeat and one sync."""
