@@ -58,7 +58,7 @@ def test_a_fast_reader_of_a_slow_pipeline_asks_for_more_and_a_slow_reader_for_fe
     )
     rows = ds.Dataset.range(10**7).map(slow, schema=pa.schema({"id": pa.int64()}))
     cases: list[tuple[ds.Dataset, float, Callable[[dict[str, Any]], bool]]] = [
-        (rows.batch(100), 0.0, lambda found: found["enough"] > 2),
+        (rows.batch(5_000), 0.0, lambda found: found["enough"] > 2),
         (ds.Dataset.range(10**7).batch(100), 0.02, lambda found: found["enough"] < 2),
     ]
     for dataset, pause_s, is_right in cases:
