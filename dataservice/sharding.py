@@ -21,6 +21,11 @@ WINDOW_ROWS: Final = 65_536
 WINDOWS_PER_EPOCH: Final = 64
 # A shuffle buffer as large as the data must still leave work for this many workers.
 SHUFFLED_WINDOWS_PER_EPOCH: Final = 16
+# Where the end of a window cuts groups of rows short, that there are few windows matters more.
+GROUPING_WINDOWS_PER_EPOCH: Final = 4
+# Of sources whose elements, such as names of files, stand for rows that nobody has counted.
+MAX_ELEMENT_WINDOWS: Final = 4_096
+MAX_ELEMENT_SPLITS: Final = 65_536
 # Files whose rows nobody has counted are measured in bytes. Finding and opening one counts as so
 # many more, so that a window of tiny files is still read within a second from a distant store.
 WINDOW_BYTES: Final = 8 << 20
@@ -122,17 +127,54 @@ def epoch_of(repetition: int, repeat: int, repeats: int | None) -> int:
     return (repetition << 32 if repeats is None else repetition * repeats) + repeat
 
 
-def window_target_rows(total_rows: int | None, buffer_size: int = 0) -> int:
+def window_target_rows(total_rows: int | None, buffer_size: int = 0, group_rows: int = 0) -> int:
     """Rows that a window should have, from the epoch's rows and the largest shuffle buffer.
 
     Small enough that several workers share an epoch: a buffer larger than a sixteenth of the
-    data is cut to that, since the order of the splits is shuffled as well.
+    data is cut to that, since the order of the splits is shuffled as well. `group_rows`: what
+    groups should be made of, down to a quarter of the data.
     """
     if total_rows is None:
-        return max(WINDOW_ROWS, buffer_size)
+        return max(WINDOW_ROWS, buffer_size, group_rows)
     plain = min(WINDOW_ROWS, -(-total_rows // WINDOWS_PER_EPOCH))
     shuffled = min(buffer_size, -(-total_rows // SHUFFLED_WINDOWS_PER_EPOCH))
-    return max(1, plain, shuffled)
+    grouped = min(group_rows, -(-total_rows // GROUPING_WINDOWS_PER_EPOCH))
+    return max(1, plain, shuffled, grouped)
+
+
+def window_target_elements(splits: Sequence[Split], cycle: int, windows: int) -> int | None:
+    """Elements that a window should have whose rows are interleaved, `cycle` of them at a time.
+
+    As many as are read at a time, unless fewer than sixteen windows came of it; more where files
+    are known to be small, down to `windows` of them. None where nobody has counted the elements.
+    """
+    elements = total_rows(splits)
+    if not elements:
+        return None if elements is None else 1
+    least = min(cycle, -(-elements // SHUFFLED_WINDOWS_PER_EPOCH))
+    size_bytes = sum(_bytes_of(split) for split in splits)
+    if not any(split.size_bytes for split in splits):
+        return max(least, -(-elements // MAX_ELEMENT_WINDOWS))
+    return max(least, min(WINDOW_BYTES * elements // size_bytes, -(-elements // windows)))
+
+
+def divided(splits: Sequence[Split], target_elements: int) -> list[Split]:
+    """The same in splits of one element each where that does not make too many.
+
+    So that windows of few elements can be made of them, in any order; parts of files are cut to
+    whole windows, since a row group is decoded for each.
+    """
+    finest = -(-(total_rows(splits) or 0) // MAX_ELEMENT_SPLITS)
+    pieces: list[Split] = []
+    for split in splits:
+        if not split.rows or split.rows == 1:
+            pieces.append(split)
+            continue
+        step = finest if split.path is None else max(finest, target_elements)
+        for first in range(split.start, split.start + split.rows, step):
+            stop = min(first + step, split.start + split.rows)
+            pieces.append(replace(split, start=first, stop=stop, rows=stop - first))
+    return pieces
 
 
 def tail_target_rows(target_rows: int, buffer_size: int = 0) -> int:
@@ -140,10 +182,13 @@ def tail_target_rows(target_rows: int, buffer_size: int = 0) -> int:
     return max(-(-target_rows // TAIL_PARTS), min(buffer_size, target_rows))
 
 
-def window_target_bytes(splits: Sequence[Split]) -> int:
-    """Bytes that a window of files should have whose rows are not counted; see `_weight`."""
+def window_target_bytes(splits: Sequence[Split], windows: int = WINDOWS_PER_EPOCH) -> int:
+    """Bytes that a window of files should have whose rows are not counted; see `_weight`.
+
+    At least `windows` of them come of large files.
+    """
     total = sum(_bytes_of(split) for split in splits if split.rows is None)
-    return max(1, min(WINDOW_BYTES, -(-total // WINDOWS_PER_EPOCH)))
+    return max(1, min(WINDOW_BYTES, -(-total // windows)))
 
 
 def _bytes_of(split: Split) -> int:

@@ -19,10 +19,10 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from dataservice.dataset.indivisible import UnsplittableError
 from dataservice.dataset.operators.zip import ZipStream, side_by_side
 from dataservice.dataset.segments import (
     Segment,
-    UnsplittableError,
     limited,
     open_segment,
     plan_segments,

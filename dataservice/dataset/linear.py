@@ -2,24 +2,27 @@
 
 Responsible for recognising such a plan and for refusing any other with the reason. It reads
 nothing. Invariant: running the segments' splits in any division and order, then the tail, yields
-the rows of the plan, each once per repeat.
+the rows of the plan, each once per repeat. Where the order of rows is all that an operator makes,
+as with shuffle, interleave and grouping, it is applied to each window by itself.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NoReturn
 
 import pyarrow as pa
 
 from dataservice.dataset.aligned import AlignedSource, Branch
+from dataservice.dataset.indivisible import UnsplittableError, refuse, refuse_operator
 from dataservice.dataset.node import Node, register_node
 from dataservice.dataset.operators import (
     Batch,
+    BucketBySequenceLength,
     Concatenate,
     Conform,
-    Enumerate,
+    GroupByWindow,
+    Interleave,
     Prefetch,
     Repeat,
     RowOperator,
@@ -31,11 +34,19 @@ from dataservice.dataset.operators import (
 )
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.optimise import optimise
-from dataservice.dataset.segments import Segment, UnsplittableError
+from dataservice.dataset.segments import Segment
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.errors import InternalError
-from dataservice.sharding import Split
+from dataservice.sharding import WINDOW_ROWS, Split
+
+__all__ = ["Detached", "Linear", "UnsplittableError", "linearise", "with_tail", "without_tail"]
+
+# A group that is not full when its window ends is delivered short. With so many full ones per key
+# in a window, on average, one batch in thirty-two is short by half.
+_GROUPS_PER_KEY = 16
+# Of an operator that does not say how many keys there are.
+_ASSUMED_KEYS = 16
 
 
 @register_node
@@ -65,6 +76,10 @@ class Linear:
     (None: endlessly), then `tail`: a Batch, if there is one, and operators applied to each batch.
     With `ends_passes` no batch has rows of two passes, as when `repeat` comes after `batch`.
     `buffer_size` is that of the largest shuffle, `shuffle_seed` the seed of the first.
+
+    With `forms_elements` the segments yield elements, each of rows of one window, and there is no
+    tail; windows should have `group_rows` then. `cycle` is 0, or the number of elements of the
+    sources that are interleaved: these are weighed then, for their rows are not known.
     """
 
     segments: tuple[Segment, ...]
@@ -76,6 +91,14 @@ class Linear:
     reshuffles: bool = True
     buffer_size: int = 0
     ends_passes: bool = False
+    forms_elements: bool = False
+    group_rows: int = 0
+    cycle: int = 0
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether its elements are batches."""
+        return bool(self.tail) or self.forms_elements
 
     @property
     def shuffles(self) -> bool:
@@ -139,7 +162,7 @@ def with_tail(node: Node, tail: Sequence[Operator]) -> Node:
 def _linear(node: Node) -> Linear:
     if isinstance(node, Source):
         if node.batched:
-            _refuse(node, "its elements are batches that were saved as they are")
+            refuse(node, "its elements are batches that were saved as they are")
         return Linear(segments=(Segment(node),))
     if isinstance(node, Prefetch):
         return _linear(node.input)
@@ -157,18 +180,13 @@ def _linear(node: Node) -> Linear:
         return _limited(node)
     if isinstance(node, Shuffle):
         return _shuffled(node)
+    if isinstance(node, Interleave):
+        return _interleaved(node)
+    if isinstance(node, BucketBySequenceLength | GroupByWindow):
+        return _grouped(node)
     if isinstance(node, RowOperator):
         return _mapped(node)
-    if isinstance(node, Enumerate):
-        _refuse(node, "the number of an element depends on all elements before it")
-    _refuse(node, "it reads its input as one sequence")
-
-
-def _refuse(node: Node, reason: str) -> NoReturn:
-    raise UnsplittableError(
-        f"a dataset with {node.kind} cannot be divided among data workers, since {reason}; "
-        f"apply {node.kind} after distribute(), or distribute with ShardingPolicy.OFF"
-    )
+    refuse_operator(node)
 
 
 def _detached(node: Operator, *, batched: bool) -> Operator:
@@ -179,7 +197,7 @@ def _detached(node: Operator, *, batched: bool) -> Operator:
 
 def _append(linear: Linear, node: Operator) -> Linear:
     """The operator over every segment."""
-    added = _detached(node, batched=False)
+    added = _detached(node, batched=linear.forms_elements)
     segments = tuple(
         dataclasses.replace(segment, operators=(*segment.operators, added))
         for segment in linear.segments
@@ -195,10 +213,51 @@ def _mapped(node: RowOperator) -> Linear:
     return _append(linear, node)
 
 
-def _shuffled(node: Shuffle) -> Linear:
+def _interleaved(node: Interleave) -> Linear:
     linear = _linear(node.input)
-    if linear.tail:
-        _refuse(node, "it is applied to batches, which form only after the division")
+    if linear.is_batched:
+        refuse(node, "its elements are batches", "give interleave rows: leave batch out before it")
+    if linear.cycle:
+        refuse(
+            node,
+            "its elements are interleaved already",
+            "interleave once, with a function that returns all rows of an element of the source",
+        )
+    return dataclasses.replace(_append(linear, node), cycle=node.cycle_length)
+
+
+def _grouped(node: BucketBySequenceLength | GroupByWindow) -> Linear:
+    linear = _within_windows(_linear(node.input))
+    if isinstance(node, BucketBySequenceLength):
+        rows = _GROUPS_PER_KEY * sum(node.batch_sizes)
+    elif node.window_size is None:
+        rows = WINDOW_ROWS
+    elif linear.forms_elements:
+        rows = linear.group_rows * node.window_size
+    else:
+        rows = _GROUPS_PER_KEY * _ASSUMED_KEYS * node.window_size
+    return dataclasses.replace(
+        _append(linear, node), forms_elements=True, group_rows=max(rows, linear.group_rows)
+    )
+
+
+def _within_windows(linear: Linear) -> Linear:
+    """The same with batches that have rows of one window each."""
+    if not linear.tail:
+        return linear
+    batch, *others = linear.tail
+    assert isinstance(batch, Batch)
+    linear = _append(dataclasses.replace(linear, tail=(), ends_passes=False), batch)
+    linear = dataclasses.replace(
+        linear, forms_elements=True, group_rows=_GROUPS_PER_KEY * batch.rows
+    )
+    for operator in others:
+        linear = _append(linear, operator)
+    return linear
+
+
+def _shuffled(node: Shuffle) -> Linear:
+    linear = _within_windows(_linear(node.input))
     linear = _append(linear, node)
     first = not linear.shuffles
     return dataclasses.replace(
@@ -211,15 +270,17 @@ def _shuffled(node: Shuffle) -> Linear:
 
 def _batched(node: Batch) -> Linear:
     linear = _linear(node.input)
-    if linear.tail:
-        _refuse(node, "its input is in batches already")
+    if linear.is_batched:
+        refuse(node, "its input is in batches already")
     return dataclasses.replace(linear, tail=(_detached(node, batched=False),))
 
 
 def _unbatched(node: Unbatch) -> Linear:
     linear = _linear(node.input)
+    if linear.forms_elements:
+        return dataclasses.replace(_append(linear, node), forms_elements=False)
     if len(linear.tail) != 1 or linear.drop_remainder:
-        _refuse(node, "it takes batches apart, which form only after the division")
+        refuse(node, "it takes batches apart, which form only after the division")
     return dataclasses.replace(linear, tail=(), ends_passes=False)
 
 
@@ -227,7 +288,7 @@ def _repeated(node: Repeat) -> Linear:
     linear = _linear(node.input)
     ends_passes = bool(linear.tail)
     if ends_passes and linear.repeat != 1 and not linear.ends_passes:
-        _refuse(node, "it repeats batches of rows that are repeated too")
+        refuse(node, "it repeats batches of rows that are repeated too")
     endless = node.count is None or linear.repeat is None
     if node.count == 0 or linear.repeat == 0:
         repeat: int | None = 0
@@ -241,11 +302,17 @@ def _concatenated(node: Concatenate) -> Linear:
     for child in (node.first, node.second):
         linear = _linear(child)
         if linear.tail:
-            _refuse(node, "it joins batches, which form only after the division")
+            refuse(node, "it joins batches, which form only after the division")
         if linear.repeat != 1:
-            _refuse(node, "one of its inputs is repeated apart from the other")
+            refuse(node, "one of its inputs is repeated apart from the other")
         parts.append(_with_own_limits(node, linear))
     first, second = parts
+    if bool(first.cycle) != bool(second.cycle):
+        refuse(
+            node,
+            "only one of its inputs is interleaved",
+            "interleave the elements of both, or distribute each and join them afterwards",
+        )
     if node.schema is not None:
         second = _append(second, Conform(Detached(), node.schema))
     leading = first if first.shuffles else second
@@ -254,6 +321,9 @@ def _concatenated(node: Concatenate) -> Linear:
         shuffle_seed=leading.shuffle_seed,
         reshuffles=leading.reshuffles,
         buffer_size=max(first.buffer_size, second.buffer_size),
+        forms_elements=first.forms_elements,
+        group_rows=max(first.group_rows, second.group_rows),
+        cycle=max(first.cycle, second.cycle),
     )
 
 
@@ -262,7 +332,7 @@ def _with_own_limits(node: Node, linear: Linear) -> Linear:
     if not linear.is_limited:
         return linear
     if len(linear.segments) > 1:
-        _refuse(node, "one of its inputs takes or skips rows over several sources")
+        refuse(node, "one of its inputs takes or skips rows over several sources")
     skip, take = _narrowed(linear.segments[0].skip, linear.segments[0].take, linear)
     segment = dataclasses.replace(linear.segments[0], skip=skip, take=take)
     return dataclasses.replace(linear, segments=(segment,), skip=0, take=None)
@@ -281,12 +351,12 @@ def _aligned(node: Zip) -> AlignedSource:
     branches = []
     for child in node.datasets:
         linear = _linear(child)
-        if linear.tail:
-            _refuse(node, "it is applied to batches, which form only after the division")
+        if linear.is_batched:
+            refuse(node, "it is applied to batches, which form only after the division")
         if linear.repeat != 1:
-            _refuse(node, "one of its inputs is repeated; repeat after zip instead")
+            refuse(node, "one of its inputs is repeated; repeat after zip instead")
         if linear.shuffles:
-            _refuse(node, "one of its inputs is shuffled; shuffle after zip instead")
+            refuse(node, "one of its inputs is shuffled; shuffle after zip instead")
         for segment in linear.segments:
             _check_countable(node, segment)
         branches.append(Branch(linear.segments, linear.skip, linear.take))
@@ -295,10 +365,10 @@ def _aligned(node: Zip) -> AlignedSource:
 
 def _limited(node: Take | Skip) -> Linear:
     linear = _linear(node.input)
-    if linear.tail:
-        _refuse(node, "it counts batches, which form only after the division")
+    if linear.is_batched:
+        refuse(node, "it counts batches, which form only after the division")
     if linear.repeat != 1:
-        _refuse(node, "it counts elements over several passes")
+        refuse(node, "it counts elements over several passes")
     for segment in linear.segments:
         _check_countable(node, segment)
     wanted = Linear(segments=(), skip=node.count) if isinstance(node, Skip) else None
@@ -309,9 +379,9 @@ def _limited(node: Take | Skip) -> Linear:
 
 def _check_countable(node: Node, segment: Segment) -> None:
     if not segment.source.counts_rows:
-        _refuse(node, f"the number of rows in {segment.source.kind} is not known in advance")
+        refuse(node, f"the number of rows in {segment.source.kind} is not known in advance")
     for operator in segment.operators:
         if not (isinstance(operator, RowOperator) and operator.keeps_rows):
             skips = getattr(operator, "on_error", "raise") == "skip"
             what = f"{operator.kind} with on_error='skip'" if skips else operator.kind
-            _refuse(node, f"it counts the elements that {what} yields")
+            refuse(node, f"it counts the elements that {what} yields")

@@ -16,6 +16,7 @@ import pyarrow as pa
 from dataservice.dataset import operators as ops
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.node import Node
+from dataservice.dataset.operators.base import integer_at_least
 from dataservice.errors import InvalidArgumentError
 from dataservice.vocabulary import AUTOTUNE
 
@@ -23,6 +24,7 @@ ColumnFunction: TypeAlias = "Expression | Callable[..., Any] | str"
 
 # Covers the jitter of one step; more would only cost memory, as rates are not measured here.
 _AUTOTUNED_BATCHES = 4
+_CYCLE = 4
 
 
 class OperatorMethods:
@@ -202,21 +204,29 @@ class OperatorMethods:
     def interleave(
         self,
         fn: Callable[..., Any] | str,
-        cycle_length: int = 4,
+        cycle_length: int = _CYCLE,
         block_length: int = 1,
         schema: pa.Schema | None = None,
         *,
+        num_parallel_calls: int | None = None,
         deterministic: bool = True,
     ) -> Self:
         """Rows of the datasets `fn(element)`, in blocks, from `cycle_length` of them by turns.
 
         `fn` gets a row as a dict, a batch as a dict of arrays, and returns a Dataset of rows.
-        `deterministic` as for `map`.
+        `deterministic` as for `map`. `num_parallel_calls`, which tf.data has, changes nothing:
+        threads work on several windows at a time, or on what a prefetch reads ahead.
+
+        Under ShardingPolicy.DYNAMIC the elements, such as names of files, are divided among the
+        workers, and those of one window are read by turns: at least `cycle_length` of them, unless
+        fewer than 16 windows came of it. Rows that a lost worker still owed are made anew by
+        another, so `fn` must make the same dataset of an element each time.
         """
+        _check_parallel_calls(num_parallel_calls)
         node = ops.Interleave(
             self._node,
             fn,  # type: ignore[arg-type]
-            cycle_length,
+            _CYCLE if _is_auto(cycle_length) else cycle_length,
             block_length,
             schema,
             deterministic,
@@ -259,6 +269,10 @@ class OperatorMethods:
 
         `element_length_func`: a column (of a list, its length), an expression, or a function of
         the columns to integers. Bucket i has the lengths below bucket_boundaries[i].
+
+        Under ShardingPolicy.DYNAMIC each window fills buckets of its own, and what is left in them
+        at its end comes as smaller batches, or is left out with `drop_remainder`. Windows have
+        rows for 16 batches per bucket, unless fewer than 4 windows came of it.
         """
         return self._over(
             ops.BucketBySequenceLength(
@@ -287,6 +301,10 @@ class OperatorMethods:
         `key_func`: a column, an expression, or a function of the columns to integers, one for each
         element. `reduce_func` gets and returns a Dataset, of batches; left out, a window of rows is
         one batch.
+
+        Under ShardingPolicy.DYNAMIC the windows of a key lie within a window of the division, at
+        whose end those that are not full are reduced too; it has rows for 16 of each of 16 keys,
+        unless fewer than 4 came of it.
         """
         node = ops.GroupByWindow(
             self._node,
@@ -307,6 +325,11 @@ def nodes_of(datasets: Any, operator: str) -> tuple[Node, ...]:
         if not isinstance(dataset, OperatorMethods):
             raise InvalidArgumentError(f"{operator} takes Datasets, got {dataset!r}")
     return tuple(dataset._node for dataset in datasets)
+
+
+def _check_parallel_calls(count: Any) -> None:
+    if count is not None and not _is_auto(count):
+        integer_at_least(count, 1, "num_parallel_calls")
 
 
 def _is_auto(count: Any) -> bool:

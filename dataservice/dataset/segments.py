@@ -9,20 +9,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
+from dataservice.dataset.indivisible import UnsplittableError
 from dataservice.dataset.node import Node
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.sources.base import Source, SplitStream
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.dataset.timing import OperatorTimes
-from dataservice.errors import InvalidArgumentError, register_error
 from dataservice.sharding import Split
-
-
-@register_error
-class UnsplittableError(InvalidArgumentError):
-    """The plan cannot be divided among data workers; the message names the operator."""
-
-    code = "UNSPLITTABLE"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,17 +13,22 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from dataservice.dataset.indivisible import UnsplittableError
 from dataservice.dataset.linear import Linear, linearise
-from dataservice.dataset.segments import Segment, UnsplittableError, open_segment, plan_segments
+from dataservice.dataset.segments import Segment, open_segment, plan_segments
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.errors import InvalidArgumentError
 from dataservice.sharding import (
+    GROUPING_WINDOWS_PER_EPOCH,
+    WINDOWS_PER_EPOCH,
     Split,
     Window,
+    divided,
     make_windows,
     tail_target_rows,
     total_rows,
     window_target_bytes,
+    window_target_elements,
     window_target_rows,
 )
 
@@ -49,7 +54,9 @@ def plan_splits(linear: Linear) -> list[Split]:
     Lists files and reads Parquet footers, several at a time. SourceError and SchemaError for
     files that are missing, damaged or unlike the others.
     """
-    return plan_segments(linear.segments, linear.skip, linear.take)
+    splits = plan_segments(linear.segments, linear.skip, linear.take)
+    elements = _target_elements(linear, splits)
+    return splits if elements is None else divided(splits, elements)
 
 
 class WindowSizes(NamedTuple):
@@ -62,12 +69,26 @@ class WindowSizes(NamedTuple):
 
 def window_sizes(linear: Linear, splits: Sequence[Split]) -> WindowSizes:
     """How large the windows of this plan should be."""
-    target_rows = window_target_rows(total_rows(splits), linear.buffer_size)
-    return WindowSizes(
-        target_rows,
-        tail_target_rows(target_rows, linear.buffer_size),
-        window_target_bytes(splits),
-    )
+    target_bytes = window_target_bytes(splits, _least_windows(linear))
+    elements = _target_elements(linear, splits)
+    if elements is not None:
+        return WindowSizes(elements, 0, target_bytes)
+    buffer_size, group_rows = (0, 0) if linear.cycle else (linear.buffer_size, linear.group_rows)
+    target_rows = window_target_rows(total_rows(splits), buffer_size, group_rows)
+    tail_rows = tail_target_rows(target_rows, max(buffer_size, group_rows))
+    return WindowSizes(target_rows, tail_rows, target_bytes)
+
+
+def _target_elements(linear: Linear, splits: Sequence[Split]) -> int | None:
+    """Elements of a window, where what is counted is not rows."""
+    if not linear.cycle:
+        return None
+    return window_target_elements(splits, linear.cycle, _least_windows(linear))
+
+
+def _least_windows(linear: Linear) -> int:
+    """How many windows there should be, as far as the data suffice for them."""
+    return GROUPING_WINDOWS_PER_EPOCH if linear.group_rows else WINDOWS_PER_EPOCH
 
 
 def plan_windows(linear: Linear, splits: Sequence[Split], epoch: int) -> tuple[Window, ...]:
@@ -90,7 +111,7 @@ def open_window(
 ) -> BatchStream:
     """The rows of one window through the operators of its segment, before the tail.
 
-    A shuffle permutes the whole window. Raises SourceError, on reading, when a file is not the
+    A shuffle permutes the window. Raises SourceError, on reading, when a file is not the
     one that was planned.
     """
     segments = {split.segment for split in splits}

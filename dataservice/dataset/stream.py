@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -55,6 +55,15 @@ class RunContext:
     omitted: Page | None = None
     restores: bool = False
     holder: Holder | None = None
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """Tells this run from other runs of the plan, for what is drawn at random in it."""
+        return (self.epoch,) if self.window is None else (self.epoch, self.window)
+
+    def nested(self) -> RunContext:
+        """For a dataset inside of an operator, which is run as a whole and in its own order."""
+        return replace(self, split_order=None, window=None)
 
     def check(self) -> None:
         """Raises CancelledError once the run was given up."""

@@ -64,12 +64,12 @@ def plan_snapshot(plan: bytes) -> WindowPlan | None:
     Whole are plans whose rows cannot be divided, and those that work on batches, which form only
     after the division. Blocks while sources are listed.
     """
-    from dataservice.dataset.segments import UnsplittableError
+    from dataservice.dataset.indivisible import UnsplittableError
     from dataservice.dataset.splits import linearise
 
     try:
         linear = linearise(_decoded(plan, _PLAIN))
-        if linear.batch_operators or linear.ends_passes:
+        if linear.batch_operators or linear.ends_passes or linear.forms_elements:
             return None
         return plan_windows(plan, 0, _PLAIN)
     except UnsplittableError as error:

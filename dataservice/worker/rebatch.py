@@ -35,11 +35,19 @@ class Rebatcher:
 
     `rows` None means that the cut has no meaning: elements are then of about 1 MiB. With
     `drop_remainder`, `flush` gives away the spans of a short rest without its rows. Up to `run`
-    elements that lie within one batch come as one.
+    elements that lie within one batch come as one. With `as_they_are`, each batch is an element.
     """
 
-    def __init__(self, rows: int | None, *, drop_remainder: bool = False, run: int = 1) -> None:
+    def __init__(
+        self,
+        rows: int | None,
+        *,
+        drop_remainder: bool = False,
+        run: int = 1,
+        as_they_are: bool = False,
+    ) -> None:
         self._rows = rows
+        self._as_they_are = as_they_are
         self._drop_remainder = drop_remainder
         self._run = run
         self._pieces: list[pa.RecordBatch] = []
@@ -68,7 +76,7 @@ class Rebatcher:
 
         `size_bytes`: of the batch, where that is known.
         """
-        target = self._rows or _rows_per_element(batch)
+        target = batch.num_rows if self._as_they_are else self._rows or _rows_per_element(batch)
         run_rows = target if self._rows is None else self._run_rows(batch, target, size_bytes)
         offset = 0
         while offset < batch.num_rows:

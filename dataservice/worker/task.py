@@ -93,9 +93,12 @@ class Pipeline:
     def rebatcher(self, run: int = 1) -> Rebatcher:
         """Cuts rows as the plan's `batch` says, or by bytes where there is none.
 
-        Up to `run` elements may come as one where no operator follows.
+        Elements that windows yield stay as they are. Up to `run` elements of `batch` may come as
+        one where no operator follows.
         """
         linear = self._linear
+        if linear.forms_elements:
+            return Rebatcher(None, as_they_are=True)
         run = run if self.is_divisible else 1
         return Rebatcher(linear.batch_size, drop_remainder=linear.drop_remainder, run=run)
 

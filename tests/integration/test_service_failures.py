@@ -82,6 +82,39 @@ def test_a_killed_worker_costs_no_row_and_little_time(
     assert time.monotonic() - killed_s < 10
 
 
+def test_a_killed_worker_costs_no_row_of_what_its_windows_interleave_and_group(
+    cluster: ProcessCluster, tmp_path: pathlib.Path
+) -> None:
+    def slow(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        time.sleep(0.002)
+        return columns
+
+    write_numbers(tmp_path, files=80, rows_per_file=ROWS // 80, group_rows=200)
+    buckets = (
+        ds.Dataset.list_files(str(tmp_path / "*.parquet"), shuffle=True)
+        .interleave(lambda row: ds.Dataset.from_parquet(row["path"]), num_parallel_calls=4)
+        .shuffle(1_000)
+        .bucket_by_sequence_length(lambda c: c["id"] % 16, [4, 8], [64, 32, 16])
+        .map(slow, schema=pa.schema({"id": pa.int64(), "x": pa.float32()}))
+    )
+    got: list[int] = []
+    remote = buckets.distribute(DYNAMIC, cluster.target)
+    with iter(remote) as iterator:
+        for _ in range(100):
+            got += ids_of(next(iterator))
+        cluster.workers[0].kill()
+        for _ in range(100):
+            batch = next(iterator)
+            assert len({np.searchsorted([4, 8], i % 16, side="right") for i in ids_of(batch)}) == 1
+            got += ids_of(batch)
+        state = iterator.state_dict()
+    with iter(remote) as iterator:
+        iterator.load_state_dict(state)
+        for batch in iterator:
+            got += ids_of(batch)
+    assert_every_row_once(got)
+
+
 def test_what_cannot_be_replayed_is_not_run_again_for_a_killed_worker(
     cluster: ProcessCluster, tmp_path: pathlib.Path
 ) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.expressions import col
-from dataservice.dataset.linear import UnsplittableError, linearise
 from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from dataservice.dataset.plan import decode_plan, encode_plan
+from dataservice.dataset.sources import ParquetSource
 from dataservice.errors import InvalidArgumentError, SchemaError, UserFunctionError
+from dataservice.vocabulary import AUTOTUNE
 from tests.unit.checkpoint_checker import check_positions, chunked, numbers, run, values
 
 
@@ -121,12 +125,34 @@ def test_the_first_dataset_gives_the_schema() -> None:
             "batch after interleave",
         ),
         (lambda d: run(d.interleave(lambda r: r["z"])), UserFunctionError, "KeyError"),
-        (lambda d: linearise(d.interleave(part).node), UnsplittableError, "interleave.*OFF"),
+        (lambda d: d.interleave(part, num_parallel_calls=0), InvalidArgumentError, "got 0"),
+        (
+            lambda d: run(d.interleave(lambda r: Dataset.from_parquet(r))),
+            UserFunctionError,
+            r'got the row .*row\["path"\]',
+        ),
     ],
 )
 def test_bad_arguments(build: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         build(numbers(4))
+
+
+def test_what_tf_data_takes_is_taken() -> None:
+    lengths = [3, 2, 5, 1, 4]
+    given_ = source(lengths).interleave(part, AUTOTUNE, num_parallel_calls=AUTOTUNE)
+    assert values(run(given_), "y") == by_definition(lengths, 4, 1)
+
+
+def test_only_the_wanted_columns_of_nested_files_are_read(tmp_path: pathlib.Path) -> None:
+    path = str(tmp_path / "a.parquet")
+    pq.write_table(pa.table({"a": [1, 2], "b": [3, 4]}), path)
+    nested = numbers(2, []).interleave(lambda _r: Dataset.from_parquet(path).select("a"))
+    with mock.patch.object(
+        ParquetSource, "read", autospec=True, side_effect=ParquetSource.read
+    ) as read:
+        assert values(run(nested), "a") == [1, 1, 2, 2]
+    assert {call.args[0].columns for call in read.call_args_list} == {("a",)}
 
 
 def test_cardinality() -> None:

@@ -117,13 +117,19 @@ def test_the_first_shuffle_orders_the_splits() -> None:
         (BASE.repeat(2).take(3), "take"),
         (BASE.batch(2).take(3), "take"),
         (BASE.batch(2).skip(3), "skip"),
-        (BASE.batch(2).shuffle(3), "shuffle"),
         (BASE.batch(2).batch(3), "batch"),
         (BASE.repeat(2).batch(2).repeat(2), "repeat"),
         (BASE.batch(2).concatenate(BASE.batch(2)), "concatenate"),
         (BASE.repeat(2).concatenate(BASE), "concatenate"),
         (BASE.concatenate(BASE).take(3).concatenate(BASE), "concatenate"),
         (BASE.enumerate(), "enumerate"),
+        (BASE.interleave(same).interleave(same), "interleave"),
+        (BASE.batch(2).interleave(same), "interleave"),
+        (BASE.interleave(same).take(3), "take"),
+        (BASE.interleave(same).concatenate(BASE), "concatenate"),
+        (BASE.group_by_window("id", window_size=2).take(3), "take"),
+        (BASE.group_by_window("id", window_size=2).batch(3), "batch"),
+        (BASE.group_by_window("id", window_size=2).zip(BASE.batch(2)), "zip"),
         (BASE.batch(2).enumerate().map(same), "enumerate"),
         (Dataset.from_parquet("p", filter=col("x") > 1).take(3), "take"),
     ],
@@ -133,6 +139,30 @@ def test_other_plans_are_refused_with_the_reason(dataset: Dataset, operator: str
         linearise(dataset.node)
     assert isinstance(caught.value, InvalidArgumentError)
     assert type(error_from_dict(error_to_dict(caught.value))) is UnsplittableError
+
+
+@pytest.mark.parametrize(
+    ("dataset", "remedy"),
+    [
+        (BASE.enumerate(), r"zip\(data, Dataset.range\(n\)\)"),
+        (BASE.cache(), r"dataservice.save\(\)"),
+        (BASE.shard(2, 0), "the readers of one job_name divide the rows"),
+        (Dataset.sample_from_datasets([BASE, BASE]), "distribute each of the datasets"),
+        (Dataset.choose_from_datasets([BASE], BASE), "distribute each of the datasets"),
+    ],
+)
+def test_a_refusal_says_what_to_do(dataset: Dataset, remedy: str) -> None:
+    with pytest.raises(UnsplittableError, match=remedy):
+        linearise(dataset.node)
+
+
+def test_batches_that_are_shuffled_form_within_windows() -> None:
+    linear = linearise(BASE.batch(2).map(same).shuffle(3, seed=1).select("id").repeat(2).node)
+    assert kinds(linear.segments[0].operators) == ["batch", "map", "shuffle", "select"]
+    assert [op.batched for op in linear.segments[0].operators] == [True] * 4
+    assert (linear.tail, linear.forms_elements, linear.ends_passes) == ((), True, False)
+    again = linearise(BASE.batch(2).shuffle(3, seed=1).unbatch().batch(5).node)
+    assert (again.forms_elements, again.batch_size) == (False, 5)
 
 
 def test_a_filter_that_reaches_the_files_prevents_counting() -> None:

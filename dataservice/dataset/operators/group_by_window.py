@@ -66,7 +66,7 @@ class GroupByWindow(Operator):
         whole = self.input.batched
         keys = keys_of(self.key, _OPERATOR, context, whole_batches=whole, lengths=False)
         gatherer = WindowGatherer(stream, keys, self._sizes(context), whole_batches=whole)
-        return _GroupStream(self, gatherer, dataclasses.replace(context, split_order=None))
+        return _GroupStream(self, gatherer, context)
 
     def _sizes(self, context: RunContext) -> Callable[[int], int]:
         if self.window_size is not None:
@@ -101,7 +101,7 @@ class GroupByWindow(Operator):
                 f"the function given to {_OPERATOR} must return a dataset of batches; end it with "
                 ".batch(n), and put .unbatch() after group_by_window to get rows"
             )
-        return settle_seeds(node, context.epoch, number)
+        return settle_seeds(node, *context.key, number)
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
         if self.schema is not None:
@@ -140,7 +140,7 @@ class _GroupStream(BatchStream):
         if not self._node.input.batched:
             batches = [concat_batches(batches)]
         node = self._node.reduced(window.key, batches, self._context, self._number)
-        return node.open(self._context)
+        return node.open(self._context.nested())
 
     def _end_window(self) -> None:
         if self._stream is not None:

@@ -2,7 +2,8 @@
 
 Rows come in blocks of `block_length` from each of `cycle_length` open datasets; one that has ended
 is replaced by that of the next element. Where all open datasets have enough rows at hand, many
-rounds are put together at once. Invariant: the order is that of tf.data's deterministic interleave.
+rounds are put together at once. Run over one window of a distributed dataset, the elements are
+those of the window. Invariant: the order is that of tf.data's deterministic interleave.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from dataservice.dataset.node import (
     check_deterministic,
     register_node,
 )
-from dataservice.dataset.operators.base import integer_at_least
+from dataservice.dataset.operators.base import Operator, integer_at_least
 from dataservice.dataset.operators.nested import node_of
+from dataservice.dataset.optimise import optimise
 from dataservice.dataset.seeds import settle_seeds
 from dataservice.dataset.stream import CHUNK_ROWS, BatchStream, RowCutter, RunContext, State
 from dataservice.errors import InvalidArgumentError
@@ -34,7 +36,7 @@ _WHAT: Final = "the rows of a dataset that the function given to interleave retu
 
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
-class Interleave(Node):
+class Interleave(Operator):
     """The rows of `function(element)`, by turns. A row is given as a dict, a batch as arrays.
 
     `deterministic` False: the function's datasets are others the next time.
@@ -42,7 +44,6 @@ class Interleave(Node):
 
     kind: ClassVar[str] = "interleave"
     loose: ClassVar[frozenset[str]] = frozenset({"deterministic"})
-    input: Node
     function: Function
     cycle_length: int = 1
     block_length: int = 1
@@ -69,8 +70,8 @@ class Interleave(Node):
     def batched(self) -> bool:
         return False
 
-    def open(self, context: RunContext) -> BatchStream:
-        return _InterleaveStream(self, dataclasses.replace(context, split_order=None))
+    def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:
+        return _InterleaveStream(self, stream, context)
 
     def nested(self, element: pa.RecordBatch, number: int, context: RunContext, where: str) -> Node:
         """The plan that the function makes of element `number`, of rows."""
@@ -83,7 +84,7 @@ class Interleave(Node):
                 "the function given to interleave must return a dataset of rows; put batch after "
                 "interleave instead"
             )
-        return settle_seeds(node, context.epoch, number)
+        return optimise(settle_seeds(node, *context.key, number))
 
     def common_schema(self, context: RunContext) -> pa.Schema | None:
         """The schema of the rows; None for an input without elements."""
@@ -120,10 +121,10 @@ class _Slot:
 
 
 class _InterleaveStream(BatchStream):
-    def __init__(self, node: Interleave, context: RunContext) -> None:
+    def __init__(self, node: Interleave, stream: BatchStream, context: RunContext) -> None:
         self._node = node
         self._context = context
-        self._input = RowCutter(node.input.run(context))
+        self._input = RowCutter(stream)
         self._slots: list[_Slot | None] = [None] * node.cycle_length
         self._cycle = 0  # the slot whose turn it is
         self._block = 0  # rows of its block that have been taken
@@ -178,7 +179,7 @@ class _InterleaveStream(BatchStream):
 
     def _slot(self, element: pa.RecordBatch, before: State, number: int) -> _Slot:
         nested = self._node.nested(element, number, self._context, self._input.location())
-        return _Slot(number, before, RowCutter(nested.open(self._context)))
+        return _Slot(number, before, RowCutter(nested.open(self._context.nested())))
 
     def _whole_rounds(self) -> int:
         """Rounds over all slots for which every one has its rows at hand."""
@@ -224,7 +225,7 @@ class _InterleaveStream(BatchStream):
                 self._slots[index] = self._reopened(int(saved[0]), saved[1], saved[2])
 
     def _reopened(self, number: int, before: State, rows: Any) -> _Slot:
-        cutter = RowCutter(self._node.input.open(self._context))
+        cutter = RowCutter(self._node.input.open(self._node.input_context(self._context)))
         try:
             cutter.restore(before)
             element = self._element(cutter)

@@ -1,7 +1,8 @@
 """The operator that permutes elements within consecutive buffers.
 
 The rows are grouped into buffers of `buffer_size`, and each buffer is permuted by a generator keyed
-by (seed, epoch, buffer). Run over one window of a distributed dataset, the window is the buffer.
+by (seed, epoch, buffer). Run over one window of a distributed dataset, the window is the buffer,
+but for what of a large one would not fit into memory.
 The files and row groups below it are read in a permuted order too. Invariant: the order is a pure
 function of (seed, epoch, position), so a saved position needs no random state.
 """
@@ -21,9 +22,10 @@ from dataservice.dataset.operators.base import Operator, integer_at_least
 from dataservice.dataset.seeds import check_seeds, effective_seed
 from dataservice.dataset.stream import CHUNK_ROWS, BatchStream, RowCutter, RunContext, State
 from dataservice.errors import InvalidArgumentError
-from dataservice.sharding import order_key
+from dataservice.sharding import WINDOW_ROWS, order_key
 
-_ALL_ROWS: Final = 1 << 62
+# Windows whose rows are counted have fewer, unless row groups are larger.
+_WINDOW_BUFFER_ROWS: Final = 2 * WINDOW_ROWS
 
 
 @register_node
@@ -62,18 +64,15 @@ class Shuffle(Operator):
         return dataclasses.replace(context, split_order=None if self.batched else order)
 
     def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:
-        seed, epoch = self.effective_seed, self.epoch_key(context.epoch)
+        epoch = self.epoch_key(context.epoch)
+        run = (self.effective_seed, *dataclasses.replace(context, epoch=epoch).key)
         if self.batched:
             return _BatchShuffleStream(
-                stream, self.buffer_size, lambda buffer: order_key(seed, epoch, buffer)
+                stream, self.buffer_size, lambda buffer: order_key(*run, buffer)
             )
-        if context.window is not None:
-            window = context.window
-            return _RowShuffleStream(
-                stream, _ALL_ROWS, lambda buffer: order_key(seed, epoch, window, buffer)
-            )
+        least = 1 if context.window is None else _WINDOW_BUFFER_ROWS
         return _RowShuffleStream(
-            stream, self.buffer_size, lambda buffer: order_key(seed, epoch, buffer)
+            stream, max(self.buffer_size, least), lambda buffer: order_key(*run, buffer)
         )
 
 

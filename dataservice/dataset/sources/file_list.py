@@ -13,7 +13,13 @@ import pyarrow as pa
 
 from dataservice.dataset.node import register_node
 from dataservice.dataset.sources.base import Source
-from dataservice.dataset.sources.files import check_paths, check_storage_options, find_files
+from dataservice.dataset.sources.files import (
+    InputFile,
+    check_paths,
+    check_storage_options,
+    check_unchanged,
+    find_files,
+)
 from dataservice.dataset.stream import CHUNK_ROWS, RunContext
 from dataservice.sharding import Split
 
@@ -34,11 +40,17 @@ class FileListSource(Source):
         check_storage_options(self.storage_options)
 
     def _paths(self) -> Iterator[str]:
-        return (file.path for file in find_files(self.patterns, ("",), self.storage_options))
+        return (file.path for file in self._files())
+
+    def _files(self) -> Iterator[InputFile]:
+        return iter(find_files(self.patterns, ("",), self.storage_options))
 
     def splits(self) -> Iterator[Split]:
         # A split is the name itself, so that every machine lists what the planning one found.
-        return (Split(path=path, stop=1, rows=1) for path in self._paths())
+        for file in self._files():
+            yield Split(
+                path=file.path, stop=1, rows=1, size_bytes=file.size_bytes, version=file.version
+            )
 
     def sequence(self) -> Iterator[Split]:
         yield Split()
@@ -49,6 +61,9 @@ class FileListSource(Source):
         first_row: int,
         context: RunContext,  # noqa: ARG002
     ) -> Generator[pa.RecordBatch, None, None]:
+        if split.path is not None and split.version:
+            # What is made of the name must be the same each time, so the file must be, too.
+            check_unchanged(split, self.storage_options)
         paths = list(self._paths()) if split.path is None else [split.path]
         for first in range(first_row, len(paths), CHUNK_ROWS):
             column = pa.array(paths[first : first + CHUNK_ROWS], pa.string())

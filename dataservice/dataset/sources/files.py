@@ -36,6 +36,11 @@ def check_paths(paths: Any, source: str) -> tuple[str, ...]:
     """One or several paths as a tuple; InvalidArgumentError for none, or for what is no path."""
     if isinstance(paths, str | os.PathLike):
         paths = (paths,)
+    if isinstance(paths, Mapping):
+        raise InvalidArgumentError(
+            f"{source} takes a path, a glob or a list of them, got the row {paths!r}; take the "
+            'path out of it, as in row["path"]'
+        )
     try:
         listed = tuple(os.fspath(path) for path in paths)
     except TypeError as error:

@@ -1,0 +1,83 @@
+"""A request to join: its age is that of the moment, and a late refusal is not taken at its word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dataservice.client.connection import MAX_LATE_REFUSALS, PROMPT_REFUSAL_S, Connection
+from dataservice.errors import FailedPreconditionError, NotFoundError
+from dataservice.wire import dispatcher_pb2 as pb
+
+
+class Dispatcher:
+    """Answers in place of the network: each refusal takes so long."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, delays_s: list[float]) -> None:
+        self.age_s = 7.0
+        self.ages: list[float] = []
+        self.delays_s = delays_s
+        self.error: Exception = FailedPreconditionError("repetition 0 was read by another run")
+        self.connection = Connection("127.0.0.1:1")
+        monkeypatch.setattr("dataservice.client.connection.process_age_s", lambda: self.age_s)
+        monkeypatch.setattr(self.connection._rpc, "call_retrying", self.answer)
+
+    def answer(self, _method: str, request: Any, **_limits: Any) -> pb.OpenIterationReply:
+        # As a request does that waits for the dispatcher: it is made anew for each attempt.
+        request()
+        self.ages.append(request().program_age_s)
+        if not self.delays_s:
+            return pb.OpenIterationReply(reader_id="r")
+        self.age_s += self.delays_s.pop(0)
+        raise self.error
+
+    def join(self) -> str:
+        with self.connection:
+            request = pb.OpenIterationRequest()
+            return self.connection.open_iteration(request, timeout_s=5.0).reader_id
+
+
+LATE_S = PROMPT_REFUSAL_S + 0.01
+
+
+def test_the_age_is_that_of_each_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    dispatcher = Dispatcher(monkeypatch, delays_s=[3.0])
+    assert dispatcher.join() == "r"
+    assert dispatcher.ages == [7.0, 10.0]
+
+
+def test_a_prompt_refusal_is_final(monkeypatch: pytest.MonkeyPatch) -> None:
+    dispatcher = Dispatcher(monkeypatch, delays_s=[PROMPT_REFUSAL_S / 2, 0.0])
+    with pytest.raises(FailedPreconditionError, match="another run"):
+        dispatcher.join()
+    assert len(dispatcher.ages) == 1
+
+
+def test_a_refusal_that_is_prompt_the_second_time_is_final(monkeypatch: pytest.MonkeyPatch) -> None:
+    dispatcher = Dispatcher(monkeypatch, delays_s=[LATE_S, 0.0, 0.0])
+    with pytest.raises(FailedPreconditionError):
+        dispatcher.join()
+    assert len(dispatcher.ages) == 2
+
+
+@pytest.mark.parametrize(("refusals", "joins"), [(3, True), (4, False), (9, False)])
+def test_late_refusals_are_asked_about_so_many_times(
+    monkeypatch: pytest.MonkeyPatch, refusals: int, joins: bool
+) -> None:
+    dispatcher = Dispatcher(monkeypatch, delays_s=[LATE_S] * refusals)
+    if joins:
+        assert dispatcher.join() == "r"
+    else:
+        with pytest.raises(FailedPreconditionError):
+            dispatcher.join()
+    assert len(dispatcher.ages) == MAX_LATE_REFUSALS == 4
+    assert dispatcher.ages == sorted(set(dispatcher.ages)), "each tells a greater age"
+
+
+def test_other_errors_are_final(monkeypatch: pytest.MonkeyPatch) -> None:
+    dispatcher = Dispatcher(monkeypatch, delays_s=[LATE_S, LATE_S])
+    dispatcher.error = NotFoundError("no dataset")
+    with pytest.raises(NotFoundError):
+        dispatcher.join()
+    assert len(dispatcher.ages) == 1
