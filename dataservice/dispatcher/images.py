@@ -44,9 +44,16 @@ class TableImage:
     finished: tuple[tuple[Any, ...], ...] = ()
     cases: tuple[tuple[Any, ...], ...] = ()
     quarantined: tuple[tuple[Any, ...], ...] = ()
+    lost_windows: int = 0
+    lost_rows: int = 0
+    lost_uncounted: int = 0
 
 
-_COUNTERS = ("cursor", "planned", "rounds_opened", "done", "rows_consumed", "is_exhausted")
+_LOSSES = ("lost_windows", "lost_rows", "lost_uncounted")
+_COUNTERS = (
+    *("cursor", "planned", "rounds_opened", "done", "rows_consumed", "is_exhausted"),
+    *_LOSSES,
+)
 _ROWS = ("rounds", "records", "grants", "finished", "cases", "quarantined")
 
 

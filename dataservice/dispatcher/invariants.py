@@ -136,6 +136,9 @@ def check_windows(table: WindowTable) -> None:
             expected = {i for i in mine.owned if table.records[i].phase is phase}
             assert indices == expected, (reader, phase)
     assert set(table.orphans) <= set(table.records)
+    assert 0 <= table.lost_uncounted <= table.lost_windows <= table.done
+    assert table.lost_rows >= 0
+    assert not (table.replays and table.lost_windows), "what is replayed is not lost"
     _check_suspicions(table)
 
 

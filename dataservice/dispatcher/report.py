@@ -165,7 +165,7 @@ def _duration(seconds: float) -> str:
 
 
 def _omissions(jobs: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """A paragraph for each epoch of which something was left out."""
+    """A paragraph for each epoch of which something was left out or lost."""
     for job in jobs:
         for iteration in job["iterations"]:
             omitted = Omitted.from_json(iteration["skipped"])
@@ -178,6 +178,24 @@ def _omissions(jobs: Sequence[dict[str, Any]]) -> Iterator[str]:
                 title = f"job {job['name'] or job['job_id']}, epoch {iteration['repetition']}"
                 lines = [f"{title}: in quarantine, as they killed workers:", *quarantined]
                 yield "\n  ".join(lines)
+            lost = _lost(iteration)
+            if lost:
+                title = f"job {job['name'] or job['job_id']}, epoch {iteration['repetition']}"
+                yield f"{title}, delivered at most once: lost what was under way in {lost}"
+
+
+def _lost(iteration: dict[str, Any]) -> str:
+    """The windows that a lost worker or reader had and nobody runs again; "" for none."""
+    lost = iteration.get("lost")
+    if not lost or not lost["windows"]:
+        return ""
+    uncounted = lost["windows_not_counted"]
+    rows = f"up to {lost['rows_at_most']:,} rows of the sources"
+    if uncounted == lost["windows"]:
+        rows = "whose rows nobody has counted"
+    elif uncounted:
+        rows += f", and {uncounted} windows whose rows nobody has counted"
+    return f"{lost['windows']} windows, {rows}"
 
 
 def _progress(iteration: dict[str, Any]) -> str:

@@ -142,6 +142,11 @@ def _iteration(iteration: Iteration, readers: Mapping[ReaderId, ReaderReport]) -
         "quarantined": [entry.what for entry in table.quarantined],
     }
     values["rows_consumed"] = table.rows_consumed
+    values["lost"] = {
+        "windows": table.lost_windows,
+        "rows_at_most": table.lost_rows,
+        "windows_not_counted": table.lost_uncounted,
+    }
     return values
 
 

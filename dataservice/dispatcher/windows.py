@@ -78,7 +78,9 @@ class Round:
 class WindowTable:
     """All windows of an iteration. Not thread-safe.
 
-    `replays` False gives at-most-once delivery: a window whose lease ends early is done.
+    `replays` False gives at-most-once delivery: a window whose lease ends early is done, and counts
+    as lost: `lost_rows` are those of its splits that nobody is known to have consumed, which are
+    not known for all splits (`lost_uncounted` windows).
     Memory follows the windows in flight, not the windows of the iteration.
     """
 
@@ -89,6 +91,9 @@ class WindowTable:
     rounds_opened: int = 0
     done: int = 0
     rows_consumed: int = 0
+    lost_windows: int = 0
+    lost_rows: int = 0
+    lost_uncounted: int = 0
     records: dict[int, WindowRecord] = field(default_factory=dict)
     readers: dict[ReaderId, ReaderWindows] = field(default_factory=dict)
     leases: dict[WorkerId, set[int]] = field(default_factory=dict)
@@ -243,7 +248,7 @@ class WindowTable:
             if record is None or record.phase is not Phase.LEASED:
                 continue
             if not self.replays:
-                self._finish(index, record)
+                self._lose(index, record)
                 continue
             self._drop_lease(index, record)
             record.phase = Phase.FENCING
@@ -273,7 +278,7 @@ class WindowTable:
             record = self.records[mark.window]
             mine = self.readers[reader]
             if not self.replays and not mark.final:
-                self._finish(mark.window, record)
+                self._lose(mark.window, record)
                 continue
             self._drop_lease(mark.window, record)
             mine.fencing.discard(mark.window)
@@ -309,7 +314,7 @@ class WindowTable:
                 self.orphans[index] = None
                 self._give_up_if_guilty(index)
             else:
-                self._finish(index, record)
+                self._lose(index, record)
         for key in [key for key in self.grants if key[1] == reader]:
             del self.grants[key]
 
@@ -331,6 +336,14 @@ class WindowTable:
             self.quarantined.append(describe_window(index, window, record.start_row))
             self.orphans.pop(index, None)
             self._finish(index, record)
+
+    def _lose(self, index: int, record: WindowRecord) -> None:
+        """Gives up a window that may not be run again."""
+        rows = self.locate(index)[1].rows
+        self.lost_windows += 1
+        self.lost_uncounted += rows is None
+        self.lost_rows += 0 if rows is None else max(0, rows - record.consumed_row)
+        self._finish(index, record)
 
     def _drop_lease(self, index: int, record: WindowRecord) -> None:
         if record.worker is not None:

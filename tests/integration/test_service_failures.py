@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import signal
@@ -17,6 +18,8 @@ import pyarrow as pa
 import pytest
 
 import dataservice as ds
+from dataservice.client.connection import Connection
+from dataservice.dispatcher.report import status_text
 from dataservice.errors import NotFoundError, UnavailableError, UnimplementedError
 from dataservice.vocabulary import parse_target
 from tests.integration.service_cluster import (
@@ -142,7 +145,16 @@ def test_what_cannot_be_replayed_is_not_run_again_for_a_killed_worker(
         cluster.workers[0].kill()
         for batch in iterator:
             got += ids_of(batch)
+        with Connection(parse_target(cluster.target)) as connection:
+            status = connection.status()
     assert len(set(got)) == len(got), "no row twice"
+    ((job,),) = (status["jobs"],)
+    lost = job["iterations"][0]["lost"]
+    assert lost["windows"] >= 1
+    assert lost["windows_not_counted"] == 0
+    assert ROWS - len(got) <= lost["rows_at_most"] < ROWS // 2
+    said = f"lost what was under way in {lost['windows']} windows, up to {lost['rows_at_most']:,}"
+    assert said in status_text(json.dumps(status))
     # Some was under way, and all that nobody had begun is there.
     assert ROWS // 2 < len(got) < ROWS
     calls = np.fromfile(seen, np.int64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +11,9 @@ from hypothesis import strategies as st
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher import round_events as rounds
 from dataservice.dispatcher.events import decode_frame, encode_frame
-from dataservice.dispatcher.images import facts_of
-from dataservice.dispatcher.invariants import check_invariants
+from dataservice.dispatcher.images import facts_of, image_from_json, image_of, image_to_json
+from dataservice.dispatcher.images import table_of as table_from_image
+from dataservice.dispatcher.invariants import check_invariants, check_windows
 from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.state import DEPARTED_READERS_KEPT, DispatcherState
 from dataservice.dispatcher.windows import Phase, WindowTable
@@ -257,6 +260,24 @@ def test_at_most_once_never_leases_a_window_twice() -> None:
     table.forget_reader("r2")
     assert table.is_finished()
     assert table.candidates("r1", 9) == ()
+    assert (table.lost_windows, table.lost_uncounted) == (3, 0)
+
+
+def test_what_at_most_once_gives_up_is_counted() -> None:
+    table = table_of(4, replays=False)
+    rows = [table.locate(index)[1].rows or 0 for index in range(4)]
+    table.lease("w1", "r1", 1, (0, 1, 2, 3))
+    table.consume("r1", [RowMark(0, 0, 3, False), RowMark(1, 0, rows[1], True)])
+    table.release("r1", [RowMark(2, 0, rows[2], True)])
+    table.fence_worker("w1")
+    assert (table.lost_windows, table.lost_rows) == (2, rows[0] - 3 + rows[3])
+    table.forget_reader("r1")
+    assert (table.lost_windows, table.lost_rows) == (3, rows[0] - 3 + rows[3] + rows[2])
+    check_windows(table)
+    image = image_from_json(json.loads(json.dumps(image_to_json(image_of(table)))))
+    assert image is not None
+    restored = table_from_image(image)
+    assert (restored.lost_windows, restored.lost_rows) == (3, table.lost_rows)
 
 
 def test_rounds_open_one_by_one_and_number_windows_on() -> None:
