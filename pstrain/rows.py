@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pstrain import buffers
 from pstrain.errors import InvalidArgumentError
 from pstrain.kernels.routing import route
 from pstrain.vocabulary import Lookup, ShardSpec, Update, VariableSpec
@@ -42,7 +43,7 @@ def look_up(spec: VariableSpec, ids: Array) -> Lookup:
             f"id {flat[bad]} at position {bad} is outside [0, {spec.rows}) of variable "
             f"{spec.name!r}"
         )
-    return Lookup(unique, offsets, inverse, np.empty((len(unique), spec.width), np.float32))
+    return Lookup(unique, offsets, inverse, buffers.empty((len(unique), spec.width)))
 
 
 def as_rows(spec: VariableSpec, value: Any, rows: int) -> Array:

@@ -5,7 +5,8 @@ of 16, is cut over the parameter servers; 26 fields look up in it; a 64-32-1 rel
 Adagrad, sparse on the table. Rows come from memory, made into batches beforehand. Two forms:
 "usual" is what TensorFlow's guide leads to (embedding_lookup, tape, a legacy Keras optimizer);
 "tuned" is the fastest found: ids made unique before they cross the network, gradients summed per
-id on the worker, fused Adagrad kernels on the parameter server, no Keras. Run with an interpreter
+id on the worker, fused Adagrad kernels on the parameter server, no Keras. A third form, "empty",
+schedules steps that do nothing, which is the coordinator's own speed. Run with an interpreter
 that has TensorFlow (and tf_keras for the usual form); prints one JSON line.
 """
 
@@ -200,6 +201,9 @@ def _coordinate(options: argparse.Namespace) -> None:
     )
     strategy = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    if options.form == "empty":
+        _coordinate_empty(coordinator, options.seconds)
+        return
     with strategy.scope():
         model = ClickModel(options.form)
     step = tf.function(model.step)
@@ -222,6 +226,25 @@ def _coordinate(options: argparse.Namespace) -> None:
     batches = max(int(rate * options.seconds), 4)
     seconds = train(batches)
     children.say(examples=batches * options.batch, seconds=seconds)
+
+
+def _coordinate_empty(coordinator: Any, seconds: float) -> None:
+    """Schedule functions that do nothing, for about `seconds`."""
+    import tensorflow as tf
+
+    step = tf.function(lambda: tf.constant(0.0))
+
+    def run(count: int) -> float:
+        began = time.perf_counter()
+        for _ in range(count):
+            coordinator.schedule(step)
+        coordinator.join()
+        return time.perf_counter() - began
+
+    run(50)
+    trial = 200
+    count = max(int(trial / run(trial) * seconds), trial)
+    children.say(closures=count, seconds=run(count))
 
 
 _ROLES = {"chief": _coordinate, "worker": _serve, "ps": _serve}
@@ -247,6 +270,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for server in servers:
             server.line()
         result = group.start(_MODULE, ["--role", "chief", *common]).line()
+    if options.form == "empty":
+        return {
+            "bench": "closures",
+            "system": "ClusterCoordinator",
+            "workers": options.workers,
+            "closures": result["closures"],
+            "seconds": round(result["seconds"], 4),
+            "closures_per_s": round(result["closures"] / result["seconds"]),
+        }
     return {
         "bench": "train",
         "system": "ParameterServerStrategy",
@@ -266,7 +298,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--ps", type=int, default=1, help="parameter servers")
     parser.add_argument("--batch", type=int, default=1024)
-    parser.add_argument("--form", choices=("usual", "tuned"), default="tuned")
+    parser.add_argument("--form", choices=("usual", "tuned", "empty"), default="tuned")
     parser.add_argument("--seconds", type=float, default=8.0, help="time to measure, about")
     parser.add_argument("--threads", type=int, default=2, help="intra-op threads of each process")
     parser.add_argument("--deadline-s", type=float, default=120.0)

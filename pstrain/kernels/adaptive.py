@@ -12,6 +12,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from pstrain.kernels.prefetch import ask_ahead
+
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
 
@@ -26,6 +28,7 @@ def momentum_rows(
     """
     rate, l2, momentum, nesterov = hyper[0], hyper[1], hyper[2], hyper[3]
     for position in range(ids.size):
+        ask_ahead(slab, slab.shape[1], row_start, ids, position)
         row = slab[np.uint64(ids[position] - row_start)]
         for column in range(width):
             step = rate * (gradients[position, column] + l2 * row[column])
@@ -47,6 +50,7 @@ def rmsprop_rows(
     rate, l2, rho, epsilon = hyper[0], hyper[1], hyper[2], hyper[3]
     one = np.float32(1)
     for position in range(ids.size):
+        ask_ahead(slab, slab.shape[1], row_start, ids, position)
         row = slab[np.uint64(ids[position] - row_start)]
         for column in range(width):
             g = gradients[position, column] + l2 * row[column]
@@ -63,6 +67,7 @@ def rmsprop_momentum_rows(
     rate, l2, rho, epsilon, momentum = hyper[0], hyper[1], hyper[2], hyper[3], hyper[4]
     one = np.float32(1)
     for position in range(ids.size):
+        ask_ahead(slab, slab.shape[1], row_start, ids, position)
         row = slab[np.uint64(ids[position] - row_start)]
         for column in range(width):
             g = gradients[position, column] + l2 * row[column]
@@ -85,6 +90,7 @@ def adam_rows(slab: F32, width: int, row_start: int, ids: I64, gradients: F32, h
     one = np.float32(1)
     count_at = 3 * width
     for position in range(ids.size):
+        ask_ahead(slab, slab.shape[1], row_start, ids, position)
         row = slab[np.uint64(ids[position] - row_start)]
         count = row[count_at] + one
         row[count_at] = count
@@ -112,6 +118,7 @@ def ftrl_rows(slab: F32, width: int, row_start: int, ids: I64, gradients: F32, h
     two = np.float32(2)
     base = two * (l2 + beta / (two * rate))
     for position in range(ids.size):
+        ask_ahead(slab, slab.shape[1], row_start, ids, position)
         row = slab[np.uint64(ids[position] - row_start)]
         for column in range(width):
             value = row[column]
@@ -138,6 +145,7 @@ def rowwise_adagrad_rows(
     """
     rate, l2, epsilon = hyper[0], hyper[1], hyper[2]
     for position in range(ids.size):
+        ask_ahead(slab, slab.shape[1], row_start, ids, position)
         row = slab[np.uint64(ids[position] - row_start)]
         squares = np.float32(0)
         for column in range(width):

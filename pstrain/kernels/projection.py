@@ -15,6 +15,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from pstrain.kernels.prefetch import ask_ahead
+
 Array = NDArray[Any]
 
 
@@ -27,8 +29,8 @@ def order_by_field(
     inverse int32 [n * fields] of values below ``distinct``; order int32 [n * fields], of which
     ``starts[fields]`` entries are filled: a row is there once for each field that has it.
     """
-    taken = np.full(distinct, -1, np.int64)
-    count = 0
+    taken = np.full(distinct, -1, np.int32)
+    count = np.int32(0)
     for f in range(fields):
         first = count
         starts[f] = first
@@ -37,7 +39,7 @@ def order_by_field(
             if taken[row] < first:
                 taken[row] = count
                 order[count] = row
-                count += 1
+                count += np.int32(1)
             slots[f, i] = taken[row] - first
     starts[fields] = count
 
@@ -47,6 +49,7 @@ def take_rows(rows: Array, order: Array, embedded: Array, weights: Array) -> Non
     """embedded[s] = the last columns of rows[order[s]]; weights[s] = the column before, or 0."""
     skipped = np.uint64(rows.shape[1] - embedded.shape[1])
     for s in range(len(order)):
+        ask_ahead(rows, rows.shape[1], 0, order, s)
         row = np.uint64(order[s])
         weights[s] = rows[row, 0] if skipped else np.float32(0)
         for k in range(embedded.shape[1]):

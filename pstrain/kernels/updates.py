@@ -12,6 +12,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from pstrain.kernels.prefetch import ask_ahead
+
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
 
@@ -29,6 +31,7 @@ def first_outside(ids: I64, row_start: int, row_stop: int) -> int:
 def gather_rows(slab: F32, width: int, row_start: int, ids: I64, out: F32) -> None:
     """Copies the values of rows ``ids`` into ``out`` [n, width]. Ids must be in range."""
     for position in range(ids.size):
+        ask_ahead(slab, width, row_start, ids, position)
         row = slab[np.uint64(ids[position] - row_start)]
         target = out[position]
         for column in range(width):
@@ -40,6 +43,7 @@ def sgd_rows(slab: F32, width: int, row_start: int, ids: I64, gradients: F32, hy
     """``value -= learning_rate * (gradient + l2 * value)``; ``hyper`` is [learning_rate, l2]."""
     rate, l2 = hyper[0], hyper[1]
     for position in range(ids.size):
+        ask_ahead(slab, width, row_start, ids, position)
         row = slab[np.uint64(ids[position] - row_start)]
         gradient = gradients[position]
         for column in range(width):
@@ -68,6 +72,7 @@ def adagrad_rows(
     """
     rate, l2, epsilon = hyper[0], hyper[1], hyper[2]
     for position in range(ids.size):
+        ask_ahead(slab, slab.shape[1], row_start, ids, position)
         row = np.uint64(ids[position] - row_start)
         for column in range(width):
             g = gradients[position, column] + l2 * slab[row, column]

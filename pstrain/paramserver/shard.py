@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pstrain.errors import InvalidArgumentError
 from pstrain.kernels import updates
+from pstrain.kernels.prefetch import aligned_empty
 from pstrain.paramserver.initial import fill
 from pstrain.paramserver.rules import apply_rule, find_rule
 from pstrain.vocabulary import OptimizerSpec, VariableSpec
@@ -59,7 +60,7 @@ class Shard:
         self.slots = 0
         self.row_slots = 0
         self._lock = threading.Lock()
-        self._slab = np.empty((self.row_stop - self.row_start, self.width), spec.dtype)
+        self._slab = aligned_empty((self.row_stop - self.row_start, self.width), spec.dtype)
         if value is None:
             fill(spec.initializer, self._slab, self.row_start)
         else:
@@ -200,6 +201,6 @@ class Shard:
         if (self.slots, self.row_slots) == (slots, row_slots):
             return
         columns = self.width * (1 + slots) + row_slots
-        slab = np.empty((self._slab.shape[0], columns), self._slab.dtype)
+        slab = aligned_empty((self._slab.shape[0], columns), self.spec.dtype)
         slab[:, : self.width] = self._slab[:, : self.width]
         self.slots, self.row_slots, self._slab = slots, row_slots, slab

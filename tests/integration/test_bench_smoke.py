@@ -13,11 +13,13 @@ import pytest
 import dataservice as ds
 from bench import (
     click_model,
+    closures,
     data,
     dispatcher,
     latency,
     leases,
     memory,
+    parameters,
     plots,
     quality,
     stream,
@@ -134,14 +136,14 @@ def test_train_prints_a_line_per_run(capsys: pytest.CaptureFixture[str], monkeyp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bench", [stream, train])
+@pytest.mark.parametrize("bench", [stream, train, closures])
 def test_peer_runs_beside_ours(bench: Any, capsys: pytest.CaptureFixture[str], monkeypatch: Any):
     try:
         python = children.find_interpreter(os.environ.get("PEER_PYTHON"))
     except children.PeerError as error:
         pytest.skip(f"{error}, or set PEER_PYTHON")
     monkeypatch.setattr(os, "environ", os.environ.copy())
-    sizes = ["--workers", "1"] if bench is stream else ["--processes", "1"]
+    sizes = ["--processes", "1"] if bench is train else ["--workers", "1"]
     bench.main(["--smoke", "--peer", "--peer-python", python, *sizes])
     *_, ratio = _lines(capsys)
     assert ratio["ratio"] > 0
@@ -155,6 +157,22 @@ def test_transport_compares_both_protocols_at_both_levels(capsys: pytest.Capture
     assert min(run["batches"] for run in runs) > 0
     assert (channel["level"], service["level"]) == ("channel", "service")
     assert min(channel["ratio"], service["ratio"]) > 0
+
+
+def test_closures_are_counted(capsys: pytest.CaptureFixture[str]):
+    closures.main(["--smoke"])
+    (line,) = _lines(capsys)
+    assert line["closures"] >= 500
+    assert line["closures_per_s"] > 0
+
+
+def test_parameters_compares_the_ways_and_measures_a_table(capsys: pytest.CaptureFixture[str]):
+    parameters.main(["--smoke"])
+    *runs, to_raw, to_flight, table = _lines(capsys)
+    assert [run["way"] for run in runs] == ["shared memory", "flight", "raw flight"]
+    assert min(to_raw["ratio"], to_flight["ratio"]) > 0
+    assert table["rest_gb"] >= table["floats_gb"]
+    assert table["pulls"] > 0
 
 
 def test_quality_prints_a_table_and_a_line_per_task(capsys: pytest.CaptureFixture[str]):
