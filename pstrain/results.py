@@ -24,6 +24,8 @@ _PLAIN = (type(None), bool, int, float, str)
 
 def encode(value: Any) -> bytes:
     """Raises InvalidArgumentError (a ValueError) that names the type that can't travel."""
+    if value is None:
+        return b""
     buffers: list[bytes] = []
     tree = json.dumps(_pack(value, buffers)).encode()
     sizes = b"".join(_LENGTH.pack(len(b)) for b in (tree, *buffers))
@@ -32,6 +34,8 @@ def encode(value: Any) -> bytes:
 
 def decode(data: bytes) -> Any:
     """Inverse of :func:`encode`; damaged bytes raise InvalidArgumentError."""
+    if not data:
+        return None
     try:
         (count,) = _LENGTH.unpack_from(data)
         position = _LENGTH.size * (count + 1)

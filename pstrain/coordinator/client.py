@@ -128,7 +128,9 @@ class ClusterCoordinator:
             raise InvalidTypeError(f"schedule needs a function, got {type(fn).__name__}")
         function = self._function(fn)
         arguments = (tuple(args or ()), dict(kwargs or {}))
-        pickled = _bounded("the arguments of", fn, session.dumps(arguments, self._reference))
+        pickled = b""
+        if args or kwargs:
+            pickled = _bounded("the arguments of", fn, session.dumps(arguments, self._reference))
         return self._scheduler.submit(function.id, pickled, (function, arguments))
 
     def join(self, timeout: float | None = None) -> None:

@@ -9,13 +9,16 @@ Unlike there, a closure that loses trainer after trainer is given up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.state import CoordinatorState
+
+# Twice as many as travel in one message: one is on its way while the other is worked off.
+QUICK_MAX: Final = 128
 
 
 class Left(NamedTuple):
@@ -44,17 +47,46 @@ def schedule(state: CoordinatorState, closure: int) -> Decision:
     return Decision((queued,))
 
 
-def assign(state: CoordinatorState) -> Decision:
-    """Starts waiting closures on free slots, oldest first, slots in the order they came free."""
-    if state.failed:
+def _never(closure: int) -> bool:  # noqa: ARG001
+    return False
+
+
+def assign(state: CoordinatorState, is_quick: Callable[[int], bool] = _never) -> Decision:
+    """Starts waiting closures on free slots, oldest first, slots in the order they came free.
+
+    Quick ones, whose way takes longer than they do, also wait at the trainers: up to
+    ``QUICK_MAX``, unless a loss has returned them, so that one which kills its trainers takes
+    few others with it.
+    """
+    if state.failed or not state.waiting:
         return Decision()
     pairs = zip(state.waiting, state.free, strict=False)
-    return Decision(
-        tuple(
-            ev.ClosureStarted(closure=closure, trainer=trainer, attempt=state.attempts[closure])
-            for closure, trainer in islice(pairs, min(len(state.waiting), len(state.free)))
-        )
-    )
+    started = [
+        ev.ClosureStarted(closure=closure, trainer=trainer, attempt=state.attempts[closure])
+        for closure, trainer in islice(pairs, min(len(state.waiting), len(state.free)))
+    ]
+    if len(started) == len(state.free):
+        started += _ahead(state, started, is_quick)
+    return Decision(tuple(started))
+
+
+def _ahead(
+    state: CoordinatorState, started: list[ev.ClosureStarted], is_quick: Callable[[int], bool]
+) -> Iterator[ev.ClosureStarted]:
+    """Quick closures beyond the slots, each for the trainer that has fewest."""
+    loads: dict[int, int] | None = None
+    for closure in islice(state.waiting, len(started), None):
+        if state.attempts[closure] or not is_quick(closure):
+            return
+        if loads is None:
+            loads = {t: len(k.running) for t, k in state.trainers.items() if not k.is_silenced}
+            for event in started:
+                loads[event.trainer] += 1
+        trainer = min(loads, key=loads.__getitem__, default=None)
+        if trainer is None or loads[trainer] >= QUICK_MAX:
+            return
+        loads[trainer] += 1
+        yield ev.ClosureStarted(closure=closure, trainer=trainer, attempt=0)
 
 
 def is_current(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> bool:

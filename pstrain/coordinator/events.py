@@ -53,7 +53,7 @@ class ClosureCancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerJoined:
-    """``slots`` is how many closures it takes at a time."""
+    """``slots`` is how many closures it takes at a time; more of those that are over at once."""
 
     trainer: int
     slots: int

@@ -171,11 +171,10 @@ class TrainerLink:
                 session=self._configuration.session, low_water=self._scheduler.low_water()
             )
             ended = False
+            size_bytes = 0
             while True:
-                self._add(request, item, defined)
-                if len(request.closures) >= _CLOSURES_PER_MESSAGE:
-                    break
-                if request.ByteSize() >= _MESSAGE_BYTES:
+                size_bytes += self._add(request, item, defined)
+                if len(request.closures) >= _CLOSURES_PER_MESSAGE or size_bytes >= _MESSAGE_BYTES:
                     break
                 try:
                     item = outbox.items.get_nowait()
@@ -188,27 +187,35 @@ class TrainerLink:
             if ended:
                 return
 
-    def _add(self, request: pb.RunRequest, item: object, defined: set[str]) -> None:
+    def _add(self, request: pb.RunRequest, item: object, defined: set[str]) -> int:
+        """Adds an order to a message; about how many bytes that makes."""
         match item:
             case DefineResource():
                 request.resources.add(id=item.id, pickled=item.pickled)
+                return len(item.pickled)
             case DropResource():
                 request.dropped_resource_ids.append(item.id)
             case Settled():
                 request.settled.extend(item.closures)
             case Run():
-                function_id = item.closure.function_id
-                if function_id not in defined:
-                    defined.add(function_id)
-                    pickled = self._functions[function_id].pickled
-                    request.functions.add(id=function_id, pickled=pickled)
-                request.closures.add(
-                    id=item.closure.id,
-                    attempt=item.attempt,
-                    function_id=function_id,
-                    pickled_arguments=item.closure.pickled_arguments,
-                    parts_decided=item.parts,
-                )
+                return self._add_closure(request, item, defined)
+        return 0
+
+    def _add_closure(self, request: pb.RunRequest, run: Run, defined: set[str]) -> int:
+        closure, size_bytes = run.closure, len(run.closure.pickled_arguments)
+        if closure.function_id not in defined:
+            defined.add(closure.function_id)
+            pickled = self._functions[closure.function_id].pickled
+            request.functions.add(id=closure.function_id, pickled=pickled)
+            size_bytes += len(pickled)
+        request.closures.add(
+            id=closure.id,
+            attempt=run.attempt,
+            function_id=closure.function_id,
+            pickled_arguments=closure.pickled_arguments,
+            parts_decided=run.parts,
+        )
+        return size_bytes
 
 
 def _ended(result: pb.ClosureResult) -> Ended:
@@ -219,4 +226,6 @@ def _ended(result: pb.ClosureResult) -> Ended:
         error = results.decode_error(result.error_json)
     else:
         value = results.decode(result.value)
-    return Ended(result.id, result.attempt, value, error, result.needs_settling, rows)
+    return Ended(
+        result.id, result.attempt, value, error, result.needs_settling, rows, result.seconds
+    )

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from pstrain.coordinator import decide
 from pstrain.coordinator import events as ev
+from pstrain.coordinator.paces import Paces
 from pstrain.coordinator.recovery import Legacy, Marks
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.state import CoordinatorState
@@ -82,6 +83,7 @@ class Ended(NamedTuple):
     error: Exception | None
     needs_settling: bool = False
     rows: tuple[dict[str, Any], ...] = ()
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ class Scheduler:
         self._state = CoordinatorState()
         self._closures: OrderedDict[int, Closure] = OrderedDict()
         self._next_id = 0
+        self._paces = Paces()
         self._rows: dict[int, Marks] = {}
         self._services: dict[int, set[str]] = {}
         self._ids = ids
@@ -145,7 +148,7 @@ class Scheduler:
             self._closures[closure.id] = closure
             self._apply(decide.schedule(self._state, closure.id))
             self._raise_errors(None)
-            self._apply(decide.assign(self._state))
+            self._apply(decide.assign(self._state, self._is_quick))
             return closure.value
 
     def wait_idle(self, timeout_s: float | None) -> None:
@@ -225,7 +228,7 @@ class Scheduler:
                 outbox.items.put(DefineResource(resource_id, pickled))
             self._outboxes[trainer] = outbox
             self._apply(decide.join_trainer(self._state, trainer, slots))
-            self._apply(decide.assign(self._state))
+            self._apply(decide.assign(self._state, self._is_quick))
 
     def trainer_silenced(self, trainer: int) -> bool:
         """Takes a trainer for lost; False if it was not there. :meth:`trainer_lost` must follow."""
@@ -257,7 +260,7 @@ class Scheduler:
                     self._state, trainer, legacy.left, attempts_max=self._attempts_max
                 )
             )
-            self._apply(decide.assign(self._state))
+            self._apply(decide.assign(self._state, self._is_quick))
             if not self._outboxes:
                 self._alone_since_s = time.monotonic()
             self.changed.notify_all()
@@ -279,14 +282,19 @@ class Scheduler:
                 if end.rows:
                     known = self._rows.setdefault(trainer, {})
                     known.update((mark["reader"], mark) for mark in end.rows)
-                self._keep(self._closures[end.closure], end.value, end.error)
+                closure = self._closures[end.closure]
+                self._paces.note(closure.function_id, end.seconds)
+                self._keep(closure, end.value, end.error)
                 settle = decide.finish if end.error is None else decide.fail
                 self._apply(settle(self._state, end.closure, trainer, end.attempt))
             if settled and trainer in self._outboxes:
                 # Before anything that follows from the results, such as dropping an iterator.
                 self._outboxes[trainer].items.put(Settled(tuple(settled)))
-            self._apply(decide.assign(self._state))
+            self._apply(decide.assign(self._state, self._is_quick))
             self.changed.notify_all()
+
+    def _is_quick(self, closure: int) -> bool:
+        return self._paces.is_quick(self._closures[closure].function_id)
 
     @staticmethod
     def _keep(closure: Closure, value: Any, error: Exception | None) -> None:

@@ -2,7 +2,7 @@
 
 ``apply`` is total and deterministic: it never validates, never fails, never reads a clock.
 Invariant: a closure is either waiting, running on exactly one live trainer, or ended, and a
-trainer never runs more closures than it has slots.
+trainer has a free slot for each that its closures leave, and none while they are more.
 """
 
 from __future__ import annotations
@@ -88,11 +88,13 @@ class CoordinatorState:
             self.waiting.remove(event.closure)
         self.running[event.closure] = Run(event.trainer, event.attempt)
         self.attempts[event.closure] = event.attempt + 1
-        self.trainers[event.trainer].running[event.closure] = None
-        if self.free and self.free[0] == event.trainer:
-            self.free.popleft()
-        else:
-            self.free.remove(event.trainer)
+        trainer = self.trainers[event.trainer]
+        if len(trainer.running) < trainer.slots:
+            if self.free[0] == event.trainer:
+                self.free.popleft()
+            else:
+                self.free.remove(event.trainer)
+        trainer.running[event.closure] = None
 
     def _end(self, closure: int) -> None:
         if closure in self.running:
@@ -109,7 +111,7 @@ class CoordinatorState:
         trainer = self.trainers.get(run.trainer)
         if trainer is not None:
             del trainer.running[closure]
-            if not trainer.is_silenced:
+            if not trainer.is_silenced and len(trainer.running) < trainer.slots:
                 self.free.append(run.trainer)
 
     def check_invariants(self) -> None:
@@ -122,6 +124,7 @@ class CoordinatorState:
             assert closure in self.trainers[run.trainer].running
         for index, trainer in self.trainers.items():
             free = self.free.count(index)
-            assert not free if trainer.is_silenced else len(trainer.running) + free == trainer.slots
+            spare = max(trainer.slots - len(trainer.running), 0)
+            assert free == (0 if trainer.is_silenced else spare)
             assert all(self.running[c].trainer == index for c in trainer.running)
         assert set(self.free) <= set(self.trainers)

@@ -38,6 +38,16 @@ def gather_rows(slab: F32, width: int, row_start: int, ids: I64, out: F32) -> No
             target[column] = row[column]
 
 
+@njit(nogil=True, cache=True)
+def move_rows(old: F32, width: int, firsts: F32, new: F32) -> None:
+    """Values of ``old`` into ``new``, followed by ``firsts`` in every row: a slab gets slots."""
+    for row in range(new.shape[0]):
+        for column in range(width):
+            new[row, column] = old[row, column]
+        for column in range(firsts.size):
+            new[row, width + column] = firsts[column]
+
+
 @njit(nogil=True, cache=True, error_model="numpy")
 def sgd_rows(slab: F32, width: int, row_start: int, ids: I64, gradients: F32, hyper: F32) -> None:
     """``value -= learning_rate * (gradient + l2 * value)``; ``hyper`` is [learning_rate, l2]."""
@@ -97,6 +107,7 @@ def warm_up() -> None:
     """Compiles for gradients made here and for those received, which are read-only."""
     slab, ids = np.zeros((1, 2), np.float32), np.zeros(1, np.int64)
     gradients, hyper = np.zeros((1, 1), np.float32), np.ones(3, np.float32)
+    move_rows(gradients, 1, hyper[:1], slab)
     received, received_ids = gradients.copy(), ids.copy()
     received.flags.writeable = False
     received_ids.flags.writeable = False

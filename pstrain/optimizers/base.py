@@ -201,7 +201,8 @@ def _from_pairs(pairs: Iterable[tuple[Any, Any]]) -> Gradients:
         if isinstance(gradient, Update):
             updates.append(gradient)
         else:
-            value = np.ascontiguousarray(gradient, dtype=np.float32)
+            # A copy: inside a closure it is sent at the end, and the caller may use it again.
+            value = np.array(gradient, dtype=np.float32, order="C")
             if value.shape != tuple(variable.shape):
                 raise InvalidArgumentError(
                     f"gradient of shape {value.shape} for variable {variable.name!r} of shape "

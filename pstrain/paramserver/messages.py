@@ -7,6 +7,8 @@ received body are aligned and read-only, however it travelled, so that kernels s
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -66,19 +68,38 @@ def new_body(parts: Sequence[Part]) -> tuple[pa.Buffer | None, list[Array]]:
 
 
 class LateBody:
-    """A body that is written where it is sent from: ``fill`` gets its arrays.
+    """A body that is written where it is sent from: ``fill`` gets its arrays, of ``parts``.
 
-    Through shared memory that saves a copy. ``fill`` must not fail.
+    Through shared memory that saves a copy. ``fill`` must not fail, and may be called again.
     """
 
     def __init__(self, parts: Sequence[Part], fill: Callable[[list[Array]], None]) -> None:
-        self._parts = parts
-        self._fill = fill
+        self.parts = list(parts)
+        self.fill = fill
         self._offsets, self.room = _layout(parts)
+
+    @classmethod
+    def of(cls, arrays: Sequence[Array]) -> LateBody | None:
+        """Of arrays that nobody changes until the body was sent; None where there are none."""
+        if not arrays:
+            return None
+        parts = [(array.dtype.str, array.shape) for array in arrays]
+        return cls(parts, functools.partial(_copy_all, arrays))
+
+    @classmethod
+    def joined(cls, bodies: Sequence[LateBody]) -> LateBody:
+        """One body with the arrays of several, in order."""
+
+        def fill(targets: list[Array]) -> None:
+            rest = iter(targets)
+            for body in bodies:
+                body.fill(list(itertools.islice(rest, len(body.parts))))
+
+        return cls([part for body in bodies for part in body.parts], fill)
 
     def write_into(self, target: pa.Buffer) -> tuple[int, int]:
         """Writes the body at the start of ``target``; first byte and size."""
-        self._fill(_views(target, self._parts, self._offsets))
+        self.fill(_views(target, self.parts, self._offsets))
         return 0, self.room
 
     def to_buffer(self) -> pa.Buffer:
@@ -86,6 +107,11 @@ class LateBody:
         buffer = pa.allocate_buffer(self.room)
         self.write_into(buffer)
         return buffer
+
+
+def _copy_all(arrays: Sequence[Array], targets: Sequence[Array]) -> None:
+    for target, array in zip(targets, arrays, strict=True):
+        target[...] = array
 
 
 Body: TypeAlias = "pa.Buffer | LateBody | None"

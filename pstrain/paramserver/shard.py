@@ -187,14 +187,12 @@ class Shard:
     def _own_slots(self, optimizer: OptimizerSpec) -> None:
         if self.optimizer == optimizer.name or not (optimizer.slots or optimizer.row_slots):
             return
-        self._resize_slots(len(optimizer.slots), len(optimizer.row_slots))
-        at = self.width
-        for first in optimizer.slots:
-            self._slab[:, at : at + self.width] = first
-            at += self.width
-        for first in optimizer.row_slots:
-            self._slab[:, at] = first
-            at += 1
+        slots, row_slots = len(optimizer.slots), len(optimizer.row_slots)
+        firsts = np.repeat(np.array(optimizer.slots, np.float32), self.width)
+        firsts = np.append(firsts, np.array(optimizer.row_slots, np.float32))
+        slab = aligned_empty((len(self._slab), self.width + len(firsts)), self.spec.dtype)
+        updates.move_rows(self._slab, self.width, firsts, slab)
+        self.slots, self.row_slots, self._slab = slots, row_slots, slab
         self.optimizer = optimizer.name
 
     def _resize_slots(self, slots: int, row_slots: int) -> None:

@@ -23,7 +23,7 @@ from pstrain.parameters import current_staging
 from pstrain.paramserver import messages
 from pstrain.paramserver.changes import WHOLE
 from pstrain.paramserver.checkpoint import Saved
-from pstrain.paramserver.messages import Array, Part
+from pstrain.paramserver.messages import Array, LateBody, Part
 from pstrain.rows import (
     as_rows,
     look_up,
@@ -190,14 +190,15 @@ class RemoteParameters:
             changes = {}
             for ps, (index, a, b) in batch.items():
                 header = {"kind": "assign", "op": op, "shard": [spec.id, index]}
-                body = _filled([rows[a - start : b - start]])
+                # A copy: the caller may change the value before it is sent.
+                body = LateBody.of([rows[a - start : b - start].copy()])
                 changes[ps] = ({**header, "start": a, "count": b - a}, body)
             self._change([spec.id], changes)
 
     def scatter(self, spec: VariableSpec, op: str, ids: Array, rows: Any) -> None:
         for index, shard, part_ids, part in scatter_parts(spec, ids, rows):
             header = {"kind": "scatter", "op": op, "shard": [spec.id, index]}
-            body = _filled([part_ids, part])
+            body = LateBody.of([part_ids, part])
             self._change([spec.id], {shard.ps: ({**header, "count": len(part_ids)}, body)})
 
     def save(self, directory: str, specs: Mapping[str, VariableSpec]) -> Saved:
@@ -323,7 +324,7 @@ class RemoteParameters:
 
 
 class _Push:
-    """Updates for one server, gathered into one body."""
+    """Updates for one server, gathered into one body. What they hold must not change any more."""
 
     def __init__(self) -> None:
         self.items: list[list[int]] = []
@@ -336,7 +337,7 @@ class _Push:
         self._arrays += [gradient] if ids is None else [ids, gradient]
 
     def body(self) -> Any:
-        return _filled(self._arrays)
+        return LateBody.of(self._arrays)
 
 
 def _before_read(specs: Iterable[VariableSpec]) -> None:
@@ -344,13 +345,6 @@ def _before_read(specs: Iterable[VariableSpec]) -> None:
     staging = current_staging()
     if staging is not None:
         staging.before_read(spec.id for spec in specs)
-
-
-def _filled(arrays: Sequence[Array]) -> Any:
-    body, targets = messages.new_body([(array.dtype.str, array.shape) for array in arrays])
-    for target, array in zip(targets, arrays, strict=True):
-        target[...] = array
-    return body
 
 
 def _holds(iterations: VariableSpec | None, ps: int) -> bool:

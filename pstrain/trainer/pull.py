@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from pstrain.paramserver.changes import WHOLE
-from pstrain.paramserver.messages import Array, Part, body_arrays, new_body
+from pstrain.paramserver.messages import Array, LateBody, Part, body_arrays
 from pstrain.rows import look_up
 from pstrain.vocabulary import Fetch, Lookup, VariableSpec
 
@@ -55,7 +55,7 @@ class Pull:
         pull._ask_for(0, spec, lookup)
         return pull
 
-    def messages(self) -> Iterator[tuple[int, list[list[int]], pa.Buffer | None]]:
+    def messages(self) -> Iterator[tuple[int, list[list[int]], LateBody | None]]:
         """(server, items, body of ids) of each server that holds something asked for."""
         for ps, asked in self._asked.items():
             items, ids = [], []
@@ -66,10 +66,7 @@ class Pull:
                 else:
                     ids.append(lookup.unique[_part(lookup, index)])
                     items.append([spec.id, index, len(ids[-1]), _NONE])
-            body, targets = new_body([("int64", part.shape) for part in ids])
-            for target, part in zip(targets, ids, strict=True):
-                target[...] = part
-            yield ps, items, body
+            yield ps, items, LateBody.of(ids)
 
     def receive(self, ps: int, versions: Sequence[int], body: pa.Buffer | None) -> None:
         """Takes one server's reply."""

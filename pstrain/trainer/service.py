@@ -84,7 +84,7 @@ class TrainerSession:
         try:
             with trainer_scope(self.trainer_index), step_scope(token, run):
                 function = self._function(closure.function_id)
-                args, kwargs = session.loads(closure.pickled_arguments, self._resolve)
+                args, kwargs = self._arguments(closure.pickled_arguments)
                 result.value = _bounded(results.encode(function(*args, **kwargs)))
         except BaseException as error:  # sys.exit() in a closure ends the closure, not its thread
             result.error_json = results.encode_error(error, self._where)
@@ -120,6 +120,10 @@ class TrainerSession:
             function = session.loads(function, self._resolve)
             self._functions[function_id] = function
         return function  # type: ignore[return-value]
+
+    def _arguments(self, pickled: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Nothing is how no arguments travel."""
+        return session.loads(pickled, self._resolve) if pickled else ((), {})
 
     def _make_iterator(self, pickled: bytes) -> Iterator[Any]:
         source, epoch = session.loads(pickled, self._resolve)

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import pyarrow as pa
-
-from pstrain.paramserver.messages import Array, body_arrays, new_body
+from pstrain.paramserver.messages import LateBody
 from pstrain.trainer.turns import Ticket
 from pstrain.vocabulary import StepToken
 
@@ -82,17 +80,12 @@ class ClosureRun:
         return self._changes
 
 
-def one_message(changes: list[tuple[Header, Any]]) -> tuple[list[Header], Any]:
+def one_message(
+    changes: list[tuple[Header, LateBody | None]],
+) -> tuple[list[Header], LateBody | None]:
     """Headers of changes and one body with all their arrays."""
     headers = [header for header, _ in changes]
     bodies = [body for _, body in changes if body is not None]
     if len(bodies) <= 1:
         return headers, bodies[0] if bodies else None
-    joined, targets = new_body([("uint8", (body.size,)) for body in bodies])
-    for target, body in zip(targets, bodies, strict=True):
-        target[...] = _bytes(body)
-    return headers, joined
-
-
-def _bytes(body: pa.Buffer) -> Array:
-    return body_arrays(body, [("uint8", (body.size,))])[0]
+    return headers, LateBody.joined(bodies)

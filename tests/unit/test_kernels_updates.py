@@ -33,6 +33,15 @@ def test_gather_takes_values_and_leaves_slots(width: int, slots: int) -> None:
 
 
 @pytest.mark.parametrize("width", [1, 8, 17])
+def test_moved_rows_have_slots(width: int) -> None:
+    old, firsts = _slab(width, 1), np.arange(width + 1, dtype=np.float32)
+    new = np.full((ROWS, 2 * width + 1), np.nan, np.float32)
+    updates.move_rows(old, width, firsts, new)
+    expected = np.hstack([old[:, :width], np.tile(firsts, (ROWS, 1))])
+    np.testing.assert_array_equal(new, expected)
+
+
+@pytest.mark.parametrize("width", [1, 8, 17])
 @pytest.mark.parametrize("slots", [0, 1])
 def test_sgd_moves_values_and_leaves_slots(width: int, slots: int) -> None:
     slab, ids = _slab(width, slots), _ids()
