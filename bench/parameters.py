@@ -103,7 +103,7 @@ def measure_exchange(address: str, way: str, rows: int, seconds: float) -> dict[
         parameters.create(spec)
 
         def step(number: int) -> None:
-            (lookup,) = parameters.fetch([Fetch(spec, ids[number % len(ids)])])
+            lookup: Any = parameters.fetch([Fetch(spec, ids[number % len(ids)])])[0]
             parameters.apply([Update(spec, gradient, lookup)], _ADAGRAD)
 
         return _timed(step, way, rows, seconds)
@@ -160,7 +160,7 @@ def measure_table(rows: int) -> dict[str, Any]:
                 made_s = time.perf_counter() - began
                 watch.pull_from(spec)
                 ids = random.integers(0, rows, 10_000)
-                (lookup,) = parameters.fetch([Fetch(spec, ids)])
+                lookup: Any = parameters.fetch([Fetch(spec, ids)])[0]
                 update = Update(spec, np.full(lookup.rows.shape, 1e-3, np.float32), lookup)
                 began = time.perf_counter()
                 parameters.apply([update], _ADAGRAD)
