@@ -41,7 +41,7 @@ class Traffic:
         def counted(connections: Any, requests: Any, *args: Any, **kwargs: Any) -> Any:
             for request in requests.values():
                 self.sent_bytes += len(request.header)
-                self.sent_bytes += 0 if request.body is None else request.body.size
+                self.sent_bytes += 0 if request.body is None else request.body.room
             replies = ask(connections, requests, *args, **kwargs)
             for reply in replies.values():
                 self.received_bytes += 0 if reply.body is None else reply.body.size
