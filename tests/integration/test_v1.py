@@ -145,6 +145,7 @@ def test_a_parameter_server_that_comes_back_empty_is_filled_from_the_checkpoint(
 ) -> None:
     tasks.start_all()
     tasks.until(lambda: ps.latest_checkpoint(tasks.checkpoints) is not None, "a checkpoint")
+    tasks.until(lambda: tasks.steps(1) > 0, "the other worker to have its variables")
     tasks.kill("ps", 1)
     tasks.start("ps", 1)
     chief, other = tasks.result(0), tasks.result(1)
