@@ -54,6 +54,7 @@ _HOMES = {
 
 _MODULES = {
     "callbacks": "pstrain.callbacks",
+    "consistency": "pstrain.consistency",
     "errors": "pstrain.errors",
     "initializers": "pstrain.initializers",
     "layers": "pstrain.layers",

@@ -57,6 +57,7 @@ class Checkpoint:
         """
         with manifest.new_checkpoint(directory, name, number) as (folder, contents):
             contents["objects"] = {name: _describe(value) for name, value in self._objects.items()}
+            contents["consistency"] = self._consistency()
             contents["saved"] = self._save_values(folder).to_json()
             path = str(contents["path"])
         logger.info("saved checkpoint %s", path)
@@ -90,6 +91,11 @@ class Checkpoint:
             and not any(restored.startswith(f"{name}/") for restored in names)
         }
         return RestoreStatus(found, saved, names, defer(found, saved, later), self._named)
+
+    def _consistency(self) -> dict[str, Any] | None:
+        """By which rule the values came about; None for values of this process alone."""
+        rules = (getattr(group.parameters, "consistency", None) for group in self._groups())
+        return next((rule.to_json() for rule in rules if rule is not None), None)
 
     def _save_values(self, folder: str) -> Saved:
         shards, session, ledgers = [], None, {}

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 import dataservice
 from pstrain.chunks import ChunkSource
+from pstrain.consistency import ASYNC
 from pstrain.coordinator.client import ClusterCoordinator
 from pstrain.coordinator.per_worker import PerWorkerDataset
 from pstrain.coordinator.remote_value import RemoteValue
@@ -260,6 +261,14 @@ def executor_of(model: Any, distributed: bool | None = None) -> Executor:
     if strategy is None or distributed is False:
         return LocalExecutor()
     return ClusterExecutor(ClusterCoordinator(strategy))
+
+
+def steps_at_once(model: Any, wanted: int) -> int:
+    """``wanted``, or 1 where the rule of consistency counts steps."""
+    strategy = getattr(model, "strategy", None)
+    if not isinstance(strategy, ParameterServerStrategy) or strategy.consistency == ASYNC:
+        return wanted
+    return 1
 
 
 def take(iterator: Any, steps: int) -> Iterator[tuple[Any, float]]:

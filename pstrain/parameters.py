@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from pstrain.paramserver.checkpoint import Saved, read_into, verify, write_shard
 from pstrain.paramserver.shard import Shard
-from pstrain.paramserver.store import ShardUpdate, Store
+from pstrain.paramserver.steps import ShardUpdate
+from pstrain.paramserver.store import Store
 from pstrain.rows import (
     as_rows,
     look_up,

@@ -22,6 +22,7 @@ import numpy as np
 from dataservice.runtime.identity import new_id
 from pstrain.cluster import ClusterResolver, check_training_cluster
 from pstrain.config import ParameterConfig
+from pstrain.consistency import Consistency, consistency_of
 from pstrain.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -79,7 +80,9 @@ class ParameterServerStrategy(Replica):
     it waits for; then takes the servers over: what another coordinator had there is dropped.
     ``variable_partitioner``: a function ``(shape=, dtype=)`` of shards per axis, of which only the
     first may exceed 1. ``placement``: "round_robin" puts one shard after the other on the next
-    server, "bytes" each on the server with the fewest bytes. A cluster without parameter servers
+    server, "bytes" each on the server with the fewest bytes. ``consistency``: "async", "sync",
+    ``pstrain.consistency.ssp(staleness=...)`` or ``pstrain.consistency.sync(backup_workers=...)``
+    (see :mod:`pstrain.consistency`). A cluster without parameter servers
     or workers, with other jobs, or a task that is not in it raises InvalidArgumentError (a
     ValueError).
     """
@@ -90,10 +93,12 @@ class ParameterServerStrategy(Replica):
         variable_partitioner: PartitionFunction | None = None,
         *,
         placement: str = "round_robin",
+        consistency: Consistency | str = "async",
         config: ParameterConfig | None = None,
     ) -> None:
         spec = cluster_resolver.cluster_spec()
         check_training_cluster(spec, cluster_resolver.task_type, cluster_resolver.task_id)
+        self._consistency = consistency_of(consistency, spec.num_tasks("worker"))
         shard_placer = placer(placement, spec.num_tasks("ps"))
         self._resolver = cluster_resolver
         self._partitioner = variable_partitioner
@@ -106,6 +111,7 @@ class ParameterServerStrategy(Replica):
             session=self.session,
             config=self._config,
         )
+        self.parameters.consistency = self._consistency
         self.extended = Extended(self)
         # The ClusterCoordinator lives as long as its strategy. Servers apply a closure's changes
         # once per session, so closures of one session never share a number, nor do the times that
@@ -119,6 +125,11 @@ class ParameterServerStrategy(Replica):
     @property
     def cluster_resolver(self) -> ClusterResolver:
         return self._resolver
+
+    @property
+    def consistency(self) -> Consistency:
+        """How far trainers may be apart."""
+        return self._consistency
 
     @property
     def num_input_pipelines(self) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 from pstrain.callbacks.base import Callback, CallbackList
 from pstrain.callbacks.progress import ProgressBar
 from pstrain.errors import DataError, InvalidArgumentError
-from pstrain.execution import Report, as_source, executor_of, take
+from pstrain.execution import Report, as_source, executor_of, steps_at_once, take
 from pstrain.losses import BinaryCrossentropy, sigmoid
 from pstrain.tape import GradientTape
 
@@ -53,11 +53,13 @@ def fit(
     ``data``: a Dataset of batches (under a strategy best a distributed one), a function that
     makes one, an Arrow table or a dict of arrays. An epoch is one pass over it, or
     ``steps_per_epoch`` steps over all trainers together. ``steps_per_execution``: how many steps
-    are scheduled as one. ``verbose``: 0 nothing, 1 (or "auto") a bar, 2 a line per epoch. Blocks.
+    are scheduled as one, where the strategy's consistency is "async". ``verbose``: 0 nothing, 1
+    (or "auto") a bar, 2 a line per epoch. Blocks.
     Raises what a step raised, DataError where there were no rows.
     """
     _check(model, epochs, steps_per_epoch, steps_per_execution)
     verbose = check_verbose(verbose)
+    steps_per_execution = steps_at_once(model, steps_per_execution)
     executor = executor_of(model)
     dataset = executor.dataset(as_source(data, batch_size))
     step = TrainSteps(model)

@@ -17,12 +17,16 @@ from typing import Any, NamedTuple
 import dataservice
 from dataservice.runtime.auth import resolve_token
 from pstrain import session
+from pstrain.consistency import Sync, sync
+from pstrain.coordinator.applying import RoundApplier
 from pstrain.coordinator.link import PickledFunction, PickledFunctions, TrainerLink
-from pstrain.coordinator.per_worker import PerWorkerDataset, PerWorkerIterator
+from pstrain.coordinator.per_worker import PerWorkerDataset, PerWorkerIterator, Positions
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.service import Scheduler
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.strategy import ParameterServerStrategy
+from pstrain.trainer.context import get_current_worker_index
+from pstrain.trainer.resources import TrainerIterator
 from pstrain.vocabulary import CLOSURE_MAX_BYTES
 from pstrain.wire import trainer_pb2 as pb
 
@@ -38,7 +42,8 @@ class ClusterCoordinator:
     """Schedules functions on the trainers of a strategy's cluster. Thread-safe.
 
     A second coordinator of the same strategy is the first one. ``closures_in_flight``: how many
-    closures a trainer runs at a time; with 2 the pulls of one overlap the computing of another.
+    closures a trainer runs at a time; with 2 the pulls of one overlap the computing of another. In
+    rounds (``sync``) it is 1.
     ``trainer_timeout_s``: how long to wait while no trainer at all can be reached, before
     UnavailableError.
     """
@@ -71,10 +76,15 @@ class ClusterCoordinator:
             capacity=queue_capacity,
             attempts_max=ATTEMPTS_MAX,
             trainer_timeout_s=trainer_timeout_s,
+            consistency=strategy.consistency,
+            trainers_expected=strategy.num_input_pipelines,
         )
         self._links = self._make_links(strategy, closures_in_flight)
+        applier = RoundApplier(self._scheduler, strategy.parameters)
         strategy.coordinator = self
-        self._finalizer = weakref.finalize(self, _shut_down, self._scheduler, self._links)
+        self._finalizer = weakref.finalize(self, _shut_down, self._scheduler, self._links, applier)
+        if isinstance(strategy.consistency, Sync):
+            applier.start()
         for link in self._links:
             link.start()
 
@@ -85,6 +95,10 @@ class ClusterCoordinator:
         trainers = [(i, spec.task_address("worker", i)) for i in spec.task_indices("worker")]
         servers = [spec.task_address("ps", i) for i in spec.task_indices("ps")]
         token = resolve_token(getattr(strategy.cluster_resolver, "token", None))
+        rule = strategy.consistency
+        in_rounds = isinstance(rule, Sync)
+        if in_rounds:
+            closures_in_flight = 1
         return [
             TrainerLink(
                 index,
@@ -95,12 +109,14 @@ class ClusterCoordinator:
                     trainer_count=len(trainers),
                     ps_addresses=servers,
                     closures_in_flight=closures_in_flight,
+                    in_rounds=in_rounds,
+                    keeps_elements=isinstance(rule, Sync) and rule.backup_workers > 0,
                 ),
                 scheduler=self._scheduler,
                 functions=self._functions,
                 servers=strategy.parameters,
                 incarnations=strategy.incarnations,
-                slots=2 * closures_in_flight,
+                slots=1 if in_rounds else 2 * closures_in_flight,
                 token=token,
             )
             for index, address in trainers
@@ -167,7 +183,16 @@ class ClusterCoordinator:
                 "create_per_worker_dataset needs a Dataset or a function that makes one, got "
                 f"{type(dataset_fn).__name__}"
             )
-        return PerWorkerDataset(dataset_fn, self._define_resource, self._scheduler.drop_resource)
+        # Only then does each trainer get one of as many closures as there are trainers.
+        ask = self._positions if self.strategy.consistency == sync() else None
+        drop = self._scheduler.drop_resource
+        return PerWorkerDataset(dataset_fn, self._define_resource, drop, ask)
+
+    def _positions(self, iterator: PerWorkerIterator) -> Positions:
+        """Where each trainer is in what it reads by itself."""
+        values = [self.schedule(_position, args=(iterator,)) for _ in range(self.num_trainers)]
+        found: list[tuple[int, Any]] = self.fetch(values)
+        return {str(trainer): position for trainer, position in found if position is not None}
 
     def live_trainers(self) -> frozenset[int]:
         """Indices of the trainers that are connected now."""
@@ -210,7 +235,7 @@ class ClusterCoordinator:
             _, forgotten = self._known.popitem(last=False)
             self._known_bytes -= len(forgotten.function.pickled)
 
-    def _define_resource(self, resource_id: str, source: tuple[object, int]) -> None:
+    def _define_resource(self, resource_id: str, source: tuple[object, int, Positions]) -> None:
         pickled = session.dumps_function(source, self._reference)
         _bounded("the dataset of", source[0], pickled)
         self._scheduler.add_resource(resource_id, pickled)
@@ -238,8 +263,13 @@ class _Known(NamedTuple):
     function: PickledFunction
 
 
-def _shut_down(scheduler: Scheduler, links: list[TrainerLink]) -> None:
+def _position(iterator: TrainerIterator) -> tuple[int, Any]:
+    return get_current_worker_index(), iterator.position()
+
+
+def _shut_down(scheduler: Scheduler, links: list[TrainerLink], applier: RoundApplier) -> None:
     scheduler.stop()
+    applier.stop()
     for link in links:
         link.stop()
 

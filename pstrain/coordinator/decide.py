@@ -9,13 +9,15 @@ Unlike there, a closure that loses trainer after trainer is given up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from pstrain.consistency import Ssp, Sync
 from pstrain.coordinator import events as ev
-from pstrain.coordinator.state import CoordinatorState
+from pstrain.coordinator import rounds
+from pstrain.coordinator.state import CoordinatorState, Run
 
 # Twice as many as travel in one message: one is on its way while the other is worked off.
 QUICK_MAX: Final = 128
@@ -52,26 +54,35 @@ def _never(closure: int) -> bool:  # noqa: ARG001
 
 
 def assign(state: CoordinatorState, is_quick: Callable[[int], bool] = _never) -> Decision:
-    """Starts waiting closures on free slots, oldest first, slots in the order they came free.
+    """Starts waiting closures where the rule of consistency allows it, oldest first.
 
-    Quick ones, whose way takes longer than they do, also wait at the trainers: up to
-    ``QUICK_MAX``, unless a loss has returned them, so that one which kills its trainers takes
-    few others with it.
+    Where it allows all, on free slots in the order they came free. Quick ones, whose way takes
+    longer than they do, also wait at the trainers: up to ``QUICK_MAX``, unless a loss has returned
+    them, so that one which kills its trainers takes few others with it.
     """
     if state.failed or not state.waiting:
         return Decision()
-    pairs = zip(state.waiting, state.free, strict=False)
-    started = [
-        ev.ClosureStarted(closure=closure, trainer=trainer, attempt=state.attempts[closure])
-        for closure, trainer in islice(pairs, min(len(state.waiting), len(state.free)))
-    ]
+    match state.consistency:
+        case Sync() as rule:
+            return Decision(_starts(state, rounds.next_trainers(state, rule)))
+        case Ssp() as rule:
+            return Decision(_starts(state, _near_the_slowest(state, rule)))
+    started = _starts(state, islice(state.free, min(len(state.waiting), len(state.free))))
     if len(started) == len(state.free):
-        started += _ahead(state, started, is_quick)
-    return Decision(tuple(started))
+        return Decision((*started, *_ahead(state, started, is_quick)))
+    return Decision(started)
+
+
+def _starts(state: CoordinatorState, trainers: Iterable[int]) -> tuple[ev.ClosureStarted, ...]:
+    """The oldest closures, one for each of these trainers."""
+    return tuple(
+        ev.ClosureStarted(closure=closure, trainer=trainer, attempt=state.attempts[closure])
+        for closure, trainer in zip(state.waiting, trainers, strict=False)
+    )
 
 
 def _ahead(
-    state: CoordinatorState, started: list[ev.ClosureStarted], is_quick: Callable[[int], bool]
+    state: CoordinatorState, started: Sequence[ev.ClosureStarted], is_quick: Callable[[int], bool]
 ) -> Iterator[ev.ClosureStarted]:
     """Quick closures beyond the slots, each for the trainer that has fewest."""
     loads: dict[int, int] | None = None
@@ -87,6 +98,18 @@ def _ahead(
             return
         loads[trainer] += 1
         yield ev.ClosureStarted(closure=closure, trainer=trainer, attempt=0)
+
+
+def _near_the_slowest(state: CoordinatorState, rule: Ssp) -> list[int]:
+    """Whose slots may be used, in the order they came free."""
+    chosen: list[int] = []
+    slowest = state.slowest
+    running = {index: len(trainer.running) for index, trainer in state.trainers.items()}
+    for trainer in state.free:
+        if rule.may_start(state.trainers[trainer].clock, running[trainer], slowest):
+            running[trainer] += 1
+            chosen.append(trainer)
+    return chosen
 
 
 def is_current(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> bool:
@@ -108,6 +131,15 @@ def fail(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> D
     if not is_current(state, closure, trainer, attempt):
         return Decision()
     return Decision((ev.ClosureFailed(closure=closure), *_cancel_waiting(state)))
+
+
+def prepare(
+    state: CoordinatorState, closure: int, trainer: int, attempt: int, *, has_changes: bool = True
+) -> Decision:
+    """Its changes wait at the servers for the round to be decided."""
+    if not is_current(state, closure, trainer, attempt):
+        return Decision()
+    return Decision((ev.ClosurePrepared(closure=closure, has_changes=has_changes),))
 
 
 def join_trainer(state: CoordinatorState, trainer: int, slots: int) -> Decision:
@@ -135,19 +167,19 @@ def lose_trainer(
     """
     if trainer not in state.trainers:
         return Decision()
-    facts: list[ev.Event] = []
+    facts: list[ev.Event] = list(silence_trainer(state, trainer).events)
     rest: list[int] = []
     failed = False
-    for closure in state.trainers[trainer].running:
+    for closure, run in _held_by(state, trainer):
         found = left.get(closure)
-        if found is None or not found.has_ended or found.attempt != state.running[closure].attempt:
+        if found is None or not found.has_ended or found.attempt != run.attempt:
             rest.append(closure)
         elif found.is_error:
             facts.append(ev.ClosureFailed(closure=closure))
             failed = True
         else:
             facts.append(ev.ClosureFinished(closure=closure))
-    spent = [c for c in rest if attempts_max is not None and state.attempts[c] >= attempts_max]
+    spent = [c for c in rest if attempts_max is not None and _losses(state, c) >= attempts_max]
     facts += [ev.ClosureFailed(closure=c) for c in spent]
     if spent or failed:
         facts += _cancel_waiting(state)
@@ -165,15 +197,28 @@ def lose_trainer(
 
 def cancel_all(state: CoordinatorState) -> Decision:
     """Ends every closure, as when no trainer is to be had or the coordinator closes."""
-    running = (ev.ClosureCancelled(closure=c) for c in state.running)
-    return Decision((*_cancel_waiting(state), *running))
+    begun = [*state.running, *state.round.prepared, *state.round.decided]
+    return Decision(
+        (*_cancel_waiting(state), *(ev.ClosureCancelled(closure=closure) for closure in begun))
+    )
 
 
 def report_errors(state: CoordinatorState) -> Decision:
     """Facts only once nothing runs: errors are shown when all that was in flight has ended."""
-    if not state.failed or state.running:
+    if not state.failed or not state.is_quiet:
         return Decision()
     return Decision((ev.ErrorsReported(),))
+
+
+def _held_by(state: CoordinatorState, trainer: int) -> list[tuple[int, Run]]:
+    """Closures that end or run again with a trainer: those of a round that is decided do not."""
+    begun = (*state.running.items(), *state.round.prepared.items())
+    return [(closure, run) for closure, run in begun if run.trainer == trainer]
+
+
+def _losses(state: CoordinatorState, closure: int) -> int:
+    """How many runs of a closure ended with their trainer, or are about to."""
+    return state.attempts[closure] - state.drops.get(closure, 0)
 
 
 def _cancel_waiting(state: CoordinatorState) -> list[ev.Event]:

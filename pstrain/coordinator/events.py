@@ -52,6 +52,56 @@ class ClosureCancelled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClosurePrepared:
+    """It has run; its changes, if any, wait at the servers for its round."""
+
+    closure: int
+    has_changes: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosureDropped:
+    """It was late for its round: it waits again, and its trainer is to give its elements back."""
+
+    closure: int
+    trainer: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropEnded:
+    """A trainer has given back the elements of a run that was late."""
+
+    trainer: int
+    closure: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsSealed:
+    """The program waits for closures below: their rounds wait for no later ones."""
+
+    below: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundDecided:
+    """These closures make the round; in the order in which they came."""
+
+    closures: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundApplied:
+    """All servers have made the changes of the round that was decided."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbsentGivenUp:
+    """Rounds begin without the trainers that never joined."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerJoined:
     """``slots`` is how many closures it takes at a time; more of those that are over at once."""
 
@@ -85,6 +135,13 @@ Event = (
     | ClosureFailed
     | ClosureReturned
     | ClosureCancelled
+    | ClosurePrepared
+    | ClosureDropped
+    | DropEnded
+    | RoundsSealed
+    | RoundDecided
+    | RoundApplied
+    | AbsentGivenUp
     | TrainerJoined
     | TrainerSilenced
     | TrainerLost

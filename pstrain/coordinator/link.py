@@ -23,6 +23,16 @@ from dataservice.errors import (
 )
 from dataservice.runtime.rpc import RpcClient
 from pstrain import results
+from pstrain.coordinator.orders import (
+    DefineResource,
+    Drop,
+    DropResource,
+    Ended,
+    Outbox,
+    RoundPart,
+    Run,
+    Settled,
+)
 from pstrain.coordinator.recovery import (
     Legacy,
     Servers,
@@ -30,15 +40,7 @@ from pstrain.coordinator.recovery import (
     settle_servers,
     settle_services,
 )
-from pstrain.coordinator.service import (
-    DefineResource,
-    DropResource,
-    Ended,
-    Outbox,
-    Run,
-    Scheduler,
-    Settled,
-)
+from pstrain.coordinator.service import Scheduler
 from pstrain.vocabulary import trainer_name
 from pstrain.wire import trainer_pb2 as pb
 
@@ -48,6 +50,7 @@ _TRANSIENT = (UnavailableError, DeadlineExceededError, CancelledError)
 _CONFIGURE_TIMEOUT_S = 10.0
 _TELL_TIMEOUT_S = 20.0
 _STOP_TELL_TIMEOUT_S = 1.0
+_ROUND_TIMEOUT_S = 120.0
 _RECONNECT_S = 0.25
 _RECONNECT_MAX_S = 3.0
 _CLOSURES_PER_MESSAGE = 64
@@ -108,6 +111,12 @@ class TrainerLink:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
 
+    @property
+    def _name(self) -> str:
+        """Of the present incarnation."""
+        configuration = self._configuration
+        return trainer_name(configuration.session, self.index, configuration.incarnation)
+
     def _run(self) -> None:
         pause_s = _RECONNECT_S
         descriptor = pb.DESCRIPTOR.services_by_name["Trainer"]
@@ -134,12 +143,13 @@ class TrainerLink:
 
     def _settle_loss(self) -> None:
         """Settles what the trainer left; a server that cannot be asked ends the scheduling."""
-        configuration = self._configuration
-        name = trainer_name(configuration.session, self.index, configuration.incarnation)
+        name = self._name
         services, rows = self._scheduler.left_by(self.index)
         legacy = Legacy({}, {}, {})
         is_stopping = self._stopping.is_set()
         if not is_stopping:
+            # A round that is being applied needs what this trainer prepared.
+            self._scheduler.wait_for_round(_ROUND_TIMEOUT_S)
             try:
                 legacy = settle_servers(self._servers, name)
             except DataServiceError as error:
@@ -159,7 +169,7 @@ class TrainerLink:
         try:
             for reply in self._stream:
                 self._scheduler.reads_services(self.index, reply.services)
-                self._scheduler.results(self.index, [_ended(r) for r in reply.results])
+                self._scheduler.results(self.index, [self._ended(r) for r in reply.results])
         finally:
             outbox.items.put(None)
 
@@ -195,6 +205,8 @@ class TrainerLink:
                 return len(item.pickled)
             case DropResource():
                 request.dropped_resource_ids.append(item.id)
+            case Drop():
+                request.dropped.add(id=item.closure, attempt=item.attempt)
             case Settled():
                 request.settled.extend(item.closures)
             case Run():
@@ -217,15 +229,25 @@ class TrainerLink:
         )
         return size_bytes
 
-
-def _ended(result: pb.ClosureResult) -> Ended:
-    rows = tuple(json.loads(result.rows_json)) if result.rows_json else ()
-    value: Any = None
-    error: Exception | None = None
-    if result.WhichOneof("outcome") == "error_json":
-        error = results.decode_error(result.error_json)
-    else:
-        value = results.decode(result.value)
-    return Ended(
-        result.id, result.attempt, value, error, result.needs_settling, rows, result.seconds
-    )
+    def _ended(self, result: pb.ClosureResult) -> Ended:
+        rows = tuple(json.loads(result.rows_json)) if result.rows_json else ()
+        value: Any = None
+        error: Exception | None = None
+        part: RoundPart | None = None
+        if result.WhichOneof("outcome") == "error_json":
+            error = results.decode_error(result.error_json)
+        elif not result.was_dropped:
+            value = results.decode(result.value)
+        if result.is_prepared:
+            part = RoundPart(self._name, tuple(result.servers), result.has_gradient, rows)
+        return Ended(
+            result.id,
+            result.attempt,
+            value,
+            error,
+            needs_settling=result.needs_settling,
+            rows=rows,
+            part=part,
+            was_dropped=result.was_dropped,
+            seconds=result.seconds,
+        )

@@ -17,23 +17,32 @@ from dataservice.runtime.identity import new_id
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.trainer.context import InputContext, call_with_context
 
+Positions = Mapping[str, Any]
+"""Saved positions of a dataset's iterators, by trainer."""
+
 
 class PerWorkerIterator:
     """One iterator per trainer; as an argument of ``schedule`` it becomes the trainer's own.
 
     Its saved position is its epoch: a job of the data service gives those who join an epoch again
-    what nobody has consumed of it.
+    what nobody has consumed of it. ``ask`` gives the positions, by trainer, of what trainers read
+    by themselves; None: such data starts its epoch again.
     """
 
     def __init__(
-        self, epoch: int, define: Callable[[str, int], None], drop: Callable[[str], None]
+        self,
+        epoch: int,
+        define: Callable[[str, int, Positions], None],
+        drop: Callable[[str], None],
+        ask: Callable[[PerWorkerIterator], Positions] | None = None,
     ) -> None:
         self.resource_id = new_id("iterator")
         self.epoch = epoch
         self._define = define
+        self._ask = ask
         self._finalizer = weakref.finalize(self, drop, self.resource_id)
         self._finalizer.atexit = False
-        define(self.resource_id, epoch)
+        define(self.resource_id, epoch, {})
 
     def __iter__(self) -> PerWorkerIterator:
         return self
@@ -45,8 +54,9 @@ class PerWorkerIterator:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able; what :meth:`load_state_dict` takes."""
-        return {"epoch": self.epoch}
+        """JSON-able; what :meth:`load_state_dict` takes. May ask the trainers, so it blocks."""
+        positions = {} if self._ask is None else self._ask(self)
+        return {"epoch": self.epoch, "positions": positions}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes every trainer's iterator anew, in the saved epoch. No closure may be using it."""
@@ -54,7 +64,7 @@ class PerWorkerIterator:
         if not isinstance(epoch, int) or epoch < 0:
             raise InvalidArgumentError(f"not a position of a per-worker iterator: {dict(state)!r}")
         self.epoch = epoch
-        self._define(self.resource_id, epoch)
+        self._define(self.resource_id, epoch, state.get("positions", {}))
 
     def close(self) -> None:
         """Drops the trainers' iterators now rather than when this object is collected."""
@@ -67,12 +77,14 @@ class PerWorkerDataset:
     def __init__(
         self,
         source: object,
-        define: Callable[[str, tuple[object, int]], None],
+        define: Callable[[str, tuple[object, int, Positions]], None],
         drop: Callable[[str], None],
+        ask: Callable[[PerWorkerIterator], Positions] | None = None,
     ) -> None:
         self._source = source
         self._define = define
         self._drop = drop
+        self._ask = ask
         self._epochs = itertools.count()
         self._lock = threading.Lock()
 
@@ -87,7 +99,7 @@ class PerWorkerDataset:
     def __iter__(self) -> PerWorkerIterator:
         with self._lock:
             epoch = next(self._epochs)
-        return PerWorkerIterator(epoch, self._define_epoch, self._drop)
+        return PerWorkerIterator(epoch, self._define_epoch, self._drop, self._ask)
 
-    def _define_epoch(self, resource_id: str, epoch: int) -> None:
-        self._define(resource_id, (self._source, epoch))
+    def _define_epoch(self, resource_id: str, epoch: int, positions: Positions) -> None:
+        self._define(resource_id, (self._source, epoch, positions))

@@ -6,6 +6,7 @@ Knows nothing of trainers. Invariant: it is set once; what it holds never change
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from pstrain.errors import DeadlineExceededError
@@ -14,10 +15,17 @@ from pstrain.errors import DeadlineExceededError
 class RemoteValue:
     """The result of a scheduled function, once there is one. Thread-safe."""
 
-    __slots__ = ("_changed", "_error", "_is_ready", "_value", "closure")
+    __slots__ = ("_changed", "_error", "_is_ready", "_on_wait", "_value", "closure")
 
-    def __init__(self, closure: int, changed: threading.Condition) -> None:
+    def __init__(
+        self,
+        closure: int,
+        changed: threading.Condition,
+        on_wait: Callable[[int], None] | None = None,
+    ) -> None:
+        """``on_wait`` is told of the closure when its value is asked for before it is there."""
         self.closure = closure
+        self._on_wait = on_wait
         self._changed = changed
         self._is_ready = False
         self._value: Any = None
@@ -29,6 +37,7 @@ class RemoteValue:
         ``timeout`` in seconds; None waits until the closure ends, as each closure does: by its
         own result or error, or when its coordinator finds no trainer or is closed.
         """
+        self._tell()
         with self._changed:
             if not self._changed.wait_for(lambda: self._is_ready, timeout):
                 raise DeadlineExceededError(
@@ -44,7 +53,12 @@ class RemoteValue:
 
     def is_ready(self) -> bool:
         """True once :meth:`fetch` would not block."""
+        self._tell()
         return self._is_ready
+
+    def _tell(self) -> None:
+        if self._on_wait is not None and not self._is_ready:
+            self._on_wait(self.closure)
 
     def _set(self, value: Any, error: Exception | None) -> None:
         """Called by the scheduler with its lock held."""

@@ -12,11 +12,22 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-from pstrain.coordinator import decide
+from pstrain.consistency import ASYNC, Consistency, Sync
+from pstrain.coordinator import decide, rounds
 from pstrain.coordinator import events as ev
+from pstrain.coordinator.orders import (
+    Closure,
+    DefineResource,
+    Drop,
+    DropResource,
+    Ended,
+    Outbox,
+    RoundOrder,
+    Run,
+    Settled,
+)
 from pstrain.coordinator.paces import Paces
 from pstrain.coordinator.recovery import Legacy, Marks
 from pstrain.coordinator.remote_value import RemoteValue
@@ -31,70 +42,8 @@ from pstrain.errors import (
 logger = logging.getLogger(__name__)
 
 _WARN_AFTER_S = 10.0
-
-
-@dataclass(slots=True)
-class Closure:
-    """A function applied to arguments, pickled, and where its value goes.
-
-    ``arguments`` keeps what the pickled form refers to, such as iterators, alive on the trainers.
-    """
-
-    id: int
-    function_id: str
-    pickled_arguments: bytes
-    arguments: object
-    value: RemoteValue
-    error: Exception | None = None
-
-
-@dataclass(slots=True)
-class Outbox:
-    """What one trainer is to be sent, in order; None ends its stream."""
-
-    items: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """An order to a trainer: run this closure; ``attempt`` tells it from earlier runs.
-
-    ``parts``: so many of its parts were decided in earlier runs.
-    """
-
-    closure: Closure
-    attempt: int
-    parts: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """Closures whose end, which decides what becomes of their elements, was heard."""
-
-    closures: tuple[int, ...]
-
-
-class Ended(NamedTuple):
-    """How a closure ended, as its trainer says; ``rows`` count if its end is heard."""
-
-    closure: int
-    attempt: int
-    value: Any
-    error: Exception | None
-    needs_settling: bool = False
-    rows: tuple[dict[str, Any], ...] = ()
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class DefineResource:
-    id: str
-    pickled: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class DropResource:
-    id: str
+ABSENT_TIMEOUT_S = 60.0
+"""How long the first round waits for trainers that have never joined."""
 
 
 class Scheduler:
@@ -107,12 +56,17 @@ class Scheduler:
         capacity: int,
         attempts_max: int,
         trainer_timeout_s: float,
+        consistency: Consistency = ASYNC,
+        trainers_expected: int = 1,
     ) -> None:
         self.changed = threading.Condition()
+        self.orders: queue.SimpleQueue[RoundOrder | None] = queue.SimpleQueue()
         self._capacity = capacity
         self._attempts_max = attempts_max
         self._trainer_timeout_s = trainer_timeout_s
-        self._state = CoordinatorState()
+        self._state = CoordinatorState(consistency, trainers_expected)
+        self._in_rounds = isinstance(consistency, Sync)
+        self._started_s = time.monotonic()
         self._closures: OrderedDict[int, Closure] = OrderedDict()
         self._next_id = 0
         self._paces = Paces()
@@ -135,7 +89,9 @@ class Scheduler:
                 raise self._fatal
             if self._state.is_idle and not self._outboxes:
                 self._alone_since_s = time.monotonic()
-            self._wait(lambda: len(self._closures) < self._capacity, None, "room in the queue")
+            if len(self._closures) >= self._capacity:
+                self._seal(self._next_id)
+                self._wait(lambda: len(self._closures) < self._capacity, None, "room in the queue")
             number = next(self._ids)
             self._next_id = number + 1
             closure = Closure(
@@ -143,24 +99,26 @@ class Scheduler:
                 function_id,
                 pickled_arguments,
                 arguments,
-                RemoteValue(number, self.changed),
+                RemoteValue(number, self.changed, self._await_closure if self._in_rounds else None),
             )
             self._closures[closure.id] = closure
             self._apply(decide.schedule(self._state, closure.id))
             self._raise_errors(None)
-            self._apply(decide.assign(self._state, self._is_quick))
+            self._go_on()
             return closure.value
 
     def wait_idle(self, timeout_s: float | None) -> None:
         """Blocks until every closure has ended, then raises their errors, if any."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self.changed:
+            self._seal(self._next_id)
             self._wait(lambda: self._state.is_idle, deadline_s, "scheduled closures to end")
             self._raise_errors(deadline_s)
 
     def is_idle(self) -> bool:
         """Raises errors of ended closures (once those in flight have ended)."""
         with self.changed:
+            self._seal(self._next_id)
             self._raise_errors(None)
             return self._state.is_idle
 
@@ -185,6 +143,8 @@ class Scheduler:
                 "trainers": len(self._state.trainers),
                 "retries": self.retries,
                 "losses": self._state.lost_count,
+                "rounds": self._state.round.number,
+                "dropped": self._state.dropped_count,
             }
 
     def low_water(self) -> int:
@@ -204,11 +164,16 @@ class Scheduler:
             self._apply(decide.cancel_all(self._state))
             for outbox in self._outboxes.values():
                 outbox.items.put(None)
+            self.orders.put(None)
             self.changed.notify_all()
 
     def give_up_if_alone(self) -> None:
-        """Stops with UnavailableError when closures have waited too long without any trainer."""
+        """Stops with UnavailableError when closures have waited too long without any trainer.
+
+        Where some trainers are there, rounds begin after a while without the others.
+        """
         with self.changed:
+            self._begin_without_absent()
             alone_s = time.monotonic() - self._alone_since_s
             if self._outboxes or self._state.is_idle or self._fatal is not None:
                 return
@@ -228,7 +193,7 @@ class Scheduler:
                 outbox.items.put(DefineResource(resource_id, pickled))
             self._outboxes[trainer] = outbox
             self._apply(decide.join_trainer(self._state, trainer, slots))
-            self._apply(decide.assign(self._state, self._is_quick))
+            self._go_on()
 
     def trainer_silenced(self, trainer: int) -> bool:
         """Takes a trainer for lost; False if it was not there. :meth:`trainer_lost` must follow."""
@@ -260,7 +225,7 @@ class Scheduler:
                     self._state, trainer, legacy.left, attempts_max=self._attempts_max
                 )
             )
-            self._apply(decide.assign(self._state, self._is_quick))
+            self._go_on()
             if not self._outboxes:
                 self._alone_since_s = time.monotonic()
             self.changed.notify_all()
@@ -275,35 +240,106 @@ class Scheduler:
         with self.changed:
             settled = []
             for end in ended:
+                if end.was_dropped:
+                    dropped = rounds.end_drop(self._state, end.closure, trainer, end.attempt)
+                    self._apply(decide.Decision(dropped))
+                    continue
                 if not decide.is_current(self._state, end.closure, trainer, end.attempt):
+                    continue
+                closure = self._closures[end.closure]
+                self._keep(closure, end.value, end.error)
+                if end.part is not None:
+                    closure.part = end.part
+                    prepared = decide.prepare(
+                        self._state,
+                        end.closure,
+                        trainer,
+                        end.attempt,
+                        has_changes=bool(end.part.servers),
+                    )
+                    self._apply(prepared)
                     continue
                 if end.needs_settling:
                     settled.append(end.closure)
-                if end.rows:
-                    known = self._rows.setdefault(trainer, {})
-                    known.update((mark["reader"], mark) for mark in end.rows)
-                closure = self._closures[end.closure]
                 self._paces.note(closure.function_id, end.seconds)
-                self._keep(closure, end.value, end.error)
+                self._note_rows(trainer, end.rows)
                 settle = decide.finish if end.error is None else decide.fail
                 self._apply(settle(self._state, end.closure, trainer, end.attempt))
-            if settled and trainer in self._outboxes:
-                # Before anything that follows from the results, such as dropping an iterator.
-                self._outboxes[trainer].items.put(Settled(tuple(settled)))
-            self._apply(decide.assign(self._state, self._is_quick))
+            self._settle(trainer, settled)
+            self._go_on()
             self.changed.notify_all()
 
     def _is_quick(self, closure: int) -> bool:
         return self._paces.is_quick(self._closures[closure].function_id)
 
+    def wait_for_round(self, timeout_s: float) -> None:
+        """Returns once no round is being applied: what a lost trainer had of it is settled then."""
+        with self.changed:
+            self.changed.wait_for(
+                lambda: not self._state.round.decided or self._fatal is not None, timeout_s
+            )
+
+    def round_applied(self) -> None:
+        """All servers have made the changes of the round that was ordered last."""
+        with self.changed:
+            settled: dict[int, list[int]] = {}
+            for closure, run in self._state.round.decided.items():
+                settled.setdefault(run.trainer, []).append(closure)
+            for trainer, closures in settled.items():
+                self._settle(trainer, closures)
+            self._apply(decide.Decision(rounds.end_round(self._state)))
+            self._go_on()
+            self.changed.notify_all()
+
+    def _begin_without_absent(self) -> None:
+        """Rounds begin, after a while, without trainers that never joined."""
+        absent = self._state.round.absent if self._in_rounds and self._state.trainers else ()
+        if absent and time.monotonic() - self._started_s > ABSENT_TIMEOUT_S:
+            logger.warning("rounds begin without trainers %s: they never joined", sorted(absent))
+            self._apply(decide.Decision(rounds.give_up_absent(self._state)))
+            self._go_on()
+
+    def _settle(self, trainer: int, closures: list[int]) -> None:
+        """Before anything that follows from the results, such as dropping an iterator."""
+        if closures and trainer in self._outboxes:
+            self._outboxes[trainer].items.put(Settled(tuple(closures)))
+
+    def _note_rows(self, trainer: int, rows: Iterable[dict[str, Any]]) -> None:
+        known = self._rows.setdefault(trainer, {})
+        known.update((mark["reader"], mark) for mark in rows)
+
     @staticmethod
     def _keep(closure: Closure, value: Any, error: Exception | None) -> None:
-        if error is None:
-            closure.value._set(value, None)
-        else:
-            closure.error = error
+        closure.result, closure.error = value, error
+
+    def _await_closure(self, closure: int) -> None:
+        """The program waits for a closure."""
+        with self.changed:
+            self._seal(closure + 1)
+
+    def _seal(self, below: int) -> None:
+        """The rounds of closures below wait for no others."""
+        if self._in_rounds and self._state.round.sealed_below < below:
+            self._apply(decide.Decision(rounds.seal(self._state, below)))
+            self._go_on()
 
     # -- effects, with the lock held
+
+    def _go_on(self) -> None:
+        """Ends the round if that can be, and starts what can be started."""
+        self._apply(decide.Decision(rounds.decide_round(self._state)))
+        self._apply(decide.assign(self._state, self._is_quick))
+
+    def _order_round(self) -> None:
+        """Marks count in the order of arrival, which is that of a trainer's elements."""
+        this = self._state.round
+        parts = []
+        for closure, run in this.decided.items():
+            part = self._closures[closure].part
+            if part is not None:
+                self._note_rows(run.trainer, part.rows)
+                parts.append((closure, run.attempt, part))
+        self.orders.put(RoundOrder(this.number, sorted(parts, key=lambda part: part[0])))
 
     def _apply(self, decision: decide.Decision) -> None:
         for event in decision.events:
@@ -314,7 +350,13 @@ class Scheduler:
                     run = Run(self._closures[event.closure], event.attempt, parts)
                     self._outboxes[event.trainer].items.put(run)
                 case ev.ClosureFinished():
-                    del self._closures[event.closure]
+                    ended = self._closures.pop(event.closure)
+                    ended.value._set(ended.result, None)
+                case ev.ClosureDropped():
+                    drop = Drop(event.closure, event.attempt)
+                    self._outboxes[event.trainer].items.put(drop)
+                case ev.RoundDecided():
+                    self._order_round()
                 case ev.ClosureFailed():
                     self._end_failed(self._closures.pop(event.closure))
                 case ev.ClosureCancelled():
@@ -343,7 +385,7 @@ class Scheduler:
             raise self._fatal
         if not self._state.failed:
             return
-        self._wait(lambda: not self._state.running, deadline_s, "closures in flight to end")
+        self._wait(lambda: self._state.is_quiet, deadline_s, "closures in flight to end")
         self._apply(decide.report_errors(self._state))
         first, *others = self._errors
         self._errors = []

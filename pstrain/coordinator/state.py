@@ -1,8 +1,9 @@
-"""Which closures wait, which run where, and which have failed.
+"""Which closures wait, which run where, which make the present round, and which have failed.
 
 ``apply`` is total and deterministic: it never validates, never fails, never reads a clock.
-Invariant: a closure is either waiting, running on exactly one live trainer, or ended, and a
-trainer has a free slot for each that its closures leave, and none while they are more.
+Invariant: a closure is either waiting, running on exactly one live trainer, prepared for its round,
+in the round that is being applied, or ended, and a trainer has a free slot for each that its
+closures leave, and none while they are more.
 """
 
 from __future__ import annotations
@@ -10,30 +11,62 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from pstrain.consistency import ASYNC, Consistency
 from pstrain.coordinator import events as ev
 
 
 @dataclass(slots=True)
 class Run:
-    """Where a closure runs."""
+    """Where a closure runs; ``has_changes``: whether it made any, once it is prepared."""
 
     trainer: int
     attempt: int
+    has_changes: bool = True
 
 
 @dataclass(slots=True)
 class Trainer:
-    """``is_silenced``: it gets no more closures, and its word counts for nothing."""
+    """``is_silenced``: it gets no more closures, and its word counts for nothing.
+
+    ``clock``: closures that it finished, and those that the slowest had when it joined.
+    ``dropping``: attempts of closures that it still runs although they are late for their round;
+    ``drops``: how many of its runs in turn were.
+    """
 
     slots: int
     is_silenced: bool = False
     running: dict[int, None] = field(default_factory=dict)
+    clock: int = 0
+    dropping: dict[int, int] = field(default_factory=dict)
+    drops: int = 0
+
+
+@dataclass(slots=True)
+class Round:
+    """The present round: who has run a closure of it, what is prepared, what is being applied.
+
+    ``prepared`` and ``decided`` are in the order of arrival. Rounds of closures
+    below ``sealed_below`` do not wait for later closures. ``absent``: trainers that have never
+    joined and are waited for before the first round.
+    """
+
+    number: int = 0
+    used: dict[int, None] = field(default_factory=dict)
+    prepared: dict[int, Run] = field(default_factory=dict)
+    decided: dict[int, Run] = field(default_factory=dict)
+    sealed_below: int = 0
+    absent: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class CoordinatorState:
-    """Not thread-safe: the service holds its lock around decide and apply."""
+    """Not thread-safe: the service holds its lock around decide and apply.
 
+    ``trainers_expected``: as many as the cluster has.
+    """
+
+    consistency: Consistency = ASYNC
+    trainers_expected: int = 1
     waiting: deque[int] = field(default_factory=deque)
     running: dict[int, Run] = field(default_factory=dict)
     attempts: dict[int, int] = field(default_factory=dict)
@@ -43,10 +76,26 @@ class CoordinatorState:
     failed: list[int] = field(default_factory=list)
     finished_count: int = 0
     lost_count: int = 0
+    round: Round = field(default_factory=Round)
+    dropped_count: int = 0
+    drops: dict[int, int] = field(default_factory=dict)  # of closures that have not ended
+
+    def __post_init__(self) -> None:
+        self.round.absent = set(range(self.trainers_expected))
 
     @property
     def is_idle(self) -> bool:
-        return not self.waiting and not self.running
+        return not self.waiting and self.is_quiet
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is under way."""
+        return not self.running and not self.round.prepared and not self.round.decided
+
+    @property
+    def slowest(self) -> int:
+        """The least clock of the live trainers."""
+        return min((t.clock for t in self.trainers.values() if not t.is_silenced), default=0)
 
     def apply(self, event: ev.Event) -> None:
         match event:
@@ -56,9 +105,11 @@ class CoordinatorState:
             case ev.ClosureStarted():
                 self._start(event)
             case ev.ClosureFinished():
+                self._tick(event.closure)
                 self._end(event.closure)
                 self.finished_count += 1
             case ev.ClosureFailed():
+                self._tick(event.closure)
                 self._end(event.closure)
                 self.failed.append(event.closure)
             case ev.ClosureReturned():
@@ -69,19 +120,76 @@ class CoordinatorState:
             case ev.ClosureCancelled():
                 self._end(event.closure)
             case ev.TrainerJoined():
-                self.trainers[event.trainer] = Trainer(event.slots)
+                self.trainers[event.trainer] = Trainer(event.slots, clock=self.slowest)
                 self.free.extend([event.trainer] * event.slots)
+                self.round.absent.discard(event.trainer)
             case ev.TrainerSilenced():
-                self.trainers[event.trainer].is_silenced = True
-                self.free = deque(t for t in self.free if t != event.trainer)
+                self._silence(event.trainer)
             case ev.TrainerLost():
                 self.trainers.pop(event.trainer, None)
                 self.free = deque(t for t in self.free if t != event.trainer)
                 self.lost_count += 1
             case ev.ErrorsReported():
                 self.failed.clear()
+            case _:
+                self._apply_to_round(event)
+
+    def _apply_to_round(self, event: ev.Event) -> None:
+        this = self.round
+        match event:
+            case ev.ClosurePrepared():
+                run = self._leave_trainer(event.closure)
+                run.has_changes = event.has_changes
+                this.prepared[event.closure] = run
+            case ev.ClosureDropped():
+                self._drop(event.closure)
+            case ev.DropEnded():
+                trainer = self.trainers[event.trainer]
+                del trainer.dropping[event.closure]
+                self.free.append(event.trainer)
+            case ev.RoundsSealed():
+                this.sealed_below = max(this.sealed_below, event.below)
+            case ev.RoundDecided():
+                this.decided = {c: this.prepared.pop(c) for c in event.closures}
+                for run in this.decided.values():
+                    if run.trainer in self.trainers:
+                        self.trainers[run.trainer].drops = 0
+            case ev.RoundApplied():
+                this.number += 1
+                this.used.clear()
+            case ev.AbsentGivenUp():
+                this.absent.clear()
+
+    def _drop(self, closure: int) -> None:
+        run = self.running.pop(closure)
+        trainer = self.trainers[run.trainer]
+        del trainer.running[closure]
+        trainer.dropping[closure] = run.attempt
+        trainer.drops += 1
+        earlier = []
+        while self.waiting and self.waiting[0] < closure:
+            earlier.append(self.waiting.popleft())
+        self.waiting.extendleft([closure, *reversed(earlier)])
+        self.drops[closure] = self.drops.get(closure, 0) + 1
+        self.dropped_count += 1
+
+    def _silence(self, trainer: int) -> None:
+        """What it had prepared is not decided: it is as if it were running there."""
+        known = self.trainers[trainer]
+        known.is_silenced = True
+        self.free = deque(t for t in self.free if t != trainer)
+        for closure in [c for c, run in self.round.prepared.items() if run.trainer == trainer]:
+            self.running[closure] = self.round.prepared.pop(closure)
+            known.running[closure] = None
+
+    def _tick(self, closure: int) -> None:
+        run = self.running.get(closure) or self.round.decided.get(closure)
+        if run is not None and run.trainer in self.trainers:
+            self.trainers[run.trainer].clock += 1
 
     def _start(self, event: ev.ClosureStarted) -> None:
+        if not self.running and not self.round.prepared:
+            self.round.used.clear()
         if self.waiting and self.waiting[0] == event.closure:
             self.waiting.popleft()
         else:
@@ -95,36 +203,47 @@ class CoordinatorState:
             else:
                 self.free.remove(event.trainer)
         trainer.running[event.closure] = None
+        self.round.used[event.trainer] = None
 
     def _end(self, closure: int) -> None:
         if closure in self.running:
             self._leave_trainer(closure)
+        elif closure in self.round.prepared:
+            del self.round.prepared[closure]
+        elif closure in self.round.decided:
+            del self.round.decided[closure]
         elif self.waiting and self.waiting[0] == closure:
             self.waiting.popleft()
         else:
             self.waiting.remove(closure)
         self.attempts.pop(closure, None)
         self.parts.pop(closure, None)
+        self.drops.pop(closure, None)
 
-    def _leave_trainer(self, closure: int) -> None:
+    def _leave_trainer(self, closure: int) -> Run:
         run = self.running.pop(closure)
         trainer = self.trainers.get(run.trainer)
         if trainer is not None:
             del trainer.running[closure]
             if not trainer.is_silenced and len(trainer.running) < trainer.slots:
                 self.free.append(run.trainer)
+        return run
 
     def check_invariants(self) -> None:
         """Raises AssertionError where two indexes disagree."""
-        assert not set(self.waiting) & set(self.running)
-        assert len(set(self.waiting)) == len(self.waiting)
-        assert set(self.attempts) == set(self.waiting) | set(self.running)
+        places = [self.waiting, self.running, self.round.prepared, self.round.decided]
+        known = [closure for place in places for closure in place]
+        assert len(set(known)) == len(known)
+        assert set(self.attempts) == set(known)
         assert set(self.parts) <= set(self.attempts)
+        assert set(self.drops) <= set(self.attempts)
         for closure, run in self.running.items():
             assert closure in self.trainers[run.trainer].running
+        for run in self.round.prepared.values():
+            assert not self.trainers[run.trainer].is_silenced
         for index, trainer in self.trainers.items():
             free = self.free.count(index)
-            spare = max(trainer.slots - len(trainer.running), 0)
-            assert free == (0 if trainer.is_silenced else spare)
+            busy = len(trainer.running) + len(trainer.dropping)
+            assert free == (0 if trainer.is_silenced else max(trainer.slots - busy, 0))
             assert all(self.running[c].trainer == index for c in trainer.running)
         assert set(self.free) <= set(self.trainers)

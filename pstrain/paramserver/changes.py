@@ -7,6 +7,7 @@ holds, so that a part of a closure can be decided before it is applied. No Pytho
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +17,8 @@ import pyarrow as pa
 from pstrain.errors import InvalidArgumentError
 from pstrain.paramserver.messages import Array, Part, body_arrays
 from pstrain.paramserver.shard import Shard
-from pstrain.paramserver.store import Change, ShardUpdate, Store
+from pstrain.paramserver.steps import Change, ShardUpdate
+from pstrain.paramserver.store import Store
 from pstrain.vocabulary import OptimizerSpec
 
 Header = dict[str, Any]
@@ -61,9 +63,10 @@ def _push(store: Store, header: Header, arrays: list[Array]) -> Change:
     ]
     counter = header.get("iterations")
     optimizer = OptimizerSpec.from_json(header["optimizer"])
-    return store.checked_update(
+    step = store.checked_update(
         updates, optimizer, None if counter is None else store.shard(*counter)
     )
+    return dataclasses.replace(step, owner=header.get("owner"))
 
 
 def _assign_shapes(store: Store, header: Header) -> list[Part]:

@@ -96,6 +96,21 @@ class Commits(Generic[Payload]):
         """What a part that was decided elsewhere changes here; None where it was applied."""
         return self._take(self._live(trainer), key)
 
+    def take_round(self, parts: Sequence[tuple[str, PartKey]]) -> list[Payload]:
+        """What the parts of a round change here, in their order; nothing where they were applied.
+
+        AbortedError, with nothing taken, where one is not held.
+        """
+        fresh = [(trainer, key) for trainer, key in parts if not self._is_applied(key)]
+        for trainer, key in fresh:
+            if key not in self._live(trainer).held:
+                raise AbortedError(
+                    f"closure {key.closure} of {trainer} is in a round, but was not prepared here: "
+                    "this parameter server was restored to an earlier state"
+                )
+        taken = (self._take(self._live(trainer), key) for trainer, key in fresh)
+        return [payload for payload in taken if payload is not None]
+
     def abort(self, trainer: str, key: PartKey) -> None:
         """Drops a part that will not be decided."""
         self._live(trainer).held.pop(key, None)

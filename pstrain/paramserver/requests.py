@@ -121,6 +121,13 @@ def _abort(store: Store, call: Call) -> Reply:
     return {}, None
 
 
+def _apply_round(store: Store, call: Call) -> Reply:
+    """``parts``: [trainer, key] of each closure of the round, in order."""
+    parts = [(str(trainer), PartKey(*key)) for trainer, key in call.header["parts"]]
+    store.apply_round(parts, call.header["gradients"])
+    return {}, None
+
+
 def _fence(store: Store, call: Call) -> Reply:
     report = store.fence(call.header["trainer"])
     return {"decided": report.decided, "held": report.held, "rows": report.rows}, None
@@ -187,6 +194,7 @@ _HANDLERS: dict[str, Callable[[Store, Call], Reply]] = {
     "decide": _decide,
     "commit": _commit,
     "abort": _abort,
+    "apply_round": _apply_round,
     "fence": _fence,
     "complete": _complete,
     "save": _save,

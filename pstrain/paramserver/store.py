@@ -10,28 +10,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.errors import AlreadyExistsError, DeadlineExceededError, NotFoundError
 from pstrain.paramserver.commits import Commits, Entry, PartKey, Report
 from pstrain.paramserver.shard import Shard
+from pstrain.paramserver.steps import Change, GradientStep, ShardUpdate, changes_of_round
 from pstrain.vocabulary import OptimizerSpec, VariableSpec
 
 ShardKey = tuple[int, int]
-Change = Callable[[], None]
 
 _GATE_TIMEOUT_S = 600.0
-
-
-class ShardUpdate(NamedTuple):
-    """Gradient of a shard: of all its rows, or (``ids``, int64, distinct) of some of them."""
-
-    shard: Shard
-    ids: NDArray[np.int64] | None
-    gradient: NDArray[np.float32]
 
 
 class Store:
@@ -85,19 +76,12 @@ class Store:
 
     def checked_update(
         self, updates: Sequence[ShardUpdate], optimizer: OptimizerSpec, iterations: Shard | None
-    ) -> Change:
+    ) -> GradientStep:
         """One optimizer step, to be done by calling it; raises where that cannot be done."""
         for update in updates:
             update.shard.check_rule(optimizer)
             update.shard.check_gradient(update.ids, update.gradient)
-
-        def step() -> None:
-            for update in updates:
-                update.shard.update(optimizer, update.ids, update.gradient)
-            if iterations is not None:
-                iterations.assign("add", iterations.row_start, np.ones((1, 1), np.int64))
-
-        return step
+        return GradientStep(list(updates), optimizer, iterations)
 
     def apply(self, changes: Iterable[Change]) -> None:
         """Makes changes that were checked, of no closure. Checkpoints wait for all of them."""
@@ -132,6 +116,14 @@ class Store:
             with self._lock:
                 changes = self._commits.commit(trainer, key)
             for change in changes or ():
+                change()
+
+    def apply_round(self, parts: Sequence[tuple[str, PartKey]], gradients: int) -> None:
+        """Applies what is held of a round: one step with the mean of so many gradients."""
+        with self._changes.shared():
+            with self._lock:
+                held = self._commits.take_round(parts)
+            for change in changes_of_round(held, gradients):
                 change()
 
     def abort(self, trainer: str, key: PartKey) -> None:

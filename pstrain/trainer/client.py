@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.flight import Message
 from pstrain.config import ParameterConfig
+from pstrain.consistency import ASYNC, Consistency
 from pstrain.parameters import current_staging
 from pstrain.paramserver import messages
 from pstrain.paramserver.changes import WHOLE
@@ -65,6 +66,7 @@ class RemoteParameters:
         config: ParameterConfig | None = None,
     ) -> None:
         self.session = session
+        self.consistency: Consistency = ASYNC
         self._config = config or ParameterConfig()
         self._connections = Connections(
             addresses,
@@ -138,6 +140,7 @@ class RemoteParameters:
                         "kind": "push",
                         "items": push.items,
                         "optimizer": rule,
+                        "owner": None if iterations is None else iterations.id,
                         "iterations": counter if _holds(iterations, ps) else None,
                     },
                     push.body(),

@@ -27,6 +27,7 @@ from pstrain.failpoints import reached
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.staging import ClosureRun, Header, one_message
 from pstrain.trainer.turns import Phase, Receipt, Ticket, Turns, last_receipts
+from pstrain.vocabulary import StepToken
 from pstrain.wire import trainer_pb2 as pb
 
 OUTCOME_MAX_BYTES: Final = 64 << 10
@@ -65,6 +66,10 @@ class Committer:
         self._pending: dict[ClosureRun, _Pending] = {}
         self._sent: dict[int, list[Ticket]] = {}
         self._closed = False
+
+    def new_run(self, token: StepToken, parts_decided: int) -> ClosureRun:
+        """A run that commits here; so many parts of earlier runs were decided."""
+        return ClosureRun(token, self.commit_part, parts_decided)
 
     def take(self, run: ClosureRun, source: int, receipt: Receipt) -> None:
         """A closure took an element; in the order in which the source gave them."""
@@ -158,7 +163,7 @@ class Committer:
     def _let_decide(self, group: list[_Pending], ended: list[pb.ClosureResult]) -> None:
         """The coordinator's hearing decides; until it says so the elements are not used up."""
         tickets = [ticket for member in group for ticket in member.run.tickets]
-        ended[-1].rows_json = _encoded(tickets)
+        ended[-1].rows_json = encoded_marks(tickets)
         for result in ended:
             result.needs_settling = True
         with self._changed:
@@ -246,5 +251,6 @@ def _marks(tickets: Iterable[Ticket]) -> list[dict[str, Any]]:
     return [mark for receipt in last_receipts(tickets) for mark in receipt.marks()]
 
 
-def _encoded(tickets: Iterable[Ticket]) -> str:
+def encoded_marks(tickets: Iterable[Ticket]) -> str:
+    """What is to be told to the data services once these elements are used up, as JSON."""
     return json.dumps(_marks(tickets))

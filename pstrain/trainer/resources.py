@@ -10,18 +10,28 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import dataservice
 from pstrain.errors import ClosureInputError, InvalidArgumentError
 from pstrain.parameters import current_staging
 from pstrain.trainer.context import InputContext, call_with_context
+from pstrain.trainer.staging import ClosureRun
 
 _sources = itertools.count()
 
 Taken = Callable[[int, Any], None]
 """Told of each element that was taken: the number of its iterator, and its receipt."""
+
+
+class Kept(NamedTuple):
+    """An element as it was taken, and the position before it where that is known."""
+
+    element: Any
+    receipt: Any
+    position: dict[str, Any] | None
 
 
 class TrainerIterator:
@@ -37,6 +47,7 @@ class TrainerIterator:
         self._source = next(_sources)
         self._iterator: Iterator[Any] | None = None
         self._failure: ClosureInputError | None = None
+        self._returned: deque[Kept] = deque()
         self._lock = threading.Lock()
         self.wait_s = 0.0
 
@@ -48,37 +59,70 @@ class TrainerIterator:
         run = current_staging() if self._taken is not None else None
         if run is not None and self._has_receipts():
             run.before_take()
+        keeps = isinstance(run, ClosureRun) and run.keeps_elements
         with self._lock:
-            iterator = self._open()
             try:
-                element = next(iterator)
-            except StopIteration:
-                self._note_taken(iterator)
-                raise
+                kept = self._returned.popleft() if self._returned else self._take(keeps)
             finally:
                 self.wait_s += time.perf_counter() - started_s
-            self._note_taken(iterator)
-            return element
+            self._note_taken(kept.receipt)
+            if keeps:
+                run.keep(self, kept)  # type: ignore[union-attr]
+            return kept.element
+
+    def _take(self, keeps: bool) -> Kept:
+        iterator: Any = self._open()
+        position = None
+        is_local = not getattr(iterator, "services", None)
+        if keeps and is_local and hasattr(iterator, "state_dict"):
+            position = iterator.state_dict()
+        try:
+            element = next(iterator)
+        except StopIteration:
+            self._note_taken(self._receipt(iterator))
+            raise
+        return Kept(element, self._receipt(iterator), position)
+
+    def give_back(self, element: Kept) -> None:
+        """What was taken last is the next element again."""
+        with self._lock:
+            self._returned.appendleft(element)
 
     def _has_receipts(self) -> bool:
         with self._lock:
             return bool(getattr(self._open(), "services", ()))
 
-    def _note_taken(self, iterator: Any) -> None:
+    def _receipt(self, iterator: Any) -> Any:
         if self._taken is None or not hasattr(iterator, "receipt"):
-            return
+            return None
         receipt = iterator.receipt()
-        if not receipt.is_empty:
+        return None if receipt.is_empty else receipt
+
+    def _note_taken(self, receipt: Any) -> None:
+        if self._taken is not None and receipt is not None:
             self._taken(self._source, receipt)
+
+    def position(self) -> dict[str, Any] | None:
+        """The position, where it is this process that reads; None before the first element."""
+        with self._lock:
+            iterator: Any = self._iterator
+            if iterator is None or getattr(iterator, "services", None):
+                return None
+            if self._returned:
+                return self._returned[0].position
+            return iterator.state_dict() if hasattr(iterator, "state_dict") else None
 
     def state_dict(self) -> dict[str, Any]:
         """The position, as the dataset's own iterator gives it."""
         with self._lock:
+            if self._returned and self._returned[0].position is not None:
+                return self._returned[0].position
             return self._open().state_dict()  # type: ignore[attr-defined, no-any-return]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from a position given by :meth:`state_dict`."""
         with self._lock:
+            self._returned.clear()
             self._open().load_state_dict(state)  # type: ignore[attr-defined]
 
     def close(self) -> None:

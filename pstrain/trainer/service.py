@@ -28,6 +28,7 @@ from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.committing import Committer
 from pstrain.trainer.context import InputContext, trainer_scope
 from pstrain.trainer.resources import TrainerIterator, open_dataset
+from pstrain.trainer.rounds import RoundCommitter
 from pstrain.trainer.staging import ClosureRun
 from pstrain.vocabulary import CLOSURE_MAX_BYTES, StepToken, trainer_name
 from pstrain.wire import trainer_pb2 as pb
@@ -38,6 +39,7 @@ _RESULTS_PER_MESSAGE = 64
 _MESSAGE_BYTES = 1 << 20
 
 Connect = Callable[[list[str], str], RemoteParameters]
+Order = pb.Closure | pb.LateRun
 Ended = pb.RunReply | Exception | None
 
 
@@ -54,12 +56,22 @@ class TrainerSession:
         # Also the owner of what it reads from data services.
         self._name = trainer_name(request.session, request.trainer_index, request.incarnation)
         self.outlet: queue.SimpleQueue[Ended] = queue.SimpleQueue()
-        self.committer = Committer(
-            parameters, self._name, lambda results: self.outlet.put(pb.RunReply(results=results))
-        )
+        self.committer = self._new_committer(request)
         self._functions: dict[str, bytes | Callable[..., Any]] = {}
         self._resources: dict[str, TrainerIterator] = {}
         self._where = f"trainer {request.trainer_index}, pid {os.getpid()}"
+
+    def _new_committer(self, request: pb.ConfigureRequest) -> Committer:
+        def send(results: list[pb.ClosureResult]) -> None:
+            self.outlet.put(pb.RunReply(results=results))
+
+        if request.in_rounds:
+            return RoundCommitter(self._parameters, self._name, send, request.keeps_elements)
+        return Committer(self._parameters, self._name, send)
+
+    def token(self, closure: int, attempt: int) -> StepToken:
+        """Names a run."""
+        return StepToken(self.id, closure, attempt)
 
     def define(self, request: pb.RunRequest) -> None:
         for function in request.functions:
@@ -79,8 +91,8 @@ class TrainerSession:
         """Runs one closure to its end; whatever it raises becomes its result, which is sent."""
         started_s = time.perf_counter()
         result = pb.ClosureResult(id=closure.id, attempt=closure.attempt)
-        token = StepToken(self.id, closure.id, closure.attempt)
-        run = ClosureRun(token, self.committer.commit_part, closure.parts_decided)
+        token = self.token(closure.id, closure.attempt)
+        run = self.committer.new_run(token, closure.parts_decided)
         try:
             with trainer_scope(self.trainer_index), step_scope(token, run):
                 function = self._function(closure.function_id)
@@ -93,6 +105,16 @@ class TrainerSession:
             self.committer.end(run, result)
         except Exception as error:
             self._end_failed(run, result, error)
+
+    def note_late(self, late: pb.LateRun) -> None:
+        """Its round was decided without this run; :meth:`give_back` follows when it has ended."""
+        if isinstance(self.committer, RoundCommitter):
+            self.committer.note_late(self.token(late.id, late.attempt))
+
+    def give_back(self, late: pb.LateRun) -> None:
+        """Undoes a late run that has ended."""
+        if isinstance(self.committer, RoundCommitter):
+            self.committer.give_back(self.token(late.id, late.attempt))
 
     def _end_failed(self, run: ClosureRun, result: pb.ClosureResult, error: Exception) -> None:
         """A closure whose commit failed has failed."""
@@ -126,9 +148,12 @@ class TrainerSession:
         return session.loads(pickled, self._resolve) if pickled else ((), {})
 
     def _make_iterator(self, pickled: bytes) -> Iterator[Any]:
-        source, epoch = session.loads(pickled, self._resolve)
-        iterator = open_dataset(source, epoch, self._context, self._name)
+        source, epoch, positions = session.loads(pickled, self._resolve)
+        iterator: Any = open_dataset(source, epoch, self._context, self._name)
         services = getattr(iterator, "services", None)
+        position = positions.get(str(self.trainer_index))
+        if position is not None and not services:
+            iterator.load_state_dict(position)
         if services:
             # Before the first element is used: the coordinator answers for it then.
             self.outlet.put(pb.RunReply(services=services))
@@ -158,7 +183,7 @@ def _bounded(value: bytes) -> bytes:
     return value
 
 
-def _drain(waiting: queue.SimpleQueue[pb.Closure | None]) -> None:
+def _drain(waiting: queue.SimpleQueue[Order | None]) -> None:
     try:
         while True:
             waiting.get_nowait()
@@ -208,7 +233,7 @@ class TrainerService:
 
     def run_closures(self, requests: Iterator[pb.RunRequest]) -> Iterator[pb.RunReply]:
         """Results in the order in which closures end, until the coordinator closes the stream."""
-        waiting: queue.SimpleQueue[pb.Closure | None] = queue.SimpleQueue()
+        waiting: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
         reader = threading.Thread(
             target=self._read, args=(requests, waiting, ended), name="closures", daemon=True
@@ -247,7 +272,7 @@ class TrainerService:
     def _read(
         self,
         requests: Iterator[pb.RunRequest],
-        waiting: queue.SimpleQueue[pb.Closure | None],
+        waiting: queue.SimpleQueue[Order | None],
         ended: queue.SimpleQueue[Ended],
     ) -> None:
         """Feeds the runner threads from the stream; always ends by ending them and the results."""
@@ -265,8 +290,11 @@ class TrainerService:
                 current.define(request)
                 while len(runners) < current.closures_in_flight:
                     runners.append(self._start_runner(current, waiting, len(runners)))
-                for closure in request.closures:
-                    waiting.put(closure)
+                for late in request.dropped:
+                    current.note_late(late)
+                orders: list[Order] = [*request.closures, *request.dropped]
+                for order in orders:
+                    waiting.put(order)
         except (CancelledError, UnavailableError) as error:
             logger.info("closure stream ended: %s", error)
         except Exception as error:
@@ -282,13 +310,16 @@ class TrainerService:
     def _start_runner(
         self,
         current: TrainerSession,
-        waiting: queue.SimpleQueue[pb.Closure | None],
+        waiting: queue.SimpleQueue[Order | None],
         number: int,
     ) -> threading.Thread:
         def run() -> None:
-            while (closure := waiting.get()) is not None:
-                current.run(closure)
-                self._closures_run += 1
+            while (order := waiting.get()) is not None:
+                if isinstance(order, pb.LateRun):
+                    current.give_back(order)
+                else:
+                    current.run(order)
+                    self._closures_run += 1
 
         thread = threading.Thread(target=run, name=f"closure-runner-{number}", daemon=True)
         thread.start()

@@ -8,7 +8,7 @@ a run that waits for its turn holds up nobody by elements of a later part.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from pstrain.paramserver.messages import LateBody
 from pstrain.trainer.turns import Ticket
@@ -17,23 +17,37 @@ from pstrain.vocabulary import StepToken
 Header = dict[str, Any]
 
 
+class Origin(Protocol):
+    """Where elements come from, and can go back to."""
+
+    def give_back(self, element: Any) -> None:
+        """This is the next element again."""
+
+
 class ClosureRun:
     """One run of a closure, for the thread that runs it.
 
     ``parts_decided``: so many parts of earlier runs were decided. Those that took no element are
-    not made again.
+    not made again. ``keeps_elements``: they may have to be given back.
     """
 
     def __init__(
-        self, token: StepToken, commit: Callable[[ClosureRun], None], parts_decided: int = 0
+        self,
+        token: StepToken,
+        commit: Callable[[ClosureRun], None],
+        parts_decided: int = 0,
+        keeps_elements: bool = False,
     ) -> None:
         self.token = token
+        self.keeps_elements = keeps_elements
+        self.is_prepared = False
         self.part = 0
         self.tickets: list[Ticket] = []
         self._commit = commit
         self._parts_decided = parts_decided
         self._changes: dict[int, list[tuple[Header, Any]]] = {}
         self._touched: set[int] = set()
+        self._kept: list[tuple[Origin, Any]] = []
 
     @property
     def has_changes(self) -> bool:
@@ -65,6 +79,16 @@ class ClosureRun:
     def take(self, ticket: Ticket) -> None:
         """An element was taken."""
         self.tickets.append(ticket)
+
+    def keep(self, origin: Origin, element: Any) -> None:
+        """What was taken, and where it can be given back."""
+        self._kept.append((origin, element))
+
+    def give_back(self) -> None:
+        """Returns all that was kept to its origins; they hand it out again in the old order."""
+        for origin, element in reversed(self._kept):
+            origin.give_back(element)
+        self._kept = []
 
     def drop_changes(self) -> None:
         """The closure has failed."""

@@ -105,6 +105,11 @@ class Turns:
                 if ticket.number < number and ticket not in mine:
                     yield ticket
 
+    def withdraw(self, tickets: Iterable[Ticket]) -> None:
+        """Their elements, the last that were taken of their sources, are given back."""
+        for ticket in tickets:
+            self._lines[ticket.source].waiting.remove(ticket)
+
     def finish(self, tickets: Iterable[Ticket]) -> list[Receipt]:
         """Their elements are used up; what may be acknowledged by that."""
         for ticket in tickets:

@@ -7,20 +7,24 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ConfigureRequest(_message.Message):
-    __slots__ = ("session", "trainer_index", "trainer_count", "ps_addresses", "closures_in_flight", "incarnation")
+    __slots__ = ("session", "trainer_index", "trainer_count", "ps_addresses", "closures_in_flight", "incarnation", "in_rounds", "keeps_elements")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     TRAINER_INDEX_FIELD_NUMBER: _ClassVar[int]
     TRAINER_COUNT_FIELD_NUMBER: _ClassVar[int]
     PS_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     CLOSURES_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    IN_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    KEEPS_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     session: str
     trainer_index: int
     trainer_count: int
     ps_addresses: _containers.RepeatedScalarFieldContainer[str]
     closures_in_flight: int
     incarnation: int
-    def __init__(self, session: _Optional[str] = ..., trainer_index: _Optional[int] = ..., trainer_count: _Optional[int] = ..., ps_addresses: _Optional[_Iterable[str]] = ..., closures_in_flight: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    in_rounds: bool
+    keeps_elements: bool
+    def __init__(self, session: _Optional[str] = ..., trainer_index: _Optional[int] = ..., trainer_count: _Optional[int] = ..., ps_addresses: _Optional[_Iterable[str]] = ..., closures_in_flight: _Optional[int] = ..., incarnation: _Optional[int] = ..., in_rounds: bool = ..., keeps_elements: bool = ...) -> None: ...
 
 class ConfigureReply(_message.Message):
     __slots__ = ("incarnation", "pid")
@@ -53,7 +57,7 @@ class Closure(_message.Message):
     def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., function_id: _Optional[str] = ..., pickled_arguments: _Optional[bytes] = ..., parts_decided: _Optional[int] = ...) -> None: ...
 
 class RunRequest(_message.Message):
-    __slots__ = ("session", "functions", "resources", "dropped_resource_ids", "closures", "low_water", "settled")
+    __slots__ = ("session", "functions", "resources", "dropped_resource_ids", "closures", "low_water", "settled", "dropped")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +65,7 @@ class RunRequest(_message.Message):
     CLOSURES_FIELD_NUMBER: _ClassVar[int]
     LOW_WATER_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
     session: str
     functions: _containers.RepeatedCompositeFieldContainer[Definition]
     resources: _containers.RepeatedCompositeFieldContainer[Definition]
@@ -68,10 +73,19 @@ class RunRequest(_message.Message):
     closures: _containers.RepeatedCompositeFieldContainer[Closure]
     low_water: int
     settled: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, session: _Optional[str] = ..., functions: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., resources: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., dropped_resource_ids: _Optional[_Iterable[str]] = ..., closures: _Optional[_Iterable[_Union[Closure, _Mapping]]] = ..., low_water: _Optional[int] = ..., settled: _Optional[_Iterable[int]] = ...) -> None: ...
+    dropped: _containers.RepeatedCompositeFieldContainer[LateRun]
+    def __init__(self, session: _Optional[str] = ..., functions: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., resources: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., dropped_resource_ids: _Optional[_Iterable[str]] = ..., closures: _Optional[_Iterable[_Union[Closure, _Mapping]]] = ..., low_water: _Optional[int] = ..., settled: _Optional[_Iterable[int]] = ..., dropped: _Optional[_Iterable[_Union[LateRun, _Mapping]]] = ...) -> None: ...
+
+class LateRun(_message.Message):
+    __slots__ = ("id", "attempt")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    attempt: int
+    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class ClosureResult(_message.Message):
-    __slots__ = ("id", "attempt", "value", "error_json", "seconds", "needs_settling", "rows_json")
+    __slots__ = ("id", "attempt", "value", "error_json", "seconds", "needs_settling", "rows_json", "is_prepared", "servers", "has_gradient", "was_dropped")
     ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +93,10 @@ class ClosureResult(_message.Message):
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     NEEDS_SETTLING_FIELD_NUMBER: _ClassVar[int]
     ROWS_JSON_FIELD_NUMBER: _ClassVar[int]
+    IS_PREPARED_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    HAS_GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    WAS_DROPPED_FIELD_NUMBER: _ClassVar[int]
     id: int
     attempt: int
     value: bytes
@@ -86,7 +104,11 @@ class ClosureResult(_message.Message):
     seconds: float
     needs_settling: bool
     rows_json: str
-    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., value: _Optional[bytes] = ..., error_json: _Optional[str] = ..., seconds: _Optional[float] = ..., needs_settling: bool = ..., rows_json: _Optional[str] = ...) -> None: ...
+    is_prepared: bool
+    servers: _containers.RepeatedScalarFieldContainer[int]
+    has_gradient: bool
+    was_dropped: bool
+    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., value: _Optional[bytes] = ..., error_json: _Optional[str] = ..., seconds: _Optional[float] = ..., needs_settling: bool = ..., rows_json: _Optional[str] = ..., is_prepared: bool = ..., servers: _Optional[_Iterable[int]] = ..., has_gradient: bool = ..., was_dropped: bool = ...) -> None: ...
 
 class RunReply(_message.Message):
     __slots__ = ("results", "services")

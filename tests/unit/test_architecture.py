@@ -77,9 +77,11 @@ PURE = (
     "dataservice/client/targets.py",
     "dataservice/client/rounds.py",
     "pstrain/partition.py",
+    "pstrain/consistency.py",
     "pstrain/coordinator/events.py",
     "pstrain/coordinator/state.py",
     "pstrain/coordinator/decide.py",
+    "pstrain/coordinator/rounds.py",
 )
 ONE_HOME = {
     "pyarrow.flight": {"dataservice/runtime/flight.py"},

@@ -21,7 +21,8 @@ from pstrain.errors import (
 from pstrain.paramserver.checkpoint import Saved, SavedShard, read_into, verify, write_shard
 from pstrain.paramserver.commits import Entry, PartKey
 from pstrain.paramserver.shard import Shard
-from pstrain.paramserver.store import ShardUpdate, Store
+from pstrain.paramserver.steps import ShardUpdate
+from pstrain.paramserver.store import Store
 from pstrain.vocabulary import InitializerSpec, OptimizerSpec, ShardSpec, VariableSpec
 
 SGD = OptimizerSpec(name="sgd", learning_rate=0.5)

@@ -1,0 +1,98 @@
+"""Rounds of synchronous training: who runs the next closure, and when a round is complete.
+
+Pure. A round takes the first so many closures that are prepared and drops the rest, which run again
+later; one that waits for closures that the program has not scheduled is *sealed* when the program
+waits for what is in it. Invariant: with no trainer lost and none to spare, the closures of a round
+run on the trainers in their order, so the same program deals the same data to the same places.
+"""
+
+from __future__ import annotations
+
+from pstrain.consistency import Sync
+from pstrain.coordinator import events as ev
+from pstrain.coordinator.state import CoordinatorState
+
+
+def next_trainers(state: CoordinatorState, rule: Sync) -> list[int]:
+    """Which free trainers are to run the next closures of the present round, in order."""
+    this = state.round
+    full = rule.full(state.trainers_expected)
+    if this.decided or state.trainers_expected - len(this.absent) < full:
+        return []
+    begun = len(this.prepared) + len(state.running)
+    used = this.used if begun else {}
+    free = sorted(state.free, key=lambda index: (state.trainers[index].drops, index))
+    fresh = [index for index in free if index not in used]
+    chosen = fresh[: max(0, state.trainers_expected - begun)]
+    # Those that have run one of this round stand in for the lost; nobody spare does.
+    missing = full - begun - len(chosen)
+    return chosen + [index for index in free if index in used][: max(0, missing)]
+
+
+def seal(state: CoordinatorState, below: int) -> tuple[ev.Event, ...]:
+    """The program waits for closures below ``below``."""
+    if below <= state.round.sealed_below:
+        return ()
+    return (ev.RoundsSealed(below=below),)
+
+
+def decide_round(state: CoordinatorState) -> tuple[ev.Event, ...]:
+    """Ends the round when enough of it is prepared; late runs are dropped, to run again.
+
+    Closures that changed nothing, as at the end of a trainer's data, come along, but nobody is late
+    because of them.
+    """
+    this = state.round
+    if not isinstance(state.consistency, Sync) or this.decided or not this.prepared:
+        return ()
+    full = state.consistency.full(state.trainers_expected)
+    if sum(run.has_changes for run in this.prepared.values()) < full and not _is_over(state, full):
+        return ()
+    late = [c for c, run in state.running.items() if not state.trainers[run.trainer].is_silenced]
+    late.sort(reverse=True)
+    return (
+        *(_dropped(state, closure) for closure in late),
+        *(ev.ClosureCancelled(closure=closure) for closure in late if state.failed),
+        ev.RoundDecided(closures=tuple(this.prepared)),
+    )
+
+
+def _is_over(state: CoordinatorState, full: int) -> bool:
+    """Whether nothing more can come to the round, which is not full of changes."""
+    this = state.round
+    if state.running:
+        return False
+    if state.failed or len(this.prepared) >= state.trainers_expected:
+        return True
+    if state.waiting:
+        # Trainers that still run what was late for the last round are not waited for.
+        return len(this.prepared) >= full and not next_trainers(
+            state, Sync(state.trainers_expected - full)
+        )
+    return min(this.prepared) < this.sealed_below
+
+
+def end_round(state: CoordinatorState) -> tuple[ev.Event, ...]:
+    """All servers have made the changes of the round that was decided."""
+    ended = (ev.ClosureFinished(closure=closure) for closure in sorted(state.round.decided))
+    return (*ended, ev.RoundApplied()) if state.round.decided else ()
+
+
+def end_drop(
+    state: CoordinatorState, closure: int, trainer: int, attempt: int
+) -> tuple[ev.Event, ...]:
+    """A trainer says that it has given back what a run that was late took."""
+    known = state.trainers.get(trainer)
+    if known is None or known.is_silenced or known.dropping.get(closure) != attempt:
+        return ()
+    return (ev.DropEnded(trainer=trainer, closure=closure, attempt=attempt),)
+
+
+def give_up_absent(state: CoordinatorState) -> tuple[ev.Event, ...]:
+    """Rounds begin with the trainers that there are."""
+    return (ev.AbsentGivenUp(),) if state.round.absent else ()
+
+
+def _dropped(state: CoordinatorState, closure: int) -> ev.Event:
+    run = state.running[closure]
+    return ev.ClosureDropped(closure=closure, trainer=run.trainer, attempt=run.attempt)

@@ -1,0 +1,109 @@
+"""Ends of closures where the coordinator has rounds of them applied.
+
+What a closure changed is prepared at the servers, all of it, and its end is said; the coordinator
+decides which closures make the round. A run that was late for it is undone: its changes are
+dropped, its elements go back to where they were taken, for the next run here. Invariant: a closure
+reads no value and takes no element after its changes, so its round is one step.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from dataservice.errors import DataServiceError
+from pstrain.errors import FailedPreconditionError
+from pstrain.failpoints import reached
+from pstrain.trainer.client import RemoteParameters
+from pstrain.trainer.committing import Committer, Send, encoded_marks
+from pstrain.trainer.staging import ClosureRun, Header, one_message
+from pstrain.trainer.turns import Phase
+from pstrain.vocabulary import StepToken
+from pstrain.wire import trainer_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+
+class RoundCommitter(Committer):
+    """Of a trainer that runs one closure at a time.
+
+    ``keeps_elements``: runs may be late, so what they took is kept until they have ended.
+    """
+
+    def __init__(
+        self, parameters: RemoteParameters, trainer: str, send: Send, keeps_elements: bool
+    ) -> None:
+        super().__init__(parameters, trainer, send)
+        self._keeps_elements = keeps_elements
+        self._latest: ClosureRun | None = None
+        self._late: set[StepToken] = set()
+
+    def new_run(self, token: StepToken, parts_decided: int) -> ClosureRun:
+        run = ClosureRun(token, self.commit_part, parts_decided, self._keeps_elements)
+        self._latest = run
+        return run
+
+    def commit_part(self, run: ClosureRun) -> None:
+        raise FailedPreconditionError(
+            f"closure {run.token.closure} would read a value that it has changed, or take another "
+            "element after changing values: with consistency sync() a function makes one step, "
+            "whose changes are made with those of the other trainers; schedule one step at a time"
+        )
+
+    def end(self, run: ClosureRun, result: pb.ClosureResult) -> None:
+        """Prepares the changes of a closure, unless it failed or is late, and sends its result."""
+        if self.is_late(run.token):
+            return
+        if result.WhichOneof("outcome") == "error_json":
+            super().end(run, result)
+            return
+        messages = {ps: one_message(changes) for ps, changes in run.changes().items()}
+        header = self._header(run)
+        self._prepare(sorted(messages), header, messages)
+        run.is_prepared = True
+        reached("prepared")
+        with self._changed:
+            self._sent[run.token.closure] = run.tickets
+            for ticket in run.tickets:
+                ticket.phase = Phase.SENT
+        result.is_prepared = True
+        result.servers.extend(sorted(messages))
+        result.has_gradient = any(h["kind"] == "push" for m in messages.values() for h in m[0])
+        result.rows_json = encoded_marks(run.tickets)
+        self._send([result])
+
+    def is_late(self, token: StepToken) -> bool:
+        """Whether its round was decided without it."""
+        with self._changed:
+            return token in self._late
+
+    def note_late(self, token: StepToken) -> None:
+        """A run is late; :meth:`give_back` follows when it has ended."""
+        with self._changed:
+            self._late.add(token)
+
+    def give_back(self, token: StepToken) -> None:
+        """Undoes a run that has ended, and says so."""
+        run = self._latest
+        if run is not None and run.token == token:
+            self._undo(run)
+        with self._changed:
+            self._late.discard(token)
+        self._send([pb.ClosureResult(id=token.closure, attempt=token.attempt, was_dropped=True)])
+
+    def _undo(self, run: ClosureRun) -> None:
+        with self._changed:
+            self._sent.pop(run.token.closure, None)
+            self._turns.withdraw(run.tickets)
+        run.give_back()
+        if not run.is_prepared:
+            return
+        abort = {**self._header(run), "kind": "abort"}
+        try:
+            self._parameters.exchange(dict.fromkeys(run.changes(), (abort, None)))
+        except DataServiceError as error:
+            # They forget it when the closure has ended for good.
+            logger.warning("servers keep what closure %d prepared: %s", run.token.closure, error)
+
+    def _header(self, run: ClosureRun) -> Header:
+        key = [run.token.closure, run.token.attempt, 0]
+        return {"trainer": self.trainer, "key": key, "low_water": self.low_water}

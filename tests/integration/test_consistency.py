@@ -1,0 +1,273 @@
+"""Stale synchronous and synchronous training on real trainers and parameter servers."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dataservice as ds
+import pstrain as ps
+from pstrain import manifest
+from pstrain.errors import FailedPreconditionError
+
+DEADLINE_S = 60.0
+ROWS, BATCH = 512, 16
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ps.LocalCluster]:
+    with ps.LocalCluster(workers=2, ps=2, data_workers=0) as cluster:
+        yield cluster
+
+
+def data(rows: int = ROWS) -> ds.Dataset:
+    chance = np.random.default_rng(3)
+    ids = chance.integers(0, 40, rows)
+    values = chance.normal(size=(rows,)).astype(np.float32)
+    table = {"user": ids, "x": values, "click": (values + ids % 3 > 1).astype(np.int64)}
+    return ds.Dataset.from_numpy(table).batch(BATCH, drop_remainder=True)
+
+
+class Program:
+    """A table in two parts, a dense variable and a counter, trained on ``data``."""
+
+    def __init__(self, resolver: Any, consistency: Any) -> None:
+        self.strategy = ps.ParameterServerStrategy(
+            resolver,
+            variable_partitioner=ps.partitioners.FixedShardsPartitioner(2),
+            consistency=consistency,
+        )
+        self.coordinator = ps.ClusterCoordinator(self.strategy)
+        with self.strategy.scope():
+            schema = ps.FeatureSchema(
+                dense=("x",), categorical={"user": ps.Category(40, hashed=False)}, label="click"
+            )
+            self.model = ps.models.WideDeep(schema, dim=4, hidden=(8,), seed=1)
+            self.optimizer = ps.optimizers.Adagrad(0.1)
+            self.rows = ps.Variable(0, name="rows")
+        dataset = self.strategy.experimental_distribute_dataset(data())
+        self.data = iter(self.coordinator.create_per_worker_dataset(dataset))
+
+    def train(self, steps: int) -> None:
+        model, optimizer, rows = self.model, self.optimizer, self.rows
+
+        def step(iterator: Any) -> float:
+            batch = next(iterator)
+            with ps.GradientTape() as tape:
+                loss = model.loss(batch)
+            optimizer.apply_gradients(tape.gradients(loss))
+            rows.assign_add(batch.num_rows)
+            return float(loss)
+
+        for _ in range(steps):
+            self.coordinator.schedule(step, args=(self.data,))
+        self.coordinator.join(DEADLINE_S)
+
+    def checkpoint(self) -> ps.Checkpoint:
+        return ps.Checkpoint(
+            model=self.model, optimizer=self.optimizer, rows=self.rows, data=self.data
+        )
+
+
+@contextlib.contextmanager
+def program(resolver: Any, consistency: Any) -> Iterator[Program]:
+    made = Program(resolver, consistency)
+    try:
+        yield made
+    finally:
+        made.coordinator.close()
+
+
+def contents(path: str) -> dict[str, bytes]:
+    """All values and slots of a checkpoint."""
+    return {
+        file.relative_to(path).as_posix(): file.read_bytes()
+        for file in sorted(pathlib.Path(path).rglob("*.arrow"))
+    }
+
+
+def test_two_runs_in_rounds_are_equal_to_the_bit_also_across_a_resume(
+    cluster: ps.LocalCluster, tmp_path: pathlib.Path
+) -> None:
+    finals = []
+    for name in ("first", "second"):
+        with program(cluster.resolver, "sync") as made:
+            made.train(13)
+            made.train(7)
+            assert made.coordinator.stats()["rounds"] == 7 + 4
+            assert int(made.optimizer.iterations) == 11
+            assert int(made.rows) == 20 * BATCH
+            finals.append(contents(made.checkpoint().save(tmp_path / name)))
+    assert len(finals[0]) > 6
+    assert finals[0] == finals[1]
+    with program(cluster.resolver, "sync") as made:
+        made.train(13)
+        middle = made.checkpoint().save(tmp_path / "middle")
+    with (
+        ps.LocalCluster(workers=2, ps=2, data_workers=0) as other,
+        program(other.resolver, ps.consistency.sync()) as made,
+    ):
+        made.checkpoint().restore(middle)
+        made.train(7)
+        path = made.checkpoint().save(tmp_path / "resumed")
+        assert contents(path) == finals[0]
+        assert manifest.read(path)["consistency"] == {"name": "sync", "backup_workers": 0}
+
+
+def test_fit_in_rounds_gives_the_same_weights_each_time(cluster: ps.LocalCluster) -> None:
+    weights = []
+    for _ in range(2):
+        with program(cluster.resolver, "sync") as made:
+            made.model.compile(optimizer=made.optimizer)
+            made.model.fit(data(160), epochs=2, verbose=0)
+            assert int(made.optimizer.iterations) == 2 * 160 // BATCH // 2
+            weights.append(made.model.get_weights())
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_round_is_a_step_on_all_its_batches_together(cluster: ps.LocalCluster) -> None:
+    with program(cluster.resolver, "sync") as made:
+        first = made.model.get_weights()
+        made.train(6)
+        together = made.model.get_weights()
+    alone = ps.models.WideDeep(made.model.schema, dim=4, hidden=(8,))
+    alone.set_weights(first)
+    optimizer = ps.optimizers.Adagrad(0.1)
+    for batch in data().take(6).unbatch().batch(2 * BATCH):
+        with ps.GradientTape() as tape:
+            loss = alone.loss(batch)
+        optimizer.apply_gradients(tape.gradients(loss))
+    for one, other in zip(together, alone.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_that_reads_what_it_changed_is_refused(cluster: ps.LocalCluster) -> None:
+    with program(cluster.resolver, "sync") as made:
+        rows = made.rows
+
+        def step() -> int:
+            rows.assign_add(1)
+            return int(rows)
+
+        made.coordinator.schedule(step)
+        with pytest.raises(FailedPreconditionError, match="schedule one step at a time"):
+            made.coordinator.join(DEADLINE_S)
+        made.train(2)
+        assert int(rows) == 2 * BATCH
+
+
+class Counted:
+    """Rows that are counted in a table, each trainer's by itself."""
+
+    def __init__(self, resolver: Any, consistency: Any) -> None:
+        self.strategy = ps.ParameterServerStrategy(
+            resolver,
+            variable_partitioner=ps.partitioners.FixedShardsPartitioner(2),
+            consistency=consistency,
+        )
+        self.coordinator = ps.ClusterCoordinator(self.strategy)
+        with self.strategy.scope():
+            self.counts = ps.Variable(np.zeros((ROWS, 1), np.int64), name="counts")
+        dataset = self.strategy.experimental_distribute_dataset(ds.Dataset.range(ROWS).batch(BATCH))
+        self.data = iter(self.coordinator.create_per_worker_dataset(dataset))
+
+    def step(self) -> Any:
+        counts = self.counts
+
+        def step(iterator: Any) -> tuple[int, int]:
+            try:
+                ids = next(iterator).column("id").to_numpy()
+            except StopIteration:
+                return ps.get_current_worker_index(), 0
+            time.sleep(0.01)
+            counts.scatter_add(ids, np.ones((len(ids), 1), np.int64))
+            return ps.get_current_worker_index(), len(ids)
+
+        return step
+
+
+def test_a_frozen_trainer_is_not_waited_for_and_loses_no_row(cluster: ps.LocalCluster) -> None:
+    made = Counted(cluster.resolver, ps.consistency.sync(backup_workers=1))
+    coordinator, step = made.coordinator, made.step()
+    try:
+        wait_for_trainers(coordinator, 2)
+        indices = [coordinator.schedule(ps.get_current_worker_index) for _ in range(2)]
+        assert coordinator.fetch(indices) == [0, 1]
+        cluster.suspend("worker", 0)
+        try:
+            values = [coordinator.schedule(step, args=(made.data,)) for _ in range(6)]
+            coordinator.join(timeout=DEADLINE_S)
+        finally:
+            cluster.resume("worker", 0)
+        assert [value.fetch()[0] for value in values] == [1] * 6
+        ended: set[int] = set()
+        deadline_s = time.monotonic() + DEADLINE_S
+        while ended != {0, 1}:
+            assert time.monotonic() < deadline_s, (ended, coordinator.stats())
+            values = [coordinator.schedule(step, args=(made.data,)) for _ in range(4)]
+            ended |= {trainer for trainer, rows in coordinator.fetch(values) if not rows}
+        stats, counts = coordinator.stats(), made.counts.numpy()
+        assert stats["dropped"] > 0
+        # One that was frozen for too long is lost, and then reads its share anew.
+        assert (counts >= 1).all() if stats["losses"] else (counts == 1).all()
+    finally:
+        coordinator.close()
+
+
+def wait_for_trainers(coordinator: ps.ClusterCoordinator, count: int) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while len(coordinator.live_trainers()) < count:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def test_nobody_is_further_ahead_of_a_slow_trainer_than_allowed(cluster: ps.LocalCluster) -> None:
+    staleness = 3
+    strategy = ps.ParameterServerStrategy(
+        cluster.resolver, consistency=ps.consistency.ssp(staleness=staleness)
+    )
+    assert strategy.consistency == ps.consistency.ssp(staleness)
+    coordinator = ps.ClusterCoordinator(strategy)
+
+    def step() -> tuple[int, float, float]:
+        started_s = time.monotonic()
+        time.sleep(0.05 if ps.get_current_worker_index() else 0.001)
+        return ps.get_current_worker_index(), started_s, time.monotonic()
+
+    try:
+        wait_for_trainers(coordinator, 2)
+        runs = coordinator.fetch([coordinator.schedule(step) for _ in range(40)])
+    finally:
+        coordinator.close()
+    fast = sorted(start_s for trainer, start_s, _ in runs if trainer == 0)
+    slow = sorted(end_s for trainer, _, end_s in runs if trainer == 1)
+    leads = [
+        number - sum(end_s <= start_s for end_s in slow) for number, start_s in enumerate(fast)
+    ]
+    assert 1 <= max(leads) <= staleness, leads
+    assert len(slow) >= 8, "the slow trainer takes its share"
+
+
+def test_a_round_ends_although_a_trainer_is_killed_in_it(cluster: ps.LocalCluster) -> None:
+    with program(cluster.resolver, "sync") as made:
+        made.train(2)
+        rows = made.rows
+
+        def slow() -> None:
+            time.sleep(0.1)
+            rows.assign_add(1)
+
+        values = [made.coordinator.schedule(slow) for _ in range(10)]
+        values[1].fetch(DEADLINE_S)
+        cluster.kill("worker", 1)
+        made.coordinator.join(DEADLINE_S)
+        assert int(rows) == 2 * BATCH + 10
+        assert made.coordinator.stats()["losses"] == 1
+    cluster.restart("worker", 1)

@@ -1,0 +1,404 @@
+"""No trainer is further ahead than allowed, and every round ends, whoever is lost or late."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from pstrain import consistency
+from pstrain.consistency import ASYNC, Consistency, Ssp, Sync, consistency_of
+from pstrain.coordinator import decide, rounds
+from pstrain.coordinator import events as ev
+from pstrain.coordinator.state import CoordinatorState
+from pstrain.errors import AbortedError, InvalidArgumentError
+from pstrain.paramserver.commits import Commits, PartKey
+from pstrain.paramserver.shard import Shard
+from pstrain.paramserver.steps import GradientStep, ShardUpdate, changes_of_round
+from pstrain.vocabulary import OptimizerSpec, ShardSpec, VariableSpec
+
+
+@pytest.mark.parametrize(
+    ("value", "rule"),
+    [
+        ("async", ASYNC),
+        ("sync", Sync(0)),
+        (consistency.sync(backup_workers=2), Sync(2)),
+        (consistency.ssp(staleness=4), Ssp(4)),
+    ],
+)
+def test_rules_by_name(value: Any, rule: Consistency) -> None:
+    assert consistency_of(value, trainers=3) == rule
+    assert rule.to_json()["name"] == rule.name
+
+
+@pytest.mark.parametrize("value", ["ssp", "lazy", None, 3, consistency.sync(backup_workers=3)])
+def test_rules_that_cannot_be_obeyed_are_refused(value: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"sync|backup_workers=3 leaves no trainer"):
+        consistency_of(value, trainers=3)
+
+
+@pytest.mark.parametrize("count", [-1, 1.5, True, "2"])
+def test_counts_are_whole_numbers(count: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="staleness"):
+        consistency.ssp(count)
+    with pytest.raises(InvalidArgumentError, match="backup_workers"):
+        consistency.sync(count)
+
+
+class Scheduling(RuleBasedStateMachine):
+    """Trainers that come, go and answer in any order; everything is decided at once."""
+
+    rule_of_trainers: Consistency = ASYNC
+    trainers = 3
+    slots = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = CoordinatorState(self.rule_of_trainers, self.trainers)
+        self.scheduled = 0
+        self.ended: dict[int, str] = {}
+        self.to_drop: list[tuple[int, int, int]] = []
+        self.dropped: list[tuple[int, int]] = []
+
+    def note(self, events: tuple[ev.Event, ...]) -> None:
+        for event in events:
+            self.before(event)
+            self.state.apply(event)
+            if isinstance(event, ev.ClosureFinished | ev.ClosureFailed | ev.ClosureCancelled):
+                assert event.closure not in self.ended
+                self.ended[event.closure] = type(event).__name__
+            if isinstance(event, ev.ClosureDropped):
+                self.to_drop.append((event.closure, event.trainer, event.attempt))
+                self.dropped.append((event.closure, event.attempt))
+        self.state.check_invariants()
+
+    def before(self, event: ev.Event) -> None:
+        """Looks at an event before it is applied."""
+
+    def go_on(self) -> None:
+        self.note(rounds.decide_round(self.state))
+        self.note(decide.assign(self.state).events)
+
+    @rule(count=st.integers(1, 5))
+    def schedule(self, count: int) -> None:
+        for _ in range(count):
+            self.note(decide.schedule(self.state, self.scheduled).events)
+            self.scheduled += 1
+            self.go_on()
+
+    @rule(trainer=st.integers(0, 2))
+    def join(self, trainer: int) -> None:
+        if trainer not in self.state.trainers:
+            self.note(decide.join_trainer(self.state, trainer, self.slots).events)
+            self.go_on()
+
+    @rule(trainer=st.integers(0, 2))
+    def silence(self, trainer: int) -> None:
+        self.note(decide.silence_trainer(self.state, trainer).events)
+        self.go_on()
+
+    @precondition(lambda self: any(t.is_silenced for t in self.state.trainers.values()))
+    @rule(data=st.data())
+    def settle_loss(self, data: st.DataObject) -> None:
+        silenced = [i for i, t in self.state.trainers.items() if t.is_silenced]
+        self.lose(data.draw(st.sampled_from(silenced)))
+
+    def lose(self, trainer: int) -> None:
+        self.to_drop = [d for d in self.to_drop if d[1] != trainer]
+        self.note(decide.lose_trainer(self.state, trainer, attempts_max=None).events)
+        self.go_on()
+
+    @precondition(lambda self: self.state.running)
+    @rule(data=st.data(), changes=st.booleans())
+    def answer(self, data: st.DataObject, changes: bool) -> None:
+        self.hear(data.draw(st.sampled_from(sorted(self.state.running))), changes)
+
+    @precondition(lambda self: self.state.running)
+    @rule(data=st.data())
+    def fail(self, data: st.DataObject) -> None:
+        closure = data.draw(st.sampled_from(sorted(self.state.running)))
+        run = self.state.running[closure]
+        self.note(decide.fail(self.state, closure, run.trainer, run.attempt).events)
+        self.go_on()
+        self.note(decide.report_errors(self.state).events)
+
+    def hear(self, closure: int, changes: bool = True) -> None:
+        run = self.state.running[closure]
+        said = (self.state, closure, run.trainer, run.attempt)
+        if isinstance(self.rule_of_trainers, Sync):
+            self.note(decide.prepare(*said, has_changes=changes).events)
+        else:
+            self.note(decide.finish(*said).events)
+        self.go_on()
+
+    @precondition(lambda self: self.state.round.decided)
+    @rule()
+    def apply_round(self) -> None:
+        self.note(rounds.end_round(self.state))
+        self.go_on()
+
+    @precondition(lambda self: self.to_drop)
+    @rule(data=st.data())
+    def end_drop(self, data: st.DataObject) -> None:
+        late = data.draw(st.sampled_from(self.to_drop))
+        self.to_drop.remove(late)
+        self.note(rounds.end_drop(self.state, *late))
+        assert rounds.end_drop(self.state, *late) == ()
+        self.go_on()
+
+    @rule()
+    def wait(self) -> None:
+        self.note(rounds.seal(self.state, self.scheduled))
+        self.go_on()
+
+    @invariant()
+    def closures_end_once_and_runs_are_dropped_once(self) -> None:
+        assert len(set(self.dropped)) == len(self.dropped)
+        alive = {*self.state.waiting, *self.state.running}
+        alive |= {*self.state.round.prepared, *self.state.round.decided}
+        assert alive | set(self.ended) == set(range(self.scheduled))
+
+    def teardown(self) -> None:
+        """With one trainer that works, and a program that waits, everything ends."""
+        self.note(rounds.give_up_absent(self.state))
+        for trainer in [i for i, t in self.state.trainers.items() if t.is_silenced]:
+            self.lose(trainer)
+        if not self.state.trainers:
+            self.join(0)
+        self.wait()
+        for _ in range(10 * self.scheduled + 10):
+            self.note(decide.report_errors(self.state).events)
+            self.go_on()
+            if self.state.round.decided:
+                self.apply_round()
+            elif self.to_drop:
+                late = self.to_drop.pop(0)
+                self.note(rounds.end_drop(self.state, *late))
+                self.go_on()
+            elif self.state.running:
+                self.hear(min(self.state.running))
+        assert self.state.is_idle, self.state
+        assert set(self.ended) == set(range(self.scheduled))
+
+
+class Stale(Scheduling):
+    rule_of_trainers = Ssp(2)
+
+    def before(self, event: ev.Event) -> None:
+        if isinstance(event, ev.ClosureStarted):
+            trainer = self.state.trainers[event.trainer]
+            assert trainer.clock + len(trainer.running) - self.state.slowest <= 2
+
+
+class InStep(Stale):
+    """Staleness 0: a trainer starts only what the slowest may start, too."""
+
+    rule_of_trainers = Ssp(0)
+
+    def before(self, event: ev.Event) -> None:
+        if isinstance(event, ev.ClosureStarted):
+            trainer = self.state.trainers[event.trainer]
+            assert not trainer.running
+            assert trainer.clock == self.state.slowest
+
+
+class InRounds(Scheduling):
+    rule_of_trainers = Sync(0)
+    slots = 1
+
+    def before(self, event: ev.Event) -> None:
+        this = self.state.round
+        if isinstance(event, ev.ClosureStarted):
+            assert not this.decided
+        if isinstance(event, ev.RoundDecided):
+            assert len(event.closures) <= self.trainers
+        if isinstance(event, ev.ClosureDropped) and not self.rule_of_trainers.backup_workers:  # type: ignore[union-attr]
+            raise AssertionError("nothing is late where all are waited for")
+
+
+class WithSpare(InRounds):
+    rule_of_trainers = Sync(1)
+
+
+TestStale = Stale.TestCase
+TestInStep = InStep.TestCase
+TestInRounds = InRounds.TestCase
+TestWithSpare = WithSpare.TestCase
+
+
+def apply(state: CoordinatorState, events: tuple[ev.Event, ...]) -> tuple[ev.Event, ...]:
+    for event in events:
+        state.apply(event)
+    state.check_invariants()
+    return events
+
+
+def started(state: CoordinatorState) -> list[tuple[int, int]]:
+    events = apply(state, decide.assign(state).events)
+    return [(e.closure, e.trainer) for e in events if isinstance(e, ev.ClosureStarted)]
+
+
+def in_rounds(rule: Sync, trainers: int, closures: int) -> CoordinatorState:
+    state = CoordinatorState(rule, trainers)
+    for closure in range(closures):
+        apply(state, decide.schedule(state, closure).events)
+    for trainer in reversed(range(trainers)):
+        assert rule.backup_workers or not started(state)
+        apply(state, decide.join_trainer(state, trainer, 1).events)
+    return state
+
+
+def prepare(state: CoordinatorState, closure: int) -> tuple[ev.Event, ...]:
+    run = state.running[closure]
+    apply(state, decide.prepare(state, closure, run.trainer, run.attempt).events)
+    return apply(state, rounds.decide_round(state))
+
+
+def test_a_round_gives_each_trainer_its_closure_whatever_order_they_joined_in() -> None:
+    state = in_rounds(Sync(), trainers=3, closures=5)
+    assert started(state) == [(0, 0), (1, 1), (2, 2)]
+    for closure in (2, 0):
+        assert prepare(state, closure) == ()
+        assert started(state) == []
+    assert prepare(state, 1) == (ev.RoundDecided(closures=(2, 0, 1)),)
+    assert started(state) == []
+    ended = apply(state, rounds.end_round(state))
+    assert ended[:3] == tuple(ev.ClosureFinished(closure=c) for c in range(3))
+    assert started(state) == [(3, 0), (4, 1)]
+
+
+def test_a_round_that_is_not_full_ends_when_the_program_waits_for_it() -> None:
+    state = in_rounds(Sync(), trainers=2, closures=3)
+    started(state)
+    prepare(state, 0)
+    prepare(state, 1)
+    apply(state, rounds.end_round(state))
+    assert started(state) == [(2, 0)]
+    assert prepare(state, 2) == ()
+    apply(state, rounds.seal(state, 2))
+    assert rounds.decide_round(state) == ()
+    apply(state, rounds.seal(state, 3))
+    assert rounds.decide_round(state) == (ev.RoundDecided(closures=(2,)),)
+
+
+def test_a_lost_trainers_place_is_taken_by_another_and_the_round_ends() -> None:
+    state = in_rounds(Sync(), trainers=2, closures=2)
+    started(state)
+    prepare(state, 1)
+    apply(state, decide.silence_trainer(state, 1).events)
+    assert prepare(state, 0) == ()
+    apply(state, decide.lose_trainer(state, 1, attempts_max=3).events)
+    assert started(state) == [(1, 0)]
+    assert prepare(state, 1) == (ev.RoundDecided(closures=(0, 1)),)
+
+
+def test_the_late_run_again_and_their_trainers_when_they_have_given_back() -> None:
+    state = in_rounds(Sync(1), trainers=2, closures=3)
+    assert started(state) == [(0, 0), (1, 1)]
+    late = ev.ClosureDropped(closure=0, trainer=0, attempt=0)
+    assert prepare(state, 1) == (late, ev.RoundDecided(closures=(1,)))
+    apply(state, rounds.end_round(state))
+    assert started(state) == [(0, 1)]
+    assert decide.prepare(state, 0, 0, 0).events == ()
+    apply(state, rounds.end_drop(state, 0, 0, 0))
+    assert started(state) == [(2, 0)]
+    assert state.dropped_count == 1
+
+
+def test_nobody_is_late_for_a_closure_that_changes_nothing() -> None:
+    state = in_rounds(Sync(1), trainers=2, closures=4)
+    assert started(state) == [(0, 0), (1, 1)]
+    apply(state, decide.prepare(state, 1, 1, 0, has_changes=False).events)
+    assert rounds.decide_round(state) == ()
+    assert started(state) == []
+    assert prepare(state, 0) == (ev.RoundDecided(closures=(1, 0)),)
+
+
+def test_a_trainer_that_joins_starts_at_the_clock_of_the_slowest() -> None:
+    state = CoordinatorState(Ssp(1), 2)
+    apply(state, decide.join_trainer(state, 0, 4).events)
+    for closure in range(9):
+        apply(state, decide.schedule(state, closure).events)
+    assert started(state) == [(0, 0), (1, 0)]
+    for closure in (0, 1):
+        apply(state, decide.finish(state, closure, 0, 0).events)
+    apply(state, decide.join_trainer(state, 1, 4).events)
+    assert sorted(started(state)) == [(2, 0), (3, 0), (4, 1), (5, 1)]
+    for closure in (2, 3):
+        apply(state, decide.finish(state, closure, 0, 0).events)
+    assert started(state) == []
+    apply(state, decide.silence_trainer(state, 1).events)
+    assert [trainer for _, trainer in started(state)] == [0, 0]
+
+
+SGD = OptimizerSpec(name="sgd", learning_rate=1.0, l2=0.0, parameters={}, slots=(), row_slots=())
+
+
+def new_shard(rows: int, variable: int = 0) -> Shard:
+    spec = VariableSpec(
+        id=variable,
+        name="v",
+        shape=(rows, 2),
+        dtype="float32",
+        trainable=True,
+        initializer={"kind": "zeros"},
+        shards=(ShardSpec(ps=0, row_start=0, row_stop=rows),),
+    )
+    return Shard(spec, 0, np.zeros((rows, 2), np.float32))
+
+
+def step(shard: Shard, ids: list[int] | None, value: float) -> GradientStep:
+    rows = 4 if ids is None else len(ids)
+    gradient = np.full((rows, 2), value, np.float32)
+    found = None if ids is None else np.array(ids, np.int64)
+    return GradientStep([ShardUpdate(shard, found, gradient)], SGD, None)
+
+
+def test_a_round_is_one_step_with_the_mean_gradient() -> None:
+    shard, version = new_shard(4), 0
+    done: list[str] = []
+    parts = [
+        [step(shard, [0, 3], 3.0), lambda: done.append("first")],
+        [lambda: done.append("second"), step(shard, [3, 1], 6.0)],
+        [step(shard, [2], 9.0)],
+    ]
+    for change in changes_of_round(parts, 3):
+        change()
+    assert shard.version == version + 1
+    assert shard.slab[:, 0].tolist() == [-1.0, -2.0, -3.0, -3.0]
+    assert done == ["first", "second"]
+
+
+def test_gradients_of_rows_and_of_the_whole_are_one_step() -> None:
+    shard = new_shard(4)
+    for change in changes_of_round([[step(shard, None, 2.0)], [step(shard, [1], 4.0)]], 2):
+        change()
+    assert shard.slab[:, 0].tolist() == [-1.0, -3.0, -1.0, -1.0]
+
+
+def test_sums_run_in_the_order_of_closures() -> None:
+    small, large = 1.0, 2.0**25
+    for order in ((large, small, small), (small, small, large)):
+        shard = new_shard(4)
+        for change in changes_of_round([[step(shard, [0], value)] for value in order], 1):
+            change()
+        expected = np.float32(0)
+        for value in order:
+            expected += np.float32(value)
+        assert shard.slab[0, 0] == -expected
+
+
+def test_a_round_is_taken_whole_and_once() -> None:
+    commits: Commits[str] = Commits()
+    parts = [("t", PartKey(4, 0, 0)), ("u", PartKey(5, 1, 0))]
+    commits.prepare("t", parts[0][1], "four")
+    with pytest.raises(AbortedError, match="closure 5 of u"):
+        commits.take_round(parts)
+    commits.prepare("u", parts[1][1], "five")
+    assert commits.take_round(parts) == ["four", "five"]
+    assert commits.take_round(parts) == []
+    assert commits.counts()["held"] == 0
