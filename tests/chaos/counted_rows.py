@@ -21,11 +21,15 @@ class CountedRows:
     A table over two servers and two scalars, one on each, change together in each step.
     """
 
-    def __init__(self, cluster: ps.LocalCluster, rows: int, batch: int, pause_s: float) -> None:
+    def __init__(
+        self, cluster: ps.LocalCluster, rows: int, batch: int, pause_s: float, consistency: Any
+    ) -> None:
         self.rows = rows
         resolver = cluster.resolver
         self.strategy = ps.ParameterServerStrategy(
-            resolver, variable_partitioner=ps.partitioners.FixedShardsPartitioner(2)
+            resolver,
+            variable_partitioner=ps.partitioners.FixedShardsPartitioner(2),
+            consistency=consistency,
         )
         self.coordinator = ps.ClusterCoordinator(self.strategy)
         with self.strategy.scope():
@@ -95,9 +99,13 @@ class CountedRows:
 
 @contextlib.contextmanager
 def counted(
-    cluster: ps.LocalCluster, rows: int, batch: int = 50, pause_s: float = 0.005
+    cluster: ps.LocalCluster,
+    rows: int,
+    batch: int = 50,
+    pause_s: float = 0.005,
+    consistency: Any = "async",
 ) -> Iterator[CountedRows]:
-    program = CountedRows(cluster, rows, batch, pause_s)
+    program = CountedRows(cluster, rows, batch, pause_s, consistency)
     try:
         yield program
     finally:

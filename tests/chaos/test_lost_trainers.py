@@ -6,6 +6,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,18 @@ def test_trainers_killed_at_random() -> None:
         counted(cluster, rows) as program,
     ):
         done = program.run(killing(cluster, seed, kills=3, rows=rows))
+        program.check(*done)
+        assert program.coordinator.stats()["losses"]
+
+
+@pytest.mark.parametrize("consistency", [ps.consistency.sync(), ps.consistency.sync(1)], ids=str)
+def test_trainers_killed_at_random_in_rounds(consistency: Any) -> None:
+    rows, seed = 5_000, 2
+    with (
+        ps.LocalCluster(workers=2, ps=2, data_workers=1) as cluster,
+        counted(cluster, rows, consistency=consistency) as program,
+    ):
+        done = program.run(killing(cluster, seed, kills=1, rows=rows))
         program.check(*done)
         assert program.coordinator.stats()["losses"]
 
