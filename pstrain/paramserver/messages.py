@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dataservice.errors import error_from_dict, error_to_dict
+from pstrain import buffers
 from pstrain.errors import DataLossError
 
 EXCHANGE = "parameters"
@@ -103,8 +104,9 @@ class LateBody:
         return 0, self.room
 
     def to_buffer(self) -> pa.Buffer:
-        """The body in memory of its own."""
-        buffer = pa.allocate_buffer(self.room)
+        """The body in memory of its own, which this thread uses again once nobody reads it."""
+        floats = -(-self.room // 4)
+        buffer = pa.py_buffer(buffers.empty((floats,))).slice(0, self.room)
         self.write_into(buffer)
         return buffer
 
