@@ -24,7 +24,7 @@ QUICK_MAX: Final = 128
 
 
 class Left(NamedTuple):
-    """What servers decided of a closure of a lost trainer: so many parts, and perhaps its end."""
+    """What servers decided of a lost trainer's closure: ``parts`` without elements, and its end."""
 
     attempt: int
     parts: int

@@ -39,7 +39,7 @@ class ClosureFailed:
 class ClosureReturned:
     """Its trainer was lost: it waits again, before all others.
 
-    ``parts``: so many parts of it were decided.
+    ``parts``: so many parts of it that took no element were decided.
     """
 
     closure: int

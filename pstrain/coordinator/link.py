@@ -161,7 +161,8 @@ class TrainerLink:
 
     def _serve(self, client: RpcClient) -> None:
         outbox = Outbox()
-        self._stream = client.stream("RunClosures", self._requests(outbox))
+        requests = self._requests(outbox, self._configuration.incarnation)
+        self._stream = client.stream("RunClosures", requests)
         if self._stopping.is_set():
             return
         self._scheduler.trainer_joined(self.index, self._slots, outbox)
@@ -173,12 +174,14 @@ class TrainerLink:
         finally:
             outbox.items.put(None)
 
-    def _requests(self, outbox: Outbox) -> Iterator[pb.RunRequest]:
+    def _requests(self, outbox: Outbox, incarnation: int) -> Iterator[pb.RunRequest]:
         """Messages for the trainer; orders that wait together travel together."""
         defined: set[str] = set()
         while (item := outbox.items.get()) is not None:
             request = pb.RunRequest(
-                session=self._configuration.session, low_water=self._scheduler.low_water()
+                session=self._configuration.session,
+                incarnation=incarnation,
+                low_water=self._scheduler.low_water(),
             )
             ended = False
             size_bytes = 0

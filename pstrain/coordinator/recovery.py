@@ -65,11 +65,11 @@ def settle_servers(servers: Servers, trainer: str) -> Legacy:
     left = {
         closure: Left(
             attempt=attempt,
-            parts=part + 1,
+            parts=plain,
             has_ended=outcome is not None,
             is_error=outcome is not None and "value" not in outcome,
         )
-        for closure, attempt, part, outcome in newest.values()
+        for closure, attempt, _, outcome, plain in newest.values()
     }
     ended = {closure: entry[3] for closure, entry in newest.items() if entry[3] is not None}
     return Legacy(left, {closure: _decoded(outcome) for closure, outcome in ended.items()}, rows)

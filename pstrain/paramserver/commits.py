@@ -34,12 +34,16 @@ class PartKey(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What a decision says of one closure: its part, and how it ended; None: it goes on."""
+    """What a decision says of one closure: its part, and how it ended; None: it goes on.
+
+    ``plain``: so many of its parts that took no element are done by then.
+    """
 
     closure: int
     attempt: int
     part: int
     outcome: dict[str, Any] | None
+    plain: int = 0
 
 
 class Report(NamedTuple):

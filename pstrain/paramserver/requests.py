@@ -104,7 +104,7 @@ def _prepare(store: Store, call: Call) -> Reply:
 
 
 def _decide(store: Store, call: Call) -> Reply:
-    """``entries``: [closure, attempt, part, outcome] of each closure that is decided together."""
+    """``entries``: the fields of an Entry of each closure that is decided together."""
     changes = read_changes(store, call.header["changes"], call.body)
     entries = [Entry(*entry) for entry in call.header["entries"]]
     new = store.decide(_trainer(store, call), _key(call), changes, entries, call.header["rows"])

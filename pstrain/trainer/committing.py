@@ -10,9 +10,10 @@ leaves a part half applied: what was decided, somebody completes.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ _LOOK_AROUND_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 5.0
 
 Send = Callable[[list[pb.ClosureResult]], None]
+GiveUp = Callable[[Exception], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -53,14 +55,22 @@ class _Pending:
 class Committer:
     """Of one trainer in one session. Thread-safe; ``send`` carries results to the coordinator.
 
-    ``trainer`` names this incarnation, by which servers fence it.
+    ``trainer`` names this incarnation, by which servers fence it. ``give_up`` ends the stream to
+    the coordinator, which then takes the trainer for lost and settles what it left.
     """
 
-    def __init__(self, parameters: RemoteParameters, trainer: str, send: Send) -> None:
+    def __init__(
+        self,
+        parameters: RemoteParameters,
+        trainer: str,
+        send: Send,
+        give_up: GiveUp,
+    ) -> None:
         self.trainer = trainer
         self.low_water = 0
         self._parameters = parameters
         self._send = send
+        self._give_up = give_up
         self._turns = Turns()
         self._changed = threading.Condition()
         self._pending: dict[ClosureRun, _Pending] = {}
@@ -84,7 +94,11 @@ class Committer:
             self._commit(run, None)
 
     def end(self, run: ClosureRun, result: pb.ClosureResult) -> None:
-        """Makes the last changes of a closure, unless it failed, and sends its result."""
+        """Makes the last changes of a closure, unless it failed, and sends its result.
+
+        CancelledError once this trainer counts for nothing: nobody must hear of an end then.
+        """
+        self._check_open()
         if result.WhichOneof("outcome") == "error_json":
             run.drop_changes()
         if not run.tickets and (not run.has_changes or run.was_decided):
@@ -106,6 +120,10 @@ class Committer:
             self._changed.wait_for(
                 lambda: not any(p.is_busy for p in self._pending.values()), _CLOSE_TIMEOUT_S
             )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise CancelledError("this trainer's coordinator left, or took it for lost")
 
     def _commit(self, run: ClosureRun, result: pb.ClosureResult | None) -> None:
         """Returns once the part is decided and applied everywhere, alone or in a group."""
@@ -130,7 +148,7 @@ class Committer:
             while not pending.is_done:
                 if self._closed and not pending.is_busy:
                     del self._pending[pending.run]
-                    raise CancelledError("this trainer's coordinator left, or took it for lost")
+                    self._check_open()
                 group = None if pending.is_busy else self._group(pending.run)
                 if group is not None:
                     for member in group:
@@ -190,15 +208,33 @@ class Committer:
             "entries": [_entry(member) for member in group],
             "rows": _marks(tickets),
         }
-        self._prepare(others, header, messages)
+        with self._giving_up():
+            self._prepare(others, header, messages)
         reached("prepared")
-        self._parameters.exchange({home: _with_changes(decision, messages[home])})
+        with self._giving_up():
+            self._parameters.exchange({home: _with_changes(decision, messages[home])})
         reached("decided")
         for member in group:
             member.run.next_part()
         self._use_up(tickets)
         commit = {**header, "kind": "commit"}
-        self._parameters.exchange(dict.fromkeys(others, (commit, None)))
+        with self._giving_up():
+            self._parameters.exchange(dict.fromkeys(others, (commit, None)))
+
+    @contextlib.contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        """Who cannot know what was decided, or complete it, leaves both to the coordinator.
+
+        Nothing more is said then, of these closures or others, as if this trainer were lost.
+        """
+        try:
+            yield
+        except (UnavailableError, DeadlineExceededError) as error:
+            with self._changed:
+                self._closed = True
+                self._changed.notify_all()
+            self._give_up(error)
+            raise CancelledError(f"left to the coordinator: {error}") from error
 
     def _prepare(self, servers: list[int], header: Header, messages: dict[int, Any]) -> None:
         prepare = {**header, "kind": "prepare"}
@@ -234,7 +270,8 @@ def _with_changes(header: Header, message: tuple[list[Header], Any]) -> tuple[He
 
 def _entry(member: _Pending) -> list[Any]:
     token = member.run.token
-    return [token.closure, token.attempt, member.run.part, _outcome(member.result)]
+    run, outcome = member.run, _outcome(member.result)
+    return [token.closure, token.attempt, run.part, outcome, run.plain + (not run.tickets)]
 
 
 def _outcome(result: pb.ClosureResult | None) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from dataservice.errors import DataServiceError
 from pstrain.errors import FailedPreconditionError
 from pstrain.failpoints import reached
 from pstrain.trainer.client import RemoteParameters
-from pstrain.trainer.committing import Committer, Send, encoded_marks
+from pstrain.trainer.committing import Committer, GiveUp, Send, encoded_marks
 from pstrain.trainer.staging import ClosureRun, Header, one_message
 from pstrain.trainer.turns import Phase
 from pstrain.vocabulary import StepToken
@@ -30,9 +30,14 @@ class RoundCommitter(Committer):
     """
 
     def __init__(
-        self, parameters: RemoteParameters, trainer: str, send: Send, keeps_elements: bool
+        self,
+        parameters: RemoteParameters,
+        trainer: str,
+        send: Send,
+        give_up: GiveUp,
+        keeps_elements: bool,
     ) -> None:
-        super().__init__(parameters, trainer, send)
+        super().__init__(parameters, trainer, send, give_up)
         self._keeps_elements = keeps_elements
         self._latest: ClosureRun | None = None
         self._late: set[StepToken] = set()
@@ -56,9 +61,11 @@ class RoundCommitter(Committer):
         if result.WhichOneof("outcome") == "error_json":
             super().end(run, result)
             return
+        self._check_open()
         messages = {ps: one_message(changes) for ps, changes in run.changes().items()}
         header = self._header(run)
-        self._prepare(sorted(messages), header, messages)
+        with self._giving_up():
+            self._prepare(sorted(messages), header, messages)
         run.is_prepared = True
         reached("prepared")
         with self._changed:

@@ -65,9 +65,13 @@ class TrainerSession:
         def send(results: list[pb.ClosureResult]) -> None:
             self.outlet.put(pb.RunReply(results=results))
 
+        def give_up(error: Exception) -> None:
+            self.outlet.put(error)
+
+        common = (self._parameters, self._name, send, give_up)
         if request.in_rounds:
-            return RoundCommitter(self._parameters, self._name, send, request.keeps_elements)
-        return Committer(self._parameters, self._name, send)
+            return RoundCommitter(*common, request.keeps_elements)
+        return Committer(*common)
 
     def token(self, closure: int, attempt: int) -> StepToken:
         """Names a run."""
@@ -103,6 +107,8 @@ class TrainerSession:
         result.seconds = time.perf_counter() - started_s
         try:
             self.committer.end(run, result)
+        except CancelledError:
+            logger.debug("nobody hears of the end of closure %d", result.id)
         except Exception as error:
             self._end_failed(run, result, error)
 
@@ -280,7 +286,7 @@ class TrainerService:
         current: TrainerSession | None = None
         try:
             for request in requests:
-                found = self._current(request.session)
+                found = self._current(request)
                 if current is not None and found is not current:
                     raise CancelledError("the coordinator has configured this trainer anew")
                 current = found
@@ -325,11 +331,14 @@ class TrainerService:
         thread.start()
         return thread
 
-    def _current(self, session_id: str) -> TrainerSession:
+    def _current(self, request: pb.RunRequest) -> TrainerSession:
+        """The session that a message belongs to; an old stream may speak up after a standstill."""
         current = self._session
-        if current is None or current.id != session_id:
+        if current is None or current.id != request.session:
             raise FailedPreconditionError(
-                f"session {session_id} is not the trainer's current one: another coordinator "
+                f"session {request.session} is not the trainer's current one: another coordinator "
                 "has taken it over"
             )
+        if current.incarnation != request.incarnation:
+            raise CancelledError("the coordinator has configured this trainer anew")
         return current

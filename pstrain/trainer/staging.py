@@ -27,8 +27,10 @@ class Origin(Protocol):
 class ClosureRun:
     """One run of a closure, for the thread that runs it.
 
-    ``parts_decided``: so many parts of earlier runs were decided. Those that took no element are
-    not made again. ``keeps_elements``: they may have to be given back.
+    Parts that took no element are numbered among themselves, for a run may get fewer elements than
+    an earlier one. ``parts_decided``: so many of them were decided in earlier runs, and are not
+    made again; what was made of an element then is another element's now.
+    ``keeps_elements``: elements may have to be given back.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class ClosureRun:
         self.token = token
         self.keeps_elements = keeps_elements
         self.is_prepared = False
-        self.part = 0
+        self.part = self.plain = 0
         self.tickets: list[Ticket] = []
         self._commit = commit
         self._parts_decided = parts_decided
@@ -56,7 +58,7 @@ class ClosureRun:
     @property
     def was_decided(self) -> bool:
         """Whether the present part was made by an earlier run."""
-        return self.part < self._parts_decided and not self.tickets
+        return self.plain < self._parts_decided and not self.tickets
 
     def add(self, ps: int, header: Header, body: Any) -> None:
         """One more change; it rests on all elements taken so far."""
@@ -97,6 +99,7 @@ class ClosureRun:
     def next_part(self) -> None:
         """The present part was committed."""
         self.part += 1
+        self.plain += not self.tickets
         self.tickets, self._changes, self._touched = [], {}, set()
 
     def changes(self) -> dict[int, list[tuple[Header, Any]]]:

@@ -57,7 +57,7 @@ class Closure(_message.Message):
     def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., function_id: _Optional[str] = ..., pickled_arguments: _Optional[bytes] = ..., parts_decided: _Optional[int] = ...) -> None: ...
 
 class RunRequest(_message.Message):
-    __slots__ = ("session", "functions", "resources", "dropped_resource_ids", "closures", "low_water", "settled", "dropped")
+    __slots__ = ("session", "functions", "resources", "dropped_resource_ids", "closures", "low_water", "settled", "dropped", "incarnation")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +66,7 @@ class RunRequest(_message.Message):
     LOW_WATER_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     session: str
     functions: _containers.RepeatedCompositeFieldContainer[Definition]
     resources: _containers.RepeatedCompositeFieldContainer[Definition]
@@ -74,7 +75,8 @@ class RunRequest(_message.Message):
     low_water: int
     settled: _containers.RepeatedScalarFieldContainer[int]
     dropped: _containers.RepeatedCompositeFieldContainer[LateRun]
-    def __init__(self, session: _Optional[str] = ..., functions: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., resources: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., dropped_resource_ids: _Optional[_Iterable[str]] = ..., closures: _Optional[_Iterable[_Union[Closure, _Mapping]]] = ..., low_water: _Optional[int] = ..., settled: _Optional[_Iterable[int]] = ..., dropped: _Optional[_Iterable[_Union[LateRun, _Mapping]]] = ...) -> None: ...
+    incarnation: int
+    def __init__(self, session: _Optional[str] = ..., functions: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., resources: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., dropped_resource_ids: _Optional[_Iterable[str]] = ..., closures: _Optional[_Iterable[_Union[Closure, _Mapping]]] = ..., low_water: _Optional[int] = ..., settled: _Optional[_Iterable[int]] = ..., dropped: _Optional[_Iterable[_Union[LateRun, _Mapping]]] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class LateRun(_message.Message):
     __slots__ = ("id", "attempt")

@@ -263,13 +263,19 @@ def test_a_new_coordinator_takes_over_and_the_old_one_is_fenced(addresses: list[
 # -- once
 
 
+def _not_expected(error: Exception) -> None:
+    raise error
+
+
 class Closures:
     """Runs closures here as a trainer runs them there."""
 
     def __init__(self, strategy: ParameterServerStrategy, trainer: str = "t") -> None:
         self.strategy = strategy
         self.ended: list[pb.ClosureResult] = []
-        self.committer = Committer(strategy.parameters, trainer, self.ended.extend)
+        self.committer = Committer(
+            strategy.parameters, trainer, self.ended.extend, give_up=_not_expected
+        )
 
     @contextlib.contextmanager
     def run(self, closure: int, attempt: int = 0) -> Iterator[ClosureRun]:

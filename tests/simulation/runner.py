@@ -1,25 +1,40 @@
 """Plays a range of seeds on several cores and finds the first that fails.
 
 Seeds are handed out in blocks, in order, so that the lowest failing seed is found although blocks
-end in any order. Knows nothing of scenarios but that `play` raises Failure. Invariant: `first` of
-the report is the lowest failing seed, whatever the number of processes.
+end in any order. Knows nothing of scenarios but that `play` of their protocol raises Failure.
+Invariant: `first` of the report is the lowest failing seed, whatever the number of processes.
 """
 
 from __future__ import annotations
 
 import gc
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from typing import NamedTuple
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
 
-from tests.simulation.scenario import Failure, play
-from tests.simulation.stage import staged
+from tests.simulation import scenario, stage, training_scenario
+from tests.simulation.scenario import Failure
 
 # Large enough that handing out costs nothing, small enough that processes end together.
 BLOCK = 100
 # The young objects of a schedule die with it: looking for cycles more often only costs time.
 _GC_THRESHOLD = 50_000
+
+
+class Protocol(NamedTuple):
+    """What is simulated: `play` of a seed, inside `staged`."""
+
+    staged: Callable[[], AbstractContextManager[None]]
+    play: Callable[..., Any]
+
+
+PROTOCOLS = {
+    "delivery": Protocol(stage.staged, scenario.play),
+    "training": Protocol(training_scenario.staged, training_scenario.play),
+}
+"""Of the data service, and of trainers and parameter servers."""
 
 
 class Report(NamedTuple):
@@ -34,13 +49,13 @@ class _Block(NamedTuple):
     failure: tuple[int, str] | None
 
 
-def run_seeds(seeds: range, processes: int) -> Report:
+def run_seeds(seeds: range, processes: int, protocol: str = "delivery") -> Report:
     """Plays the seeds, in this process when one is enough; stops soon after a failure."""
     if processes == 1:
-        return _report(map(_play_block, _blocks(seeds)))
+        return _report(_play_block(block, protocol) for block in _blocks(seeds))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, _prepare) as pool:
-        futures = [pool.submit(_play_block, block) for block in _blocks(seeds)]
+        futures = [pool.submit(_play_block, block, protocol) for block in _blocks(seeds)]
         return _report(_until_failure(futures))
 
 
@@ -54,7 +69,8 @@ def _prepare() -> None:
     gc.set_threshold(_GC_THRESHOLD)
 
 
-def _play_block(seeds: range) -> _Block:
+def _play_block(seeds: range, protocol: str) -> _Block:
+    staged, play = PROTOCOLS[protocol]
     with staged():
         for count, seed in enumerate(seeds, 1):
             try:

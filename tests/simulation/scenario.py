@@ -41,11 +41,15 @@ class Outcome(NamedTuple):
 class Failure(AssertionError):
     """A seed that breaks an invariant; says how to see it again."""
 
-    def __init__(self, seed: int, cause: BaseException, faults: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        seed: int,
+        cause: BaseException,
+        faults: tuple[str, ...],
+        command: str = "python -m tests.simulation.replay",
+    ) -> None:
         told = ", ".join(faults) or "no fault"
-        super().__init__(
-            f"seed {seed} after {told}: {cause}\nreplay: python -m tests.simulation.replay {seed}"
-        )
+        super().__init__(f"seed {seed} after {told}: {cause}\nreplay: {command} {seed}")
         self.seed = seed
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation import runner
-from tests.simulation.runner import BLOCK, Report, run_seeds
+from tests.simulation.runner import BLOCK, PROTOCOLS, Report, run_seeds
 from tests.simulation.scenario import Failure
 
 
@@ -21,13 +21,18 @@ def failing(*bad: int) -> Callable[[int], None]:
     return play
 
 
+def fake(monkeypatch: pytest.MonkeyPatch, play: Callable[[int], None]) -> None:
+    protocol = PROTOCOLS["delivery"]._replace(play=play)
+    monkeypatch.setitem(runner.PROTOCOLS, "delivery", protocol)
+
+
 def test_all_seeds_are_played(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "play", failing())
+    fake(monkeypatch, failing())
     assert run_seeds(range(2 * BLOCK + 7), 1) == Report(2 * BLOCK + 7, None)
 
 
 def test_the_lowest_failing_seed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "play", failing(BLOCK + 3, BLOCK + 4, 3 * BLOCK))
+    fake(monkeypatch, failing(BLOCK + 3, BLOCK + 4, 3 * BLOCK))
     report = run_seeds(range(5 * BLOCK), 1)
     assert report.first is not None
     assert report.first.startswith(f"seed {BLOCK + 3} after")
@@ -38,5 +43,7 @@ def test_the_command_plays_on_two_processes() -> None:
     command = [sys.executable, "-m", "tests.simulation", "--seeds", "120", "--processes", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("120 schedules in ")
-    assert "on 2 processes" in done.stdout
+    delivery, training = done.stdout.splitlines()
+    assert delivery.startswith("delivery: 120 schedules in ")
+    assert training.startswith("training: 12 schedules in ")
+    assert "on 2 processes" in training

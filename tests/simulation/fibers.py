@@ -1,0 +1,320 @@
+"""Threads of simulated processes, one at a time and in virtual time.
+
+What a process does in threads runs here unchanged: locks, conditions, queues, events and clocks
+are stand-ins that give the turn back wherever a thread would wait. Who waited goes on by an event
+of the world, some chance later, so that seeds differ in how threads alternate. A process that is
+killed takes its threads with it where they stand. Invariant: exactly one thread runs at any time,
+so a seed has one outcome.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+from tests.simulation.stage import STAGE
+from tests.simulation.world import Node
+
+_WAKE_S = 0.0005
+
+
+class Killed(BaseException):
+    """The thread's process is dead."""
+
+
+class _Carrier:
+    """A real thread, lent to one fiber after the other."""
+
+    idle: ClassVar[list[_Carrier]] = []
+
+    def __init__(self) -> None:
+        self.job: Callable[[], None] | None = None
+        self.go, self.back = threading.Lock(), threading.Lock()
+        self.go.acquire()
+        self.back.acquire()
+        threading.Thread(target=self._run, name="fiber-carrier", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            self.go.acquire()
+            assert self.job is not None
+            self.job()
+            self.back.release()
+
+
+class Fiber:
+    """A thread of a node: `threading.Thread`, as far as it is used."""
+
+    current: Fiber | None = None
+
+    def __init__(
+        self,
+        target: Callable[..., None],
+        args: tuple[Any, ...] = (),
+        *,
+        name: str = "",
+        daemon: bool = True,  # noqa: ARG002
+        node: Node | None = None,
+    ) -> None:
+        found = node or STAGE.node
+        assert found is not None
+        self.node: Any = found
+        self.name = name
+        self._target, self._args = target, args
+        self._carrier: _Carrier | None = None
+        self._turn = 0
+        self._is_woken = self._is_killed = self._is_started = self.is_over = False
+        self._error: BaseException | None = None
+        self._joining: list[Fiber] = []
+
+    def start(self) -> None:
+        self._is_started = True
+        self.node.fibers.append(self)
+        self.node.world.at(0.0, self.node, self._begin)
+
+    def is_alive(self) -> bool:
+        return self._is_started and not self.is_over
+
+    def join(self, timeout_s: float | None = None) -> None:
+        if self.is_alive():
+            self._joining.append(running())
+            wait(timeout_s)
+
+    def wake(self) -> None:
+        """Whoever waits goes on soon."""
+        if not self._is_woken:
+            self._is_woken = True
+            world = self.node.world
+            world.at(world.dice.random() * _WAKE_S, self.node, self._go_on, self._turn)
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Called by the fiber itself: until it is woken, or that long; whether it was woken."""
+        if self._is_killed:
+            raise Killed
+        self._is_woken = False
+        self._turn += 1
+        if timeout_s is not None:
+            self.node.world.at(max(0.0, timeout_s), self.node, self._go_on, self._turn)
+        assert self._carrier is not None
+        self._carrier.back.release()
+        self._carrier.go.acquire()
+        if self._is_killed:
+            raise Killed
+        return self._is_woken
+
+    def kill(self) -> None:
+        """Called by none of the node's fibers: it ends where it stands."""
+        self._is_killed = True
+        if self._carrier is not None and not self.is_over:
+            self._run()
+        self.is_over = True
+
+    def _begin(self) -> None:
+        self._carrier = _Carrier.idle.pop() if _Carrier.idle else _Carrier()
+        self._carrier.job = self._main
+        self._run()
+
+    def _go_on(self, turn: int) -> None:
+        if turn == self._turn and not self.is_over:
+            self._run()
+
+    def _run(self) -> None:
+        outer, Fiber.current = Fiber.current, self
+        carrier = self._carrier
+        assert carrier is not None
+        carrier.go.release()
+        carrier.back.acquire()
+        Fiber.current = outer
+        if self.is_over:
+            _Carrier.idle.append(carrier)
+            if self in self.node.fibers:
+                self.node.fibers.remove(self)
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _main(self) -> None:
+        try:
+            self._target(*self._args)
+        except Killed:
+            pass
+        except BaseException as error:
+            self._error = None if self._is_killed else error
+        self.is_over = True
+        for other in self._joining:
+            other.wake()
+
+
+def running() -> Fiber:
+    """The thread that runs."""
+    assert Fiber.current is not None
+    return Fiber.current
+
+
+def wait(timeout_s: float | None) -> bool:
+    """The running thread waits to be woken."""
+    return running().wait(timeout_s)
+
+
+class Process(Node):
+    """A node whose threads are fibers."""
+
+    def __init__(self, world: Any, name: str) -> None:
+        super().__init__(world, name)
+        self.fibers: list[Fiber] = []
+
+    def spawn(self, target: Callable[..., None], *args: Any) -> Fiber:
+        fiber = Fiber(target, args, node=self)
+        fiber.start()
+        return fiber
+
+    def crash(self) -> None:
+        """SIGKILL; not to be called by a fiber of the process."""
+        self.die()
+        for fiber in list(self.fibers):
+            fiber.kill()
+        self.fibers.clear()
+
+    def crash_soon(self) -> None:
+        """SIGKILL at this very place of a fiber of the process: what follows does not happen."""
+        self.world.at(0.0, None, self.crash)
+        wait(None)
+
+
+class Lock:
+    """A lock that its holder may take again."""
+
+    def __init__(self) -> None:
+        self._owner: Fiber | None = None
+        self._depth = 0
+        self._waiting: deque[Fiber] = deque()
+
+    def acquire(self) -> bool:
+        me = Fiber.current
+        while self._depth and self._owner is not me:
+            fiber = running()
+            self._waiting.append(fiber)
+            fiber.wait(None)
+        self._owner = me
+        self._depth += 1
+        return True
+
+    def release(self) -> None:
+        if self._owner is Fiber.current and self._depth:
+            self._depth -= 1
+            if not self._depth and self._waiting:
+                self._waiting.popleft().wake()
+
+    __enter__ = acquire
+
+    def __exit__(self, *_exc: object) -> None:
+        self.release()
+
+
+class Condition:
+    """A condition variable."""
+
+    def __init__(self, lock: Lock | None = None) -> None:
+        self._lock = lock or Lock()
+        self._waiting: list[Fiber] = []
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_exc: object) -> None:
+        self._lock.release()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        fiber = running()
+        self._waiting.append(fiber)
+        depth, self._lock._depth = self._lock._depth, 1
+        self._lock.release()
+        woken = fiber.wait(timeout_s)
+        if fiber in self._waiting:
+            self._waiting.remove(fiber)
+        self._lock.acquire()
+        self._lock._depth = depth
+        return woken
+
+    def wait_for(self, predicate: Callable[[], object], timeout_s: float | None = None) -> bool:
+        deadline_s = None if timeout_s is None else STAGE.world.now_s + timeout_s
+        while not predicate():
+            left_s = None if deadline_s is None else deadline_s - STAGE.world.now_s
+            if left_s is not None and left_s <= 0:
+                return False
+            self.wait(left_s)
+        return True
+
+    def notify_all(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for fiber in waiting:
+            fiber.wake()
+
+    notify = notify_all
+
+
+class Event:
+    """An event."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._changed = Condition()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        self._changed.notify_all()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        with self._changed:
+            return self._changed.wait_for(self.is_set, timeout_s)
+
+
+class SimpleQueue:
+    """A queue; anybody may put, fibers get."""
+
+    def __init__(self) -> None:
+        self._items: deque[Any] = deque()
+        self._waiting: deque[Fiber] = deque()
+
+    def put(self, item: Any) -> None:
+        self._items.append(item)
+        if self._waiting:
+            self._waiting.popleft().wake()
+
+    def get(self) -> Any:
+        while not self._items:
+            fiber = running()
+            self._waiting.append(fiber)
+            fiber.wait(None)
+        return self._items.popleft()
+
+    def get_nowait(self) -> Any:
+        if not self._items:
+            raise queue.Empty
+        return self._items.popleft()
+
+    def empty(self) -> bool:
+        return not self._items
+
+
+def _now_s() -> float:
+    return STAGE.world.now_s + (0.0 if STAGE.node is None else STAGE.node.offset_s)
+
+
+THREADING = SimpleNamespace(
+    Thread=Fiber,
+    Lock=Lock,
+    RLock=Lock,
+    Condition=Condition,
+    Event=Event,
+    current_thread=lambda: Fiber.current,
+)
+QUEUE = SimpleNamespace(SimpleQueue=SimpleQueue, Empty=queue.Empty)
+TIME = SimpleNamespace(monotonic=_now_s, perf_counter=_now_s, sleep=wait)

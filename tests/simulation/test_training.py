@@ -1,0 +1,52 @@
+"""Hundreds of lives of a small training cluster, each from a seed, each watched at every step.
+
+TRAINING_SEEDS says how many (300 unless told); a failure names the command that replays it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation.checker import Violation
+from tests.simulation.scenario import Failure
+from tests.simulation.training_checker import TrainingChecker
+from tests.simulation.training_scenario import play, staged
+
+SEEDS = int(os.environ.get("TRAINING_SEEDS", "300"))
+BLOCK = 100
+
+
+@pytest.fixture(autouse=True)
+def _stage() -> Iterator[None]:
+    with staged():
+        yield
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
+def test_whatever_fails_each_closure_and_row_counts_once(first: int) -> None:
+    for seed in range(first, min(first + BLOCK, SEEDS)):
+        play(seed)
+
+
+def test_a_seed_has_one_outcome() -> None:
+    assert [play(seed) for seed in range(10)] == [play(seed) for seed in range(10)]
+
+
+def test_most_lives_are_hard() -> None:
+    outcomes = [play(seed) for seed in range(60)]
+    assert sum(bool(outcome.faults) for outcome in outcomes) > 30
+    kinds = {fault.split()[0] for outcome in outcomes for fault in outcome.faults}
+    assert kinds == {"kill", "freeze", "cut", "reset", "noise"}
+
+
+def test_a_failure_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_self: TrainingChecker, _ps: int, _tag: object) -> None:
+        raise Violation("I7: made up")
+
+    monkeypatch.setattr(TrainingChecker, "apply", refuse)
+    replay = r"I7: made up\nreplay: python -m tests.simulation.replay --training 7"
+    with pytest.raises(Failure, match=replay):
+        play(7)

@@ -1,0 +1,123 @@
+"""What must hold of training after every step, whatever fails.
+
+Changes carry tags: of a closure's part, or of the row that it was made from. I7: a tag changes a
+server at most once; at the end of a closure, once at each of its servers. I8: at a barrier, and at
+the end, a tag has changed all of its servers or none, so that what is saved then is one version.
+I1: a row is used up only by what was applied, or by the end of a closure that was heard; at the
+end each row was used once. I10: after the last fault the data come to their end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from random import Random
+from typing import Any
+
+from pstrain.coordinator.recovery import _decoded
+from tests.simulation.checker import Violation
+
+Tag = tuple[Any, ...]
+
+
+class TrainingChecker:
+    """Counts what servers apply, what coordinators hear and which rows are used up."""
+
+    def __init__(self, seed: int, servers: int) -> None:
+        self._seed, self._servers = seed, servers
+        self.applied: Counter[tuple[Tag, int]] = Counter()
+        self.heard: Counter[int] = Counter()
+        self.trained: Counter[int] = Counter()
+        self._prepared: dict[Tag, set[int]] = {}
+        self._promised: set[int] = set()
+        self.finished: dict[int, tuple[Tag, ...]] = {}
+        self.unfinished: dict[int, tuple[Tag, ...]] = {}
+
+    def places(self, tag: Tag) -> tuple[int, ...]:
+        """The servers that a change with this tag concerns: the same in each run."""
+        dice = Random(f"{self._seed} {tag}")
+        count = dice.choice((1, self._servers, self._servers))
+        return tuple(sorted(dice.sample(range(self._servers), count)))
+
+    def apply(self, ps: int, tag: Tag) -> None:
+        """A server makes a change."""
+        self.applied[tag, ps] += 1
+        if self.applied[tag, ps] > 1:
+            raise Violation(f"I7: {tag} changes server {ps} again")
+        if ps not in self.places(tag):
+            raise Violation(f"I7: {tag} changes server {ps}, but is of {self.places(tag)}")
+
+    def is_applied(self, tag: Tag) -> bool:
+        """Anywhere."""
+        return any(self.applied[tag, ps] for ps in self.places(tag))
+
+    def hear(self, value: Any, error: BaseException | None) -> None:
+        """A closure has ended as far as its program can see."""
+        kind, rows = _rows_of(value, error)
+        if kind == "trained":
+            self.trained.update(rows)
+            for row in rows:
+                if not self.is_applied(("row", row)) and row not in self._promised:
+                    raise Violation(f"I7: row {row} counts as trained, but changed nothing")
+        else:
+            self.heard.update(rows)
+
+    def answered(self, request: dict[str, Any]) -> None:
+        """A server has done what was asked: what is decided somewhere will be done and heard."""
+        key = (request.get("trainer"), *request.get("key", ()))
+        if request["kind"] == "prepare":
+            tags = (change["tag"] for change in request["changes"])
+            self._prepared.setdefault(key, set()).update(tag[1] for tag in tags if tag[0] == "row")
+        if request["kind"] == "decide":
+            self._promised |= self._prepared.pop(key, set())
+            for _, _, _, outcome, _ in request["entries"]:
+                if outcome is not None:
+                    self._promised.update(_rows_of(*_decoded(outcome))[1])
+
+    def use_up(self, rows: Iterable[int]) -> None:
+        """The data service learns that these rows are used up."""
+        for row in rows:
+            known = self.heard[row] or row in self._promised
+            if not known and not self.is_applied(("row", row)):
+                raise Violation(f"I1: row {row} is used up, but nothing came of it")
+
+    def barrier(self) -> None:
+        """No closure runs: this is what a checkpoint would save."""
+        for tag in {tag for tag, _ in self.applied}:
+            self._check_whole(tag)
+        for closure, tags in self.finished.items():
+            self._check_once(closure, tags)
+
+    def over(self, rows: Iterable[int]) -> None:
+        """All is over."""
+        self.barrier()
+        for closure, tags in self.unfinished.items():
+            if any(self.is_applied(tag) for tag in tags):
+                raise Violation(
+                    f"I7: closure {closure} failed or was cancelled, but changed {tags}"
+                )
+        for row in rows:
+            count = self.heard[row] + self.is_applied(("row", row))
+            if count != 1:
+                raise Violation(f"I1: row {row} was used {count} times")
+            if self.trained[row] > 1:
+                raise Violation(f"I1: row {row} was reported {self.trained[row]} times")
+
+    def _check_whole(self, tag: Tag) -> None:
+        counts = [self.applied[tag, ps] for ps in self.places(tag)]
+        if min(counts) != max(counts):
+            raise Violation(f"I8: {tag} is at some of {self.places(tag)} only: {counts}")
+
+    def _check_once(self, closure: int, tags: tuple[Tag, ...]) -> None:
+        for tag in tags:
+            if not all(self.applied[tag, ps] for ps in self.places(tag)):
+                raise Violation(f"I7: closure {closure} is finished, but {tag} was not applied")
+
+
+def _rows_of(value: Any, error: BaseException | None) -> tuple[str, list[int]]:
+    if error is not None:
+        _, found, rows = str(error).partition("rows:")
+        return "failed", [int(row) for row in rows.split(",") if row] if found else []
+    if isinstance(value, tuple) and len(value) == 2:
+        return value[0], value[1]
+    return "", []

@@ -1,0 +1,193 @@
+"""Deliberate mistakes in the training protocol, each of which the simulation must notice.
+
+A mutant changes one decision of the real code. Where a second wall hides the mistake, that wall is
+taken down as well, and the mutant says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from pstrain.coordinator import decide, link, recovery
+from pstrain.coordinator.service import Scheduler
+from pstrain.paramserver.commits import Commits, Report, _Trainer
+from pstrain.paramserver.ledger import Ledger
+from pstrain.trainer import committing
+from pstrain.trainer.client import RemoteParameters
+from pstrain.trainer.committing import Committer
+from pstrain.trainer.service import TrainerService
+from pstrain.trainer.staging import ClosureRun
+from pstrain.trainer.turns import Turns
+from tests.simulation.mutants import Mutant
+from tests.simulation.training_wires import Connections
+
+Patch = pytest.MonkeyPatch
+
+TRAINING_MUTANTS: list[Mutant] = []
+
+
+def mutant(
+    *signs: str, walls_off: str = ""
+) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
+    def note(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
+        TRAINING_MUTANTS.append(Mutant(apply.__name__, apply, signs, walls_off))
+        return apply
+
+    return note
+
+
+# Servers
+
+
+@mutant("I7", "I8")
+def servers_decide_without_a_record(patch: Patch) -> None:
+    original = Commits.decide
+
+    def decide_only(self: Any, trainer: str, key: Any, _entries: Any, rows: Any = ()) -> bool:
+        return bool(original(self, trainer, key, (), rows))
+
+    patch.setattr(Commits, "decide", decide_only)
+
+
+@mutant("I7")
+def what_comes_twice_is_applied_twice(patch: Patch) -> None:
+    patch.setattr(Ledger, "claim", lambda _self, _closure, _sequence: True)
+
+
+@mutant("I7", "I1")
+def fences_let_everything_through(patch: Patch) -> None:
+    def fence(self: Any, trainer: str) -> Report:
+        left = self._fenced.setdefault(trainer, self._live(trainer))
+        return Report(list(left.decided.values()), list(left.held), dict(left.rows))
+
+    def live(self: Any, trainer: str) -> Any:
+        return self._trainers.setdefault(trainer, _Trainer())
+
+    patch.setattr(Commits, "fence", fence)
+    patch.setattr(Commits, "_live", live)
+
+
+@mutant("I1")
+def servers_forget_whose_rows_counted(patch: Patch) -> None:
+    original = Commits.fence
+    patch.setattr(Commits, "fence", lambda self, trainer: original(self, trainer)._replace(rows={}))
+
+
+# Trainers
+
+
+@mutant("I1")
+def rows_are_acknowledged_when_they_are_taken(patch: Patch) -> None:
+    original = Committer.take
+
+    def take(self: Committer, run: Any, source: int, receipt: Any) -> None:
+        original(self, run, source, receipt)
+        receipt.acknowledge()
+
+    patch.setattr(Committer, "take", take)
+
+
+@mutant("I1")
+def rows_of_a_later_closure_are_acknowledged_with_an_earlier_one(patch: Patch) -> None:
+    def group(_self: Turns, run: Any, _ready: Any) -> list[Any]:
+        return [run]
+
+    def finish(_self: Turns, tickets: Any) -> list[Any]:
+        return [ticket.receipt for ticket in tickets]
+
+    patch.setattr(Turns, "group", group)
+    patch.setattr(Turns, "finish", finish)
+
+
+@mutant("I8", "I7")
+def commits_are_left_to_chance(patch: Patch) -> None:
+    original = RemoteParameters.exchange
+
+    def exchange(self: Any, messages: Any) -> Any:
+        kept = {ps: each for ps, each in messages.items() if each[0]["kind"] != "commit"}
+        return original(self, kept)
+
+    patch.setattr(RemoteParameters, "exchange", exchange)
+
+
+@mutant("gone", "I8", "I7", "I1")
+def a_trainer_that_cannot_know_goes_on(patch: Patch) -> None:
+    patch.setattr(Committer, "_check_open", lambda _self: None)
+
+    patch.setattr(Committer, "_giving_up", lambda _self: nullcontext())
+
+
+@mutant("I7")
+def repeated_parts_are_made_again(patch: Patch) -> None:
+    patch.setattr(ClosureRun, "was_decided", property(lambda _self: False))
+
+
+@mutant("I7")
+def parts_with_elements_count_as_decided(patch: Patch) -> None:
+    original = committing._entry
+
+    def was_decided(self: Any) -> bool:
+        return bool(self.part < self._parts_decided and not self.tickets)
+
+    patch.setattr(ClosureRun, "was_decided", property(was_decided))
+    patch.setattr(committing, "_entry", lambda member: [*original(member)[:4], member.run.part + 1])
+
+
+@mutant("I10")
+def old_streams_speak_for_new_sessions(patch: Patch) -> None:
+    patch.setattr(TrainerService, "_current", lambda self, _request: self._session)
+
+
+# The coordinator
+
+
+@mutant("I7", "I8", "I1")
+def what_lost_trainers_decided_is_not_asked_for(patch: Patch) -> None:
+    patch.setattr(link, "settle_servers", lambda _servers, _name: recovery.Legacy({}, {}, {}))
+
+
+@mutant("I8", "I7")
+def what_was_decided_is_not_completed(patch: Patch) -> None:
+    original = RemoteParameters.complete
+
+    def complete(self: Any, trainer: str, keys: Any) -> None:
+        original(self, trainer, {ps: [] for ps in keys})
+
+    patch.setattr(RemoteParameters, "complete", complete)
+
+
+@mutant("I7")
+def closures_that_ended_at_servers_run_again(patch: Patch) -> None:
+    original = decide.lose_trainer
+
+    def lose(state: Any, trainer: int, _left: Any = None, *, attempts_max: int | None) -> Any:
+        return original(state, trainer, attempts_max=attempts_max)
+
+    patch.setattr(decide, "lose_trainer", lose)
+
+
+@mutant("I7", "I1", "I10")
+def the_mark_runs_ahead(patch: Patch) -> None:
+    original = Scheduler.low_water
+    patch.setattr(Scheduler, "low_water", lambda self: original(self) + 3)
+
+
+@mutant("I7", "I1", walls_off="servers refuse what a lost trainer still does")
+def late_results_of_lost_trainers_count(patch: Patch) -> None:
+    fences_let_everything_through(patch)
+    patch.setattr(decide, "is_current", lambda state, closure, *_run: closure in state.running)
+
+
+@mutant("gone")
+def replies_that_were_lost_are_not_asked_for_again(patch: Patch) -> None:
+    original = Connections.ask
+
+    def ask(self: Any, requests: Any, timeout_s: float, *, repeat: bool) -> Any:  # noqa: ARG001
+        return original(self, requests, timeout_s, repeat=False)
+
+    a_trainer_that_cannot_know_goes_on(patch)
+    patch.setattr(Connections, "ask", ask)

@@ -1,0 +1,253 @@
+"""The processes of a training cluster: parameter servers, a data service, trainers.
+
+Real: a server's requests, store, commits and ledger; a trainer's service, session, iterators,
+staging, turns and committer, threads included. Modelled: the wires, and the data service, which
+hands each row to one reader, takes back what readers had not used when they leave or when their
+owner says that they are gone, and believes the owner's marks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dataservice.errors import CancelledError, DataServiceError
+from pstrain.paramserver import messages
+from pstrain.paramserver.commits import Commits
+from pstrain.paramserver.requests import Call, answer
+from pstrain.paramserver.store import Store
+from pstrain.trainer.client import RemoteParameters
+from pstrain.trainer.service import TrainerService
+from tests.simulation.checker import Violation
+from tests.simulation.fibers import Process, running, wait
+from tests.simulation.stage import STAGE
+from tests.simulation.training_wires import passage_s
+
+SERVICE = "data:1"
+# How long the data service waits for the word of a lost reader's owner.
+OWNER_TIMEOUT_S = 15.0
+
+
+class ServerNode(Process):
+    """A parameter server."""
+
+    def __init__(self, world: Any, number: int) -> None:
+        super().__init__(world, f"ps{number}")
+        self.store: Any = Store()
+        self.store.ps = number
+
+    def answer(self, header: bytes) -> bytes:
+        request = messages.decode_header(header)
+        try:
+            reply, _ = answer(self.store, Call(request, None))
+        except DataServiceError as error:
+            return messages.encode_error(error)
+        self.world.checker.answered(request)
+        return messages.encode_header(reply)
+
+    def restore_ledger(self) -> None:
+        """As if it were loaded from what a checkpoint saved just now."""
+        saved = self.store.ledger_state()
+        restored: Commits[Any] = Commits()
+        restored.restore(saved)
+        if restored.state() != saved:
+            raise Violation(f"I9: {self.name} saves a ledger that is another one when restored")
+        self.store._commits._ledger = restored._ledger
+
+
+class DataNode(Process):
+    """A data service of one epoch. Some rows make no element."""
+
+    def __init__(self, world: Any, rows: int) -> None:
+        super().__init__(world, "data")
+        self.rows = rows
+        self.void = {row for row in range(rows) if world.dice.random() < 0.1}
+        self.used: set[int] = set()
+        self._owners: dict[str, str] = {}
+        self._held: dict[str, list[int]] = {}
+
+    @property
+    def is_over(self) -> bool:
+        return len(self.used) == self.rows
+
+    def next(self, reader: str, owner: str) -> list[int] | None:
+        """The rows of the next element; those before the last make none. None at the end."""
+        if self._owners.setdefault(reader, owner) == "":
+            raise CancelledError(f"reader {reader} was released")
+        mine = self._held.setdefault(reader, [])
+        taken = self.used.union(*self._held.values())
+        got: list[int] = []
+        for row in (row for row in range(self.rows) if row not in taken):
+            got.append(row)
+            if row not in self.void:
+                break
+        mine.extend(got)
+        return got or None
+
+    def use_up(self, reader: str, rows: list[int]) -> None:
+        """A reader acknowledges."""
+        held = self._held.get(reader, [])
+        self._use_up([row for row in rows if row in held])
+        self._held[reader] = [row for row in held if row not in rows]
+
+    def release(self, owner: str, consumed: dict[str, list[list[int]]]) -> int:
+        """An owner says that its readers are gone, and what they have used."""
+        mine = [reader for reader, known in self._owners.items() if known == owner]
+        for reader in mine:
+            self.use_up(reader, [mark[0] for mark in consumed.get(reader, ())])
+            self.leave(reader, [])
+        return len(mine)
+
+    def leave(self, reader: str, used: list[int]) -> None:
+        """A reader is closed; what it did not use goes to others."""
+        self.use_up(reader, used)
+        self._owners[reader] = ""
+        self._held.pop(reader, None)
+
+    def _use_up(self, rows: list[int]) -> None:
+        self.world.checker.use_up(row for row in rows if row not in self.void)
+        self.used.update(rows)
+
+
+def ask(target: Process, function: Callable[..., Any], *args: Any) -> Any:
+    """Calls a process that answers as soon as the network lets it."""
+    fiber, answers = running(), []
+
+    def answered(value: Any) -> None:
+        answers.append(value)
+        fiber.wake()
+
+    def arrive() -> None:
+        try:
+            value = function(*args)
+        except DataServiceError as error:
+            value = error
+        world.at(passage_s(target, fiber.node), fiber.node, answered, value)
+
+    world = fiber.node.world
+    world.at(passage_s(fiber.node, target), target, arrive, any_life=True)
+    while not answers:
+        wait(None)
+    if isinstance(answers[0], Exception):
+        raise answers[0]
+    return answers[0]
+
+
+class Reader:
+    """A trainer's iterator over the data; what is acknowledged is told some time later."""
+
+    def __init__(self, owner: str) -> None:
+        STAGE.ids += 1
+        self.name = f"reader-{STAGE.ids}"
+        self.services = [SERVICE]
+        self._owner = owner
+        self._node = running().node
+        self._node.readers.append(self.name)
+        self._data: DataNode = STAGE.world.data
+        self._rows: list[int] = []  # in order, those known to be used up left out
+        self._acknowledged: list[int] = []
+        self._is_telling = False
+
+    def __next__(self) -> list[int]:
+        rows = ask(self._data, self._data.next, self.name, self._owner)
+        if rows is None:
+            raise StopIteration
+        self._rows += rows
+        if rows[-1] in self._data.void:
+            raise StopIteration
+        return [rows[-1]]
+
+    def receipt(self) -> Receipt:
+        return Receipt(self, list(self._rows))
+
+    def acknowledge(self, rows: list[int]) -> None:
+        self._acknowledged += [row for row in rows if row not in self._acknowledged]
+        if not self._is_telling and self._node.alive:
+            self._is_telling = True
+            delay_s = self._node.world.dice.choice((0.0, 0.05, 0.5))
+            self._node.world.at(delay_s, self._node, self._tell)
+
+    def close(self) -> None:
+        data, used = self._data, list(self._acknowledged)
+        data.world.at(passage_s(self._node, data), data, data.leave, self.name, used)
+
+    def _tell(self) -> None:
+        self._is_telling = False
+        self._node.spawn(self._confirm, list(self._acknowledged))
+
+    def _confirm(self, rows: list[int]) -> None:
+        ask(self._data, self._data.use_up, self.name, rows)
+        self._rows = [row for row in self._rows if row not in rows]
+        self._acknowledged = [row for row in self._acknowledged if row not in rows]
+
+
+class Receipt:
+    """Stands for all rows of a reader up to an element."""
+
+    def __init__(self, reader: Reader, rows: list[int]) -> None:
+        self._reader, self._rows = reader, rows
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._rows
+
+    def acknowledge(self) -> None:
+        self._reader.acknowledge(self._rows)
+
+    def marks(self) -> list[dict[str, Any]]:
+        marks = [[row, 0, 1, True] for row in self._rows]
+        return [{"service": SERVICE, "reader": self._reader.name, "marks": marks}]
+
+
+class TrainerNode(Process):
+    """A trainer's process."""
+
+    def __init__(self, world: Any, number: int) -> None:
+        super().__init__(world, f"trainer{number}")
+        self.address = f"{self.name}:1"
+        self.crash_at: tuple[str, int] | None = None
+        self.readers: list[str] = []
+
+    def boot(self) -> None:
+        """A new process."""
+        self.alive = True
+        addresses = [server.name for server in self.world.servers]
+        self.service = TrainerService(
+            lambda _, session: RemoteParameters(addresses, session=session, token="-")
+        )
+
+    def crash(self) -> None:
+        super().crash()
+        for reader in self.readers:
+            self.world.at(OWNER_TIMEOUT_S, None, self.world.data.leave, reader, [])
+        self.readers = []
+        for stream in list(self.world.streams):
+            stream.died(self)
+
+    def restart(self) -> None:
+        if not self.alive:
+            self.boot()
+
+    def receive(self, request: Any, reply: Callable[[Any], None]) -> None:
+        """Somebody configures it."""
+        if self.alive:
+            self.spawn(self._configure, request, reply)
+        else:
+            reply(CancelledError("refused"))
+
+    def _configure(self, request: Any, reply: Callable[[Any], None]) -> None:
+        try:
+            reply(self.service.configure(request))
+        except DataServiceError as error:
+            reply(error)
+
+    def reached(self, place: str) -> None:
+        """A fiber of it is at a place where it may be killed."""
+        if self.crash_at is None or self.crash_at[0] != place:
+            return
+        number = self.crash_at[1] - 1
+        self.crash_at = (place, number) if number else None
+        if not number:
+            self.world.note(f"killed when it had {place}", self)
+            self.world.at(self.world.dice.choice((0.05, 0.5, 3.0)), None, self.restart)
+            self.crash_soon()

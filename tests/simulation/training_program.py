@@ -1,0 +1,254 @@
+"""What a simulated training program schedules, and the coordinator that it runs in.
+
+Closures name their changes by tags; which servers a tag concerns follows from the seed. Real: the
+scheduler with its decisions and state, the links to trainers, the recovery of lost trainers. What
+`ClusterCoordinator` adds, pickling and resources, is done here by hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import pickle
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from pstrain import session
+from pstrain.coordinator.link import PickledFunction, TrainerLink
+from pstrain.coordinator.service import Scheduler
+from pstrain.errors import CancelledError
+from pstrain.parameters import current_staging
+from pstrain.trainer.client import RemoteParameters
+from pstrain.wire import trainer_pb2 as pb
+from tests.simulation.checker import Violation
+from tests.simulation.fibers import Process, wait
+from tests.simulation.stage import STAGE
+from tests.simulation.training_checker import Tag
+from tests.simulation.training_nodes import SERVICE, Reader, ask
+
+ATTEMPTS_MAX = 50
+_ITERATOR = "iterator"
+_VARIABLE = 1
+
+
+MadeUp = ArithmeticError  # what a closure fails with; nothing else here raises it
+
+
+# What closures do
+
+
+def change(*tag: Any) -> None:
+    """A change at the tag's servers."""
+    run: Any = current_staging()
+    run.touch([_VARIABLE])
+    for ps in STAGE.world.checker.places(tag):
+        run.add(ps, {"kind": "count", "tag": list(tag)}, None)
+
+
+def read() -> None:
+    """What was changed is read: it must be committed for that."""
+    run: Any = current_staging()
+    run.before_read([_VARIABLE])
+
+
+def closure_tag(part: int) -> Tag:
+    run: Any = current_staging()
+    return ("closure", run.token.closure, part)
+
+
+def compute() -> None:
+    wait(STAGE.world.dice.random() * STAGE.world.compute_s)
+
+
+def count(_iterator: Any) -> None:
+    compute()
+    change(*closure_tag(0))
+
+
+def count_twice(_iterator: Any) -> None:
+    change(*closure_tag(0))
+    compute()
+    read()
+    change(*closure_tag(1))
+
+
+def train(iterator: Any) -> tuple[str, list[int]] | None:
+    try:
+        rows = next(iterator)
+    except StopIteration:
+        return None
+    compute()
+    change("row", *rows)
+    change(*closure_tag(0))
+    return "trained", rows
+
+
+def train_two_rows(iterator: Any) -> None:
+    """The second row belongs to the second part, as does the closure's own tag."""
+    for _ in range(2):
+        rows = next(iterator, None)
+        compute()
+        if rows is not None:
+            change("row", *rows)
+    change(*closure_tag(0))
+
+
+def train_and_count(iterator: Any) -> None:
+    rows = next(iterator, None)
+    if rows is not None:
+        change("row", *rows)
+    read()
+    compute()
+    change(*closure_tag(0))
+
+
+def evaluate(iterator: Any) -> tuple[str, list[int]]:
+    """Changes nothing: its rows count by its value."""
+    rows = next(iterator, [])
+    compute()
+    return "evaluated", rows
+
+
+def fail(iterator: Any) -> None:
+    rows = next(iterator, [])
+    if rows:
+        change("row", *rows)
+    compute()
+    raise MadeUp("rows:" + ",".join(map(str, rows)))
+
+
+PROGRAMS: dict[Callable[..., Any], int] = {
+    count: 1,
+    count_twice: 2,
+    train: 1,
+    train_two_rows: 1,
+    train_and_count: 1,
+    evaluate: 0,
+    fail: 0,
+}
+"""Functions, and how many tags of its own a closure has when it is finished."""
+
+
+class _Iterator:
+    """Stands for the trainer's own one."""
+
+
+def _reference(value: object) -> tuple[str, ...] | None:
+    return ("resource", _ITERATOR) if isinstance(value, _Iterator) else None
+
+
+class CoordinatorNode(Process):
+    """The training program's process."""
+
+    def __init__(self, world: Any, *, closures_in_flight: int, fails: bool) -> None:
+        super().__init__(world, "coordinator")
+        self.is_done = False
+        self._in_flight = closures_in_flight
+        self._fails = fails
+        self._functions: Any = weakref.WeakValueDictionary()
+        self._keep = {
+            function: PickledFunction(function.__name__, pickle.dumps(function))
+            for function in PROGRAMS
+        }
+        self._functions.update((each.id, each) for each in self._keep.values())
+        self._arguments = session.dumps(((_Iterator(),), {}), _reference)
+        self.links: list[TrainerLink] = []
+
+    def boot(self) -> None:
+        self.spawn(self._run)
+
+    def _start(self) -> None:
+        world = self.world
+        addresses = [server.name for server in world.servers]
+        self.parameters = RemoteParameters(addresses, session="s1", token="-")
+        self.scheduler = Scheduler(
+            ids=itertools.count(), capacity=64, attempts_max=ATTEMPTS_MAX, trainer_timeout_s=300.0
+        )
+        self.scheduler.add_resource(_ITERATOR, session.dumps((_source, 0, {}), _reference))
+        incarnations = itertools.count(1)
+        for index, address in enumerate(world.trainers):
+            link = TrainerLink(
+                index,
+                address,
+                configuration=pb.ConfigureRequest(
+                    session="s1",
+                    trainer_index=index,
+                    trainer_count=len(world.trainers),
+                    ps_addresses=addresses,
+                    closures_in_flight=self._in_flight,
+                ),
+                scheduler=self.scheduler,
+                functions=self._functions,
+                servers=self.parameters,
+                incarnations=incarnations,
+                slots=2 * self._in_flight,
+                token="-",
+            )
+            self.links.append(link)
+            link.start()
+
+    def _run(self) -> None:
+        """Schedules until the data are used up, with a barrier now and then."""
+        self._start()
+        world, dice = self.world, self.world.dice
+        while not world.data.is_over:
+            self._round(dice.choice((1, 4, 12)))
+            if dice.random() < 0.3:
+                self._barrier()
+            if dice.random() < 0.2:
+                wait(0.2)
+        self._round(4)
+        self._barrier()
+        self.is_done = True
+
+    def _round(self, closures: int) -> None:
+        dice, checker = self.world.dice, self.world.checker
+        programs = [program for program in PROGRAMS if self._fails or program is not fail]
+        scheduled = []
+        for _ in range(closures):
+            program = dice.choice(programs)
+            try:
+                value = self.scheduler.submit(self._keep[program].id, self._arguments, None)
+            except MadeUp:
+                break
+            scheduled.append((program, value))
+        with contextlib.suppress(MadeUp):
+            self.scheduler.wait_idle(None)
+        for program, value in scheduled:
+            tags = tuple(("closure", value.closure, part) for part in range(PROGRAMS[program]))
+            try:
+                if value.fetch() is not None or program is not train:
+                    checker.finished[value.closure] = tags
+            except (CancelledError, MadeUp):
+                if program is not count_twice:
+                    checker.unfinished[value.closure] = tags
+
+    def _barrier(self) -> None:
+        """What a checkpoint waits for, and what it would find."""
+        world = self.world
+        self.scheduler.wait_idle(None)
+        world.checker.barrier()
+        for server in world.servers:
+            if world.dice.random() < 0.5:
+                server.restore_ledger()
+            held = server.store.commit_counts()["ledger_blocks"]
+            if held > 8:
+                raise Violation(f"I9: {server.name} remembers {held} blocks of closures")
+
+
+def release_readers(service: str, owner: str, consumed: dict[str, Any], *, timeout_s: float) -> int:
+    """`dataservice.release_readers`."""
+    assert service == SERVICE
+    assert timeout_s > 0
+    data = STAGE.world.data
+    return int(ask(data, data.release, owner, consumed))
+
+
+def _source() -> None:
+    """Stands for a dataset function."""
+
+
+def open_dataset(_source: Any, _epoch: int, _context: Any, owner: str) -> Reader:
+    """`pstrain.trainer.resources.open_dataset`."""
+    return Reader(owner)

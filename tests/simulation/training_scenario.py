@@ -1,0 +1,253 @@
+"""From a seed to a training cluster, its faults, and a verdict.
+
+Every choice comes from the seed's own generator. Invariant: `play(seed)` has one outcome.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pstrain.coordinator import link, orders, recovery, remote_value, service
+from pstrain.coordinator.remote_value import RemoteValue
+from pstrain.paramserver import requests
+from pstrain.trainer import client, committing, resources
+from pstrain.trainer import service as trainer_service
+from tests.simulation import training_program
+from tests.simulation.checker import Violation
+from tests.simulation.fibers import QUEUE, THREADING, TIME, SimpleQueue, running
+from tests.simulation.scenario import Failure, Outcome
+from tests.simulation.stage import STAGE
+from tests.simulation.training_checker import TrainingChecker
+from tests.simulation.training_nodes import DataNode, ServerNode, TrainerNode
+from tests.simulation.training_program import CoordinatorNode
+from tests.simulation.training_wires import Connections, RpcClient
+from tests.simulation.world import Node, World
+
+FAULTS_UNTIL_S = 4.0
+PATIENCE_S = 60.0
+COMMAND = "python -m tests.simulation.replay --training"
+
+
+class Scenario:
+    """One cluster and what befalls it."""
+
+    def __init__(self, seed: int, *, verbose: bool = False) -> None:
+        world: Any = World(seed, verbose=verbose)
+        STAGE.world, STAGE.node, STAGE.task, STAGE.ids = world, None, None, 0
+        self.world, self.dice = world, world.dice
+        self.faults: list[str] = []
+        dice = self.dice
+        world.streams = []
+        world.compute_s = dice.choice((0.002, 0.02, 0.1))
+        world.servers = [ServerNode(world, number) for number in range(dice.choice((1, 2, 2, 3)))]
+        world.checker = TrainingChecker(seed, len(world.servers))
+        world.data = DataNode(world, dice.choice((3, 12, 30)))
+        nodes = [TrainerNode(world, number) for number in range(dice.choice((1, 2, 2, 3)))]
+        world.trainers = {node.address: node for node in nodes}
+        self.trainers = nodes
+        for node in nodes:
+            node.boot()
+            if dice.random() < 0.1:
+                self._start_later(node)
+        self.coordinator = world.coordinator = CoordinatorNode(
+            world, closures_in_flight=dice.choice((1, 2, 3)), fails=dice.random() < 0.3
+        )
+        self.coordinator.boot()
+        self._plan_faults()
+
+    def _start_later(self, node: TrainerNode) -> None:
+        node.crash()
+        self.world.at(self.dice.random() * FAULTS_UNTIL_S, None, node.restart)
+
+    # Faults
+
+    def _plan_faults(self) -> None:
+        for _ in range(self.dice.choice((0, 1, 2, 3, 5))):
+            fault = self.dice.choice(FAULTS)
+            delay_s = self.dice.random() * FAULTS_UNTIL_S * self.dice.random()
+            self.world.at(delay_s, None, fault, self)
+        self.world.at(FAULTS_UNTIL_S, None, self._heal)
+
+    def _note(self, what: str, *nodes: Node) -> None:
+        names = ">".join(node.name for node in nodes)
+        self.faults.append(f"{what} {names} at {self.world.now_s:.3f} s".replace("  ", " "))
+        self.world.note("FAULT " + self.faults[-1])
+
+    def _pause_s(self) -> float:
+        seconds = self.dice.choice((0.05, 0.5, 2.0, 6.0)) * self.dice.uniform(0.5, 1.5)
+        return min(seconds, max(0.0, FAULTS_UNTIL_S - self.world.now_s) + 3.0)
+
+    def _some_trainer(self) -> TrainerNode:
+        return self.dice.choice(self.trainers)
+
+    def kill(self) -> None:
+        node = self._some_trainer()
+        if node.alive:
+            self._note("kill", node)
+            self._crash(node)
+
+    def kill_all(self) -> None:
+        self._note("kill all")
+        for node in self.trainers:
+            if node.alive:
+                self._crash(node)
+
+    def kill_for_good(self) -> None:
+        """It never comes back, unless nobody else is left."""
+        node = self._some_trainer()
+        if node.alive and node is not self.trainers[0]:
+            self._note("kill for good", node)
+            node.crash()
+            self.trainers = [other for other in self.trainers if other is not node]
+
+    def kill_in_commit(self) -> None:
+        node = self._some_trainer()
+        node.crash_at = (self.dice.choice(("prepared", "decided")), self.dice.choice((1, 2, 5)))
+        self._note(f"kill when {node.crash_at[0]}", node)
+
+    def _crash(self, node: TrainerNode) -> None:
+        node.crash()
+        self.world.at(self._pause_s(), None, node.restart)
+
+    def freeze(self) -> None:
+        """Short, or so long that it is taken for lost."""
+        others: list[Any] = [self.coordinator, self.dice.choice(self.world.servers)]
+        node = self.dice.choice((*others, *([self._some_trainer()] * 4)))
+        if node.alive:
+            self._note("freeze", node)
+            node.freeze(self._pause_s())
+
+    def cut(self) -> None:
+        """One way, or both."""
+        nodes = [self.coordinator, self._some_trainer(), self.dice.choice(self.world.servers)]
+        source, target = self.dice.sample(nodes, 2)
+        self._note("cut", source, target)
+        seconds = min(self._pause_s(), max(0.0, FAULTS_UNTIL_S - self.world.now_s))
+        self.world.cut(source, target, seconds)
+        if self.dice.random() < 0.4:
+            self.world.cut(target, source, seconds)
+
+    def reset_stream(self) -> None:
+        if self.world.streams:
+            self._note("reset")
+            self.dice.choice(self.world.streams).reset()
+
+    def noise(self) -> None:
+        """Connections break, messages are late and come twice."""
+        world = self.world
+        self._note("noise")
+        world.loss, world.doubling = self.dice.choice(((0.0, 0.2), (0.03, 0.0), (0.1, 0.3)))
+        world.delay_s = self.dice.choice((0.0, 0.05, 0.3))
+
+    def _heal(self) -> None:
+        world = self.world
+        world.loss = world.doubling = world.delay_s = 0.0
+        for node in self.trainers:
+            node.restart()
+
+    # The end
+
+    def play(self) -> Outcome:
+        """Runs to the end; raises Failure where an invariant does not hold."""
+        world = self.world
+        try:
+            world.run(FAULTS_UNTIL_S + PATIENCE_S, lambda: self.coordinator.is_done)
+            if not self.coordinator.is_done:
+                raise Violation(f"I10: training does not end: {self._stand()}")
+            world.run(world.now_s + PATIENCE_S, self._is_settled)
+            self._check_end()
+        except Exception as error:
+            raise Failure(world.seed, error, tuple(self.faults), COMMAND) from error
+        finally:
+            for node in (self.coordinator, *world.trainers.values()):
+                node.crash()
+        return Outcome(world.digest, world.events, world.now_s, tuple(self.faults))
+
+    def _stand(self) -> str:
+        data, scheduler = self.world.data, self.coordinator.scheduler
+        return f"{len(data.used)} of {data.rows} rows are used up; {scheduler.counts()}"
+
+    def _is_settled(self) -> bool:
+        """What is known to the coordinator has reached everybody."""
+        return all(not server.store.commit_counts()["held"] for server in self.world.servers)
+
+    def _check_end(self) -> None:
+        world = self.world
+        world.checker.over([row for row in range(world.data.rows) if row not in world.data.void])
+        self.coordinator.scheduler._state.check_invariants()
+        low_water = self.coordinator.scheduler.low_water()
+        for server in world.servers:
+            server.store.advance(low_water)
+            counts = server.store.commit_counts()
+            if counts["held"] or counts["decided"]:
+                raise Violation(f"I9: {server.name} still remembers {counts}")
+
+
+FAULTS: tuple[Callable[[Scenario], None], ...] = (
+    Scenario.kill,
+    Scenario.kill,
+    Scenario.kill_all,
+    Scenario.kill_for_good,
+    Scenario.kill_in_commit,
+    Scenario.kill_in_commit,
+    Scenario.freeze,
+    Scenario.freeze,
+    Scenario.cut,
+    Scenario.cut,
+    Scenario.reset_stream,
+    Scenario.noise,
+    Scenario.noise,
+)
+
+
+def play(seed: int, *, verbose: bool = False) -> Outcome:
+    """Runs one seed; to be called inside `staged`."""
+    return Scenario(seed, verbose=verbose).play()
+
+
+def _read_changes(store: Any, headers: Any, _body: object) -> list[Callable[[], None]]:
+    tags = [tuple(header["tag"]) for header in headers]
+    return [functools.partial(STAGE.world.checker.apply, store.ps, tag) for tag in tags]
+
+
+def _reached(place: str) -> None:
+    running().node.reached(place)
+
+
+@contextmanager
+def staged() -> Iterator[None]:
+    """Puts the stand-ins in place; several simulations may run one after the other inside."""
+    set_value = RemoteValue._set
+
+    def set_and_tell(self: RemoteValue, value: Any, error: Exception | None) -> None:
+        set_value(self, value, error)
+        STAGE.world.checker.hear(value, error)
+
+    with pytest.MonkeyPatch.context() as patch:
+        modules = (service, link, remote_value, trainer_service, committing, resources)
+        for module in modules:
+            patch.setattr(module, "threading", THREADING, raising=False)
+            patch.setattr(module, "queue", QUEUE, raising=False)
+            patch.setattr(module, "time", TIME, raising=False)
+            if hasattr(module, "logger"):
+                patch.setattr(module.logger, "disabled", True)
+        patch.setattr(recovery.logger, "disabled", True)
+        patch.setattr(link, "Outbox", lambda: orders.Outbox(SimpleQueue()))
+        patch.setattr(link, "RpcClient", RpcClient)
+        patch.setattr(
+            recovery,
+            "dataservice",
+            SimpleNamespace(release_readers=training_program.release_readers),
+        )
+        patch.setattr(client, "Connections", Connections)
+        patch.setattr(requests, "read_changes", _read_changes)
+        patch.setattr(trainer_service, "open_dataset", training_program.open_dataset)
+        patch.setattr(committing, "reached", _reached)
+        patch.setattr(RemoteValue, "_set", set_and_tell)
+        yield
