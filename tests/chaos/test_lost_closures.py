@@ -1,0 +1,146 @@
+"""Each closure changes each server once, whatever becomes of trainers and replies.
+
+Every closure adds 1 to a cell of its own and to a counter, on two servers at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pstrain as ps
+from pstrain.errors import DataLossError
+from pstrain.failpoints import KILL_AT_ENV
+from tests.chaos.counted_rows import DEADLINE_S
+from tests.chaos.proxy import FaultProxy
+
+CLOSURES = 120
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"waited {DEADLINE_S} s for {what}"
+        time.sleep(0.01)
+
+
+class Counted:
+    """A table over two servers, of which each closure counts its own row in both halves."""
+
+    def __init__(self, resolver: Any, closures: int = CLOSURES) -> None:
+        partitioner = ps.partitioners.FixedShardsPartitioner(2)
+        strategy = ps.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
+        self.closures = closures
+        self.coordinator = ps.ClusterCoordinator(strategy)
+        with strategy.scope():
+            self.table = ps.Variable(np.zeros((2 * closures, 1), np.int64), name="cells")
+
+    def schedule(self, numbers: range, pause_s: float = 0.01) -> list[ps.RemoteValue]:
+        table, closures = self.table, self.closures
+
+        def count(number: int) -> int:
+            time.sleep(pause_s)
+            cells = np.array([number, closures + number])
+            table.scatter_add(cells, np.ones((2, 1), np.int64))
+            return ps.get_current_worker_index()
+
+        return [self.coordinator.schedule(count, args=(number,)) for number in numbers]
+
+    def check(self) -> None:
+        self.coordinator.join(DEADLINE_S)
+        np.testing.assert_array_equal(self.table.numpy(), np.ones((2 * self.closures, 1)))
+
+    def finished(self) -> int:
+        return self.coordinator.stats()["finished"]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ps.LocalCluster]:
+    with ps.LocalCluster(workers=3, ps=2, data_workers=0) as cluster:
+        yield cluster
+
+
+def test_several_trainers_killed_at_once_and_one_never_comes_back(cluster: ps.LocalCluster) -> None:
+    program = Counted(cluster.resolver)
+    program.schedule(range(CLOSURES))
+    wait_until(lambda: program.finished() > 20, "some closures")
+    for index in (0, 1):
+        cluster.kill("worker", index)
+    cluster.restart("worker", 1)
+    program.check()
+    assert program.coordinator.stats()["losses"] == 2
+    wait_until(lambda: program.coordinator.live_trainers() == {1, 2}, "the one that comes back")
+    cluster.restart("worker", 0)
+    program.coordinator.close()
+
+
+def test_a_trainer_killed_between_steps_and_one_that_comes_late(cluster: ps.LocalCluster) -> None:
+    for index in (1, 2):
+        cluster.kill("worker", index)
+    program = Counted(cluster.resolver)
+    program.schedule(range(20))
+    program.coordinator.join(DEADLINE_S)
+    cluster.restart("worker", 2)
+    wait_until(lambda: program.coordinator.live_trainers() == {0, 2}, "the one that joins")
+    places = {v.fetch(DEADLINE_S) for v in program.schedule(range(20, 80))}
+    assert places == {0, 2}
+    cluster.kill("worker", 0)
+    wait_until(lambda: program.coordinator.live_trainers() == {2}, "the loss to be seen")
+    program.schedule(range(80, CLOSURES))
+    program.check()
+    for index in (0, 1):
+        cluster.restart("worker", index)
+    program.coordinator.close()
+
+
+def behind(proxy: FaultProxy, cluster: ps.LocalCluster) -> tuple[Any, list[Any]]:
+    """The cluster's resolver with links before its parameter servers."""
+    spec = cluster.cluster_spec.as_dict()
+    links = [proxy.link(int(address.rpartition(":")[2])) for address in spec["ps"]]
+    spec = {**spec, "ps": [link.address for link in links]}
+    return ps.SimpleClusterResolver(ps.ClusterSpec(spec), task_type="chief", task_id=0), links
+
+
+def test_replies_lost_after_a_change_was_applied(cluster: ps.LocalCluster) -> None:
+    """Connections break again and again, some twice in a row, so that nobody knows what arrived."""
+    with FaultProxy() as proxy:
+        resolver, links = behind(proxy, cluster)
+        program = Counted(resolver)
+        program.schedule(range(CLOSURES), pause_s=0.005)
+        breaks = 0
+        while not program.coordinator.done():
+            for link in links:
+                link.cut_after(200 + 300 * (breaks % 7))
+            breaks += 1
+            assert breaks < 1_000
+            time.sleep(0.05)
+        for link in links:
+            link.heal()
+        program.check()
+        assert sum(link.counters.resets for link in links) > 5
+        program.coordinator.close()
+
+
+def test_a_large_value_lost_with_its_trainer_is_an_error_although_its_changes_were_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(KILL_AT_ENV, "decided:1")
+    with ps.LocalCluster(workers=1, ps=2, data_workers=0) as small:
+        program = Counted(small.resolver, closures=1)
+        table = program.table
+
+        def count_at_length() -> Any:
+            table.scatter_add(np.arange(2), np.ones((2, 1), np.int64))
+            return np.zeros(100_000, np.uint8)
+
+        value = program.coordinator.schedule(count_at_length)
+        with pytest.raises(DataLossError, match="64 KiB"):
+            value.fetch(DEADLINE_S)
+        with pytest.raises(DataLossError):
+            program.coordinator.join(DEADLINE_S)
+        program.check()
+        program.coordinator.close()
