@@ -21,7 +21,6 @@ from tests.simulation.fibers import Fiber, Process, SimpleQueue, running, wait
 from tests.simulation.stage import STAGE
 
 SILENCE_S = 1.5
-_REFUSED_S = 0.001
 _ORDER_S = 1e-9
 _END = object()
 
@@ -220,7 +219,9 @@ class Stream:
             self.is_served = True
             self._trainer.spawn(self._serve)
         else:
-            self._pass(True, self._arrive, UnavailableError("refused"))
+            # By the host: the process is not there.
+            delay_s = passage_s(self._trainer, self._node)
+            self._world.at(delay_s, self._node, self._arrive, UnavailableError("refused"))
 
     def _serve(self) -> None:
         last: object = _END
