@@ -44,6 +44,7 @@ from dataservice.runtime.clock import SystemClock
 from dataservice.runtime.journal import SqliteJournal
 from dataservice.runtime.rpc import RpcServer
 from dataservice.sharding import Split, window_target_bytes, window_target_rows
+from dataservice.split_table import SplitTable
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.worker.control import DispatcherLink, StreamLeases
@@ -61,14 +62,14 @@ def plan(form: str, count: int) -> WindowPlan:
     if form == "windows":
         ranges = tuple(Split(start=row, stop=row + 1, rows=1) for row in range(count))
         return WindowPlan(splits=ranges, target_rows=1)
-    files = tuple(
+    files = SplitTable.of(
         Split(path=f"/data/clicks/day-01/part-{number:07}.csv", size_bytes=1_000, version="1")
         for number in range(count)
     )
     return WindowPlan(
         splits=files,
         target_rows=window_target_rows(None),
-        target_bytes=window_target_bytes(files),
+        target_bytes=window_target_bytes(files.total_unknown_bytes()),
     )
 
 

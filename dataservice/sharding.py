@@ -2,12 +2,12 @@
 
 Pure functions and frozen values, standard library only: whoever holds the same arguments gets the
 same division, in any process, in any version of Python. It knows nothing of files, of Arrow or of
-workers. Invariant: the windows of an epoch hold every split exactly once, none across segments.
+workers, nor how many splits are kept (`split_table`) and cut into windows (`windowing`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, TypeVar
 
@@ -142,18 +142,19 @@ def window_target_rows(total_rows: int | None, buffer_size: int = 0, group_rows:
     return max(1, plain, shuffled, grouped)
 
 
-def window_target_elements(splits: Sequence[Split], cycle: int, windows: int) -> int | None:
+def window_target_elements(
+    elements: int | None, size_bytes: int | None, cycle: int, windows: int
+) -> int | None:
     """Elements that a window should have whose rows are interleaved, `cycle` of them at a time.
 
     As many as are read at a time, unless fewer than sixteen windows came of it; more where files
     are known to be small, down to `windows` of them. None where nobody has counted the elements.
+    `size_bytes` as in `window_target_bytes`, None where no file has a known size.
     """
-    elements = total_rows(splits)
     if not elements:
         return None if elements is None else 1
     least = min(cycle, -(-elements // SHUFFLED_WINDOWS_PER_EPOCH))
-    size_bytes = sum(_bytes_of(split) for split in splits)
-    if not any(split.size_bytes for split in splits):
+    if size_bytes is None:
         return max(least, -(-elements // MAX_ELEMENT_WINDOWS))
     return max(least, min(WINDOW_BYTES * elements // size_bytes, -(-elements // windows)))
 
@@ -182,17 +183,13 @@ def tail_target_rows(target_rows: int, buffer_size: int = 0) -> int:
     return max(-(-target_rows // TAIL_PARTS), min(buffer_size, target_rows))
 
 
-def window_target_bytes(splits: Sequence[Split], windows: int = WINDOWS_PER_EPOCH) -> int:
-    """Bytes that a window of files should have whose rows are not counted; see `_weight`.
+def window_target_bytes(total_bytes: int, windows: int = WINDOWS_PER_EPOCH) -> int:
+    """Bytes that a window of files should have whose rows are not counted.
 
-    At least `windows` of them come of large files.
+    From those of the epoch; each file counts as `FILE_COST_BYTES` more than it has. At least
+    `windows` of them come of large files.
     """
-    total = sum(_bytes_of(split) for split in splits if split.rows is None)
-    return max(1, min(WINDOW_BYTES, -(-total // windows)))
-
-
-def _bytes_of(split: Split) -> int:
-    return split.size_bytes + FILE_COST_BYTES
+    return max(1, min(WINDOW_BYTES, -(-total_bytes // windows)))
 
 
 def total_rows(splits: Sequence[Split]) -> int | None:
@@ -203,90 +200,3 @@ def total_rows(splits: Sequence[Split]) -> int | None:
             return None
         total += split.rows
     return total
-
-
-def make_windows(
-    splits: Sequence[Split],
-    *,
-    epoch: int,
-    shuffle_seed: int | None,
-    target_rows: int,
-    tail_rows: int = 0,
-    target_bytes: int = 0,
-) -> tuple[Window, ...]:
-    """The windows of one epoch, in segment order.
-
-    With a seed, the splits of each segment are first permuted by (seed, epoch, segment). Windows
-    of the last tenth have about `tail_rows`, for which index ranges are cut; 0 leaves them as they
-    are. Files whose rows are not known share a window of `target_bytes`; 0 gives each its own.
-    """
-    if target_rows < 1:
-        raise InvalidArgumentError(f"target_rows must be at least 1, got {target_rows}")
-    segments: dict[int, list[Split]] = {}
-    for split in splits:
-        segments.setdefault(split.segment, []).append(split)
-    cutter = _Cutter(splits, target_rows, tail_rows, target_bytes)
-    for segment in sorted(segments):
-        ordered = segments[segment]
-        if shuffle_seed is not None:
-            ordered = permuted(ordered, order_key(shuffle_seed, epoch, segment))
-        cutter.cut(ordered)
-    return tuple(
-        Window(index=index, splits=tuple(group), rows=total_rows(group))
-        for index, group in enumerate(cutter.groups)
-    )
-
-
-class _Cutter:
-    """Groups the splits of an epoch, which come in order, segment by segment.
-
-    A group is full once its weight, in rows or in bytes, has reached the target of the moment.
-    """
-
-    def __init__(
-        self, splits: Sequence[Split], target_rows: int, tail_rows: int, target_bytes: int
-    ) -> None:
-        self.groups: list[list[Split]] = []
-        self._target_rows = target_rows
-        self._tail_rows = tail_rows
-        self._target_bytes = target_bytes
-        self._rows_left = sum(split.rows or 0 for split in splits)
-        self._tail_begins = self._rows_left // TAIL_SHARE if tail_rows else -1
-
-    def cut(self, splits: Sequence[Split]) -> None:
-        """Adds the groups of one segment."""
-        weight, in_bytes = 0, None
-        for split in splits:
-            for piece in self._pieces(split):
-                target = self._target_of(piece)
-                if weight >= target or in_bytes is not (piece.rows is None):
-                    self.groups.append([])
-                    weight, in_bytes = 0, piece.rows is None
-                self.groups[-1].append(piece)
-                weight += self._weight(piece)
-                self._rows_left -= piece.rows or 0
-
-    def _target_of(self, split: Split) -> int:
-        if split.rows is None:
-            # Without a path it is a source of its own, such as a generator.
-            return 0 if split.path is None else self._target_bytes
-        return self._tail_rows if self._is_tail() else self._target_rows
-
-    def _weight(self, split: Split) -> int:
-        return _bytes_of(split) if split.rows is None else split.rows
-
-    def _is_tail(self) -> bool:
-        return self._rows_left <= self._tail_begins
-
-    def _pieces(self, split: Split) -> Iterable[Split]:
-        """The split, or parts of it where it is an index range that is too large for the tail."""
-        is_range = split.path is None and split.rows == split.stop - split.start
-        if not is_range or not self._is_tail():
-            return (split,)
-        step = self._tail_rows
-        firsts = range(split.start, split.stop, step) or (split.start,)
-        return [
-            replace(split, start=first, stop=stop, rows=stop - first)
-            for first in firsts
-            for stop in (min(first + step, split.stop),)
-        ]

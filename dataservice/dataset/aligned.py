@@ -30,7 +30,8 @@ from dataservice.dataset.segments import (
 from dataservice.dataset.sources.base import Source, index_splits
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import SourceError
-from dataservice.sharding import Split, total_rows
+from dataservice.sharding import Split
+from dataservice.split_table import SplitTable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Branch:
     take: int | None = None
 
     @functools.cached_property
-    def splits(self) -> list[Split]:
+    def splits(self) -> SplitTable:
         """All its splits, planned once."""
         return plan_segments(self.segments, self.skip, self.take)
 
@@ -74,7 +75,7 @@ class AlignedSource(Source):
             yield dataclasses.replace(split, version=self._digest)
 
     def _rows(self, branch: Branch) -> int:
-        rows = total_rows(branch.splits)
+        rows = branch.splits.total_rows()
         if rows is None:
             paths = [split.path for split in branch.splits if split.rows is None]
             raise UnsplittableError(

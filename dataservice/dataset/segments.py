@@ -16,6 +16,7 @@ from dataservice.dataset.sources.base import Source, SplitStream
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.dataset.timing import OperatorTimes
 from dataservice.sharding import Split
+from dataservice.split_table import SplitTable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,13 +34,18 @@ class Segment:
         return self.skip > 0 or self.take is not None
 
 
-def plan_segments(segments: Sequence[Segment], skip: int, take: int | None) -> list[Split]:
+def plan_segments(segments: Sequence[Segment], skip: int, take: int | None) -> SplitTable:
     """The splits of rows [skip, skip + take) of the segments, in order."""
-    splits: list[Split] = []
+    tables = []
     for index, segment in enumerate(segments):
-        planned = (dataclasses.replace(split, segment=index) for split in segment.source.plan())
-        splits.extend(limited(planned, segment.skip, segment.take))
-    return list(limited(splits, skip, take))
+        planned = segment.source.plan_table()
+        if segment.is_limited:
+            planned = SplitTable.of(limited(planned, segment.skip, segment.take))
+        tables.append(planned.in_segment(index))
+    splits = SplitTable.joined(tables)
+    if not skip and take is None:
+        return splits
+    return SplitTable.of(limited(splits, skip, take))
 
 
 def open_segment(segment: Segment, splits: Iterable[Split], context: RunContext) -> BatchStream:

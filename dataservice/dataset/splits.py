@@ -24,13 +24,13 @@ from dataservice.sharding import (
     Split,
     Window,
     divided,
-    make_windows,
     tail_target_rows,
-    total_rows,
     window_target_bytes,
     window_target_elements,
     window_target_rows,
 )
+from dataservice.split_table import SplitTable
+from dataservice.windowing import Windows, make_windows
 
 __all__ = [
     "Linear",
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 
-def plan_splits(linear: Linear) -> list[Split]:
+def plan_splits(linear: Linear) -> SplitTable:
     """All splits of one epoch, in order, without those that take and skip leave out.
 
     Lists files and reads Parquet footers, several at a time. SourceError and SchemaError for
@@ -56,7 +56,7 @@ def plan_splits(linear: Linear) -> list[Split]:
     """
     splits = plan_segments(linear.segments, linear.skip, linear.take)
     elements = _target_elements(linear, splits)
-    return splits if elements is None else divided(splits, elements)
+    return splits if elements is None else SplitTable.of(divided(splits, elements))
 
 
 class WindowSizes(NamedTuple):
@@ -67,23 +67,26 @@ class WindowSizes(NamedTuple):
     target_bytes: int
 
 
-def window_sizes(linear: Linear, splits: Sequence[Split]) -> WindowSizes:
+def window_sizes(linear: Linear, splits: SplitTable) -> WindowSizes:
     """How large the windows of this plan should be."""
-    target_bytes = window_target_bytes(splits, _least_windows(linear))
+    target_bytes = window_target_bytes(splits.total_unknown_bytes(), _least_windows(linear))
     elements = _target_elements(linear, splits)
     if elements is not None:
         return WindowSizes(elements, 0, target_bytes)
     buffer_size, group_rows = (0, 0) if linear.cycle else (linear.buffer_size, linear.group_rows)
-    target_rows = window_target_rows(total_rows(splits), buffer_size, group_rows)
+    target_rows = window_target_rows(splits.total_rows(), buffer_size, group_rows)
     tail_rows = tail_target_rows(target_rows, max(buffer_size, group_rows))
     return WindowSizes(target_rows, tail_rows, target_bytes)
 
 
-def _target_elements(linear: Linear, splits: Sequence[Split]) -> int | None:
+def _target_elements(linear: Linear, splits: SplitTable) -> int | None:
     """Elements of a window, where what is counted is not rows."""
     if not linear.cycle:
         return None
-    return window_target_elements(splits, linear.cycle, _least_windows(linear))
+    size_bytes = splits.total_bytes() if splits.has_sizes() else None
+    return window_target_elements(
+        splits.total_rows(), size_bytes, linear.cycle, _least_windows(linear)
+    )
 
 
 def _least_windows(linear: Linear) -> int:
@@ -91,13 +94,14 @@ def _least_windows(linear: Linear) -> int:
     return GROUPING_WINDOWS_PER_EPOCH if linear.group_rows else WINDOWS_PER_EPOCH
 
 
-def plan_windows(linear: Linear, splits: Sequence[Split], epoch: int) -> tuple[Window, ...]:
+def plan_windows(linear: Linear, splits: Sequence[Split], epoch: int) -> Windows:
     """The windows of one epoch."""
+    table = SplitTable.of(splits)
     return make_windows(
-        splits,
+        table,
         epoch=linear.shuffle_epoch(epoch),
         shuffle_seed=linear.shuffle_seed,
-        **window_sizes(linear, splits)._asdict(),
+        **window_sizes(linear, table)._asdict(),
     )
 
 

@@ -46,7 +46,7 @@ def plan_windows(plan: bytes, repetition: int, options: JobOptions) -> WindowPla
     from dataservice.dataset.splits import linearise, plan_splits, window_sizes
 
     linear = linearise(_decoded(plan, options))
-    splits = tuple(plan_splits(linear))
+    splits = plan_splits(linear)
     windows = WindowPlan(
         splits=splits,
         **window_sizes(linear, splits)._asdict(),

@@ -11,10 +11,13 @@ import base64
 import hashlib
 import json
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from dataservice.sharding import Split, Window, epoch_of, make_windows
+from dataservice.sharding import Split, epoch_of
+from dataservice.split_table import SplitTable
+from dataservice.windowing import Windows, make_windows
 
 
 class RowMark(NamedTuple):
@@ -30,13 +33,14 @@ class RowMark(NamedTuple):
 class WindowPlan:
     """How an iteration is cut: from it and an epoch number all windows follow.
 
-    `tail_rows` and `target_bytes` are as in `make_windows`; plans of older journals have none.
-    `rounds` is how often the splits are read, None for ever. `shuffle_seed` None keeps the order
-    of the splits; `reshuffles` False uses the order of epoch 0 in every epoch. `division` stands
-    for all that windows follow from, so that saved positions can be compared with it.
+    `splits` are kept as a table, whatever they were given as. `tail_rows` and `target_bytes` are as
+    in `make_windows`; plans of older journals have none. `rounds` is how often the splits are read,
+    None for ever. `shuffle_seed` None keeps the order of the splits; `reshuffles` False uses the
+    order of epoch 0 in every epoch. `division` stands for all that windows follow from, so that
+    saved positions can be compared with it.
     """
 
-    splits: tuple[Split, ...]
+    splits: Sequence[Split]
     target_rows: int
     rounds: int | None = 1
     shuffle_seed: int | None = None
@@ -47,11 +51,14 @@ class WindowPlan:
     target_bytes: int = 0
     memo: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
-    def windows_of(self, round_number: int) -> tuple[Window, ...]:
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "splits", SplitTable.of(self.splits))
+
+    def windows_of(self, round_number: int) -> Windows:
         """Windows of one reading of the splits; those asked for last are kept."""
         is_same = self.shuffle_seed is None or not self.reshuffles
         epoch = 0 if is_same else self.epoch_of(round_number)
-        known: tuple[int, tuple[Window, ...]] | None = self.memo.get("windows")
+        known: tuple[int, Windows] | None = self.memo.get("windows")
         if known is not None and known[0] == epoch:
             return known[1]
         windows = make_windows(
@@ -74,8 +81,8 @@ class WindowPlan:
     def packed_splits(self) -> str:
         """The splits as text, short and quick to write again."""
         if "packed" not in self.memo:
-            text = json.dumps(_outline(self), separators=(",", ":"))
-            self.memo["packed"] = base64.b64encode(zlib.compress(text.encode(), 1)).decode()
+            encoded = SplitTable.of(self.splits).encoded()
+            self.memo["packed"] = base64.b64encode(zlib.compress(encoded, 1)).decode()
         packed: str = self.memo["packed"]
         return packed
 
@@ -90,22 +97,10 @@ _SCALARS: Final = (
 )
 
 
-def _outline(plan: WindowPlan, *, with_versions: bool = True) -> dict[str, Any]:
-    """The splits as JSON values; paths, which repeat, are written once."""
-    paths: dict[tuple[str | None, int, str], int] = {}
-    rows = []
-    for split in plan.splits:
-        file = (split.path, split.size_bytes, split.version if with_versions else "")
-        at = paths.setdefault(file, len(paths))
-        groups = None if split.row_groups is None else list(split.row_groups)
-        rows.append([split.segment, at, groups, split.start, split.stop, split.rows])
-    return {"files": list(paths), "splits": rows}
-
-
 def plan_to_json(plan: WindowPlan) -> dict[str, Any]:
     """The plan as JSON values."""
     return {
-        "packed": plan.packed_splits(),
+        "table": plan.packed_splits(),
         **{name: getattr(plan, name) for name in _SCALARS},
     }
 
@@ -115,16 +110,28 @@ def with_division(plan: WindowPlan) -> WindowPlan:
 
     Files may be copied or touched between two runs; other sizes are other rows.
     """
-    values = {
-        **_outline(plan, with_versions=False),
-        **{name: getattr(plan, name) for name in _SCALARS},
-    }
-    outline = json.dumps(values, separators=(",", ":"))
-    return replace(plan, division=hashlib.sha256(outline.encode()).hexdigest()[:16])
+    scalars = json.dumps([getattr(plan, name) for name in _SCALARS], separators=(",", ":"))
+    outline = hashlib.sha256(SplitTable.of(plan.splits).encoded(with_versions=False))
+    outline.update(scalars.encode())
+    return replace(plan, division=outline.hexdigest()[:16])
 
 
 def plan_from_json(values: dict[str, Any]) -> WindowPlan:
-    """The plan that `plan_to_json` wrote."""
+    """The plan that `plan_to_json` wrote, or that it wrote before there were tables."""
+    if "table" not in values:
+        return _older_plan(values)
+    packed = values.pop("table")
+    plan = WindowPlan(splits=_unpacked(packed), **values)
+    plan.memo["packed"] = packed
+    return plan
+
+
+def _unpacked(packed: str) -> SplitTable:
+    return SplitTable.decoded(zlib.decompress(base64.b64decode(packed)))
+
+
+def _older_plan(values: dict[str, Any]) -> WindowPlan:
+    """A plan of an older journal: rows of JSON values, packed or not."""
     packed = values.pop("packed", None)
     if packed is not None:
         values.update(json.loads(zlib.decompress(base64.b64decode(packed))))

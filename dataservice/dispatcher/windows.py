@@ -22,6 +22,7 @@ from dataservice.dispatcher.suspicion import Quarantined, Suspicions, describe_w
 from dataservice.ranges import Consumed, Ranges
 from dataservice.sharding import Window
 from dataservice.vocabulary import ReaderId, WorkerId
+from dataservice.windowing import Windows
 
 
 class Phase(Enum):
@@ -70,7 +71,7 @@ class Round:
 
     number: int
     first: int
-    windows: tuple[Window, ...]
+    windows: Windows
     unfinished: int
 
 
@@ -201,14 +202,16 @@ class WindowTable:
     def open_round(self) -> None:
         """Plans the windows of the next reading of the splits."""
         rounds = self.plan.rounds
-        windows = self.plan.windows_of(self.rounds_opened) if rounds != 0 else ()
-        if windows:
-            opened = Round(self.rounds_opened, self.planned, windows, len(windows))
-            self.rounds.append(opened)
-        self.planned += len(windows)
+        count = 0
+        if rounds != 0:
+            windows = self.plan.windows_of(self.rounds_opened)
+            count = len(windows)
+        if count:
+            self.rounds.append(Round(self.rounds_opened, self.planned, windows, count))
+        self.planned += count
         self.rounds_opened += 1
         # An empty source read for ever would otherwise never end.
-        self.is_exhausted = self.rounds_opened == rounds or not windows
+        self.is_exhausted = self.rounds_opened == rounds or not count
 
     def add_reader(self, reader: ReaderId) -> None:
         self.readers.setdefault(reader, ReaderWindows())

@@ -33,6 +33,8 @@ STDLIB_ONLY = (
 )
 PURE = (
     "dataservice/sharding.py",
+    "dataservice/split_table.py",
+    "dataservice/windowing.py",
     "dataservice/job_options.py",
     "dataservice/ranges.py",
     "dataservice/client/positions.py",

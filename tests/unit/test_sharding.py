@@ -13,7 +13,6 @@ from dataservice.sharding import (
     Split,
     Window,
     epoch_of,
-    make_windows,
     order_key,
     permuted,
     tail_target_rows,
@@ -21,6 +20,8 @@ from dataservice.sharding import (
     window_target_bytes,
     window_target_rows,
 )
+from dataservice.split_table import SplitTable
+from dataservice.windowing import make_windows
 
 SPLIT = Split(
     segment=1,
@@ -197,7 +198,7 @@ def test_small_files_share_windows(count: int, size_bytes: int, most: int) -> No
         epoch=0,
         shuffle_seed=None,
         target_rows=65_536,
-        target_bytes=window_target_bytes(planned),
+        target_bytes=window_target_bytes(SplitTable.of(planned).total_unknown_bytes()),
     )
     assert [split for w in windows for split in w.splits] == planned
     assert max(len(w.splits) for w in windows) == most
@@ -210,7 +211,7 @@ def test_sources_of_unknown_size_have_windows_of_their_own() -> None:
         epoch=0,
         shuffle_seed=None,
         target_rows=9,
-        target_bytes=window_target_bytes(planned),
+        target_bytes=window_target_bytes(SplitTable.of(planned).total_unknown_bytes()),
     )
     assert len(windows) == 4
 

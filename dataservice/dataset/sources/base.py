@@ -19,6 +19,7 @@ from dataservice.dataset.node import UNKNOWN_CARDINALITY, Node
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import SchemaError, SourceError, UserFunctionError
 from dataservice.sharding import Split, order_key, permuted, total_rows
+from dataservice.split_table import SplitTable
 
 _SAMPLE_ROWS = 16
 # What is wrong with the data. A generator's function is a source, too.
@@ -64,6 +65,10 @@ class Source(Node):
     def plan(self) -> list[Split]:
         """All splits at once, of a size that suits a service."""
         return list(self.splits())
+
+    def plan_table(self) -> SplitTable:
+        """The splits of `plan` as a table, which is smaller where there are many."""
+        return SplitTable.of(self.plan())
 
     def sequence(self) -> Iterator[Split]:
         """What a local run reads when nothing above permutes the splits."""

@@ -8,11 +8,11 @@ Invariant: the list is in the order given, each glob and directory sorted by pat
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import glob
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import fsspec
 import pyarrow as pa
@@ -23,8 +23,7 @@ from dataservice.sharding import Split
 T = TypeVar("T")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class InputFile:
+class InputFile(NamedTuple):
     """A file as it was found: `version` changes when the file does."""
 
     path: str
@@ -109,9 +108,7 @@ def _find_local(
     path: str, suffixes: tuple[str, ...], _options: Mapping[str, Any]
 ) -> Iterator[InputFile]:
     if glob.has_magic(path) and not os.path.exists(path):
-        matches = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
-        _require_matches(matches, path)
-        yield from map(_local_file, matches)
+        yield from _matching_files(path)
     elif os.path.isdir(path):
         matches = sorted(
             os.path.join(folder, name)
@@ -125,12 +122,28 @@ def _find_local(
         yield _local_file(path)
 
 
+def _matching_files(pattern: str) -> Iterator[InputFile]:
+    """Those that a glob names; each is looked at once, since there may be a million."""
+    found = False
+    for name in sorted(glob.iglob(pattern, recursive=True)):
+        try:
+            status = os.stat(name)
+        except OSError:
+            # A link to nothing, for example.
+            continue
+        if stat.S_ISREG(status.st_mode):
+            found = True
+            yield InputFile(name, status.st_size, str(status.st_mtime_ns))
+    if not found:
+        _require_matches([], pattern)
+
+
 def _local_file(path: str) -> InputFile:
     try:
         status = os.stat(path)
     except OSError as error:
         raise unreadable(path, error) from error
-    return InputFile(path, status.st_size, f"{status.st_mtime_ns}")
+    return InputFile(path, status.st_size, str(status.st_mtime_ns))
 
 
 def _find_remote(

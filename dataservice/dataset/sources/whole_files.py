@@ -18,6 +18,7 @@ from dataservice.dataset.sources.base import Source
 from dataservice.dataset.sources.files import InputFile, check_unchanged, find_files
 from dataservice.dataset.stream import RunContext
 from dataservice.sharding import Split
+from dataservice.split_table import SplitTable
 
 COMPRESSIONS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
@@ -45,6 +46,9 @@ class WholeFilesSource(Source):
     def splits(self) -> Iterator[Split]:
         for file in self.files():
             yield Split(path=file.path, size_bytes=file.size_bytes, version=file.version)
+
+    def plan_table(self) -> SplitTable:
+        return SplitTable.of_files(self.files())
 
     def read(
         self, split: Split, first_row: int, context: RunContext

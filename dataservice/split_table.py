@@ -1,0 +1,341 @@
+"""The splits of a plan as columns: a million of them in about a hundred bytes each.
+
+A `SplitTable` is a sequence of `Split`s that makes each of them when it is asked for. It knows
+what a split holds, not what it is for: neither windows nor journals. Invariant: a table never
+changes; it has the same splits, in the same order, as what it was made of, also after it was
+written as bytes and read again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, overload
+
+import numpy as np
+
+from dataservice.sharding import FILE_COST_BYTES, Split
+
+# What stands for None in columns of numbers that are never negative.
+NOT_KNOWN: Final = -1
+# So many are made at once where all are wanted, and no step over all of them holds the
+# interpreter for longer.
+_CHUNK: Final = 4_096
+_JOIN: Final = 65_536
+
+_COLUMNS: Final[dict[str, np.dtype[Any]]] = {
+    "segment": np.dtype("<i4"),
+    "start": np.dtype("<i8"),
+    "stop": np.dtype("<i8"),
+    "rows": np.dtype("<i8"),
+    "group_count": np.dtype("<i4"),
+    "begins_file": np.dtype("u1"),
+}
+_GROUP: Final = np.dtype("<i4")
+_FILE_COLUMNS: Final[dict[str, np.dtype[Any]]] = {
+    "has_path": np.dtype("u1"),
+    "size_bytes": np.dtype("<i8"),
+}
+_TEXT_COLUMNS: Final = ("path", "version")
+_LENGTH: Final = np.dtype("<i4")
+
+
+class _Texts:
+    """Strings, one behind the other, in one byte string."""
+
+    def __init__(self, blob: bytes, lengths: np.ndarray) -> None:
+        self.blob = blob
+        self.lengths = lengths
+        self._ends = np.cumsum(lengths, dtype=np.int64)
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> _Texts:
+        # Names of files may hold bytes that are no text, which Python keeps as surrogates.
+        encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+        lengths = np.fromiter((len(text) for text in encoded), _LENGTH, len(encoded))
+        parts = (b"".join(encoded[at : at + _JOIN]) for at in range(0, len(encoded), _JOIN))
+        return cls(b"".join(parts), lengths)
+
+    def take(self, at: np.ndarray) -> list[str]:
+        ends = self._ends[at]
+        pairs = zip((ends - self.lengths[at]).tolist(), ends.tolist(), strict=True)
+        return [self.blob[first:end].decode("utf-8", "surrogatepass") for first, end in pairs]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SplitTable(Sequence[Split]):
+    """Columns by name: `columns` has an entry for each split, `files` one for each file."""
+
+    columns: dict[str, np.ndarray]
+    groups: np.ndarray
+    files: dict[str, np.ndarray]
+    texts: dict[str, _Texts]
+    # Derived: the file of each split and the end of its row groups in `groups`.
+    file_of: np.ndarray
+    group_ends: np.ndarray | None
+
+    @classmethod
+    def of(cls, splits: Iterable[Split]) -> SplitTable:
+        """The same splits as a table."""
+        if isinstance(splits, SplitTable):
+            return splits
+        splits = splits if isinstance(splits, list | tuple) else list(splits)
+        count = len(splits)
+        begins = np.ones(count, _COLUMNS["begins_file"])
+        files: list[tuple[str | None, int, str]] = []
+        for at, split in enumerate(splits):
+            file = (split.path, split.size_bytes, split.version)
+            if files and files[-1] == file:
+                begins[at] = 0
+            else:
+                files.append(file)
+        all_groups = [split.row_groups for split in splits]
+        values = {
+            "segment": (split.segment for split in splits),
+            "start": (split.start for split in splits),
+            "stop": (split.stop for split in splits),
+            "rows": (NOT_KNOWN if split.rows is None else split.rows for split in splits),
+            "group_count": (NOT_KNOWN if some is None else len(some) for some in all_groups),
+        }
+        columns = {name: _column(some, _COLUMNS[name], count) for name, some in values.items()}
+        groups = np.array([group for some in all_groups for group in some or ()], _GROUP)
+        return cls._made({**columns, "begins_file": begins}, groups, *_file_columns(files))
+
+    @classmethod
+    def of_files(cls, files: Iterable[tuple[str, int, str]]) -> SplitTable:
+        """One split for each file (path, size, version), as a whole and of unknown length."""
+        described, texts = _file_columns(files)
+        count = len(described["size_bytes"])
+        unknown = {"rows": NOT_KNOWN, "group_count": NOT_KNOWN, "begins_file": 1}
+        columns = {
+            name: np.broadcast_to(np.array(unknown.get(name, 0), dtype), (count,))
+            for name, dtype in _COLUMNS.items()
+        }
+        return cls._made(columns, np.zeros(0, _GROUP), described, texts)
+
+    @classmethod
+    def joined(cls, tables: Sequence[SplitTable]) -> SplitTable:
+        """The splits of all tables, one table after the other."""
+        if len(tables) == 1:
+            return tables[0]
+        if not tables:
+            return cls.of(())
+        files = {
+            name: np.concatenate([table.files[name] for table in tables]) for name in _FILE_COLUMNS
+        }
+        texts = {
+            name: _Texts(
+                b"".join(table.texts[name].blob for table in tables),
+                np.concatenate([table.texts[name].lengths for table in tables]),
+            )
+            for name in _TEXT_COLUMNS
+        }
+        columns = {
+            name: np.concatenate([table.columns[name] for table in tables]) for name in _COLUMNS
+        }
+        return cls._made(columns, np.concatenate([table.groups for table in tables]), files, texts)
+
+    @classmethod
+    def _made(
+        cls,
+        columns: dict[str, np.ndarray],
+        groups: np.ndarray,
+        files: dict[str, np.ndarray],
+        texts: dict[str, _Texts],
+    ) -> SplitTable:
+        columns = {name: _folded(column) for name, column in columns.items()}
+        files = {name: _folded(column) for name, column in files.items()}
+        file_of = np.cumsum(columns["begins_file"], dtype=np.int32) - np.int32(1)
+        ends = np.cumsum(np.maximum(columns["group_count"], 0)) if len(groups) else None
+        return cls(columns, groups, files, texts, file_of, ends)
+
+    # As a sequence
+
+    def __len__(self) -> int:
+        return len(self.file_of)
+
+    @overload
+    def __getitem__(self, at: int) -> Split: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Split, ...]: ...
+    def __getitem__(self, at: int | slice) -> Split | tuple[Split, ...]:
+        places = range(len(self))[at]
+        if isinstance(places, range):
+            return self.take(np.arange(places.start, places.stop, places.step))
+        return self.take(np.array([places]))[0]
+
+    def __iter__(self) -> Iterator[Split]:
+        for first in range(0, len(self), _CHUNK):
+            yield from self[first : first + _CHUNK]
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, SplitTable) and self.encoded() == other.encoded():
+            return True
+        if not isinstance(other, Sequence) or len(self) != len(other):
+            return False
+        return all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"SplitTable({len(self):,} splits)"
+
+    def take(self, at: np.ndarray) -> tuple[Split, ...]:
+        """The splits at these places."""
+        file_of = self.file_of[at]
+        paths: list[str | None] = [*self.texts["path"].take(file_of)]
+        for place in np.flatnonzero(self.files["has_path"][file_of] == 0).tolist():
+            paths[place] = None
+        numbers = ("segment", "start", "stop", "rows")
+        return tuple(
+            Split(
+                segment=segment,
+                path=path,
+                row_groups=groups,
+                start=start,
+                stop=stop,
+                rows=None if rows == NOT_KNOWN else rows,
+                size_bytes=size_bytes,
+                version=version,
+            )
+            for path, groups, size_bytes, version, segment, start, stop, rows in zip(
+                paths,
+                self._groups_at(at),
+                self.files["size_bytes"][file_of].tolist(),
+                self.texts["version"].take(file_of),
+                *(self.columns[name][at].tolist() for name in numbers),
+                strict=True,
+            )
+        )
+
+    def _groups_at(self, at: np.ndarray) -> list[tuple[int, ...] | None]:
+        counts = self.columns["group_count"][at].tolist()
+        if self.group_ends is None:
+            return [None if count == NOT_KNOWN else () for count in counts]
+        pairs = zip(counts, self.group_ends[at].tolist(), strict=True)
+        return [
+            None if count == NOT_KNOWN else tuple(self.groups[end - count : end].tolist())
+            for count, end in pairs
+        ]
+
+    # As columns
+
+    def in_segment(self, segment: int) -> SplitTable:
+        """The same splits, in another segment."""
+        column = np.broadcast_to(np.array(segment, _COLUMNS["segment"]), (len(self),))
+        return replace(self, columns={**self.columns, "segment": column})
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The rows of each split, NOT_KNOWN for None."""
+        return self.columns["rows"]
+
+    def costs_bytes(self) -> np.ndarray:
+        """What reading each split costs where its rows are not known."""
+        return self.files["size_bytes"][self.file_of] + FILE_COST_BYTES
+
+    def have_path(self) -> np.ndarray:
+        """Whether each split is of a file."""
+        return self.files["has_path"][self.file_of] != 0
+
+    def total_rows(self) -> int | None:
+        """Sum of the rows, None when one split does not know its own."""
+        rows = self.rows
+        return None if (rows == NOT_KNOWN).any() else int(rows.sum())
+
+    def total_unknown_bytes(self) -> int:
+        """What reading those splits costs whose rows are not known."""
+        return int(self.costs_bytes()[self.rows == NOT_KNOWN].sum())
+
+    def total_bytes(self) -> int:
+        """What reading all splits costs."""
+        return int(self.costs_bytes().sum())
+
+    def has_sizes(self) -> bool:
+        """Whether the size of some file is known."""
+        return bool(self.files["size_bytes"].any())
+
+    # As bytes
+
+    def encoded(self, *, with_versions: bool = True) -> bytes:
+        """The table as bytes, not compressed; a column of one value takes none."""
+        arrays = {**self.columns, **self.files, "groups": self.groups}
+        arrays |= {name: self.texts[name].lengths for name in _TEXT_COLUMNS}
+        left_out = () if with_versions else ("version",)
+        head: dict[str, Any] = {"splits": len(self), "files": len(self.files["size_bytes"])}
+        parts = []
+        for name, array in arrays.items():
+            if name in left_out:
+                continue
+            folded = _folded(array)
+            head[name] = int(folded[0]) if _is_folded(folded) else len(folded)
+            if not _is_folded(folded):
+                head.setdefault("listed", []).append(name)
+                parts.append(folded.tobytes())
+        parts.extend(self.texts[name].blob for name in _TEXT_COLUMNS if name not in left_out)
+        return b"".join((json.dumps(head).encode(), b"\n", *parts))
+
+    @classmethod
+    def decoded(cls, encoded: bytes) -> SplitTable:
+        """The table that `encoded` wrote, with versions; ValueError or KeyError for others."""
+        end = encoded.index(b"\n")
+        head = json.loads(encoded[:end])
+        at = end + 1
+        listed = set(head.get("listed", ()))
+
+        def read(name: str, dtype: np.dtype, count: int) -> np.ndarray:
+            nonlocal at
+            if name not in listed:
+                return np.broadcast_to(np.array(head[name], dtype), (count,))
+            at, first = at + count * dtype.itemsize, at
+            return np.frombuffer(encoded, dtype, count, first)
+
+        columns = {name: read(name, dtype, head["splits"]) for name, dtype in _COLUMNS.items()}
+        files = {name: read(name, dtype, head["files"]) for name, dtype in _FILE_COLUMNS.items()}
+        groups = read("groups", _GROUP, head["groups"])
+        lengths = {name: read(name, _LENGTH, head["files"]) for name in _TEXT_COLUMNS}
+        texts = {}
+        for name, column in lengths.items():
+            first, at = at, at + int(column.sum(dtype=np.int64))
+            texts[name] = _Texts(encoded[first:at], column)
+        if at != len(encoded):
+            raise ValueError(f"a table of splits has {len(encoded)} bytes instead of {at}")
+        return cls._made(columns, groups, files, texts)
+
+
+def _column(values: Iterable[int], dtype: np.dtype, count: int) -> np.ndarray:
+    return np.fromiter(values, dtype, count)
+
+
+def _folded(column: np.ndarray) -> np.ndarray:
+    """The column; one that holds a single value several times, in the memory of one."""
+    if len(column) < 2 or _is_folded(column) or (column != column[0]).any():
+        return column
+    return np.broadcast_to(column[0].copy(), column.shape)
+
+
+def _is_folded(column: np.ndarray) -> bool:
+    return len(column) > 1 and column.strides == (0,)
+
+
+def _file_columns(
+    files: Iterable[tuple[str | None, int, str]],
+) -> tuple[dict[str, np.ndarray], dict[str, _Texts]]:
+    paths: list[str | None] = []
+    sizes, versions = [], []
+    for path, size_bytes, version in files:
+        paths.append(path)
+        sizes.append(size_bytes)
+        versions.append(version)
+    count = len(paths)
+    has_path = _column((path is not None for path in paths), _FILE_COLUMNS["has_path"], count)
+    columns = {
+        "has_path": has_path,
+        "size_bytes": _column(iter(sizes), _FILE_COLUMNS["size_bytes"], count),
+    }
+    texts = {
+        "path": _Texts.of([path or "" for path in paths]),
+        "version": _Texts.of(versions),
+    }
+    return columns, texts

@@ -1,0 +1,239 @@
+"""Cutting the splits of an epoch into windows, whose splits are made only when they are asked for.
+
+Pure functions over the columns of a `SplitTable`: no Python object for each split. Knows nothing
+of leases. Invariant: the windows of an epoch follow from the arguments alone, hold every split
+exactly once, in an order that `permuted` would give, and none spans segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, overload
+
+import numpy as np
+
+from dataservice.errors import InvalidArgumentError
+from dataservice.sharding import (
+    GOLDEN_GAMMA,
+    MASK64,
+    TAIL_SHARE,
+    Split,
+    Window,
+    order_key,
+    total_rows,
+)
+from dataservice.split_table import NOT_KNOWN, SplitTable
+
+
+class _Cuts(NamedTuple):
+    """Pieces of index ranges: `places` in the order of the epoch, and what each covers."""
+
+    places: np.ndarray
+    starts: np.ndarray
+    stops: np.ndarray
+
+
+_NO_CUTS = _Cuts(*(np.zeros(0, np.int64) for _ in range(3)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Windows(Sequence[Window]):
+    """The windows of one epoch: `order` has the places of splits, `firsts` where windows begin."""
+
+    table: SplitTable
+    order: np.ndarray
+    firsts: np.ndarray
+    cuts: _Cuts
+
+    def __len__(self) -> int:
+        return len(self.firsts)
+
+    @overload
+    def __getitem__(self, at: int) -> Window: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Window, ...]: ...
+    def __getitem__(self, at: int | slice) -> Window | tuple[Window, ...]:
+        places = range(len(self))[at]
+        if isinstance(places, range):
+            return tuple(self[index] for index in places)
+        first = int(self.firsts[places])
+        end = int(self.firsts[places + 1]) if places + 1 < len(self) else len(self.order)
+        splits = self._pieces(first, self.table.take(self.order[first:end]))
+        return Window(index=places, splits=splits, rows=total_rows(splits))
+
+    def _pieces(self, first: int, splits: tuple[Split, ...]) -> tuple[Split, ...]:
+        """The splits, which begin at `first` of the order, cut as they are to be."""
+        cuts = self.cuts
+        low, high = np.searchsorted(cuts.places, (first, first + len(splits))).tolist()
+        if low == high:
+            return splits
+        pieces = list(splits)
+        for at in range(low, high):
+            start, stop = int(cuts.starts[at]), int(cuts.stops[at])
+            place = int(cuts.places[at]) - first
+            pieces[place] = replace(pieces[place], start=start, stop=stop, rows=stop - start)
+        return tuple(pieces)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or len(self) != len(other):
+            return False
+        return all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Windows({len(self):,} of {len(self.table):,} splits)"
+
+
+def make_windows(
+    splits: Sequence[Split],
+    *,
+    epoch: int,
+    shuffle_seed: int | None,
+    target_rows: int,
+    tail_rows: int = 0,
+    target_bytes: int = 0,
+) -> Windows:
+    """The windows of one epoch, in segment order.
+
+    With a seed, the splits of each segment are first permuted by (seed, epoch, segment). Windows
+    of the last tenth have about `tail_rows`, for which index ranges are cut; 0 leaves them as they
+    are. Files whose rows are not known share a window of `target_bytes`; 0 gives each its own.
+    """
+    if target_rows < 1:
+        raise InvalidArgumentError(f"target_rows must be at least 1, got {target_rows}")
+    table = SplitTable.of(splits)
+    cutter = _Cutter(table, target_rows, tail_rows, target_bytes)
+    segments = table.columns["segment"]
+    for segment in np.unique(segments).tolist():
+        order = np.flatnonzero(segments == segment).astype(np.int32)
+        if shuffle_seed is not None:
+            order = order[permutation(len(order), order_key(shuffle_seed, epoch, segment))]
+        cutter.cut(order)
+    return cutter.windows()
+
+
+def permutation(count: int, key: int) -> np.ndarray:
+    """The places that `permuted` would give to `range(count)`, and as quick as can be."""
+    steps = np.arange(max(count - 1, 0), dtype=np.uint64)
+    # SplitMix64 of all states at once.
+    z = steps * np.uint64(GOLDEN_GAMMA) + np.uint64((key + GOLDEN_GAMMA) & MASK64)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    # The high half of a product of 128 bits, from halves of 32.
+    sizes = np.uint64(count) - steps
+    low = ((z & np.uint64(0xFFFFFFFF)) * sizes) >> np.uint64(32)
+    others = ((z >> np.uint64(32)) * sizes + low) >> np.uint64(32)
+    result = list(range(count))
+    for last, other in zip(range(count - 1, 0, -1), others.tolist(), strict=True):
+        result[last], result[other] = result[other], result[last]
+    return np.array(result, np.int32)
+
+
+class _Cutter:
+    """Groups the splits of an epoch, which come in order, segment by segment.
+
+    A group is full once its weight, in rows or in bytes, has reached the target of the moment.
+    """
+
+    def __init__(
+        self, table: SplitTable, target_rows: int, tail_rows: int, target_bytes: int
+    ) -> None:
+        self._table = table
+        self._target_rows = target_rows
+        self._tail_rows = tail_rows
+        self._target_bytes = target_bytes
+        self._rows_left = int(table.rows[table.rows != NOT_KNOWN].sum())
+        self._tail_begins = self._rows_left // TAIL_SHARE if tail_rows else -1
+        self._count = 0
+        self._orders: list[np.ndarray] = []
+        self._firsts: list[np.ndarray] = []
+        self._cuts: list[_Cuts] = []
+
+    def windows(self) -> Windows:
+        """All of them."""
+        nothing = np.zeros(0, np.int32)
+        cuts = zip(*(self._cuts or [_NO_CUTS]), strict=True)
+        return Windows(
+            self._table,
+            np.concatenate([nothing, *self._orders]),
+            np.concatenate([nothing, *self._firsts]),
+            _Cuts(*(np.concatenate(some) for some in cuts)),
+        )
+
+    def cut(self, order: np.ndarray) -> None:
+        """Adds the groups of one segment."""
+        known = self._table.rows[order] != NOT_KNOWN
+        turns = np.flatnonzero(known[1:] != known[:-1]) + 1
+        for run in np.split(order, turns):
+            if self._table.rows[run[0]] == NOT_KNOWN:
+                self._cut_by_bytes(run)
+            else:
+                self._cut_by_rows(run)
+
+    def _cut_by_bytes(self, run: np.ndarray) -> None:
+        following = _next_firsts(self._table.costs_bytes()[run], self._target_bytes)
+        # Without a path it is a source of its own, such as a generator.
+        alone = np.flatnonzero(~self._table.have_path()[run])
+        if len(alone):
+            next_alone = np.append(alone, len(run))
+            places = np.searchsorted(next_alone, np.arange(len(run)), "right")
+            following = np.minimum(following, next_alone[places])
+        self._add(run, following)
+
+    def _cut_by_rows(self, run: np.ndarray) -> None:
+        rows = self._table.rows[run]
+        before = np.cumsum(rows) - rows
+        tail = int(np.searchsorted(before, self._rows_left - self._tail_begins))
+        self._rows_left -= int(rows.sum())
+        parts = np.ones(len(run), np.int64)
+        if tail < len(run):
+            parts[tail:] = self._parts(run[tail:])
+        if (parts > 1).any():
+            run, rows = self._in_pieces(run, rows, parts)
+        following = _next_firsts(rows, self._target_rows)
+        if tail < len(run):
+            finer = np.maximum(_next_firsts(rows, self._tail_rows), tail)
+            following = np.where(following < tail, following, finer)
+        self._add(run, following)
+
+    def _parts(self, run: np.ndarray) -> np.ndarray:
+        """Into how many pieces each is cut: index ranges that are too large for the tail."""
+        columns = self._table.columns
+        rows = columns["rows"][run]
+        is_range = rows == columns["stop"][run] - columns["start"][run]
+        is_range &= ~self._table.have_path()[run]
+        return np.where(is_range, np.maximum(-(-rows // self._tail_rows), 1), 1)
+
+    def _in_pieces(
+        self, run: np.ndarray, rows: np.ndarray, parts: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The run and its rows, with a place for each piece."""
+        step = self._tail_rows
+        number = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+        run, rows, is_cut = (np.repeat(some, parts) for some in (run, rows, parts > 1))
+        starts = self._table.columns["start"][run] + number * step
+        stops = np.minimum(starts + step, self._table.columns["stop"][run])
+        places = np.flatnonzero(is_cut)
+        self._cuts.append(_Cuts(places + self._count, starts[places], stops[places]))
+        return run, np.where(is_cut, stops - starts, rows)
+
+    def _add(self, run: np.ndarray, following: np.ndarray) -> None:
+        """Groups of a run in which a group that begins at a place ends before `following` it."""
+        firsts = []
+        place, steps = 0, following.tolist()
+        while place < len(steps):
+            firsts.append(place)
+            place = steps[place]
+        self._orders.append(run)
+        self._firsts.append(np.array(firsts, np.int64) + self._count)
+        self._count += len(run)
+
+
+def _next_firsts(weights: np.ndarray, target: int) -> np.ndarray:
+    """For a group that begins at each place, the place at which it has reached the target."""
+    reached = np.cumsum(weights)
+    following = np.searchsorted(reached, reached - weights + target) + 1
+    return np.maximum(following, np.arange(1, len(weights) + 1))
