@@ -22,6 +22,7 @@ from dataservice.dataset.splits import plan_splits, plan_windows
 from dataservice.dispatcher.planning import plan_snapshot
 from dataservice.errors import SourceError
 from dataservice.sharding import WINDOW_BYTES, Split, divided, window_target_elements
+from dataservice.split_table import SplitTable
 from dataservice.worker.leases import Lease
 from dataservice.worker.task import Pipeline
 from tests.unit.checkpoint_checker import numbers, run, values
@@ -135,11 +136,13 @@ def test_elements_of_a_window(
     count: int, size_bytes: int, cycle: int, windows: int, target: int
 ) -> None:
     splits = [Split(path="p", stop=1, rows=1, size_bytes=size_bytes)] * count
-    assert window_target_elements(splits, cycle, windows) == target
+    table = SplitTable.of(splits)
+    size_bytes = table.total_bytes() if table.has_sizes() else None
+    assert window_target_elements(table.total_rows(), size_bytes, cycle, windows) == target
 
 
 def test_splits_of_elements() -> None:
-    assert window_target_elements([Split(path="p")], 4, 64) is None
+    assert window_target_elements(None, None, 4, 64) is None
     whole = [Split(start=3, stop=9, rows=6)]
     assert [(s.start, s.stop, s.rows) for s in divided(whole, 4)] == [
         (x, x + 1, 1) for x in range(3, 9)
