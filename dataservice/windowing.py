@@ -8,8 +8,8 @@ exactly once, in an order that `permuted` would give, and none spans segments.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple, overload
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple, overload
 
 import numpy as np
 
@@ -24,6 +24,10 @@ from dataservice.sharding import (
     total_rows,
 )
 from dataservice.split_table import NOT_KNOWN, SplitTable
+
+
+# The windows of so many splits are kept as objects.
+_FEW: Final = 4_096
 
 
 class _Cuts(NamedTuple):
@@ -45,6 +49,7 @@ class Windows(Sequence[Window]):
     order: np.ndarray
     firsts: np.ndarray
     cuts: _Cuts
+    made: list[Window] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.firsts)
@@ -57,10 +62,24 @@ class Windows(Sequence[Window]):
         places = range(len(self))[at]
         if isinstance(places, range):
             return tuple(self[index] for index in places)
+        if len(self.order) <= _FEW:
+            return self._all()[places]
         first = int(self.firsts[places])
         end = int(self.firsts[places + 1]) if places + 1 < len(self) else len(self.order)
         splits = self._pieces(first, self.table.take(self.order[first:end]))
         return Window(index=places, splits=splits, rows=total_rows(splits))
+
+    def _all(self) -> list[Window]:
+        """All of them, made at once: they are small, and each is asked for several times."""
+        if not self.made:
+            splits = self._pieces(0, self.table.take(self.order))
+            ends = (*self.firsts[1:].tolist(), len(splits))
+            groups = [splits[a:b] for a, b in zip(self.firsts.tolist(), ends, strict=True)]
+            self.made[:] = [
+                Window(index=index, splits=group, rows=total_rows(group))
+                for index, group in enumerate(groups)
+            ]
+        return self.made
 
     def _pieces(self, first: int, splits: tuple[Split, ...]) -> tuple[Split, ...]:
         """The splits, which begin at `first` of the order, cut as they are to be."""

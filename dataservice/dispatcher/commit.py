@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dataservice.errors import DataServiceError, UnavailableError
@@ -21,13 +22,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class Telling:
+    """What an answer tells. One without `has_facts`, and that decided nothing, need not wait."""
+
+    has_facts: bool = True
+
+
 class GroupCommit:
     """Frames on their way to a journal. Thread-safe."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._queue_lock = threading.Lock()
-        self._write_lock = threading.Lock()
+        # Told whenever a write has ended. Nobody who is durable waits for the next one.
+        self._written = threading.Condition(self._queue_lock)
+        self._is_writing = False
         self._frames: list[bytes] = []
         self._enqueued = 0
         self._durable = 0
@@ -49,30 +59,30 @@ class GroupCommit:
         """Blocks until the ticket's frames are on disk; whoever comes first writes for all."""
         if ticket <= self._durable and self._failure is None:
             return
-        with self._write_lock:
+        with self._written:
+            while self._is_writing and ticket > self._durable:
+                self._written.wait()
             self.check()
             if ticket <= self._durable:
                 return
-            with self._queue_lock:
-                frames, self._frames = self._frames, []
-                upto = self._enqueued
-            self._write(self._journal.append, frames)
-            self._durable = upto
-            self.frames_kept += len(frames)
+            self._is_writing = True
+            frames, self._frames = self._frames, []
+            upto = self._enqueued
+        self._write(self._journal.append, frames, upto, self.frames_kept + len(frames))
 
     def replace(self, frames: list[bytes]) -> None:
         """Puts frames in place of all, also of those not yet written, which they contain.
 
         The caller's lock keeps others from enqueuing meanwhile.
         """
-        with self._write_lock:
+        with self._written:
+            while self._is_writing:
+                self._written.wait()
             self.check()
-            with self._queue_lock:
-                self._frames.clear()
-                upto = self._enqueued
-            self._write(self._journal.replace, frames)
-            self._durable = upto
-            self.frames_kept = len(frames)
+            self._is_writing = True
+            self._frames.clear()
+            upto = self._enqueued
+        self._write(self._journal.replace, frames, upto, len(frames))
 
     def check(self) -> None:
         """UnavailableError once the journal has failed."""
@@ -82,10 +92,21 @@ class GroupCommit:
                 "until it is restarted; see to the disk of its work_dir"
             )
 
-    def _write(self, put: Callable[[list[bytes]], None], frames: list[bytes]) -> None:
+    def _write(
+        self, put: Callable[[list[bytes]], None], frames: list[bytes], upto: int, kept: int
+    ) -> None:
+        """Writes alone; afterwards everything `upto` is durable, or the journal has failed."""
+        failure: Exception | None = RuntimeError("a write was interrupted")
         try:
             put(frames)
+            failure = None
         except (DataServiceError, OSError, RuntimeError, ValueError) as error:
-            self._failure = error
+            failure = error
             logger.critical("the journal failed; the dispatcher stops answering: %s", error)
-            self.check()
+        finally:
+            with self._written:
+                self._is_writing, self._failure = False, failure
+                if failure is None:
+                    self._durable, self.frames_kept = upto, kept
+                self._written.notify_all()
+        self.check()

@@ -259,6 +259,11 @@ def _is_news(table: WindowTable, reader_id: ReaderId, mark: RowMark) -> bool:
     return mark.row > record.consumed_row or (mark.final and record.phase is not Phase.PENDING)
 
 
+def is_idle(request: Sync, answer: SyncAnswer) -> bool:
+    """Whether the reader said nothing, so that nothing is confirmed to it, and is told nothing."""
+    return not (request.consumed or request.released or request.broken_worker_ids or any(answer))
+
+
 def _check_marks(table: WindowTable, marks: Iterable[RowMark]) -> None:
     for mark in marks:
         if not 0 <= mark.window < table.cursor or mark.row < 0:

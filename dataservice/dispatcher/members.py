@@ -30,6 +30,11 @@ class MembersUpdate(NamedTuple):
     lost: tuple[WorkerId, ...] = ()
     is_change: bool = False
 
+    @property
+    def has_news(self) -> bool:
+        """Whether it tells more than that nothing has changed."""
+        return not self.is_change or bool(self.workers or self.lost)
+
 
 class _Change(NamedTuple):
     before: int

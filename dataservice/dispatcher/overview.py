@@ -27,7 +27,7 @@ class Overview:
         state: DispatcherState,
         reports: Reports,
         presence: Presence,
-        transaction: Callable[[], AbstractContextManager[None]],
+        transaction: Callable[[], AbstractContextManager[object]],
         commit: Callable[[Decision], Any],
         wall_clock: Callable[[], float],
     ) -> None:

@@ -63,7 +63,7 @@ class OwnerDesk:
     def __init__(
         self,
         state: DispatcherState,
-        transaction: Callable[[], AbstractContextManager[None]],
+        transaction: Callable[[], AbstractContextManager[object]],
         commit: Callable[[Decision], Any],
         timeout_s: float,
     ) -> None:

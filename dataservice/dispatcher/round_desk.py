@@ -25,7 +25,7 @@ class RoundDesk:
     def __init__(
         self,
         state: DispatcherState,
-        transaction: Callable[[], AbstractContextManager[None]],
+        transaction: Callable[[], AbstractContextManager[object]],
         commit: Callable[[Decision], Any],
         hear_of_reader: Callable[[ReaderId, IterationId, ReaderReport], object],
     ) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dataservice.config import HEARTBEATS_PER_S
 from dataservice.dispatcher import decide, delivery, lifecycle, positions, shares
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher.commit import GroupCommit
+from dataservice.dispatcher.commit import GroupCommit, Telling
 from dataservice.dispatcher.images import facts_of
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.members import Members, MembersUpdate
@@ -177,12 +177,14 @@ class DispatcherService:
         number: int = 0,
     ) -> tuple[IterationId, ...]:
         """The iterations that the worker need not keep producers for."""
-        with self._transaction():
+        with self._transaction() as telling:
             self._hear_of_worker(worker_id)
             self._commit(self._evidence.hear(self._state, worker_id, number))
             self.rounds.hear_of_worker(worker_id, iteration_ids)
             self._reports.note_worker(worker_id, report, self._clock.now_s())
-            return decide.ended_iterations(self._state, iteration_ids)
+            ended = decide.ended_iterations(self._state, iteration_ids)
+            telling.has_facts = bool(ended)
+            return ended
 
     def leave(self, worker_id: WorkerId) -> None:
         """A worker stops: as if its lease had run out. Repeats change nothing."""
@@ -267,11 +269,13 @@ class DispatcherService:
         self, request: Sync, report: ReaderReport, members_known: int = 0
     ) -> tuple[SyncAnswer, MembersUpdate]:
         """Records a reader's marks; answers also the workers to read from, or what changed."""
-        with self._transaction():
+        with self._transaction() as telling:
             iteration = self._hear_of_reader(request.reader_id, request.iteration_id, report)
             self._commit(delivery.sync(self._state, request))
             answer = delivery.answer_sync(self._state, request)
-            return answer, shares.members(self._state, iteration, self._members, members_known)
+            members = shares.members(self._state, iteration, self._members, members_known)
+            telling.has_facts = members.has_news or not delivery.is_idle(request, answer)
+            return answer, members
 
     def describe_position(self, reader_id: ReaderId, iteration_id: IterationId) -> PositionAnswer:
         """What a reader saves besides its own marks."""
@@ -329,21 +333,22 @@ class DispatcherService:
             return
         before = self._commits.frames_kept
         self._commits.replace([ev.encode_frame([event]) for event in facts_of(self._state)])
-        kept = self._commits.frames_kept
-        self._shorten_at = max(SHORTEN_AFTER_FRAMES, _SHORTEN_FACTOR * kept)
-        logger.info("the journal has %d instead of %d frames", kept, before)
+        self._shorten_at = max(SHORTEN_AFTER_FRAMES, _SHORTEN_FACTOR * self._commits.frames_kept)
+        logger.info("the journal had %d frames and has %d", before, self._commits.frames_kept)
 
     # Inside the lock
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Holds the lock; then waits, without it, until what was decided or seen is durable."""
+    def _transaction(self) -> Iterator[Telling]:
+        """Holds the lock; then waits, without it, until what was decided or told is durable."""
+        telling, commits = Telling(), self._commits
         with self._lock:
             self._check_open()
-            yield
-            ticket = None if self._commits is None else self._commits.ticket()
-        if self._commits is not None and ticket is not None:
-            self._commits.wait_durable(ticket)
+            before = commits.ticket() if commits is not None else 0
+            yield telling
+            ticket = commits.ticket() if commits is not None else 0
+        if commits is not None and (telling.has_facts or ticket != before):
+            commits.wait_durable(ticket)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple
 
 from dataservice.dispatcher import saving
+from dataservice.dispatcher.commit import Telling
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import Decision, Lease
 from dataservice.dispatcher.saving import Marker, StartSnapshot, WorkOnSnapshot
@@ -52,7 +53,7 @@ class SnapshotDesk:
     def __init__(
         self,
         state: DispatcherState,
-        transaction: Callable[[], AbstractContextManager[None]],
+        transaction: Callable[[], AbstractContextManager[Telling]],
         commit: Callable[[Decision], Any],
         hear_of_worker: Callable[[WorkerId], None],
         settings: SavingSettings,
@@ -93,8 +94,11 @@ class SnapshotDesk:
 
     def work_for(self, worker_id: WorkerId, active: Sequence[SnapshotId]) -> tuple[SnapshotId, ...]:
         """Snapshots that a worker is to begin work on."""
-        with self._transaction():
-            return saving.work_for(self._state, worker_id, active, self._settings.max_per_worker)
+        with self._transaction() as telling:
+            at_most = self._settings.max_per_worker
+            found = saving.work_for(self._state, worker_id, active, at_most)
+            telling.has_facts = bool(found)
+            return found
 
     def describe(self, snapshot_id: SnapshotId) -> tuple[saving.Task, dict[str, Any]]:
         """What a snapshot is about, and its progress."""

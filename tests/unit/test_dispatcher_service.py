@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from dataservice.dispatcher.commit import GroupCommit
 from dataservice.dispatcher.endpoint import DispatcherEndpoint
 from dataservice.dispatcher.events import decode_frame
 from dataservice.dispatcher.plans import RowMark, WindowPlan
@@ -158,6 +159,54 @@ def test_a_read_waits_for_what_it_saw() -> None:
             seen.result(0.05)
         journal.may_write.set()
         assert seen.result(WAIT_S).dataset_id == "1000"
+
+
+def beat(service: DispatcherService) -> tuple[object, ...]:
+    return service.heartbeat("w1", ["i1"], WorkerReport())
+
+
+def test_who_says_and_is_told_nothing_does_not_wait_for_facts_of_others() -> None:
+    journal = ListJournal()
+    service = service_of(journal)
+    register(service)
+    add_worker(service)
+    open_reader(service)
+    service.lease_windows(lease_request())
+    sync(service, consumed=(RowMark(0, 0, 1, False),))
+    idle = Sync(reader_id="r1", iteration_id="i1")
+    version = service.sync(idle, ReaderReport())[1].version
+    journal.may_write.clear()
+    journal.writing.clear()
+    with ThreadPoolExecutor(3) as pool:
+        pool.submit(register, service)
+        assert journal.writing.wait(WAIT_S)
+        assert pool.submit(beat, service).result(WAIT_S) == ()
+        pool.submit(service.sync, idle, ReaderReport(), version).result(WAIT_S)
+        # What is confirmed, even if it is not new, may not have been durable.
+        again = Sync(reader_id="r1", iteration_id="i1", consumed=(RowMark(0, 0, 1, False),))
+        confirmed = pool.submit(service.sync, again, ReaderReport(), version)
+        with pytest.raises(TimeoutError):
+            confirmed.result(0.05)
+        journal.may_write.set()
+        confirmed.result(WAIT_S)
+
+
+def test_an_answer_waits_for_no_later_write_than_its_own() -> None:
+    journal = ListJournal()
+    journal.may_write.clear()
+    commits = GroupCommit(journal)
+    commits.enqueue(b"1")
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(commits.wait_durable, 1)
+        assert journal.writing.wait(WAIT_S)
+        commits.enqueue(b"2")
+        follower = pool.submit(commits.wait_durable, 1)
+        journal.may_write.set()
+        first.result(WAIT_S)
+        follower.result(WAIT_S)
+    assert journal.frames == [b"1"]
+    commits.wait_durable(2)
+    assert journal.frames == [b"1", b"2"]
 
 
 def test_decisions_made_during_a_write_share_the_next_one() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataservice import windowing
 from dataservice.sharding import (
     FILE_COST_BYTES,
     TAIL_PARTS,
@@ -141,7 +142,11 @@ def test_windows_are_those_of_a_plain_division(
         "tail_rows": -(-target_rows // TAIL_PARTS) if has_tail else 0,
         "target_bytes": target_bytes,
     }
-    assert list(make_windows(splits, **arguments)) == cut_plainly(splits, **arguments)
+    expected = cut_plainly(splits, **arguments)
+    assert list(make_windows(splits, **arguments)) == expected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(windowing, "_FEW", -1)
+        assert list(make_windows(splits, **arguments)) == expected
 
 
 @given(st.integers(0, 200), st.integers())
