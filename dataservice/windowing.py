@@ -25,7 +25,6 @@ from dataservice.sharding import (
 )
 from dataservice.split_table import NOT_KNOWN, SplitTable
 
-
 # The windows of so many splits are kept as objects.
 _FEW: Final = 4_096
 
