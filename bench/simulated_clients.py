@@ -22,7 +22,8 @@ import numpy as np
 
 from bench.peers import children
 from dataservice.client.pacing import GROUP_S
-from dataservice.config import DEFAULT_HEARTBEAT_INTERVAL_MS
+from dataservice.config import DEFAULT_HEARTBEAT_INTERVAL_MS, HEARTBEATS_PER_S
+from dataservice.dispatcher.presence import least_interval_s
 from dataservice.runtime.auth import TOKEN_METADATA_KEY, resolve_token
 from dataservice.runtime.retry import MAX_PAUSE_S
 from dataservice.vocabulary import ShardingPolicy
@@ -84,6 +85,7 @@ class Meter:
         """From now on: `recovered` once, after a failure, each of these had a reply again."""
         self.failing, self.noticed, self.errors = set(), set(), {}
         self.awaited = clients
+        self.recovered.clear()
 
     def note_error(self, client: str, status: str) -> None:
         """A call failed."""
@@ -203,9 +205,11 @@ class Clients:
         self.meter.late.append(max(0.0, time.perf_counter() - due_s))
 
     async def _beat(self, number: int, request: pb.WorkerHeartbeatRequest) -> None:
-        """A worker without streams."""
+        """A worker without streams, one of a fleet that has been there for some time."""
         client = f"worker-{number}"
-        due_s = time.perf_counter() + self._dice.random() * OWN_INTERVAL_S
+        clients = self._options.workers + self._options.readers
+        spread_s = max(OWN_INTERVAL_S, least_interval_s(clients, HEARTBEATS_PER_S))
+        due_s = time.perf_counter() + self._dice.random() * spread_s
         while True:
             await self._pause(due_s)
             reply = await self._timed(client, number, "WorkerHeartbeat", request)
