@@ -81,7 +81,8 @@ class CountedRows:
             if ended and ended >= live:
                 return rows, steps
             assert time.monotonic() < deadline_s, self.coordinator.stats()
-            values = [self.coordinator.schedule(step, args=(iterator,)) for _ in range(8)]
+            # Many: a trainer at its end takes its time to learn that nothing is left for it.
+            values = [self.coordinator.schedule(step, args=(iterator,)) for _ in range(32)]
             for value in values:
                 trainer, count, is_end = value.fetch(DEADLINE_S)
                 rows, steps = rows + count, steps + (not is_end)
