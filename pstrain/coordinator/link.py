@@ -12,7 +12,7 @@ import logging
 import queue
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dataservice.errors import (
@@ -144,7 +144,7 @@ class TrainerLink:
     def _settle_loss(self) -> None:
         """Settles what the trainer left; a server that cannot be asked ends the scheduling."""
         name = self._name
-        services, rows = self._scheduler.left_by(self.index)
+        services, rows = self._scheduler.left_by(self.index, name)
         legacy = Legacy({}, {}, {})
         is_stopping = self._stopping.is_set()
         if not is_stopping:
@@ -169,10 +169,16 @@ class TrainerLink:
         logger.info("trainer %d at %s joined", self.index, self.address)
         try:
             for reply in self._stream:
-                self._scheduler.reads_services(self.index, reply.services)
+                self._learn_services(reply.services)
                 self._scheduler.results(self.index, [self._ended(r) for r in reply.results])
         finally:
             outbox.items.put(None)
+
+    def _learn_services(self, services: Iterable[str]) -> None:
+        new, lost_names = self._scheduler.reads_services(services)
+        if new:
+            for name in lost_names:
+                settle_services(name, new, {}, _TELL_TIMEOUT_S)
 
     def _requests(self, outbox: Outbox, incarnation: int) -> Iterator[pb.RunRequest]:
         """Messages for the trainer; orders that wait together travel together."""

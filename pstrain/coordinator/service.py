@@ -71,7 +71,9 @@ class Scheduler:
         self._next_id = 0
         self._paces = Paces()
         self._rows: dict[int, Marks] = {}
-        self._services: dict[int, set[str]] = {}
+        # Of all trainers: one may be lost before it said where it reads, which others know.
+        self._services: set[str] = set()
+        self._lost_names: list[str] = []
         self._ids = ids
         self._outboxes: dict[int, Outbox] = {}
         self._resources: dict[str, bytes] = {}
@@ -205,17 +207,19 @@ class Scheduler:
             self._apply(decide.silence_trainer(self._state, trainer))
             return True
 
-    def left_by(self, trainer: int) -> tuple[frozenset[str], Marks]:
-        """Data services that a trainer read, and marks that count by what it said here."""
+    def left_by(self, trainer: int, name: str) -> tuple[frozenset[str], Marks]:
+        """Data services that it may have read, and marks that count by what it said here.
+
+        From now on ``name``, the trainer's, is among the lost ones of `reads_services`.
+        """
         with self.changed:
-            services = frozenset(self._services.get(trainer, ()))
-            return services, dict(self._rows.get(trainer, {}))
+            self._lost_names.append(name)
+            return frozenset(self._services), dict(self._rows.get(trainer, {}))
 
     def trainer_lost(self, trainer: int, legacy: Legacy) -> None:
         """What a silenced trainer left is settled; its other closures run again."""
         with self.changed:
             self._rows.pop(trainer, None)
-            self._services.pop(trainer, None)
             for closure_id, (value, error) in legacy.outcomes.items():
                 run = self._state.running.get(closure_id)
                 if run is not None and run.trainer == trainer:
@@ -230,10 +234,15 @@ class Scheduler:
                 self._alone_since_s = time.monotonic()
             self.changed.notify_all()
 
-    def reads_services(self, trainer: int, services: Iterable[str]) -> None:
-        """A trainer says which data services it reads from now on."""
+    def reads_services(self, services: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+        """A trainer says which data services it reads from now on.
+
+        Returns those that were not known, and the trainers lost so far, which may have read them.
+        """
         with self.changed:
-            self._services.setdefault(trainer, set()).update(services)
+            new = frozenset(services) - self._services
+            self._services |= new
+            return new, tuple(self._lost_names)
 
     def results(self, trainer: int, ended: Iterable[Ended]) -> None:
         """In the order in which they ended."""

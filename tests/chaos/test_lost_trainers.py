@@ -44,7 +44,7 @@ def test_trainers_killed_at_random() -> None:
 
 @pytest.mark.parametrize("consistency", [ps.consistency.sync(), ps.consistency.sync(1)], ids=str)
 def test_trainers_killed_at_random_in_rounds(consistency: Any) -> None:
-    rows, seed = 5_000, 2
+    rows, seed = 2_500, 2
     with (
         ps.LocalCluster(workers=2, ps=2, data_workers=1) as cluster,
         counted(cluster, rows, consistency=consistency) as program,
