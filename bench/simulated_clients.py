@@ -207,6 +207,10 @@ class Clients:
     async def _beat(self, number: int, request: pb.WorkerHeartbeatRequest) -> None:
         """A worker without streams, one of a fleet that has been there for some time."""
         client = f"worker-{number}"
+        # The first heartbeat comes at once, before the time-out of a small fleet has passed.
+        due_s = time.perf_counter() + self._dice.random() * OWN_INTERVAL_S
+        await self._pause(due_s)
+        await self._timed(client, number, "WorkerHeartbeat", request)
         clients = self._options.workers + self._options.readers
         spread_s = max(OWN_INTERVAL_S, least_interval_s(clients, HEARTBEATS_PER_S))
         due_s = time.perf_counter() + self._dice.random() * spread_s
