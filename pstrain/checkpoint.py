@@ -7,17 +7,21 @@ so any number of servers and shards restores what any other number saved.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pstrain import manifest
+from dataservice.runtime.identity import new_id
+from pstrain import manifest, saving
 from pstrain.deferred import RestoreStatus, defer
 from pstrain.errors import InvalidArgumentError, InvalidTypeError, NotFoundError
 from pstrain.manifest import Path, checkpoints, latest_checkpoint
-from pstrain.parameters import Parameters
-from pstrain.paramserver.checkpoint import Saved, check_shape
+from pstrain.parameters import Parameters, ParametersSnapshot
+from pstrain.paramserver.saved import Saved, check_shape
+from pstrain.saving import Pauses, SavedCheckpoint
 from pstrain.variable import BaseVariable
 from pstrain.vocabulary import VariableSpec
 
@@ -31,9 +35,9 @@ class Checkpoint:
 
     ``Checkpoint(model=model, optimizer=optimizer, data=iterator)``: an object has ``variables``,
     is a variable, or has ``state_dict``/``load_state_dict`` (JSON-able); None stands for nothing.
-    Optimizer slots are saved with the rows they belong to. Save while no closure runs (after
-    ``coordinator.join()``), so that the data position and the rows agree. ``restore`` may come
-    before an object has made its variables: they then get their values as they are made.
+    Optimizer slots are saved with the rows they belong to. Everything is saved as it is at one
+    moment, at which no closure is under way. ``restore`` may come before an object has made its
+    variables: they then get their values as they are made.
     """
 
     def __init__(self, **objects: Any) -> None:
@@ -48,20 +52,81 @@ class Checkpoint:
                     f"{name}={type(value).__name__} has neither variables nor state_dict(), so "
                     f"there is nothing of it to save"
                 )
+        self._last: SavedCheckpoint | None = None
 
-    def save(self, directory: Path, *, name: str = "ckpt", number: int | None = None) -> str:
-        """Writes ``<directory>/<name>-<number>``, its path; blocks until it is on disk.
+    def save(
+        self,
+        directory: Path,
+        *,
+        name: str = "ckpt",
+        number: int | None = None,
+        asynchronous: bool = False,
+        written: Callable[[str], None] | None = None,
+    ) -> SavedCheckpoint:
+        """Writes ``<directory>/<name>-<number>``; its path, and what the save took.
 
+        Closures that are under way end first, and no other begins until the values are held, which
+        takes milliseconds; they go on while files are written. Blocks until it is on disk, unless
+        ``asynchronous``: the next save, or ``wait()`` of what is returned, then raises what went
+        wrong. ``written`` is called, perhaps by another thread, when the checkpoint can be seen.
         ``number`` None: one above the highest there. Parameter servers write into the directory
         too, so it must be the same place on their hosts.
         """
-        with manifest.new_checkpoint(directory, name, number) as (folder, contents):
-            contents["objects"] = {name: _describe(value) for name, value in self._objects.items()}
-            contents["consistency"] = self._consistency()
-            contents["saved"] = self._save_values(folder).to_json()
-            path = str(contents["path"])
-        logger.info("saved checkpoint %s", path)
-        return path
+        self.wait()
+        partial = manifest.PartialCheckpoint(directory, name, number)
+        pauses, held = Pauses(), contextlib.ExitStack()
+        try:
+            objects, parts = self._hold(pauses, held)
+        except BaseException:
+            held.close()
+            partial.end()
+            raise
+
+        consistency = self._consistency()
+
+        def write(folder: str) -> dict[str, Any]:
+            saved = _write_values(folder, parts)
+            for group in self._groups():
+                group.parameters.check_current()
+            return {"objects": objects, "consistency": consistency, "saved": saved.to_json()}
+
+        self._last = saving.save(
+            partial,
+            write,
+            held.close,
+            pauses=pauses,
+            size_bytes=sum(part.size_bytes for part in parts),
+            asynchronous=asynchronous,
+            written=() if written is None else (written,),
+        )
+        return self._last
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Blocks until the last save has ended; raises what it failed with, once."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.wait(timeout)
+
+    def _hold(
+        self, pauses: Pauses, held: contextlib.ExitStack
+    ) -> tuple[dict[str, Any], list[ParametersSnapshot]]:
+        """Everything as it is at one moment; ``held`` lets it go."""
+        groups = self._groups()
+        asked_s = time.monotonic()
+        with contextlib.ExitStack() as barriers:
+            for group in groups:
+                barriers.enter_context(group.parameters.barrier())
+            reached_s = time.monotonic()
+            objects = {name: _describe(value) for name, value in self._objects.items()}
+            manifest.check_json(objects)
+            parts = []
+            for group in groups:
+                part = group.parameters.snapshot(group.specs)
+                held.callback(part.close)
+                parts.append(part)
+        pauses.drain_s = reached_s - asked_s
+        pauses.pause_s = time.monotonic() - reached_s
+        return objects, parts
 
     def restore(self, path: Path) -> RestoreStatus:
         """Restores all objects from a checkpoint, or from the newest in a directory; its path.
@@ -96,16 +161,6 @@ class Checkpoint:
         """By which rule the values came about; None for values of this process alone."""
         rules = (getattr(group.parameters, "consistency", None) for group in self._groups())
         return next((rule.to_json() for rule in rules if rule is not None), None)
-
-    def _save_values(self, folder: str) -> Saved:
-        shards, session, ledgers = [], None, {}
-        for number, group in enumerate(self._groups()):
-            place = f"values-{number}"
-            part = group.parameters.save(os.path.join(folder, place), group.specs)
-            shards += [s._replace(file=f"{place}/{s.file}") for s in part.shards]
-            if part.session is not None:
-                session, ledgers = part.session, part.ledgers
-        return Saved(tuple(shards), session, ledgers)
 
     def _check(self, path: str, contents: Mapping[str, Any], saved: Saved) -> None:
         missing = sorted(self._objects.keys() - contents["objects"].keys())
@@ -156,6 +211,18 @@ def read_config(path: Path, name: str = "model") -> dict[str, Any]:
     if config is None:
         raise NotFoundError(f"checkpoint {found} holds no configuration of {name!r}")
     return dict(config)
+
+
+def _write_values(folder: str, parts: Sequence[ParametersSnapshot]) -> Saved:
+    shards, session, ledgers = [], None, {}
+    for part in parts:
+        # A name of its own, so that a checkpoint which is replaced keeps its files until then.
+        place = new_id("values")
+        saved = part.write(os.path.join(folder, place))
+        shards += [s._replace(file=f"{place}/{s.file}") for s in saved.shards]
+        if saved.session is not None:
+            session, ledgers = saved.session, saved.ledgers
+    return Saved(tuple(shards), session, ledgers)
 
 
 def _named_variables(prefix: str, variables: Any) -> Iterator[tuple[str, BaseVariable]]:

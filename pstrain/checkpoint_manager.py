@@ -17,6 +17,7 @@ from pstrain.checkpoint import Checkpoint
 from pstrain.checkpoint_watch import checkpoints_iterator
 from pstrain.errors import InvalidArgumentError
 from pstrain.manifest import Path, checkpoints, latest_checkpoint
+from pstrain.saving import SavedCheckpoint
 
 __all__ = ["CheckpointManager", "checkpoints_iterator"]
 
@@ -31,6 +32,7 @@ class CheckpointManager:
     and ``checkpoint_interval``, ``save`` does nothing until so many steps have passed since the
     last. ``init_fn`` is called by :meth:`restore_or_initialize` where there is no checkpoint. A
     manager made later, as after a restart, goes on with what it finds in the directory.
+    ``asynchronous``: ``save`` returns when the values are held, see :meth:`Checkpoint.save`.
     """
 
     def __init__(
@@ -44,6 +46,8 @@ class CheckpointManager:
         checkpoint_interval: int | None = None,
         init_fn: Callable[[], Any] | None = None,
         last_checkpoint_step: int | None = None,
+        *,
+        asynchronous: bool = False,
     ) -> None:
         if max_to_keep is not None and max_to_keep < 1:
             raise InvalidArgumentError(f"max_to_keep must be None or positive, got {max_to_keep}")
@@ -52,6 +56,7 @@ class CheckpointManager:
         self.checkpoint = checkpoint
         self.directory = os.fspath(directory)
         self.checkpoint_interval = checkpoint_interval
+        self.asynchronous = asynchronous
         self._max_to_keep = max_to_keep
         self._keep_every_s = (keep_checkpoint_every_n_hours or 0.0) * 3600.0
         self._name = checkpoint_name
@@ -72,7 +77,9 @@ class CheckpointManager:
         """Path of the newest, or None."""
         return latest_checkpoint(self.directory)
 
-    def save(self, checkpoint_number: Any = None, check_interval: bool = True) -> str | None:
+    def save(
+        self, checkpoint_number: Any = None, check_interval: bool = True
+    ) -> SavedCheckpoint | None:
         """Saves, and removes what is too old; the path, or None until the interval has passed.
 
         ``checkpoint_number`` (an integer or a variable) names the checkpoint; None: one more than
@@ -82,10 +89,19 @@ class CheckpointManager:
         if self._is_too_early(step, check_interval):
             return None
         number = None if checkpoint_number is None else int(checkpoint_number)
-        path = self.checkpoint.save(self.directory, name=self._name, number=number)
+        saved = self.checkpoint.save(
+            self.directory,
+            name=self._name,
+            number=number,
+            asynchronous=self.asynchronous,
+            written=self._sweep,
+        )
         self._saved_at = step
-        self._sweep(path)
-        return path
+        return saved
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Blocks until the last save is on disk; raises what it failed with."""
+        self.checkpoint.wait(timeout)
 
     def restore_or_initialize(self) -> str | None:
         """Restores the newest checkpoint if there is one; its path. Else calls ``init_fn``."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pstrain.errors import InvalidArgumentError
-from pstrain.paramserver.checkpoint import Saved, check_shape
+from pstrain.paramserver.saved import Saved, check_shape
 from pstrain.variable import BaseVariable, tell_of_creations
 
 

@@ -1,9 +1,10 @@
 """Checkpoint folders: their numbers, how one becomes visible, and the manifest inside.
 
 ``<directory>/<name>-<n>/manifest.json`` makes a checkpoint, ``ckpt-<n>`` unless it is named; the
-folder is written under another name and renamed when complete. Knows nothing of variables.
-Invariant: a folder with such a name and a manifest is whole, whatever was killed when. One program
-at a time saves into a directory.
+folder is written under another name, its manifest last, and renamed when complete. Knows nothing of
+variables. Invariant: a folder with such a name and a manifest is whole, whatever was killed when,
+and what it replaces was whole until then. One program at a time saves into a directory; several
+saves of it may be under way.
 """
 
 from __future__ import annotations
@@ -12,20 +13,25 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dataservice.runtime.identity import new_id
 from pstrain.errors import DataLossError, InvalidArgumentError, NotFoundError
+from pstrain.failpoints import reached
 
-FORMAT = 1
+FORMAT = 2
 
 _FILE = "manifest.json"
 _NAME = re.compile(r"[^.].*-(\d+)")
 _PARTIAL = ".partial-"
 
 Path = str | os.PathLike[str]
+
+_lock = threading.Lock()
+_under_way: dict[str, int] = {}
+"""Folders of this process's saves, and their numbers."""
 
 
 def checkpoints(directory: Path) -> list[str]:
@@ -71,36 +77,61 @@ def find(path: Path) -> str:
     return found
 
 
-@contextmanager
-def new_checkpoint(
-    directory: Path, name: str = "ckpt", number: int | None = None
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A folder to fill, and the manifest to fill in; committed when the scope ends without error.
+class PartialCheckpoint:
+    """A checkpoint that nobody sees yet: a ``folder`` to fill, and where it will be, its ``path``.
 
-    The manifest's ``path`` is where the checkpoint will be; ``number`` None: one above the highest
-    there. A checkpoint of that name is replaced. Leftovers of saves that were killed are removed.
+    ``number`` None: one above the highest there. A checkpoint of that name will be replaced.
+    Leftovers of saves that were killed are removed. To be ended by ``end``.
     """
-    _check_name(name, number)
-    directory = os.path.abspath(directory)
-    os.makedirs(directory, exist_ok=True)
-    _remove_partial(directory)
-    if number is None:
-        number = 1 + max((found for found, _ in _numbered(directory)), default=0)
-    target = os.path.join(directory, f"{name}-{number}")
-    folder = os.path.join(directory, f"{_PARTIAL}{new_id('ckpt')}")
-    os.mkdir(folder)
-    manifest: dict[str, Any] = {"path": target}
-    try:
-        yield folder, manifest
-        manifest.pop("path")
-        _write(folder, {"format": FORMAT, "number": number, **manifest})
-        if os.path.exists(target):
-            remove(target)
-        os.rename(folder, target)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    _sync(directory)
+
+    def __init__(self, directory: Path, name: str = "ckpt", number: int | None = None) -> None:
+        _check_name(name, number)
+        directory = os.path.abspath(directory)
+        os.makedirs(directory, exist_ok=True)
+        with _lock:
+            _remove_partial(directory)
+            if number is None:
+                number = 1 + max(_taken_numbers(directory), default=0)
+            self.number = number
+            self.path = os.path.join(directory, f"{name}-{number}")
+            self.folder = os.path.join(directory, f"{_PARTIAL}{new_id('ckpt')}")
+            os.mkdir(self.folder)
+            _under_way[self.folder] = number
+
+    def commit(self, contents: Mapping[str, Any]) -> None:
+        """Writes the manifest and makes the checkpoint visible, in one step."""
+        reached("checkpoint_commit")
+        _write(self.folder, {"format": FORMAT, "number": self.number, **contents})
+        reached("checkpoint_commit")
+        if os.path.exists(os.path.join(self.path, _FILE)):
+            _replace_contents(self.folder, self.path)
+        else:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.rename(self.folder, self.path)
+        reached("checkpoint_commit")
+        _sync(os.path.dirname(self.path))
+
+    def end(self) -> None:
+        """Removes what there is of it unless it was committed. Idempotent."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with _lock:
+            _under_way.pop(self.folder, None)
+
+
+def _replace_contents(folder: str, target: str) -> None:
+    """Moves files beside those of the older checkpoint; the new manifest is what replaces it."""
+    old = os.listdir(target)
+    for name in os.listdir(folder):
+        if name != _FILE:
+            os.rename(os.path.join(folder, name), os.path.join(target, name))
+    _sync(target)
+    reached("checkpoint_commit")
+    os.replace(os.path.join(folder, _FILE), os.path.join(target, _FILE))
+    _sync(target)
+    for name in old:
+        if name != _FILE:
+            shutil.rmtree(os.path.join(target, name), ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def read(path: str) -> dict[str, Any]:
@@ -117,6 +148,9 @@ def read(path: str) -> dict[str, Any]:
             f"{file} has format {found}, this version reads {FORMAT}: use the version of pstrain "
             f"that wrote it"
         )
+    for part in ("objects", "saved"):
+        if not isinstance(manifest.get(part), dict):
+            raise DataLossError(f"{file} is damaged (no {part}); restore an older checkpoint")
     return dict(manifest)
 
 
@@ -127,22 +161,27 @@ def remove(path: str) -> None:
     shutil.rmtree(doomed, ignore_errors=True)
 
 
-def _write(folder: str, manifest: dict[str, Any]) -> None:
+def check_json(contents: Mapping[str, Any]) -> None:
+    """InvalidArgumentError where a manifest cannot hold ``contents``."""
     try:
-        text = json.dumps(manifest, indent=1)
+        json.dumps(contents)
     except TypeError as error:
         raise InvalidArgumentError(
             f"a state_dict or get_config holds something that JSON cannot: {error}"
         ) from error
-    _write_synced(os.path.join(folder, _FILE), text)
+
+
+def _write(folder: str, manifest: dict[str, Any]) -> None:
+    _write_synced(os.path.join(folder, _FILE), json.dumps(manifest, indent=1))
     _sync(folder)
 
 
 def write_file(folder: str, name: str, text: str) -> None:
     """Writes a file beside the checkpoints; readers see the old one or the new one, whole."""
     partial = os.path.join(folder, f"{_PARTIAL}{new_id('file')}")
-    _write_synced(partial, text)
-    os.replace(partial, os.path.join(folder, name))
+    with _lock:
+        _write_synced(partial, text)
+        os.replace(partial, os.path.join(folder, name))
 
 
 def _write_synced(path: str, text: str) -> None:
@@ -175,10 +214,17 @@ def _numbered(directory: Path) -> list[tuple[int, str]]:
     return sorted((int(match[1]), name) for name in names if (match := _NAME.fullmatch(name)))
 
 
+def _taken_numbers(directory: str) -> Iterator[int]:
+    yield from (number for number, _ in _numbered(directory))
+    for folder, number in _under_way.items():
+        if os.path.dirname(folder) == directory:
+            yield number
+
+
 def _remove_partial(directory: str) -> None:
     for name in os.listdir(directory):
-        if name.startswith(_PARTIAL):
-            path = os.path.join(directory, name)
+        path = os.path.join(directory, name)
+        if name.startswith(_PARTIAL) and path not in _under_way:
             if os.path.isdir(path):
                 shutil.rmtree(path, ignore_errors=True)
             else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -18,7 +18,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from pstrain.paramserver.checkpoint import Saved, read_into, verify, write_shard
+from dataservice.runtime.identity import new_id
+from pstrain.paramserver.checkpoint import Saved, read_into, verify, write
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.steps import ShardUpdate
 from pstrain.paramserver.store import Store
@@ -34,6 +35,20 @@ from pstrain.rows import (
 from pstrain.vocabulary import Fetch, Lookup, OptimizerSpec, StepToken, Update, VariableSpec
 
 Array = NDArray[Any]
+
+
+class ParametersSnapshot(Protocol):
+    """Values at one moment, which are read while they change. To be closed, by any thread."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes to write it."""
+
+    def write(self, directory: str) -> Saved:
+        """Writes all into ``directory``, once; blocks until it is on disk."""
+
+    def close(self) -> None:
+        """Nothing is kept for it any more; idempotent."""
 
 
 @runtime_checkable
@@ -71,11 +86,17 @@ class Parameters(Protocol):
     def scatter(self, spec: VariableSpec, op: str, ids: Array, rows: Any) -> None:
         """``set``, ``add``, ``sub``, ``mul``, ``div``, ``min`` or ``max`` of rows ``ids``."""
 
-    def save(self, directory: str, specs: Mapping[str, VariableSpec]) -> Saved:
-        """Writes values and slots of ``specs`` (by name in the checkpoint) into ``directory``."""
+    def barrier(self) -> AbstractContextManager[None]:
+        """Scope in which no closure changes anything, entered when none is under way."""
+
+    def check_current(self) -> None:
+        """AbortedError where these values belong to somebody else by now."""
+
+    def snapshot(self, specs: Mapping[str, VariableSpec]) -> ParametersSnapshot:
+        """Values and slots of ``specs`` (by name in the checkpoint) as they are now."""
 
     def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
-        """Overwrites ``specs`` with what :meth:`save` wrote, however it was sharded then.
+        """Overwrites ``specs`` with what a snapshot wrote, however it was sharded then.
 
         NotFoundError, InvalidArgumentError (shapes) or DataLossError before any value changes.
         """
@@ -196,10 +217,14 @@ class LocalParameters:
             for index, _, part_ids, part in scatter_parts(spec, ids, rows)
         )
 
-    def save(self, directory: str, specs: Mapping[str, VariableSpec]) -> Saved:
-        named = self._named(specs)
-        with self._store.quiet():
-            return Saved(shards=tuple(write_shard(directory, *pair) for pair in named))
+    def barrier(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def check_current(self) -> None:
+        """Nobody else can have them."""
+
+    def snapshot(self, specs: Mapping[str, VariableSpec]) -> _LocalSnapshot:
+        return _LocalSnapshot(self._store, specs)
 
     def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
         targets = self._named(specs)
@@ -239,3 +264,21 @@ class LocalParameters:
     def _changes(self, update: Update) -> Iterator[ShardUpdate]:
         for index, ids, gradient in update_parts(update):
             yield ShardUpdate(self._store.shard(update.variable.id, index), ids, gradient)
+
+
+class _LocalSnapshot:
+    def __init__(self, store: Store, specs: Mapping[str, VariableSpec]) -> None:
+        self._store = store
+        self._id = new_id("snapshot")
+        names = {spec.id: name for name, spec in specs.items()}
+        self._snapshots, _ = store.take_snapshot(self._id, names)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(snapshot.size_bytes for _, snapshot in self._snapshots)
+
+    def write(self, directory: str) -> Saved:
+        return write(directory, self._snapshots, "local")
+
+    def close(self) -> None:
+        self._store.drop_snapshot(self._id)

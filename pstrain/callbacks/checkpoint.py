@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pstrain.callbacks.base import Callback, Logs
 from pstrain.callbacks.monitor import Monitor
+
+if TYPE_CHECKING:
+    from pstrain.checkpoint_manager import CheckpointManager
+    from pstrain.saving import SavedCheckpoint
 
 
 class Checkpoint(Callback):
@@ -14,8 +18,10 @@ class Checkpoint(Callback):
 
     ``every_steps``: also in an epoch, after so many steps, while the trainers go on. With
     ``save_best_only`` an epoch is saved only where ``monitor`` is better than before (``mode`` as
-    for EarlyStopping). ``max_to_keep``: how many stay (None: all). ``objects`` are saved besides
-    ``model`` and ``optimizer``, such as ``data=iterator``.
+    for EarlyStopping). ``max_to_keep``: how many stay (None: all). ``asynchronous`` (the default):
+    training goes on while files are written, and ends when they are. ``objects`` are saved besides
+    ``model`` and ``optimizer``, such as ``data=iterator``. ``last_path.pause_s`` tells for how long
+    training stood still.
     """
 
     def __init__(
@@ -28,14 +34,17 @@ class Checkpoint(Callback):
         mode: str = "auto",
         save_best_only: bool = False,
         max_to_keep: int | None = None,
+        asynchronous: bool = True,
         **objects: Any,
     ) -> None:
         self._directory, self._every = os.fspath(directory), every
         self._every_steps, self._saved_at = every_steps, 0
         self._monitor = Monitor(monitor, mode=mode) if save_best_only else None
         self._max_to_keep = max_to_keep
+        self._asynchronous = asynchronous
         self._objects = objects
-        self.last_path: str | None = None
+        self._manager: CheckpointManager | None = None
+        self.last_path: SavedCheckpoint | None = None
 
     def on_epoch_begin(self, epoch: int) -> None:  # noqa: ARG002
         self._saved_at = 0
@@ -54,10 +63,21 @@ class Checkpoint(Callback):
         assert self._monitor is not None
         return self._monitor.improves(self._monitor.value(logs, "Checkpoint"))
 
+    def on_train_end(self) -> None:
+        if self._manager is not None:
+            self._manager.wait()
+            self._manager = None
+
     def _save(self) -> None:
+        if self._manager is None:
+            self._manager = self._make_manager()
+        self.last_path = self._manager.save()
+
+    def _make_manager(self) -> CheckpointManager:
         from pstrain.checkpoint import Checkpoint as Saved
         from pstrain.checkpoint_manager import CheckpointManager
 
         saved = Saved(model=self.model, optimizer=self.model.optimizer, **self._objects)
-        manager = CheckpointManager(saved, self._directory, self._max_to_keep)
-        self.last_path = manager.save()
+        return CheckpointManager(
+            saved, self._directory, self._max_to_keep, asynchronous=self._asynchronous
+        )

@@ -1,8 +1,8 @@
-"""Shards as files: Arrow IPC with values and slots, and a CRC over each file's bytes.
+"""Shards as files: tables as Arrow IPC, small variables together as safetensors, each with a CRC.
 
-A file holds one shard; any shard layout restores onto any other by ranges of rows. Knows nothing
-of manifests, models or the network. Invariant: restoring gives
-each row the values and slots it was saved with, or raises before any row has changed.
+Both hold values and optimizer slots; any shard layout restores onto any other by ranges of rows.
+Knows nothing of manifests, models or the network. Invariant: restoring gives each row the values
+and slots it was saved with, or raises before any row has changed.
 """
 
 from __future__ import annotations
@@ -10,95 +10,145 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pstrain.errors import DataLossError, InvalidArgumentError, NotFoundError
+from pstrain.errors import DataLossError, NotFoundError, ResourceExhaustedError
+from pstrain.paramserver import safetensors
+from pstrain.paramserver.output import OutputFile
+from pstrain.paramserver.saved import Saved, SavedShard, check_shape
 from pstrain.paramserver.shard import Shard
+from pstrain.paramserver.snapshot import Snapshot
 
-_BLOCK_BYTES = 16 << 20
-_ROW_SLOT = "row_slot_"
+__all__ = ["Saved", "SavedShard", "check_shape", "read_into", "verify", "write"]
+
+SMALL_BYTES: Final = 1 << 20
+"""Shards of at most this size, slots included, go into one safetensors file per server."""
+
+_VERIFY_BYTES: Final = 16 << 20
+_DENSE: Final = "dense.safetensors"
+
+Array = NDArray[Any]
+Targets = Sequence[tuple[str, Shard]]
 
 
-class SavedShard(NamedTuple):
-    """Where rows ``[row_start, row_stop)`` of a variable lie in a checkpoint.
+def write(directory: str, snapshots: Sequence[tuple[str, Snapshot]], writer: str) -> Saved:
+    """Writes files into ``directory`` and syncs them to disk; blocks.
 
-    ``name`` is the variable's name in the checkpoint, ``file`` is relative to its folder.
+    ``writer`` is in their names, so that several may write there. Raises ResourceExhaustedError
+    where the disk is full or fails.
     """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    row_start: int
-    row_stop: int
-    file: str
-    size_bytes: int
-    crc32: int
-    optimizer: str | None
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON form, for manifests and the wire."""
-        return {**self._asdict(), "shape": list(self.shape)}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> SavedShard:
-        """Inverse of :meth:`to_json`."""
-        return cls(**{**value, "shape": tuple(value["shape"])})
+    try:
+        os.makedirs(directory, exist_ok=True)
+        small = [pair for pair in snapshots if pair[1].size_bytes <= SMALL_BYTES]
+        shards = _write_dense(directory, f"{writer}-{_DENSE}", small) if small else []
+        for name, snapshot in snapshots:
+            if snapshot.size_bytes > SMALL_BYTES:
+                shards.append(_write_table(directory, writer, name, snapshot))
+        sync_folder(directory)
+    except OSError as error:
+        raise ResourceExhaustedError(
+            f"a checkpoint could not be written into {directory}: {error}; the one before it is "
+            "untouched. Make room there, or keep fewer (max_to_keep)"
+        ) from error
+    return Saved(tuple(shards))
 
 
-class Saved(NamedTuple):
-    """What a checkpoint holds: shards, and the ledger of each server by its index.
-
-    Ledgers mean something to servers of the same session only.
-    """
-
-    shards: tuple[SavedShard, ...]
-    session: str | None = None
-    ledgers: dict[str, Any] = {}  # noqa: RUF012
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON form, for manifests and the wire."""
-        return {**self._asdict(), "shards": [shard.to_json() for shard in self.shards]}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Saved:
-        """Inverse of :meth:`to_json`."""
-        return cls(**{**value, "shards": tuple(map(SavedShard.from_json, value["shards"]))})
+def sync_folder(folder: str) -> None:
+    """The names in a folder are on the disk when this returns."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
-def write_shard(directory: str, name: str, shard: Shard) -> SavedShard:
-    """Writes one file into ``directory`` and syncs it to disk; blocks.
+def _write_dense(
+    directory: str, file: str, snapshots: Sequence[tuple[str, Snapshot]]
+) -> list[SavedShard]:
+    parts = [_described(name, snapshot, file) for name, snapshot in snapshots]
+    tensors = [tensor for part in parts for tensor in _tensors(part)]
+    with OutputFile(os.path.join(directory, file)) as output:
+        output.write(safetensors.header(tensors, {"format": "np"}))
+        for _, snapshot in snapshots:
+            blocks = [[column.copy() for column in block] for block in snapshot.blocks()]
+            for columns in zip(*blocks, strict=True):
+                for column in columns:
+                    output.write(column)
+    return [p._replace(size_bytes=output.size_bytes, crc32=output.crc32) for p in parts]
 
-    The caller keeps changes away meanwhile. Columns: ``values`` and ``slot_<i>``, fixed-size
-    lists of the variable's row width, and ``row_slot_<i>``, of width 1; the file's metadata says
-    which rows it holds.
-    """
-    file = f"variable-{shard.spec.id}-shard-{shard.index}.arrow"
-    os.makedirs(directory, exist_ok=True)
-    with open(os.path.join(directory, file), "wb") as stream:
-        sink = _Checksum(stream)
-        with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), _schema(name, shard)) as writer:
-            for block in _blocks(shard):
-                writer.write_batch(block)
-        stream.flush()
-        os.fsync(stream.fileno())
+
+def _tensors(part: SavedShard) -> list[safetensors.Tensor]:
+    """The value under the variable's name, with its rows where it is not whole; slots after it."""
+    rows = part.row_stop - part.row_start
+    is_whole = rows == (part.shape[0] if part.shape else 1)
+    name = part.name if is_whole else f"{part.name}[{part.row_start}:{part.row_stop}]"
+    shape = part.shape if is_whole else (rows, *part.shape[1:])
+    return [
+        safetensors.Tensor(
+            name if column == "values" else f"{name}::{column}",
+            part.dtype,
+            (rows,) if column.startswith("row_slot") else shape,
+        )
+        for column in part.columns
+    ]
+
+
+def _write_table(directory: str, writer: str, name: str, snapshot: Snapshot) -> SavedShard:
+    """Columns are fixed-size lists of the variable's row width; row slots have width 1."""
+    part = _described(
+        name, snapshot, f"{writer}-variable-{snapshot.spec.id}-rows-{snapshot.row_start}.arrow"
+    )
+    schema = _schema(part, snapshot.widths)
+    with (
+        OutputFile(os.path.join(directory, part.file)) as output,
+        pa.ipc.new_file(pa.PythonFile(output, mode="w"), schema) as writing,
+    ):
+        for block in snapshot.blocks():
+            writing.write_batch(_batch(block, schema))
+    return part._replace(size_bytes=output.size_bytes, crc32=output.crc32)
+
+
+def _described(name: str, snapshot: Snapshot, file: str) -> SavedShard:
     return SavedShard(
         name=name,
-        shape=shard.spec.shape,
-        dtype=shard.spec.dtype,
-        row_start=shard.row_start,
-        row_stop=shard.row_stop,
+        shape=snapshot.spec.shape,
+        dtype=snapshot.spec.dtype,
+        row_start=snapshot.row_start,
+        row_stop=snapshot.row_stop,
         file=file,
-        size_bytes=sink.size_bytes,
-        crc32=sink.crc32,
-        optimizer=shard.optimizer,
+        size_bytes=0,
+        crc32=0,
+        optimizer=snapshot.optimizer,
+        slots=len(snapshot.widths) - 1 - snapshot.row_slots,
+        row_slots=snapshot.row_slots,
     )
 
 
-Targets = Sequence[tuple[str, Shard]]
+def _schema(part: SavedShard, widths: Sequence[int]) -> pa.Schema:
+    dtype = pa.from_numpy_dtype(np.dtype(part.dtype))
+    fields = [
+        pa.field(column, pa.list_(dtype, width), nullable=False)
+        for column, width in zip(part.columns, widths, strict=True)
+    ]
+    metadata = {
+        "variable": part.name,
+        "row_start": str(part.row_start),
+        "row_stop": str(part.row_stop),
+        "optimizer": part.optimizer or "",
+    }
+    return pa.schema(fields, metadata=metadata)
+
+
+def _batch(block: list[Array], schema: pa.Schema) -> pa.RecordBatch:
+    columns = []
+    for values, field in zip(block, schema, strict=True):
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
+        columns.append(lists.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def verify(directory: str, targets: Targets, saved: Sequence[SavedShard]) -> None:
@@ -116,8 +166,14 @@ def read_into(directory: str, targets: Targets, saved: Sequence[SavedShard]) -> 
 
     Must be verified first: a damaged file is not noticed here.
     """
-    for pairs in _by_file(targets, saved).values():
-        _restore(directory, pairs[0][1], [shard for shard, _ in pairs])
+    for file, pairs in _by_file(targets, saved).items():
+        read = _dense_blocks if file.endswith(_DENSE) else _table_blocks
+        with pa.memory_map(os.path.join(directory, file)) as source:
+            parts = {part: None for _, part in pairs}
+            for part in parts:
+                shards = [shard for shard, of in pairs if of == part]
+                for start, columns in read(source, part):
+                    _restore(shards, part, start, columns)
 
 
 def _by_file(
@@ -128,16 +184,6 @@ def _by_file(
         for part in _parts(name, shard, saved):
             files.setdefault(part.file, []).append((shard, part))
     return files
-
-
-def check_shape(name: str, shape: tuple[int, ...], dtype: str, saved: SavedShard) -> None:
-    """Raises InvalidArgumentError unless the variable is the one that was saved."""
-    if saved.shape != shape or saved.dtype != dtype:
-        raise InvalidArgumentError(
-            f"variable {name!r} has shape {shape} and dtype {dtype}, but the checkpoint holds "
-            f"shape {saved.shape} and dtype {saved.dtype}; restore into a model of the same "
-            f"architecture"
-        )
 
 
 def _parts(name: str, shard: Shard, saved: Sequence[SavedShard]) -> list[SavedShard]:
@@ -162,7 +208,7 @@ def _verify(directory: str, part: SavedShard) -> None:
     crc = size = 0
     try:
         with open(path, "rb") as stream:
-            while block := stream.read(_BLOCK_BYTES):
+            while block := stream.read(_VERIFY_BYTES):
                 crc = zlib.crc32(block, crc)
                 size += len(block)
     except FileNotFoundError:
@@ -176,88 +222,30 @@ def _verify(directory: str, part: SavedShard) -> None:
         )
 
 
-def _restore(directory: str, part: SavedShard, shards: Sequence[Shard]) -> None:
-    with pa.memory_map(os.path.join(directory, part.file)) as source:
-        reader = pa.ipc.open_file(source)
-        row_slots = sum(name.startswith(_ROW_SLOT) for name in reader.schema.names)
-        start = part.row_start
-        for position in range(reader.num_record_batches):
-            batch = reader.get_batch(position)
-            columns = [_column(batch, index) for index in range(batch.num_columns)]
-            for shard in shards:
-                a = max(start, shard.row_start)
-                b = min(start + batch.num_rows, shard.row_stop)
-                if a < b:
-                    rows = [column[a - start : b - start] for column in columns]
-                    shard.restore(a, rows, part.optimizer, row_slots=row_slots)
-            start += batch.num_rows
+def _table_blocks(source: pa.NativeFile, part: SavedShard) -> Iterator[tuple[int, list[Array]]]:
+    reader = pa.ipc.open_file(source)
+    start = part.row_start
+    for position in range(reader.num_record_batches):
+        batch = reader.get_batch(position)
+        yield start, [_column(batch, index) for index in range(batch.num_columns)]
+        start += batch.num_rows
 
 
-def _column(batch: pa.RecordBatch, index: int) -> NDArray[Any]:
+def _dense_blocks(source: pa.NativeFile, part: SavedShard) -> Iterator[tuple[int, list[Array]]]:
+    found = safetensors.read(np.frombuffer(source.read_buffer(), np.uint8), part.file)
+    source.seek(0)
+    rows = part.row_stop - part.row_start
+    yield part.row_start, [found[tensor.name].reshape(rows, -1) for tensor in _tensors(part)]
+
+
+def _restore(shards: Sequence[Shard], part: SavedShard, start: int, columns: list[Array]) -> None:
+    for shard in shards:
+        a, b = max(start, shard.row_start), min(start + len(columns[0]), shard.row_stop)
+        if a < b:
+            rows = [column[a - start : b - start] for column in columns]
+            shard.restore(a, rows, part.optimizer, row_slots=part.row_slots)
+
+
+def _column(batch: pa.RecordBatch, index: int) -> Array:
     column = batch.column(index)
     return column.flatten().to_numpy(zero_copy_only=True).reshape(len(column), -1)
-
-
-def _schema(name: str, shard: Shard) -> pa.Schema:
-    names = ["values", *(f"slot_{i}" for i in range(shard.slots))]
-    names += [f"{_ROW_SLOT}{i}" for i in range(shard.row_slots)]
-    dtype = pa.from_numpy_dtype(shard.slab.dtype)
-    fields = [
-        pa.field(column, pa.list_(dtype, width), nullable=False)
-        for column, width in zip(names, shard.column_widths, strict=True)
-    ]
-    metadata = {
-        "variable": name,
-        "row_start": str(shard.row_start),
-        "row_stop": str(shard.row_stop),
-        "optimizer": shard.optimizer or "",
-    }
-    return pa.schema(fields, metadata=metadata)
-
-
-def _blocks(shard: Shard) -> Iterator[pa.RecordBatch]:
-    slab = shard.slab
-    schema = _schema("", shard).remove_metadata()
-    rows = max(1, _BLOCK_BYTES // max(1, slab.shape[1] * slab.itemsize))
-    for start in range(0, len(slab), rows):
-        block = slab[start : start + rows]
-        columns, at = [], 0
-        for width, field in zip(shard.column_widths, schema, strict=True):
-            values = np.ascontiguousarray(block[:, at : at + width])
-            lists = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), width)
-            columns.append(lists.cast(field.type))
-            at += width
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-class _Checksum:
-    """A binary sink that counts and checksums what passes through."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self.size_bytes = 0
-        self.crc32 = 0
-        self.closed = False
-
-    def write(self, data: bytes) -> int:
-        self.crc32 = zlib.crc32(data, self.crc32)
-        self.size_bytes += len(data)
-        return self._stream.write(data)
-
-    def writable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-    def tell(self) -> int:
-        return self.size_bytes
-
-    def flush(self) -> None:
-        self._stream.flush()
-
-    def close(self) -> None:
-        self.closed = True

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pstrain.errors import InvalidArgumentError
 from pstrain.paramserver.changes import WHOLE, read_changes
-from pstrain.paramserver.checkpoint import Saved, read_into, verify, write_shard
+from pstrain.paramserver.checkpoint import Saved, read_into, verify, write
 from pstrain.paramserver.commits import Entry, PartKey
 from pstrain.paramserver.messages import Array, Body, LateBody, Part, body_arrays, new_body
 from pstrain.paramserver.shard import Shard
@@ -139,12 +139,21 @@ def _complete(store: Store, call: Call) -> Reply:
     return {}, None
 
 
-def _save(store: Store, call: Call) -> Reply:
-    named = _named(store, call)
-    with store.quiet():
-        shards = tuple(write_shard(call.header["directory"], name, shard) for name, shard in named)
-        ledger = store.ledger_state()
-    return {"saved": Saved(shards).to_json(), "ledger": ledger}, None
+def _snapshot(store: Store, call: Call) -> Reply:
+    names: dict[int, str] = {id_: name for name, id_ in call.header["variables"]}
+    snapshots, ledger = store.take_snapshot(call.header["snapshot"], names)
+    return {"size_bytes": sum(each.size_bytes for _, each in snapshots), "ledger": ledger}, None
+
+
+def _write(store: Store, call: Call) -> Reply:
+    snapshots = store.snapshot(call.header["snapshot"])
+    saved = write(call.header["directory"], snapshots, call.header["writer"])
+    return {"saved": saved.to_json()}, None
+
+
+def _drop(store: Store, call: Call) -> Reply:
+    store.drop_snapshot(call.header["snapshot"])
+    return {}, None
 
 
 def _verify(store: Store, call: Call) -> Reply:
@@ -164,7 +173,7 @@ def _load(store: Store, call: Call) -> Reply:
 
 
 def _named(store: Store, call: Call) -> list[tuple[str, Shard]]:
-    """The shards here of the variables that a save or load names."""
+    """The shards here of the variables that a load names."""
     names: dict[int, str] = {id_: name for name, id_ in call.header["variables"]}
     return [(names[s.spec.id], s) for s in store.shards() if s.spec.id in names]
 
@@ -197,7 +206,9 @@ _HANDLERS: dict[str, Callable[[Store, Call], Reply]] = {
     "apply_round": _apply_round,
     "fence": _fence,
     "complete": _complete,
-    "save": _save,
+    "snapshot": _snapshot,
+    "write": _write,
+    "drop": _drop,
     "verify": _verify,
     "load": _load,
 }

@@ -18,6 +18,7 @@ from pstrain.kernels import updates
 from pstrain.kernels.prefetch import aligned_empty
 from pstrain.paramserver.initial import fill
 from pstrain.paramserver.rules import apply_rule, find_rule
+from pstrain.paramserver.snapshot import Snapshot
 from pstrain.vocabulary import OptimizerSpec, VariableSpec
 
 Array = NDArray[Any]
@@ -60,6 +61,7 @@ class Shard:
         self.slots = 0
         self.row_slots = 0
         self._lock = threading.Lock()
+        self._snapshots: list[Snapshot] = []
         self._slab = aligned_empty((self.row_stop - self.row_start, self.width), spec.dtype)
         if value is None:
             fill(spec.initializer, self._slab, self.row_start)
@@ -124,6 +126,7 @@ class Shard:
         """One optimizer step of rows ``ids`` (distinct), or of all. Arguments must be checked."""
         with self._lock:
             self._own_slots(optimizer)
+            self._keep(ids)
             apply_rule(optimizer, self._slab, self.width, self.row_start, ids, gradient)
             self.version += 1
 
@@ -137,6 +140,7 @@ class Shard:
         """``set``, ``add`` or ``sub`` of ``value`` [k, width] to rows from ``start`` on."""
         self.check_assign(op, start, len(value))
         with self._lock:
+            self._keep_range(start, start + len(value))
             _WHOLE[op](self._rows(start, start + len(value))[:, : self.width], value)
             self.version += 1
 
@@ -152,6 +156,7 @@ class Shard:
         """``op`` of ``rows`` [n, width] to rows ``ids``; repeated ids act in turn."""
         self.check_scatter(op, ids)
         with self._lock:
+            self._keep(ids)
             values = self._slab[:, : self.width]
             if op == "set":
                 values[ids - self.row_start] = rows
@@ -167,12 +172,45 @@ class Shard:
         self._check_range(start, stop)
         with self._lock:
             self._resize_slots(len(columns) - 1 - row_slots, row_slots)
+            self._keep_range(start, stop)
             self.optimizer = optimizer
             rows, at = self._rows(start, stop), 0
             for column in columns:
                 rows[:, at : at + column.shape[1]] = column
                 at += column.shape[1]
             self.version += 1
+
+    def snapshot(self) -> Snapshot:
+        """The rows and slots as they are now, to be read while they change; to be closed."""
+        with self._lock:
+            snapshot = Snapshot(
+                self.spec,
+                self.row_start,
+                self._slab,
+                self.column_widths,
+                self.row_slots,
+                self.optimizer,
+                self._lock,
+            )
+            self._snapshots.append(snapshot)
+        return snapshot
+
+    def _keep(self, ids: NDArray[np.int64] | None) -> None:
+        """What is about to change stays in the snapshots; ``ids`` None: all rows."""
+        if ids is None:
+            self._keep_range(self.row_start, self.row_stop)
+        elif self._snapshots:
+            for snapshot in self._needing():
+                snapshot.keep_rows(ids)
+
+    def _keep_range(self, start: int, stop: int) -> None:
+        if self._snapshots:
+            for snapshot in self._needing():
+                snapshot.keep_range(start, stop)
+
+    def _needing(self) -> list[Snapshot]:
+        self._snapshots = [each for each in self._snapshots if each.needs(self._slab)]
+        return self._snapshots
 
     def _rows(self, start: int, stop: int) -> Array:
         return self._slab[start - self.row_start : stop - self.row_start]

@@ -8,7 +8,7 @@ decided; a checkpoint sees whole parts only.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pstrain.errors import AlreadyExistsError, DeadlineExceededError, NotFoundError
 from pstrain.paramserver.commits import Commits, Entry, PartKey, Report
 from pstrain.paramserver.shard import Shard
+from pstrain.paramserver.snapshot import Snapshot
 from pstrain.paramserver.steps import Change, GradientStep, ShardUpdate, changes_of_round
 from pstrain.vocabulary import OptimizerSpec, VariableSpec
 
@@ -39,6 +40,7 @@ class Store:
         self._low_water = 0
         self._lock = threading.Lock()
         self._changes = _Gate()
+        self._snapshots: dict[str, list[tuple[str, Snapshot]]] = {}
 
     def create(self, spec: VariableSpec, index: int, value: NDArray[Any] | None = None) -> Shard:
         """Adds shard ``index`` of ``spec``, filled with ``value`` or by its initializer.
@@ -143,6 +145,37 @@ class Store:
                 parts = self._commits.complete(trainer, decided)
             for change in (change for part in parts for change in part):
                 change()
+
+    def take_snapshot(
+        self, snapshot: str, names: Mapping[int, str]
+    ) -> tuple[list[tuple[str, Snapshot]], dict[str, Any]]:
+        """All shards of the variables in ``names`` (by id), and the ledger, at one moment.
+
+        They keep what changes until :meth:`drop_snapshot`. The same again gives the same.
+        """
+        with self.quiet():
+            if snapshot not in self._snapshots:
+                self._snapshots[snapshot] = [
+                    (names[shard.spec.id], shard.snapshot())
+                    for shard in self.shards()
+                    if shard.spec.id in names
+                ]
+            return self._snapshots[snapshot], self.ledger_state()
+
+    def snapshot(self, snapshot: str) -> list[tuple[str, Snapshot]]:
+        """One that was taken; NotFoundError where it was dropped."""
+        try:
+            return self._snapshots[snapshot]
+        except KeyError:
+            raise NotFoundError(
+                f"no snapshot {snapshot} on this parameter server: it was restarted, or the "
+                "checkpoint was given up; save again"
+            ) from None
+
+    def drop_snapshot(self, snapshot: str) -> None:
+        """Nothing is kept for it any more. Idempotent."""
+        for _, each in self._snapshots.pop(snapshot, ()):
+            each.close()
 
     @contextmanager
     def quiet(self) -> Iterator[None]:

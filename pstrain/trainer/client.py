@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -23,8 +24,8 @@ from pstrain.consistency import ASYNC, Consistency
 from pstrain.parameters import current_staging
 from pstrain.paramserver import messages
 from pstrain.paramserver.changes import WHOLE
-from pstrain.paramserver.checkpoint import Saved
 from pstrain.paramserver.messages import Array, LateBody, Part
+from pstrain.paramserver.saved import Saved
 from pstrain.rows import (
     as_rows,
     look_up,
@@ -36,6 +37,7 @@ from pstrain.rows import (
 )
 from pstrain.trainer.connections import Connections, Request
 from pstrain.trainer.pull import Pull
+from pstrain.trainer.snapshot import RemoteSnapshot
 from pstrain.vocabulary import (
     Fetch,
     Lookup,
@@ -75,6 +77,7 @@ class RemoteParameters:
             share_memory=self._config.share_memory,
         )
         self._wholes: dict[tuple[int, int], tuple[int, Array]] = {}
+        self.hold_closures: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -204,24 +207,27 @@ class RemoteParameters:
             body = LateBody.of([part_ids, part])
             self._change([spec.id], {shard.ps: ({**header, "count": len(part_ids)}, body)})
 
-    def save(self, directory: str, specs: Mapping[str, VariableSpec]) -> Saved:
+    def barrier(self) -> AbstractContextManager[None]:
+        return self.hold_closures()
+
+    def check_current(self) -> None:
+        self.advance(0)
+
+    def snapshot(self, specs: Mapping[str, VariableSpec]) -> RemoteSnapshot:
         _before_read(specs.values())
-        header = {
-            "kind": "save",
-            "directory": os.path.abspath(directory),
-            "variables": [[name, spec.id] for name, spec in specs.items()],
-        }
-        replies = self._ask(
-            {ps: self._request(header) for ps in range(len(self.addresses))},
-            timeout_s=self._config.transfer_timeout_s,
-        )
-        answers = {ps: messages.decode_header(reply.header) for ps, reply in replies.items()}
-        parts = [Saved.from_json(answer["saved"]) for answer in answers.values()]
-        return Saved(
-            shards=tuple(shard for part in parts for shard in part.shards),
-            session=self.session,
-            ledgers={str(ps): answer["ledger"] for ps, answer in answers.items()},
-        )
+        return RemoteSnapshot(self, specs)
+
+    def ask_all(
+        self, headers: Mapping[int, Header], *, timeout_s: float, repeat: bool = True
+    ) -> dict[int, Header]:
+        """Replies of servers to messages without a body."""
+        requests = {ps: self._request(header) for ps, header in headers.items()}
+        replies = self._ask(requests, timeout_s=timeout_s, repeat=repeat)
+        return {ps: messages.decode_header(reply.header) for ps, reply in replies.items()}
+
+    @property
+    def config(self) -> ParameterConfig:
+        return self._config
 
     def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
         _before_read(specs.values())
@@ -274,7 +280,7 @@ class RemoteParameters:
         )
 
     def _request(self, header: Header, body: Any = None) -> Request:
-        return Request(messages.encode_header({**header, "session": self.session}), body)
+        return Request(messages.encode_header({"session": self.session, **header}), body)
 
     def _ask(
         self,

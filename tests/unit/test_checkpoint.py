@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstrain import initializers
+from pstrain import initializers, manifest
 from pstrain.checkpoint import Checkpoint, checkpoints, latest_checkpoint, read_config
 from pstrain.errors import DataLossError, InvalidArgumentError, InvalidTypeError, NotFoundError
 from pstrain.variable import Variable, create_variable, local_parameters
@@ -101,6 +101,48 @@ def test_a_save_that_fails_leaves_nothing(tmp_path: pathlib.Path) -> None:
     assert latest_checkpoint(tmp_path) is None
 
 
+def test_an_asynchronous_save_is_of_the_moment_it_was_asked_for(tmp_path: pathlib.Path) -> None:
+    step = Variable(7)
+    saved = Checkpoint(step=step)
+    told: list[str] = []
+    path = saved.save(tmp_path, asynchronous=True, written=told.append)
+    step.assign(8)
+    path.wait(30)
+    assert path.is_complete
+    assert (told, path.pause_s < 1, path.size_bytes) == ([path], True, 8)
+    saved.restore(tmp_path)
+    assert int(step) == 7
+
+
+def test_a_background_save_that_fails_is_told_by_the_next(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Variable(7)
+    saved = Checkpoint(step=step)
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest, "_write_synced", _full)
+        path = saved.save(tmp_path, asynchronous=True)
+        with pytest.raises(OSError, match="full"):
+            path.wait(30)
+        assert not path.is_complete
+    with pytest.raises(OSError, match="full"):
+        saved.save(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert saved.save(tmp_path) == str(tmp_path / "ckpt-1")
+
+
+def _full(_path: str, _text: str) -> None:
+    raise OSError("full")
+
+
+def test_saves_that_overlap_have_numbers_of_their_own(tmp_path: pathlib.Path) -> None:
+    steps = [Variable(n) for n in range(3)]
+    paths = [Checkpoint(step=step).save(tmp_path, asynchronous=True) for step in steps]
+    for path in paths:
+        path.wait(30)
+    assert checkpoints(tmp_path) == [str(tmp_path / f"ckpt-{n}") for n in (1, 2, 3)]
+
+
 def test_what_a_killed_save_left_is_invisible_and_removed(tmp_path: pathlib.Path) -> None:
     left = tmp_path / ".partial-ckpt-1"
     left.mkdir()
@@ -143,7 +185,7 @@ def test_a_variable_that_is_not_there_is_named(tmp_path: pathlib.Path) -> None:
 
 def test_damage_is_noticed_before_anything_changes(tmp_path: pathlib.Path) -> None:
     path = pathlib.Path(Checkpoint(model=Model()).save(tmp_path))
-    file = sorted(path.rglob("*.arrow"))[-1]
+    file = sorted(path.rglob("*.safetensors"))[-1]
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(bytes(data))
@@ -154,7 +196,7 @@ def test_damage_is_noticed_before_anything_changes(tmp_path: pathlib.Path) -> No
     assert other.values() == before
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 2'])
 def test_a_damaged_manifest_is_noticed(tmp_path: pathlib.Path, text: str) -> None:
     path = pathlib.Path(Checkpoint(step=Variable(0)).save(tmp_path))
     (path / "manifest.json").write_text(text)

@@ -2,72 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
-import pathlib
 import threading
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from pstrain import initializers
 from pstrain.errors import (
     AlreadyExistsError,
-    DataLossError,
     InvalidArgumentError,
     NotFoundError,
 )
-from pstrain.paramserver.checkpoint import Saved, SavedShard, read_into, verify, write_shard
 from pstrain.paramserver.commits import Entry, PartKey
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.steps import ShardUpdate
 from pstrain.paramserver.store import Store
-from pstrain.vocabulary import InitializerSpec, OptimizerSpec, ShardSpec, VariableSpec
-
-SGD = OptimizerSpec(name="sgd", learning_rate=0.5)
-ADAGRAD = OptimizerSpec(
-    name="adagrad", learning_rate=0.1, parameters={"epsilon": 1e-7}, slots=(0.1,)
-)
-
-
-def make_spec(
-    rows: int = 10,
-    width: int = 3,
-    *,
-    cuts: tuple[int, ...] = (),
-    dtype: str = "float32",
-    initializer: InitializerSpec | None = None,
-    **changed: Any,
-) -> VariableSpec:
-    bounds = [0, *cuts, rows]
-    fields: dict[str, Any] = {
-        "id": 1,
-        "name": "table",
-        "shape": (rows, width),
-        "dtype": dtype,
-        "trainable": True,
-        "initializer": initializer or initializers.uniform(seed=3),
-        "shards": tuple(
-            ShardSpec(ps=0, row_start=a, row_stop=b) for a, b in itertools.pairwise(bounds)
-        ),
-    }
-    return VariableSpec(**{**fields, **changed})
-
-
-def values_of(shard: Shard) -> np.ndarray:
-    out = np.empty((shard.row_stop - shard.row_start, shard.width), shard.spec.dtype)
-    shard.read(shard.row_start, shard.row_stop, out)
-    return out
-
-
-def ones(rows: int, width: int = 3) -> np.ndarray:
-    return np.ones((rows, width), np.float32)
-
-
-def ids(*values: int) -> np.ndarray:
-    return np.array(values, np.int64)
-
+from pstrain.vocabulary import InitializerSpec, OptimizerSpec
+from tests.unit.shard_cases import ADAGRAD, SGD, ids, make_spec, ones, values_of
 
 # -- shards
 
@@ -277,112 +229,7 @@ def test_quiet_waits_for_changes_and_keeps_new_ones_out() -> None:
     assert shard.version == 1
 
 
-# -- shards as files
-
-
-def _trained(cuts: tuple[int, ...], rule: OptimizerSpec = ADAGRAD, width: int = 3) -> list[Shard]:
-    spec = make_spec(50, width, cuts=cuts)
-    shards = [Shard(spec, index) for index in range(len(spec.shards))]
-    for shard in shards:
-        rows = np.arange(shard.row_start, shard.row_stop, dtype=np.float32)
-        gradient = np.ascontiguousarray(np.broadcast_to(rows[:, None], (len(rows), width)))
-        shard.update(rule, None, gradient)
-    return shards
-
-
-@pytest.mark.parametrize("before", [(), (20,), (10, 11, 40)])
-@pytest.mark.parametrize("after", [(), (25,), (5, 30)])
-def test_any_cut_restores_onto_any_other(
-    tmp_path: pathlib.Path, before: tuple[int, ...], after: tuple[int, ...]
-) -> None:
-    shards = _trained(before)
-    saved = [write_shard(str(tmp_path), "m/table", shard) for shard in shards]
-    spec = make_spec(50, 3, cuts=after, id=9, initializer=initializers.zeros())
-    targets = [("m/table", Shard(spec, index)) for index in range(len(spec.shards))]
-    verify(str(tmp_path), targets, saved)
-    read_into(str(tmp_path), targets, saved)
-    expected = np.concatenate([shard.slab for shard in shards])
-    np.testing.assert_array_equal(np.concatenate([t.slab for _, t in targets]), expected)
-    assert {t.optimizer for _, t in targets} == {"adagrad"}
-
-
-ADAM = OptimizerSpec(
-    name="adam",
-    learning_rate=0.1,
-    parameters={"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7},
-    slots=(0.0, 0.0),
-    row_slots=(0.0,),
-)
-
-
-@pytest.mark.parametrize("width", [1, 3])
-def test_what_is_kept_per_row_comes_back(tmp_path: pathlib.Path, width: int) -> None:
-    (shard,) = _trained((), ADAM, width)
-    saved = write_shard(str(tmp_path), "m/table", shard)
-    with pa.ipc.open_file(str(tmp_path / saved.file)) as reader:
-        assert reader.schema.names == ["values", "slot_0", "slot_1", "row_slot_0"]
-    target = Shard(make_spec(50, width, initializer=initializers.zeros()), 0)
-    read_into(str(tmp_path), [("m/table", target)], [saved])
-    np.testing.assert_array_equal(target.slab, shard.slab)
-    assert (target.slots, target.row_slots) == (2, 1)
-    for one in (shard, target):
-        one.update(ADAM, ids(1, 7), ones(2, width))
-    np.testing.assert_array_equal(target.slab, shard.slab)
-
-
 def test_a_rule_without_its_numbers_is_refused() -> None:
     lacking = OptimizerSpec(name="adagrad", learning_rate=0.1, slots=(0.1,))
     with pytest.raises(InvalidArgumentError, match="needs epsilon; missing: epsilon"):
         Shard(make_spec(), 0).check_rule(lacking)
-
-
-def test_files_are_plain_arrow(tmp_path: pathlib.Path) -> None:
-    (shard,) = _trained(())
-    saved = write_shard(str(tmp_path), "m/table", shard)
-    with pa.ipc.open_file(str(tmp_path / saved.file)) as reader:
-        table = reader.read_all()
-        assert reader.schema.metadata[b"variable"] == b"m/table"
-    assert table.column_names == ["values", "slot_0"]
-    np.testing.assert_array_equal(table["values"].to_pylist()[49], values_of(shard)[49])
-
-
-def test_saved_survives_json() -> None:
-    part = SavedShard("a", (3, 2), "float32", 0, 3, "f", 10, 11, None)
-    saved = Saved((part,), "s", {"0": {"low_water": 1, "applied": []}})
-    assert Saved.from_json(saved.to_json()) == saved
-
-
-def _verify(tmp_path: pathlib.Path, saved: list[SavedShard], **changed: Any) -> None:
-    spec = make_spec(**{"rows": 50, **changed})
-    verify(str(tmp_path), [("m/table", Shard(spec, 0))], saved)
-
-
-def test_what_does_not_fit_is_named_with_both_shapes(tmp_path: pathlib.Path) -> None:
-    saved = [write_shard(str(tmp_path), "m/table", shard) for shard in _trained(())]
-    with pytest.raises(InvalidArgumentError, match=r"'m/table'.*\(51, 3\).*\(50, 3\)"):
-        _verify(tmp_path, saved, rows=51)
-    with pytest.raises(InvalidArgumentError, match=r"float64.*float32"):
-        _verify(tmp_path, saved, dtype="float64", initializer=initializers.zeros())
-    with pytest.raises(NotFoundError, match="m/table"):
-        _verify(tmp_path, [part._replace(name="m/other") for part in saved])
-
-
-def test_missing_rows_and_files_are_noticed(tmp_path: pathlib.Path) -> None:
-    saved = [write_shard(str(tmp_path), "m/table", shard) for shard in _trained((20, 30))]
-    _verify(tmp_path, saved)
-    with pytest.raises(DataLossError, match="rows from 20"):
-        _verify(tmp_path, [saved[0], saved[2]])
-    (tmp_path / saved[1].file).unlink()
-    with pytest.raises(NotFoundError, match=saved[1].file):
-        _verify(tmp_path, saved)
-
-
-@pytest.mark.parametrize("position", [0, 700, -1])
-def test_a_flipped_bit_is_noticed(tmp_path: pathlib.Path, position: int) -> None:
-    saved = [write_shard(str(tmp_path), "m/table", shard) for shard in _trained(())]
-    path = tmp_path / saved[0].file
-    data = bytearray(path.read_bytes())
-    data[position] ^= 1
-    path.write_bytes(bytes(data))
-    with pytest.raises(DataLossError, match=saved[0].file):
-        _verify(tmp_path, saved)

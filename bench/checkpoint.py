@@ -1,0 +1,152 @@
+"""How long does a checkpoint of a large table stop training, and how fast is it written?
+
+A parameter server in a process of its own holds a table with Adagrad slots. While it is saved, this
+process goes on updating random rows, as a trainer does. Compared are the file system's own rate for
+as many bytes (written and synced), the time of a step before and during the save, and what the
+server's memory grows by. Prints a JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pstrain as ps
+from dataservice.runtime.process import spawn_module
+from pstrain.rows import look_up
+from pstrain.vocabulary import Update
+
+IDS_PER_STEP = 60_000
+_READY_S = 120.0
+_PIECE_BYTES = 16 << 20
+
+
+def disk_rate(directory: str, size_bytes: int) -> float:
+    """Bytes per second of plain writes that end on the disk."""
+    path = os.path.join(directory, "plain")
+    piece = np.random.default_rng(0).bytes(_PIECE_BYTES)
+    started_s = time.perf_counter()
+    with open(path, "wb", buffering=0) as stream:
+        for _ in range(max(1, size_bytes // _PIECE_BYTES)):
+            stream.write(piece)
+        os.fsync(stream.fileno())
+    rate = max(1, size_bytes // _PIECE_BYTES) * _PIECE_BYTES / (time.perf_counter() - started_s)
+    os.unlink(path)
+    return rate
+
+
+def resident_bytes(pid: int) -> int:
+    """A process's own memory. Linux only."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
+
+
+class Stepper:
+    """Updates random rows of the table until it is stopped, and notes how long each step took."""
+
+    def __init__(self, table: Any, optimizer: Any, rows: int, width: int) -> None:
+        self.seconds: list[float] = []
+        self._table, self._optimizer = table, optimizer
+        self._rows, self._width = rows, width
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._chance = np.random.default_rng(1)
+        self._gradient = np.full((IDS_PER_STEP, width), 0.01, np.float32)
+
+    def step(self) -> None:
+        lookup = look_up(self._table.spec, self._chance.integers(0, self._rows, IDS_PER_STEP))
+        update = Update(self._table.spec, self._gradient[: len(lookup.unique)], lookup)
+        started_s = time.perf_counter()
+        self._optimizer.apply_gradients([(update, self._table)])
+        self.seconds.append(time.perf_counter() - started_s)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self.step()
+
+    def __enter__(self) -> Stepper:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join(60)
+
+
+def median_ms(seconds: list[float]) -> float:
+    return round(1000 * float(np.median(seconds)), 2) if seconds else 0.0
+
+
+def measure(rows: int, width: int, directory: str) -> dict[str, Any]:
+    server = spawn_module("pstrain.paramserver", [])
+    try:
+        ready = server.wait_ready(_READY_S)
+        spec = ps.ClusterSpec({"ps": [ready["address"]], "worker": ["127.0.0.1:1"]})
+        strategy = ps.ParameterServerStrategy(
+            ps.SimpleClusterResolver(spec, task_type="chief", task_id=0)
+        )
+        with strategy.scope():
+            table = ps.Variable(ps.initializers.uniform(seed=1)((rows, width)), name="table")
+            optimizer = ps.optimizers.Adagrad(0.01)
+        stepper = Stepper(table, optimizer, rows, width)
+        for _ in range(20):
+            stepper.step()
+        before, stepper.seconds = stepper.seconds[3:], []
+        checkpoint = ps.Checkpoint(table=table)
+        held = resident_bytes(server.pid)
+        most = held
+        with stepper:
+            time.sleep(0.2)
+            stepper.seconds.clear()
+            saved = checkpoint.save(directory, asynchronous=True)
+            while saved.write_s is None and not saved.has_ended:
+                time.sleep(0.02)
+                most = max(most, resident_bytes(server.pid))
+            during = list(stepper.seconds)
+        saved.wait(0)
+        write_s = saved.write_s or 0.0
+        shutil.rmtree(saved)
+        rate = disk_rate(directory, saved.size_bytes)
+    finally:
+        server.terminate(5)
+    return {
+        "rows": rows,
+        "width": width,
+        "bytes": saved.size_bytes,
+        "pause_ms": round(1000 * saved.pause_s, 2),
+        "write_s": round(write_s, 2),
+        "write_mb_per_s": round(saved.size_bytes / write_s / 1e6, 1),
+        "disk_mb_per_s": round(rate / 1e6, 1),
+        "write_ratio": round(saved.size_bytes / write_s / rate, 3),
+        "step_ms_before": median_ms(before),
+        "step_ms_during": median_ms(during),
+        "step_ms_longest": round(1000 * max(during, default=0.0), 1),
+        "steps_during": len(during),
+        "server_mb": round(held / 1e6),
+        "grown_mb": round((most - held) / 1e6),
+    }
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--smoke", action="store_true", help="a table of 100,000 rows")
+    parser.add_argument("--rows", type=int, default=20_000_000)
+    parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--directory", default=None, help="on the disk to measure")
+    args = parser.parse_args(arguments)
+    args.rows = 100_000 if args.smoke else args.rows
+    with tempfile.TemporaryDirectory(dir=args.directory) as directory:
+        print(json.dumps(measure(args.rows, args.width, directory)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Keeping rows as they were: copies of what is about to change, and reading through them.
+
+Rows are bytes here, [rows, bytes per row]. They are kept in groups of ``group`` rows: group ``g``
+was copied to place ``taken[g] - 1`` of ``kept`` if ``taken[g]`` is not 0. Groups below ``read``
+have been read, so nobody needs them any more.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+U8 = NDArray[np.uint8]
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+
+
+@njit(nogil=True, cache=True)
+def keep_group(rows: U8, group: int, index: int, taken: I32, kept: U8, used: int, read: int) -> int:
+    """Copies one group unless that was done or is not needed; how many are used then."""
+    if index < read or taken[index]:
+        return used
+    first = index * group
+    count = min(group, rows.shape[0] - first)
+    at = used * group
+    for row in range(count):
+        source = rows[first + row]
+        target = kept[at + row]
+        for column in range(rows.shape[1]):
+            target[column] = source[column]
+    taken[index] = used + 1
+    return used + 1
+
+
+@njit(nogil=True, cache=True)
+def keep_rows(
+    rows: U8, row_start: int, ids: I64, group: int, taken: I32, kept: U8, used: int, read: int
+) -> int:
+    """Keeps rows ``ids``, which must be in range; how many groups are used then."""
+    for position in range(ids.size):
+        index = (ids[position] - row_start) // group
+        used = keep_group(rows, group, index, taken, kept, used, read)
+    return used
+
+
+@njit(nogil=True, cache=True)
+def keep_range(
+    rows: U8, first: int, last: int, group: int, taken: I32, kept: U8, used: int, read: int
+) -> int:
+    """Keeps rows ``[first, last)`` of the array; how many groups are used then."""
+    for index in range(first // group, (last + group - 1) // group):
+        used = keep_group(rows, group, index, taken, kept, used, read)
+    return used
+
+
+@njit(nogil=True, cache=True)
+def read_kept(
+    rows: U8, first: int, last: int, group: int, taken: I32, kept: U8, starts: I64, out: U8
+) -> None:
+    """Rows ``[first, last)`` as they were, cut into columns and laid one after the other.
+
+    Column ``k`` is bytes ``[starts[k], starts[k + 1])`` of each row; ``out`` is flat.
+    """
+    count = last - first
+    for row in range(first, last):
+        place = taken[row // group]
+        source = rows[row]
+        if place:
+            source = kept[(place - 1) * group + row % group]
+        for column in range(starts.size - 1):
+            a, b = starts[column], starts[column + 1]
+            at = count * a + (row - first) * (b - a)
+            for byte in range(b - a):
+                out[at + byte] = source[a + byte]
+
+
+def warm_up() -> None:
+    """Compiles for ids made here and for those received, which are read-only."""
+    rows, kept = np.zeros((1, 8), np.uint8), np.zeros((1, 8), np.uint8)
+    taken, ids = np.zeros(1, np.int32), np.zeros(1, np.int64)
+    received = ids.copy()
+    received.flags.writeable = False
+    for each in (ids, received):
+        keep_rows(rows, 0, each, 1, taken, kept, 0, 0)
+    keep_range(rows, 0, 1, 1, taken, kept, 0, 0)
+    starts = np.array([0, 4, 8], np.int64)
+    read_kept(rows, 0, 1, 1, taken, kept, starts, np.zeros(8, np.uint8))

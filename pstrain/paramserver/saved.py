@@ -1,0 +1,106 @@
+"""What a checkpoint says of its files: which rows of which variable lie where.
+
+Pure but for its errors. Invariant: what comes out of a manifest was checked, so that no file
+outside of the checkpoint's folder is ever opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pstrain.errors import DataLossError, InvalidArgumentError
+
+
+class SavedShard(NamedTuple):
+    """Where rows ``[row_start, row_stop)`` of a variable lie in a checkpoint.
+
+    ``name`` is the variable's name in the checkpoint, ``file`` is relative to its folder and may
+    hold several shards; ``size_bytes`` and ``crc32`` are those of the file. ``slots`` counts the
+    values that the optimizer keeps for each value, ``row_slots`` those for each row.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    row_start: int
+    row_stop: int
+    file: str
+    size_bytes: int
+    crc32: int
+    optimizer: str | None
+    slots: int = 0
+    row_slots: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON form, for manifests and the wire."""
+        return {**self._asdict(), "shape": list(self.shape)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> SavedShard:
+        """Inverse of :meth:`to_json`; DataLossError for anything else."""
+        try:
+            shard = cls(**{**value, "shape": tuple(map(int, value["shape"]))})
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataLossError(
+                f"the checkpoint's manifest is damaged: {value!r:.200} is no shard ({error}); "
+                "restore an older checkpoint"
+            ) from error
+        check_file(shard.file)
+        return shard
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of what is kept of each row: the value, its slots, the row's own."""
+        return [
+            "values",
+            *(f"slot_{index}" for index in range(self.slots)),
+            *(f"row_slot_{index}" for index in range(self.row_slots)),
+        ]
+
+
+class Saved(NamedTuple):
+    """What a checkpoint holds: shards, and the ledger of each server by its index.
+
+    Ledgers mean something to servers of the same session only.
+    """
+
+    shards: tuple[SavedShard, ...]
+    session: str | None = None
+    ledgers: dict[str, Any] = {}  # noqa: RUF012
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON form, for manifests and the wire."""
+        return {**self._asdict(), "shards": [shard.to_json() for shard in self.shards]}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Saved:
+        """Inverse of :meth:`to_json`; DataLossError for anything else."""
+        try:
+            return cls(**{**value, "shards": tuple(map(SavedShard.from_json, value["shards"]))})
+        except (KeyError, TypeError) as error:
+            raise DataLossError(
+                f"the checkpoint's manifest is damaged ({error!r}); restore an older checkpoint"
+            ) from error
+
+
+def check_file(name: object) -> None:
+    """DataLossError unless ``name`` is a relative path that stays inside its folder."""
+    if isinstance(name, str) and "\\" not in name and "\0" not in name:
+        parts = name.split("/")
+        if all(part not in ("", ".", "..") for part in parts):
+            return
+    raise DataLossError(
+        f"the checkpoint's manifest names the file {name!r}, which is no path inside its folder: "
+        "it was not written by pstrain; restore another checkpoint"
+    )
+
+
+def check_shape(name: str, shape: tuple[int, ...], dtype: str, saved: SavedShard) -> None:
+    """Raises InvalidArgumentError unless the variable is the one that was saved."""
+    if saved.shape != shape or saved.dtype != dtype:
+        raise InvalidArgumentError(
+            f"variable {name!r} has shape {shape} and dtype {dtype}, but the checkpoint holds "
+            f"shape {saved.shape} and dtype {saved.dtype}; restore into a model of the same "
+            f"architecture"
+        )

@@ -1,0 +1,134 @@
+"""The rows of one shard as they were at one moment, while they go on changing.
+
+Taking one copies nothing: whoever changes rows keeps what was there before, once, unless it has
+been read by then. Knows nothing of files. Invariant: what is read is the moment of the snapshot,
+whatever changes meanwhile; each row is read once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pstrain.errors import CancelledError
+from pstrain.kernels import snapshots
+from pstrain.vocabulary import VariableSpec
+
+Array = NDArray[Any]
+
+_GROUP_BYTES = 256
+_BLOCK_BYTES = 4 << 20
+
+
+class Snapshot:
+    """Made by ``Shard.snapshot``, whose lock it shares: what it keeps is kept with that held.
+
+    Memory: 4 bytes for every 256 of the shard, and what changes before it is read.
+    """
+
+    def __init__(
+        self,
+        spec: VariableSpec,
+        row_start: int,
+        slab: Array,
+        widths: list[int],
+        row_slots: int,
+        optimizer: str | None,
+        lock: threading.Lock,
+    ) -> None:
+        self.spec = spec
+        self.row_start = row_start
+        self.row_stop = row_start + len(slab)
+        self.widths = widths
+        self.row_slots = row_slots
+        self.optimizer = optimizer
+        self.dtype = slab.dtype
+        self._slab = slab
+        self._bytes = _as_bytes(slab)
+        self._lock = lock
+        row_bytes = self._bytes.shape[1]
+        self._group = max(1, _GROUP_BYTES // max(1, row_bytes))
+        groups = -(-len(slab) // self._group)
+        # Neither takes memory before it is written to.
+        self._taken = np.zeros(groups, np.int32)
+        self._kept = np.empty((groups * self._group, row_bytes), np.uint8)
+        self._used = 0
+        self._read = 0
+        self._closed = False
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self._bytes.nbytes)
+
+    @property
+    def kept_bytes(self) -> int:
+        """What was copied because it changed."""
+        return self._used * self._group * int(self._bytes.shape[1])
+
+    def needs(self, slab: Array) -> bool:
+        """Whether changes of ``slab`` have to be told before they are made."""
+        return slab is self._slab and self._read < len(self._taken)
+
+    def keep_rows(self, ids: NDArray[np.int64]) -> None:
+        """Rows ``ids`` (global, in range) are about to change. With the lock."""
+        self._used = snapshots.keep_rows(
+            self._bytes, self.row_start, ids, self._group,
+            self._taken, self._kept, self._used, self._read,
+        )  # fmt: skip
+
+    def keep_range(self, start: int, stop: int) -> None:
+        """Rows ``[start, stop)`` are about to change. With the lock."""
+        self._used = snapshots.keep_range(
+            self._bytes, start - self.row_start, stop - self.row_start, self._group,
+            self._taken, self._kept, self._used, self._read,
+        )  # fmt: skip
+
+    def blocks(self) -> Iterator[list[Array]]:
+        """The columns (value, slots, row slots) of some MB of rows at a time, each [rows, width].
+
+        Arrays are valid until the next. May be iterated once.
+        """
+        row_bytes = self._bytes.shape[1]
+        per_block = max(1, _BLOCK_BYTES // max(1, row_bytes * self._group))
+        edges = np.cumsum([0, *(width * self.dtype.itemsize for width in self.widths)])
+        out = np.empty(min(per_block * self._group, len(self._slab)) * row_bytes, np.uint8)
+        for first_group in range(0, len(self._taken), per_block):
+            last_group = min(first_group + per_block, len(self._taken))
+            first = first_group * self._group
+            last = min(last_group * self._group, len(self._slab))
+            with self._lock:
+                if self._closed:
+                    raise CancelledError("this snapshot was given up while it was read")
+                snapshots.read_kept(
+                    self._bytes, first, last, self._group,
+                    self._taken, self._kept, edges, out,
+                )  # fmt: skip
+                self._read = last_group
+            yield self._columns(out, last - first)
+
+    def close(self) -> None:
+        """Nothing is kept from now on. Idempotent."""
+        with self._lock:
+            self._closed = True
+            self._read = len(self._taken)
+            self._used = 0
+            self._kept = np.empty((0, 0), np.uint8)
+
+    def _columns(self, out: NDArray[np.uint8], rows: int) -> list[Array]:
+        columns, at = [], 0
+        for width in self.widths:
+            size = rows * width * self.dtype.itemsize
+            columns.append(out[at : at + size].view(self.dtype).reshape(rows, width))
+            at += size
+        return columns
+
+
+def _as_bytes(slab: Array) -> NDArray[np.uint8]:
+    row_bytes = slab.shape[1] * slab.itemsize
+    if not slab.size:
+        return np.empty((len(slab), row_bytes), np.uint8)
+    return slab.view(np.uint8).reshape(len(slab), row_bytes)

@@ -1,0 +1,90 @@
+"""Values on parameter servers at one moment, written by the servers while they change.
+
+Knows nothing of checkpoints' names or manifests. Invariant: all servers take their part before
+any writes it, and none keeps anything for a snapshot that was closed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from dataservice.runtime.identity import new_id
+from pstrain.config import ParameterConfig
+from pstrain.errors import DataServiceError
+from pstrain.paramserver.saved import Saved
+from pstrain.vocabulary import VariableSpec
+
+logger = logging.getLogger(__name__)
+
+_DROP_TIMEOUT_S: Final = 5.0
+
+
+class Servers(Protocol):
+    """The parameter servers of a session."""
+
+    session: str
+
+    @property
+    def addresses(self) -> tuple[str, ...]: ...
+
+    @property
+    def config(self) -> ParameterConfig: ...
+
+    def ask_all(
+        self, headers: Mapping[int, dict[str, Any]], *, timeout_s: float, repeat: bool = True
+    ) -> dict[int, dict[str, Any]]: ...
+
+
+class RemoteSnapshot:
+    """Taken when it is made. Its methods may be called by any thread, one at a time."""
+
+    def __init__(self, servers: Servers, specs: Mapping[str, VariableSpec]) -> None:
+        self._servers = servers
+        self._session = servers.session
+        self._id = new_id("snapshot")
+        variables = [[name, spec.id] for name, spec in specs.items()]
+        try:
+            self._taken = self._ask(
+                {"kind": "snapshot", "variables": variables}, servers.config.request_timeout_s
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(int(reply["size_bytes"]) for reply in self._taken.values())
+
+    def write(self, directory: str) -> Saved:
+        """Each server its part; not repeated where a reply is lost, for rows are read once."""
+        replies = self._ask(
+            {"kind": "write", "directory": os.path.abspath(directory)},
+            self._servers.config.transfer_timeout_s,
+            repeat=False,
+        )
+        parts = [Saved.from_json(reply["saved"]) for reply in replies.values()]
+        return Saved(
+            shards=tuple(shard for part in parts for shard in part.shards),
+            session=self._session,
+            ledgers={str(ps): reply["ledger"] for ps, reply in self._taken.items()},
+        )
+
+    def close(self) -> None:
+        """A server that cannot be told forgets it with its session."""
+        try:
+            self._ask({"kind": "drop"}, _DROP_TIMEOUT_S)
+        except DataServiceError as error:
+            logger.debug("snapshot %s could not be dropped: %s", self._id, error)
+
+    def _ask(
+        self, header: dict[str, Any], timeout_s: float, *, repeat: bool = True
+    ) -> dict[int, dict[str, Any]]:
+        # Of the session that it was taken in, also once another has begun.
+        request = {**header, "snapshot": self._id, "session": self._session}
+        headers = {
+            ps: {**request, "writer": f"ps{ps}"} for ps in range(len(self._servers.addresses))
+        }
+        return self._servers.ask_all(headers, timeout_s=timeout_s, repeat=repeat)

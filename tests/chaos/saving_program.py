@@ -1,0 +1,45 @@
+"""Saves again and again, in a process that a test has killed at some point.
+
+Prints the number of each checkpoint once it is known to be whole. All values are that number.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+import pstrain as ps
+from dataservice.runtime.process import exit_with_parent
+from pstrain.paramserver.server import ParameterServer
+
+ROWS = 60_000
+SAVES = 4
+
+
+def main(directory: str) -> None:
+    exit_with_parent()
+    with ParameterServer() as first, ParameterServer() as second:
+        spec = ps.ClusterSpec({"ps": [first.address, second.address], "worker": ["127.0.0.1:1"]})
+        strategy = ps.ParameterServerStrategy(
+            ps.SimpleClusterResolver(spec, task_type="chief", task_id=0),
+            variable_partitioner=ps.partitioners.MinSizePartitioner(1 << 20, max_shards=2),
+        )
+        with strategy.scope():
+            table = ps.Variable(np.zeros((ROWS, 16), np.float32), name="table")
+            number = ps.Variable(0, name="number")
+        manager = ps.CheckpointManager(
+            ps.Checkpoint(table=table, number=number), directory, 2, asynchronous=True
+        )
+        for n in range(1, SAVES + 1):
+            table.assign(np.full((ROWS, 16), n, np.float32))
+            number.assign(n)
+            saved = manager.save(checkpoint_number=n if n < SAVES else SAVES - 1)
+            assert saved is not None
+            table.assign_add(np.ones((ROWS, 16), np.float32))
+            saved.wait(60)
+            print(n, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,52 @@
+"""Whatever is killed while a checkpoint is written, the last whole one is there."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import pstrain as ps
+from pstrain.checkpoint import checkpoints
+from pstrain.failpoints import KILL_AT_ENV
+from pstrain.variable import local_parameters
+from tests.chaos import saving_program
+from tests.chaos.saving_program import ROWS, SAVES
+
+_CHANCE = random.Random(4)
+PLACES = [f"checkpoint_write:{n}" for n in _CHANCE.sample(range(1, 60), 4)]
+PLACES += [f"checkpoint_commit:{n}" for n in _CHANCE.sample(range(1, 14), 3)]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_killed_while_it_saves(place: str, tmp_path: pathlib.Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", saving_program.__name__, str(tmp_path)],
+        env={**os.environ, KILL_AT_ENV: place},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == -9, (done.stdout, done.stderr)
+    saved = [int(line) for line in done.stdout.split()]
+    with local_parameters():
+        table = ps.Variable(np.zeros((ROWS, 16), np.float32), name="table")
+        number = ps.Variable(0, name="number")
+        found = ps.Checkpoint(table=table, number=number)
+        if not saved:
+            assert ps.latest_checkpoint(tmp_path) in (None, str(tmp_path / "ckpt-1"))
+            return
+        for path in checkpoints(tmp_path):
+            found.restore(path)
+            np.testing.assert_array_equal(table.numpy(), int(number))
+        assert int(number) in (saved[-1], saved[-1] + 1)
+        assert saved == list(range(1, saved[-1] + 1))
+        # What the dead have left does not disturb the next.
+        assert found.save(tmp_path) == str(tmp_path / f"ckpt-{min(int(number), SAVES - 1) + 1}")
+        assert not [name for name in os.listdir(tmp_path) if name.startswith(".partial")]
