@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         release_readers,
     )
     from dataservice.client.arguments import CrossTrainerCache
-    from dataservice.client.positions import merge_states
+    from dataservice.client.positions import is_service_state, merge_states, rewound_state
     from dataservice.client.snapshots import Snapshot, SnapshotProgress, save
     from dataservice.config import DispatcherConfig, WorkerConfig
     from dataservice.dataset.dataset import Dataset
@@ -49,7 +49,9 @@ __all__ = [
     "save",
     "Snapshot",
     "SnapshotProgress",
+    "is_service_state",
     "merge_states",
+    "rewound_state",
     "DispatchServer",
     "DispatcherConfig",
     "WorkerServer",
@@ -78,7 +80,9 @@ _HOMES = {
     "save": "dataservice.client.snapshots",
     "Snapshot": "dataservice.client.snapshots",
     "SnapshotProgress": "dataservice.client.snapshots",
+    "is_service_state": "dataservice.client.positions",
     "merge_states": "dataservice.client.positions",
+    "rewound_state": "dataservice.client.positions",
     "DispatchServer": "dataservice.dispatcher.server",
     "DispatcherConfig": "dataservice.config",
     "WorkerServer": "dataservice.worker.server",

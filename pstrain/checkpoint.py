@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from dataservice.runtime.identity import new_id
 from pstrain import manifest, saving
@@ -53,6 +53,7 @@ class Checkpoint:
                     f"there is nothing of it to save"
                 )
         self._last: SavedCheckpoint | None = None
+        self.followers: list[Follower] = []
 
     def save(
         self,
@@ -76,7 +77,7 @@ class Checkpoint:
         partial = manifest.PartialCheckpoint(directory, name, number)
         pauses, held = Pauses(), contextlib.ExitStack()
         try:
-            objects, parts = self._hold(pauses, held)
+            objects, parts, marks = self._hold(pauses, held)
         except BaseException:
             held.close()
             partial.end()
@@ -90,6 +91,10 @@ class Checkpoint:
                 group.parameters.check_current()
             return {"objects": objects, "consistency": consistency, "saved": saved.to_json()}
 
+        def tell(_path: str) -> None:
+            for follower, mark in marks:
+                follower.committed(mark)
+
         self._last = saving.save(
             partial,
             write,
@@ -97,9 +102,17 @@ class Checkpoint:
             pauses=pauses,
             size_bytes=sum(part.size_bytes for part in parts),
             asynchronous=asynchronous,
-            written=() if written is None else (written,),
+            written=[tell, *([] if written is None else [written])],
         )
         return self._last
+
+    def follow(self, follower: Follower) -> None:
+        """Has somebody told of each save and restore."""
+        self.followers.append(follower)
+
+    def unfollow(self, follower: Follower) -> None:
+        """Inverse of :meth:`follow`."""
+        self.followers.remove(follower)
 
     def wait(self, timeout: float | None = None) -> None:
         """Blocks until the last save has ended; raises what it failed with, once."""
@@ -109,7 +122,7 @@ class Checkpoint:
 
     def _hold(
         self, pauses: Pauses, held: contextlib.ExitStack
-    ) -> tuple[dict[str, Any], list[ParametersSnapshot]]:
+    ) -> tuple[dict[str, Any], list[ParametersSnapshot], list[tuple[Follower, Any]]]:
         """Everything as it is at one moment; ``held`` lets it go."""
         groups = self._groups()
         asked_s = time.monotonic()
@@ -119,6 +132,7 @@ class Checkpoint:
             reached_s = time.monotonic()
             objects = {name: _describe(value) for name, value in self._objects.items()}
             manifest.check_json(objects)
+            marks = [(follower, follower.held()) for follower in self.followers]
             parts = []
             for group in groups:
                 part = group.parameters.snapshot(group.specs)
@@ -126,7 +140,7 @@ class Checkpoint:
                 parts.append(part)
         pauses.drain_s = reached_s - asked_s
         pauses.pause_s = time.monotonic() - reached_s
-        return objects, parts
+        return objects, parts, marks
 
     def restore(self, path: Path) -> RestoreStatus:
         """Restores all objects from a checkpoint, or from the newest in a directory; its path.
@@ -146,6 +160,8 @@ class Checkpoint:
         for name, value in self._objects.items():
             if _is_stateful(value):
                 value.load_state_dict(contents["objects"][name]["state"])
+        for follower in self.followers:
+            follower.restored()
         logger.info("restored checkpoint %s", found)
         names = {name for name, _ in self._named()}
         later = {
@@ -194,6 +210,19 @@ class Checkpoint:
                 yield name, value
             elif _has_variables(value):
                 yield from _named_variables(name, value.variables)
+
+
+class Follower(Protocol):
+    """Somebody who has to know which moments can be gone back to."""
+
+    def held(self) -> Any:
+        """All is held as it is now; what this returns stands for the moment."""
+
+    def committed(self, mark: Any) -> None:
+        """The checkpoint of that moment is whole. Called by any thread."""
+
+    def restored(self) -> None:
+        """Everything is as in a checkpoint."""
 
 
 class _Group(NamedTuple):

@@ -5,6 +5,10 @@ runtime raises. Training's own derive from the nearest built-in too::
 
     DataServiceError
     ├── (dataservice.errors: InvalidArgumentError, UnavailableError, CancelledError, ...)
+    │   ├── UnavailableError
+    │   │   └── ServerLostError                     a parameter server is gone
+    │   ├── FailedPreconditionError
+    │   │   └── ServerRestartedError                a parameter server has nothing of this session
     │   └── InvalidArgumentError
     │       ├── InvalidTypeError    TypeError       an argument of the wrong type
     │       └── NoAxisError         IndexError      a scalar that was to be cut along an axis
@@ -56,6 +60,8 @@ __all__ = [
     "PSTrainError",
     "RemoteError",
     "ResourceExhaustedError",
+    "ServerLostError",
+    "ServerRestartedError",
     "UnauthenticatedError",
     "UnavailableError",
     "UnimplementedError",
@@ -67,6 +73,20 @@ class InvalidTypeError(InvalidArgumentError, TypeError):
     """An argument of a type that cannot be right."""
 
     code = "INVALID_TYPE"
+
+
+@register_error
+class ServerLostError(UnavailableError):
+    """A parameter server does not answer any more; what it held is gone with it."""
+
+    code = "SERVER_LOST"
+
+
+@register_error
+class ServerRestartedError(FailedPreconditionError):
+    """A parameter server was started after the session began, and holds nothing of it."""
+
+    code = "SERVER_RESTARTED"
 
 
 @register_error

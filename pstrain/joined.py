@@ -104,7 +104,13 @@ class JoinedParameters:
     def create(self, spec: VariableSpec, value: Array | None = None) -> NoReturn:  # noqa: ARG002
         raise UnimplementedError(_NOT_TRAINED)
 
-    def save(self, directory: str, specs: Mapping[str, VariableSpec]) -> NoReturn:  # noqa: ARG002
+    def barrier(self) -> NoReturn:
+        raise UnimplementedError(_NOT_TRAINED)
+
+    def check_current(self) -> NoReturn:
+        raise UnimplementedError(_NOT_TRAINED)
+
+    def snapshot(self, specs: Mapping[str, VariableSpec]) -> NoReturn:  # noqa: ARG002
         raise UnimplementedError(_NOT_TRAINED)
 
     def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Any) -> NoReturn:  # noqa: ARG002

@@ -104,7 +104,7 @@ class ParameterServerStrategy(Replica):
         self._partitioner = variable_partitioner
         self._config = config or ParameterConfig()
         # Named by when it began, so that trainers can tell an older session from a newer one.
-        self.session = new_id(f"session-{time.time_ns():020d}")
+        self.session = _new_session()
         self.parameters = RemoteParameters(
             [spec.task_address("ps", index) for index in spec.task_indices("ps")],
             token=getattr(cluster_resolver, "token", None),
@@ -167,6 +167,12 @@ class ParameterServerStrategy(Replica):
         for variable in self._placement.variables:
             self.parameters.create(variable.spec)
 
+    def begin_anew(self) -> None:
+        """As :meth:`begin`, in a new session: what others still do in the old one is refused."""
+        self.session = _new_session()
+        self.parameters.change_session(self.session)
+        self.begin()
+
     def place(self, shape: tuple[int, ...], dtype: str) -> int:
         """How many shards a variable is cut into."""
         return shard_count(self._partitioner, shape, dtype)
@@ -194,6 +200,10 @@ class ParameterServerStrategy(Replica):
                     report_at_s = now_s + _REPORT_EVERY_S
             threading.Event().wait(pause_s)
             pause_s = min(2 * pause_s, _RETRY_MAX_S)
+
+
+def _new_session() -> str:
+    return new_id(f"session-{time.time_ns():020d}")
 
 
 class Extended:

@@ -131,6 +131,25 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return merged
 
 
+def is_service_state(state: Any) -> bool:
+    """Whether an iterator's state is of one that reads the data service."""
+    return _has_position(state)
+
+
+def rewound_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of an iterator over the data service that has consumed nothing, nor anybody else.
+
+    A single iterator that loads it begins the repetition again, if nobody else reads it.
+    """
+    if _KEY in state:
+        position = ReaderPosition.from_json(state)
+        return replace(position, consumed=Consumed(), peers=position.origins).to_json()
+    return {
+        key: rewound_state(value) if isinstance(value, Mapping) else value
+        for key, value in state.items()
+    }
+
+
 def _merged(values: list[Any], where: str) -> Any:
     first = values[0]
     if not all(isinstance(value, Mapping) and value.keys() == first.keys() for value in values):

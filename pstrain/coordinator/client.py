@@ -12,23 +12,26 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dataservice
 from dataservice.runtime.auth import resolve_token
 from pstrain import session
-from pstrain.consistency import Sync, sync
+from pstrain.consistency import Sync
 from pstrain.coordinator.applying import RoundApplier
 from pstrain.coordinator.link import PickledFunction, PickledFunctions, TrainerLink
-from pstrain.coordinator.per_worker import PerWorkerDataset, PerWorkerIterator, Positions
+from pstrain.coordinator.per_worker import PerWorkerDataset, PerWorkerIterator
 from pstrain.coordinator.remote_value import RemoteValue
+from pstrain.coordinator.restoring import RecoverySwitch, Restorer
 from pstrain.coordinator.service import Scheduler
-from pstrain.errors import InvalidArgumentError, InvalidTypeError
+from pstrain.errors import InvalidArgumentError, InvalidTypeError, UnimplementedError
 from pstrain.strategy import ParameterServerStrategy
-from pstrain.trainer.context import get_current_worker_index
-from pstrain.trainer.resources import TrainerIterator
 from pstrain.vocabulary import CLOSURE_MAX_BYTES
 from pstrain.wire import trainer_pb2 as pb
+
+if TYPE_CHECKING:
+    from pstrain.checkpoint_manager import CheckpointManager
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +47,11 @@ class ClusterCoordinator:
     A second coordinator of the same strategy is the first one. ``closures_in_flight``: how many
     closures a trainer runs at a time; with 2 the pulls of one overlap the computing of another. In
     rounds (``sync``) it is 1.
-    ``trainer_timeout_s``: how long to wait while no trainer at all can be reached, before
-    UnavailableError.
+    ``checkpoint``: a CheckpointManager. When a parameter server is lost, everything goes back to
+    its newest checkpoint by itself once the server was started again, and what closures have done
+    since is done again; without one, closures raise UnavailableError. Put the iterators that
+    closures take elements of into that checkpoint. ``trainer_timeout_s``: how long to wait while
+    no trainer at all can be reached, before UnavailableError.
     """
 
     def __new__(cls, strategy: ParameterServerStrategy, **_options: Any) -> ClusterCoordinator:
@@ -62,8 +68,11 @@ class ClusterCoordinator:
         closures_in_flight: int = 2,
         queue_capacity: int = QUEUE_CAPACITY,
         trainer_timeout_s: float = 300.0,
+        checkpoint: CheckpointManager | None = None,
     ) -> None:
         if strategy.coordinator is self:
+            if checkpoint is not None:
+                self.recover_from(checkpoint)
             return
         self.strategy = strategy
         # Those remembered, and those that closures which have not ended still need.
@@ -79,12 +88,19 @@ class ClusterCoordinator:
             consistency=strategy.consistency,
             trainers_expected=strategy.num_input_pipelines,
         )
+        self._iterators = _Iterators()
+        self._recovery = RecoverySwitch()
         self._links = self._make_links(strategy, closures_in_flight)
         applier = RoundApplier(self._scheduler, strategy.parameters)
         strategy.coordinator = self
-        self._finalizer = weakref.finalize(self, _shut_down, self._scheduler, self._links, applier)
+        strategy.parameters.hold_closures = _Barrier(self)
+        self._finalizer = weakref.finalize(
+            self, _shut_down, self._scheduler, self._recovery, self._links, applier
+        )
         if isinstance(strategy.consistency, Sync):
             applier.start()
+        if checkpoint is not None:
+            self.recover_from(checkpoint)
         for link in self._links:
             link.start()
 
@@ -118,9 +134,34 @@ class ClusterCoordinator:
                 incarnations=strategy.incarnations,
                 slots=1 if in_rounds else 2 * closures_in_flight,
                 token=token,
+                recovery=self._recovery,
             )
             for index, address in trainers
         ]
+
+    def recover_from(self, manager: CheckpointManager) -> None:
+        """What ``checkpoint=`` says, from now on; another manager takes the place of the first."""
+        if isinstance(self.strategy.consistency, Sync):
+            raise UnimplementedError(
+                "in rounds (sync) a lost parameter server cannot be restored by itself: let the "
+                "program end, start it again and restore the checkpoint at its beginning"
+            )
+        links = self._links
+
+        def leave() -> None:
+            for link in links:
+                link.leave()
+
+        self._scheduler.keep_ended()
+        self._recovery.use(
+            Restorer(
+                manager,
+                self.strategy,
+                self._scheduler,
+                self._iterators,
+                leave,
+            )
+        )
 
     @property
     def num_trainers(self) -> int:
@@ -183,16 +224,24 @@ class ClusterCoordinator:
                 "create_per_worker_dataset needs a Dataset or a function that makes one, got "
                 f"{type(dataset_fn).__name__}"
             )
-        # Only then does each trainer get one of as many closures as there are trainers.
-        ask = self._positions if self.strategy.consistency == sync() else None
-        drop = self._scheduler.drop_resource
-        return PerWorkerDataset(dataset_fn, self._define_resource, drop, ask)
+        return PerWorkerDataset(dataset_fn, self)
 
-    def _positions(self, iterator: PerWorkerIterator) -> Positions:
-        """Where each trainer is in what it reads by itself."""
-        values = [self.schedule(_position, args=(iterator,)) for _ in range(self.num_trainers)]
-        found: list[tuple[int, Any]] = self.fetch(values)
-        return {str(trainer): position for trainer, position in found if position is not None}
+    def barrier(self) -> AbstractContextManager[None]:
+        """Scope in which no closure runs: those that do end first, others wait.
+
+        DeadlineExceededError where they take longer than ``config.transfer_timeout_s``.
+        """
+        return self._scheduler.held(self.strategy.parameters.config.transfer_timeout_s)
+
+    def positions(self, resource_id: str) -> Mapping[int, Any]:
+        """How far each trainer's iterator is, once no closure runs."""
+        timeout_s = self.strategy.parameters.config.transfer_timeout_s
+        with self._scheduler.held(timeout_s):
+            return self._scheduler.positions(resource_id, timeout_s)
+
+    def drop_resource(self, resource_id: str) -> None:
+        """Has every trainer close an iterator."""
+        self._scheduler.drop_resource(resource_id)
 
     def live_trainers(self) -> frozenset[int]:
         """Indices of the trainers that are connected now."""
@@ -200,13 +249,14 @@ class ClusterCoordinator:
 
     def stats(self) -> dict[str, int]:
         """Counts of closures waiting, running, finished and run again, and of live trainers."""
-        return self._scheduler.counts()
+        return {**self._scheduler.counts(), "restores": self._recovery.restores}
 
     def close(self) -> None:
         """Cancels what has not ended and disconnects; the trainers go idle. Idempotent."""
         self._finalizer()
         if self.strategy.coordinator is self:
             self.strategy.coordinator = None
+            self.strategy.parameters.hold_closures = nullcontext
 
     def _function(self, fn: Callable[..., Any]) -> PickledFunction:
         generation = session.generation()
@@ -235,7 +285,12 @@ class ClusterCoordinator:
             _, forgotten = self._known.popitem(last=False)
             self._known_bytes -= len(forgotten.function.pickled)
 
-    def _define_resource(self, resource_id: str, source: tuple[object, int, Positions]) -> None:
+    def note_iterator(self, iterator: PerWorkerIterator) -> None:
+        """An iterator was made."""
+        self._iterators.add(iterator)
+
+    def define_resource(self, resource_id: str, source: tuple[Any, ...]) -> None:
+        """Has every trainer make an iterator of (dataset, epoch, positions by trainer)."""
         pickled = session.dumps_function(source, self._reference)
         _bounded("the dataset of", source[0], pickled)
         self._scheduler.add_resource(resource_id, pickled)
@@ -263,13 +318,50 @@ class _Known(NamedTuple):
     function: PickledFunction
 
 
-def _position(iterator: TrainerIterator) -> tuple[int, Any]:
-    return get_current_worker_index(), iterator.position()
+class _Barrier:
+    """A coordinator's barrier, for those that it must not be kept alive by."""
+
+    def __init__(self, coordinator: ClusterCoordinator) -> None:
+        self._coordinator = weakref.ref(coordinator)
+
+    def __call__(self) -> AbstractContextManager[None]:
+        coordinator = self._coordinator()
+        return nullcontext() if coordinator is None else coordinator.barrier()
 
 
-def _shut_down(scheduler: Scheduler, links: list[TrainerLink], applier: RoundApplier) -> None:
+class _Iterators:
+    """Those that are in use, in the order in which they were made. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made = 0
+        self._used: weakref.WeakKeyDictionary[PerWorkerIterator, int] = weakref.WeakKeyDictionary()
+
+    def add(self, iterator: PerWorkerIterator) -> None:
+        with self._lock:
+            self._made += 1
+            self._used[iterator] = self._made
+
+    def made(self) -> int:
+        with self._lock:
+            return self._made
+
+    def rewind_since(self, made: int) -> None:
+        with self._lock:
+            later = [iterator for iterator, number in self._used.items() if number > made]
+        for iterator in later:
+            iterator.rewind()
+
+
+def _shut_down(
+    scheduler: Scheduler,
+    recovery: RecoverySwitch,
+    links: list[TrainerLink],
+    applier: RoundApplier,
+) -> None:
     scheduler.stop()
     applier.stop()
+    recovery.stop()
     for link in links:
         link.stop()
 

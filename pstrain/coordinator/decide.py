@@ -62,6 +62,8 @@ def assign(state: CoordinatorState, is_quick: Callable[[int], bool] = _never) ->
     """
     if state.failed or not state.waiting:
         return Decision()
+    if state.holds and (not isinstance(state.consistency, Sync) or state.is_quiet):
+        return Decision()  # a round that has begun needs its other closures to end
     match state.consistency:
         case Sync() as rule:
             return Decision(_starts(state, rounds.next_trainers(state, rule)))
@@ -201,6 +203,22 @@ def cancel_all(state: CoordinatorState) -> Decision:
     return Decision(
         (*_cancel_waiting(state), *(ev.ClosureCancelled(closure=closure) for closure in begun))
     )
+
+
+def hold(state: CoordinatorState) -> Decision:  # noqa: ARG001
+    """What runs may end, nothing starts."""
+    return Decision((ev.SchedulingHeld(),))
+
+
+def let_go(state: CoordinatorState) -> Decision:
+    """The last to let go lets closures start again."""
+    return Decision((ev.SchedulingResumed(),) if state.holds else ())
+
+
+def reopen(state: CoordinatorState, closures: Iterable[int]) -> Decision:
+    """These, which had ended, run again in their old order, and before what waits."""
+    again = sorted(set(closures) - state.attempts.keys(), reverse=True)
+    return Decision(tuple(ev.ClosureReopened(closure=closure) for closure in again))
 
 
 def report_errors(state: CoordinatorState) -> Decision:

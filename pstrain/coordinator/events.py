@@ -124,6 +124,23 @@ class TrainerLost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClosureReopened:
+    """It had ended, and what it changed is undone: it waits again, before all others."""
+
+    closure: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingHeld:
+    """No closure starts until as many have let go as hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingResumed:
+    """One that held has let go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorsReported:
     """The user has been shown the errors; scheduling may go on."""
 
@@ -145,5 +162,8 @@ Event = (
     | TrainerJoined
     | TrainerSilenced
     | TrainerLost
+    | ClosureReopened
+    | SchedulingHeld
+    | SchedulingResumed
     | ErrorsReported
 )

@@ -13,7 +13,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from dataservice.errors import (
     CancelledError,
@@ -24,6 +24,7 @@ from dataservice.errors import (
 from dataservice.runtime.rpc import RpcClient
 from pstrain import results
 from pstrain.coordinator.orders import (
+    AskPosition,
     DefineResource,
     Drop,
     DropResource,
@@ -51,10 +52,28 @@ _CONFIGURE_TIMEOUT_S = 10.0
 _TELL_TIMEOUT_S = 20.0
 _STOP_TELL_TIMEOUT_S = 1.0
 _ROUND_TIMEOUT_S = 120.0
+_RESTORE_TIMEOUT_S = 30.0
 _RECONNECT_S = 0.25
 _RECONNECT_MAX_S = 3.0
 _CLOSURES_PER_MESSAGE = 64
 _MESSAGE_BYTES = 1 << 20
+
+
+class Recovery(Protocol):
+    """What is done about lost parameter servers."""
+
+    @property
+    def is_restoring(self) -> bool:
+        """Whether everything goes back to a checkpoint just now."""
+
+    def wait_open(self) -> None:
+        """Blocks while it does."""
+
+    def wait_restoring(self, timeout_s: float) -> bool:
+        """Blocks until it does, or is not going to; False after ``timeout_s``."""
+
+    def notice(self, error: Exception) -> bool:
+        """Tells of an error; True if it is of a lost server, and is seen to."""
 
 
 class PickledFunction:
@@ -85,6 +104,7 @@ class TrainerLink:
         incarnations: Iterator[int],
         slots: int,
         token: str,
+        recovery: Recovery,
     ) -> None:
         self.index = index
         self.address = address
@@ -95,6 +115,7 @@ class TrainerLink:
         self._incarnations = incarnations
         self._slots = slots
         self._token = token
+        self._recovery = recovery
         self._stopping = threading.Event()
         self._stream: Any = None
         self._thread = threading.Thread(target=self._run, name=f"trainer-link-{index}", daemon=True)
@@ -117,11 +138,19 @@ class TrainerLink:
         configuration = self._configuration
         return trainer_name(configuration.session, self.index, configuration.incarnation)
 
+    def leave(self) -> None:
+        """Breaks off the stream, if there is one; :meth:`Recovery.wait_open` keeps it away."""
+        stream = self._stream
+        if stream is not None:
+            stream.cancel()
+
     def _run(self) -> None:
         pause_s = _RECONNECT_S
         descriptor = pb.DESCRIPTOR.services_by_name["Trainer"]
         while not self._stopping.is_set():
+            self._recovery.wait_open()
             client = RpcClient(self.address, descriptor, token=self._token)
+            self._configuration.session = self._servers.session
             self._configuration.incarnation = next(self._incarnations)
             try:
                 client.call("Configure", self._configuration, timeout_s=_CONFIGURE_TIMEOUT_S)
@@ -130,9 +159,10 @@ class TrainerLink:
             except _TRANSIENT as error:
                 logger.info("trainer %d at %s: %s", self.index, self.address, error)
             except DataServiceError as error:
-                logger.error("trainer %d at %s: %s", self.index, self.address, error)
-                self._scheduler.stop(error)
-                return
+                if not self._recovery.notice(error):
+                    logger.error("trainer %d at %s: %s", self.index, self.address, error)
+                    self._scheduler.stop(error)
+                    return
             finally:
                 client.close()
                 if self._scheduler.trainer_silenced(self.index):
@@ -147,17 +177,25 @@ class TrainerLink:
         services, rows = self._scheduler.left_by(self.index, name)
         legacy = Legacy({}, {}, {})
         is_stopping = self._stopping.is_set()
-        if not is_stopping:
+        if not is_stopping and not self._recovery.is_restoring:
             # A round that is being applied needs what this trainer prepared.
             self._scheduler.wait_for_round(_ROUND_TIMEOUT_S)
             try:
                 legacy = settle_servers(self._servers, name)
             except DataServiceError as error:
-                logger.error("what trainer %d had committed is not known: %s", self.index, error)
-                self._scheduler.stop(error)
+                if not self._awaits_restore(error):
+                    logger.error(
+                        "what trainer %d had committed is not known: %s", self.index, error
+                    )
+                    self._scheduler.stop(error)
         timeout_s = _STOP_TELL_TIMEOUT_S if is_stopping else _TELL_TIMEOUT_S
         settle_services(name, services, merged(rows, legacy.rows.values()), timeout_s)
         self._scheduler.trainer_lost(self.index, legacy)
+
+    def _awaits_restore(self, error: Exception) -> bool:
+        """Whether what the trainer has committed is about to be undone, so that it need not be
+        known."""
+        return self._recovery.notice(error) and self._recovery.wait_restoring(_RESTORE_TIMEOUT_S)
 
     def _serve(self, client: RpcClient) -> None:
         outbox = Outbox()
@@ -170,9 +208,19 @@ class TrainerLink:
         try:
             for reply in self._stream:
                 self._learn_services(reply.services)
-                self._scheduler.results(self.index, [self._ended(r) for r in reply.results])
+                ended = [self._ended(result) for result in reply.results]
+                broken = [end for end in ended if self._is_noticed(end.error)]
+                self._scheduler.results(self.index, [end for end in ended if end not in broken])
+                if broken and broken[0].error is not None:
+                    # What it has committed is as unclear as that of a trainer that was lost.
+                    raise broken[0].error
+                for position in reply.positions:
+                    self._scheduler.position(self.index, _position(position))
         finally:
             outbox.items.put(None)
+
+    def _is_noticed(self, error: Exception | None) -> bool:
+        return error is not None and self._recovery.notice(error)
 
     def _learn_services(self, services: Iterable[str]) -> None:
         new, lost_names = self._scheduler.reads_services(services)
@@ -216,6 +264,8 @@ class TrainerLink:
                 request.dropped_resource_ids.append(item.id)
             case Drop():
                 request.dropped.add(id=item.closure, attempt=item.attempt)
+            case AskPosition():
+                request.positions_of.append(item.resource_id)
             case Settled():
                 request.settled.extend(item.closures)
             case Run():
@@ -260,3 +310,9 @@ class TrainerLink:
             was_dropped=result.was_dropped,
             seconds=result.seconds,
         )
+
+
+def _position(position: pb.Position) -> Any:
+    if position.error_json:
+        return results.decode_error(position.error_json)
+    return json.loads(position.json)

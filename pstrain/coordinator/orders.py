@@ -100,6 +100,13 @@ class Ended(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class AskPosition:
+    """How far the iterator of a resource is, after all that was sent before."""
+
+    resource_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class DefineResource:
     id: str
     pickled: bytes

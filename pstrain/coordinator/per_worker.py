@@ -7,42 +7,60 @@ comes back.
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
 
+import dataservice
 from dataservice.runtime.identity import new_id
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.trainer.context import InputContext, call_with_context
+from pstrain.trainer.resources import open_dataset
 
-Positions = Mapping[str, Any]
-"""Saved positions of a dataset's iterators, by trainer."""
+
+class Trainers(Protocol):
+    """What a coordinator does for iterators on its trainers."""
+
+    @property
+    def num_trainers(self) -> int: ...
+
+    def define_resource(self, resource_id: str, source: tuple[Any, ...]) -> None:
+        """Has every trainer make an iterator of (dataset, epoch, positions by trainer)."""
+
+    def note_iterator(self, iterator: PerWorkerIterator) -> None:
+        """Knows of an iterator as long as it is used."""
+
+    def drop_resource(self, resource_id: str) -> None:
+        """Has every trainer close its iterator."""
+
+    def positions(self, resource_id: str) -> Mapping[int, Any]:
+        """What state_dict() of each trainer's iterator gives, once no closure runs; None: unused.
+
+        An Exception where it gives none.
+        """
 
 
 class PerWorkerIterator:
     """One iterator per trainer; as an argument of ``schedule`` it becomes the trainer's own.
 
-    Its saved position is its epoch: a job of the data service gives those who join an epoch again
-    what nobody has consumed of it. ``ask`` gives the positions, by trainer, of what trainers read
-    by themselves; None: such data starts its epoch again.
+    Its saved position is that of all trainers together. Rows that a data service gives out can be
+    gone on with by any number of trainers; other data by as many as saved it.
     """
 
     def __init__(
-        self,
-        epoch: int,
-        define: Callable[[str, int, Positions], None],
-        drop: Callable[[str], None],
-        ask: Callable[[PerWorkerIterator], Positions] | None = None,
+        self, source: object, epoch: int, trainers: Trainers, loaded: Callable[[int], None]
     ) -> None:
         self.resource_id = new_id("iterator")
         self.epoch = epoch
-        self._define = define
-        self._ask = ask
-        self._finalizer = weakref.finalize(self, drop, self.resource_id)
+        self._source = source
+        self._trainers = trainers
+        self._loaded = loaded
+        self._finalizer = weakref.finalize(self, trainers.drop_resource, self.resource_id)
         self._finalizer.atexit = False
-        define(self.resource_id, epoch, {})
+        trainers.define_resource(self.resource_id, (source, epoch, {}))
+        trainers.note_iterator(self)
 
     def __iter__(self) -> PerWorkerIterator:
         return self
@@ -54,38 +72,87 @@ class PerWorkerIterator:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able; what :meth:`load_state_dict` takes. May ask the trainers, so it blocks."""
-        positions = {} if self._ask is None else self._ask(self)
-        return {"epoch": self.epoch, "positions": positions}
+        """JSON-able; what :meth:`load_state_dict` takes. Waits until no closure runs.
+
+        UnimplementedError, naming it, for data whose position cannot be saved.
+        """
+        found = self._trainers.positions(self.resource_id)
+        for position in found.values():
+            if isinstance(position, Exception):
+                raise position
+        used = {index: position for index, position in found.items() if position is not None}
+        state: dict[str, Any] = {"epoch": self.epoch}
+        if used and all(dataservice.is_service_state(position) for position in used.values()):
+            state["service"] = dataservice.merge_states(list(used.values()))
+        elif used:
+            state["trainers"] = {str(index): position for index, position in used.items()}
+            state["trainers_count"] = self._trainers.num_trainers
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes every trainer's iterator anew, in the saved epoch. No closure may be using it."""
+        """Makes every trainer's iterator anew, at the saved position. No closure may be using it.
+
+        InvalidArgumentError for a position of another number of trainers, unless a data service
+        gave out the rows.
+        """
         epoch = state.get("epoch")
         if not isinstance(epoch, int) or epoch < 0:
             raise InvalidArgumentError(f"not a position of a per-worker iterator: {dict(state)!r}")
+        positions = dict(state.get("trainers", {}))
+        count = self._trainers.num_trainers
+        if positions and state.get("trainers_count") != count:
+            raise InvalidArgumentError(
+                f"the position was saved by {state.get('trainers_count')} trainers and there are "
+                f"{count}: only rows that a data service gives out (distribute, from_dataset_id) "
+                "can be gone on with by another number"
+            )
+        if "service" in state:
+            # Whoever else reads the job would keep the position from being loaded.
+            self._trainers.drop_resource(self.resource_id)
+            _load_into_service(self._source, epoch, state["service"], count)
         self.epoch = epoch
-        self._define(self.resource_id, epoch, state.get("positions", {}))
+        self._loaded(epoch)
+        self._trainers.define_resource(self.resource_id, (self._source, epoch, positions))
+
+    def rewind(self) -> None:
+        """Every trainer begins again; of a data service's rows, all are given out again."""
+        self._trainers.drop_resource(self.resource_id)
+        with _opened(self._source, self.epoch, self._trainers.num_trainers) as reader:
+            state = reader.state_dict() if hasattr(reader, "state_dict") else None
+        if state is not None and dataservice.is_service_state(state):
+            beginning = dataservice.rewound_state(state)
+            _load_into_service(self._source, self.epoch, beginning, self._trainers.num_trainers)
+        self._trainers.define_resource(self.resource_id, (self._source, self.epoch, {}))
 
     def close(self) -> None:
         """Drops the trainers' iterators now rather than when this object is collected."""
         self._finalizer()
 
 
+@contextlib.contextmanager
+def _opened(source: Any, epoch: int, trainers: int) -> Iterator[Any]:
+    """An iterator in this process, of which no element is taken."""
+    reader: Any = open_dataset(source, epoch, InputContext(trainers, 0))
+    try:
+        yield reader
+    finally:
+        if hasattr(reader, "close"):
+            reader.close()
+
+
+def _load_into_service(source: Any, epoch: int, position: Any, trainers: int) -> None:
+    """The job goes on from the position with whoever reads it next."""
+    with _opened(source, epoch, trainers) as reader:
+        reader.load_state_dict(position)
+
+
 class PerWorkerDataset:
     """One dataset per trainer. Each ``iter`` is the next epoch of every trainer's dataset."""
 
-    def __init__(
-        self,
-        source: object,
-        define: Callable[[str, tuple[object, int, Positions]], None],
-        drop: Callable[[str], None],
-        ask: Callable[[PerWorkerIterator], Positions] | None = None,
-    ) -> None:
+    def __init__(self, source: object, trainers: Trainers) -> None:
         self._source = source
-        self._define = define
-        self._drop = drop
-        self._ask = ask
-        self._epochs = itertools.count()
+        self._trainers = trainers
+        self._next_epoch = 0
         self._lock = threading.Lock()
 
     @property
@@ -98,8 +165,11 @@ class PerWorkerDataset:
 
     def __iter__(self) -> PerWorkerIterator:
         with self._lock:
-            epoch = next(self._epochs)
-        return PerWorkerIterator(epoch, self._define_epoch, self._drop, self._ask)
+            epoch = self._next_epoch
+            self._next_epoch += 1
+        return PerWorkerIterator(self._source, epoch, self._trainers, self._note_epoch)
 
-    def _define_epoch(self, resource_id: str, epoch: int, positions: Positions) -> None:
-        self._define(resource_id, (self._source, epoch, positions))
+    def _note_epoch(self, epoch: int) -> None:
+        """An iterator was moved to an epoch: the next one follows it."""
+        with self._lock:
+            self._next_epoch = epoch + 1

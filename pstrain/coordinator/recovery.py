@@ -29,6 +29,8 @@ Marks = dict[str, dict[str, Any]]
 class Servers(Protocol):
     """The parameter servers, as far as lost trainers go."""
 
+    session: str
+
     def fence(self, trainer: str) -> Mapping[int, dict[str, Any]]:
         """What each of them holds of the trainer, which it listens to no more."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +16,7 @@ from typing import Any
 from pstrain.consistency import ASYNC, Consistency, Sync
 from pstrain.coordinator import decide, rounds
 from pstrain.coordinator import events as ev
+from pstrain.coordinator.holding import Holding
 from pstrain.coordinator.orders import (
     Closure,
     DefineResource,
@@ -46,7 +46,7 @@ ABSENT_TIMEOUT_S = 60.0
 """How long the first round waits for trainers that have never joined."""
 
 
-class Scheduler:
+class Scheduler(Holding):
     """Thread-safe; ``submit`` and ``wait_idle`` block, nothing else does."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Scheduler:
         consistency: Consistency = ASYNC,
         trainers_expected: int = 1,
     ) -> None:
-        self.changed = threading.Condition()
+        super().__init__()
         self.orders: queue.SimpleQueue[RoundOrder | None] = queue.SimpleQueue()
         self._capacity = capacity
         self._attempts_max = attempts_max
@@ -271,8 +271,10 @@ class Scheduler:
                 if end.needs_settling:
                     settled.append(end.closure)
                 self._paces.note(closure.function_id, end.seconds)
+                error = self._error_that_counts(closure, end.error)
+                closure.error = error
                 self._note_rows(trainer, end.rows)
-                settle = decide.finish if end.error is None else decide.fail
+                settle = decide.finish if error is None else decide.fail
                 self._apply(settle(self._state, end.closure, trainer, end.attempt))
             self._settle(trainer, settled)
             self._go_on()
@@ -360,7 +362,9 @@ class Scheduler:
                     self._outboxes[event.trainer].items.put(run)
                 case ev.ClosureFinished():
                     ended = self._closures.pop(event.closure)
-                    ended.value._set(ended.result, None)
+                    if not ended.value.is_ready():
+                        ended.value._set(ended.result, None)
+                    self._keep_ended(ended)
                 case ev.ClosureDropped():
                     drop = Drop(event.closure, event.attempt)
                     self._outboxes[event.trainer].items.put(drop)

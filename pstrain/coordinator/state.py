@@ -76,6 +76,7 @@ class CoordinatorState:
     failed: list[int] = field(default_factory=list)
     finished_count: int = 0
     lost_count: int = 0
+    holds: int = 0
     round: Round = field(default_factory=Round)
     dropped_count: int = 0
     drops: dict[int, int] = field(default_factory=dict)  # of closures that have not ended
@@ -91,6 +92,11 @@ class CoordinatorState:
     def is_quiet(self) -> bool:
         """Whether nothing is under way."""
         return not self.running and not self.round.prepared and not self.round.decided
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is under way and it is known what lost trainers have left."""
+        return self.is_quiet and not any(t.is_silenced for t in self.trainers.values())
 
     @property
     def slowest(self) -> int:
@@ -129,6 +135,13 @@ class CoordinatorState:
                 self.trainers.pop(event.trainer, None)
                 self.free = deque(t for t in self.free if t != event.trainer)
                 self.lost_count += 1
+            case ev.ClosureReopened():
+                self.waiting.appendleft(event.closure)
+                self.attempts[event.closure] = 0
+            case ev.SchedulingHeld():
+                self.holds += 1
+            case ev.SchedulingResumed():
+                self.holds -= 1
             case ev.ErrorsReported():
                 self.failed.clear()
             case _:
@@ -247,3 +260,4 @@ class CoordinatorState:
             assert free == (0 if trainer.is_silenced else max(trainer.slots - busy, 0))
             assert all(self.running[c].trainer == index for c in trainer.running)
         assert set(self.free) <= set(self.trainers)
+        assert self.holds >= 0

@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import tempfile
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 ROLES = ("dispatcher", "data_worker", "ps", "worker")
 _READY_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 5.0
+_LOOK_EVERY_S = 0.2
 
 # Every process computes on one core; more threads than cores would only get in each other's way.
 _ENVIRONMENT = {
@@ -46,8 +48,9 @@ class LocalCluster:
 
     Ready when the constructor returns; a context manager. ``data_workers=0`` leaves the data
     service out. ``log_dir``: where each process writes its log; None: a temporary folder that
-    goes with the cluster. A role is named "worker" (a trainer), "ps", "data_worker" or
-    "dispatcher". Not thread-safe.
+    goes with the cluster. ``supervise``: trainers and parameter servers that end by themselves or
+    are killed are started again at their old addresses. A role is named "worker" (a trainer),
+    "ps", "data_worker" or "dispatcher". Not thread-safe.
     """
 
     def __init__(
@@ -57,17 +60,31 @@ class LocalCluster:
         data_workers: int = 1,
         *,
         log_dir: str | os.PathLike[str] | None = None,
+        supervise: bool = False,
     ) -> None:
         _check_counts(workers=workers, ps=ps, data_workers=data_workers)
         self._own_log_dir = log_dir is None
         self.log_dir = os.fspath(log_dir or tempfile.mkdtemp(prefix="pstrain-"))
         os.makedirs(self.log_dir, exist_ok=True)
         self._tasks: dict[tuple[str, int], _Task] = {}
+        self._changing = threading.Lock()
+        self._closing = threading.Event()
+        self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         try:
             self._start(workers, ps, data_workers)
         except BaseException:
             self.close()
             raise
+        if supervise:
+            self._supervisor.start()
+
+    def _supervise(self) -> None:
+        while not self._closing.wait(_LOOK_EVERY_S):
+            with self._changing:
+                for task in list(self._tasks.values()):
+                    if task.role in ("ps", "worker") and task.child.returncode is not None:
+                        logger.warning("%s:%d has ended: it is restarted", task.role, task.index)
+                        self._restart(task)
 
     def _start(self, workers: int, ps: int, data_workers: int) -> None:
         # Once here, into the cache, rather than in every process at the same time.
@@ -117,11 +134,13 @@ class LocalCluster:
 
     def restart(self, role: str, index: int = 0) -> None:
         """Starts the task anew on its old address, killing it first if it still runs."""
-        task = self._task(role, index)
+        with self._changing:
+            self._restart(self._task(role, index))
+
+    def _restart(self, task: _Task) -> None:
         task.child.kill()
-        port = int(task.address.rpartition(":")[2])
-        self._spawn(role, index, port)
-        self._wait(role, index)
+        self._spawn(task.role, task.index, int(task.address.rpartition(":")[2]))
+        self._wait(task.role, task.index)
 
     def status(self) -> list[dict[str, Any]]:
         """One dict per process: role, index, address, pid, alive."""
@@ -138,6 +157,9 @@ class LocalCluster:
 
     def close(self) -> None:
         """Ends every process; those that do not end by themselves are killed. Idempotent."""
+        self._closing.set()
+        if self._supervisor.is_alive():
+            self._supervisor.join(_READY_TIMEOUT_S)
         children = [task.child for task in reversed(self._tasks.values())]
         self._tasks.clear()
         for child in children:

@@ -21,8 +21,8 @@ from dataservice.runtime.flight import FlightServer, Message
 from dataservice.runtime.identity import new_id
 from dataservice.runtime.local_exchange import LocalServer, NotLocalError
 from dataservice.runtime.transport import AnyChannel
-from pstrain.errors import AbortedError, FailedPreconditionError
-from pstrain.kernels import initializers, updates
+from pstrain.errors import AbortedError, ServerRestartedError
+from pstrain.kernels import initializers, snapshots, updates
 from pstrain.paramserver import messages
 from pstrain.paramserver.requests import Call, answer
 from pstrain.paramserver.store import Store
@@ -87,6 +87,7 @@ class ParameterServer:
         """
         updates.warm_up()
         initializers.warm_up()
+        snapshots.warm_up()
         self._server.start()
         self._share_memory()
 
@@ -177,14 +178,14 @@ class Sessions:
     def store(self, session: str | None) -> Store:
         """The store of ``session``.
 
-        Raises FailedPreconditionError on a server without any session (it was restarted), and
+        Raises ServerRestartedError on a server without any session (it was restarted), and
         AbortedError when another session is the current one.
         """
         with self._lock:
             if session == self._session and session is not None:
                 return self._store
             if self._session is None:
-                raise FailedPreconditionError(
+                raise ServerRestartedError(
                     "this parameter server holds no variables: it was started after the "
                     "session began; restore a checkpoint or create the model anew"
                 )

@@ -246,6 +246,11 @@ class RemoteParameters:
                 timeout_s=self._config.transfer_timeout_s,
             )
 
+    def change_session(self, session: str) -> None:
+        """All that is asked from now on is of another session; nothing is known of its values."""
+        self.session = session
+        self._wholes.clear()
+
     def begin_session(self, ps: int) -> None:
         """Makes this session the current one of a server, which drops all variables of others."""
         self._action(ps, "reset", {"session": self.session})

@@ -20,6 +20,7 @@ from dataservice.runtime.transport import AnyExchange, open_local
 from pstrain.errors import (
     CancelledError,
     DeadlineExceededError,
+    ServerLostError,
     UnavailableError,
 )
 from pstrain.paramserver.messages import EXCHANGE, Body, LateBody
@@ -154,9 +155,11 @@ class Connections:
                 return
         streams[server] = self._clients[server].exchange(command, timeout_s=left_s)
 
-    def _unavailable(self, server: int, error: Exception | str) -> UnavailableError:
-        return UnavailableError(
-            f"parameter server {server} at {self.addresses[server]} is gone: {error}"
+    def _unavailable(self, server: int, error: Exception | str) -> ServerLostError:
+        return ServerLostError(
+            f"parameter server {server} at {self.addresses[server]} is gone: {error}. Start it "
+            "again, call strategy.begin(), restore a checkpoint and go on; with "
+            "ClusterCoordinator(strategy, checkpoint=manager) all but the start is done for you"
         )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import dataservice
-from pstrain.errors import ClosureInputError, InvalidArgumentError
+from pstrain.errors import ClosureInputError, InvalidArgumentError, UnimplementedError
 from pstrain.parameters import current_staging
 from pstrain.trainer.context import InputContext, call_with_context
 from pstrain.trainer.staging import ClosureRun
@@ -103,14 +103,19 @@ class TrainerIterator:
             self._taken(self._source, receipt)
 
     def position(self) -> dict[str, Any] | None:
-        """The position, where it is this process that reads; None before the first element."""
+        """The position, if an element was asked for already; UnimplementedError without any."""
         with self._lock:
             iterator: Any = self._iterator
-            if iterator is None or getattr(iterator, "services", None):
+            if iterator is None:
                 return None
-            if self._returned:
+            if self._returned and self._returned[0].position is not None:
                 return self._returned[0].position
-            return iterator.state_dict() if hasattr(iterator, "state_dict") else None
+            if not hasattr(iterator, "state_dict"):
+                raise UnimplementedError(
+                    f"{type(iterator).__name__} has no state_dict(), so its position cannot be "
+                    "saved: read a Dataset, or leave the iterator out of the checkpoint"
+                )
+            return iterator.state_dict()  # type: ignore[no-any-return]
 
     def state_dict(self) -> dict[str, Any]:
         """The position, as the dataset's own iterator gives it."""

@@ -91,6 +91,16 @@ class TrainerSession:
             if dropped is not None:
                 dropped.close()
 
+    def position(self, resource_id: str) -> pb.Position:
+        """How far an iterator is; null where it was not used yet."""
+        position = pb.Position(resource_id=resource_id)
+        resource = self._resources.get(resource_id)
+        try:
+            position.json = json.dumps(None if resource is None else resource.position())
+        except Exception as error:
+            position.error_json = results.encode_error(error, self._where)
+        return position
+
     def run(self, closure: pb.Closure) -> None:
         """Runs one closure to its end; whatever it raises becomes its result, which is sent."""
         started_s = time.perf_counter()
@@ -294,6 +304,8 @@ class TrainerService:
                 current.committer.low_water = request.low_water
                 current.committer.settle(request.settled)
                 current.define(request)
+                for resource_id in request.positions_of:
+                    ended.put(pb.RunReply(positions=[current.position(resource_id)]))
                 while len(runners) < current.closures_in_flight:
                     runners.append(self._start_runner(current, waiting, len(runners)))
                 for late in request.dropped:

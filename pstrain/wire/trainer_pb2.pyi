@@ -57,7 +57,7 @@ class Closure(_message.Message):
     def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., function_id: _Optional[str] = ..., pickled_arguments: _Optional[bytes] = ..., parts_decided: _Optional[int] = ...) -> None: ...
 
 class RunRequest(_message.Message):
-    __slots__ = ("session", "functions", "resources", "dropped_resource_ids", "closures", "low_water", "settled", "dropped", "incarnation")
+    __slots__ = ("session", "functions", "resources", "dropped_resource_ids", "closures", "low_water", "settled", "dropped", "incarnation", "positions_of")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +67,7 @@ class RunRequest(_message.Message):
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_OF_FIELD_NUMBER: _ClassVar[int]
     session: str
     functions: _containers.RepeatedCompositeFieldContainer[Definition]
     resources: _containers.RepeatedCompositeFieldContainer[Definition]
@@ -76,7 +77,8 @@ class RunRequest(_message.Message):
     settled: _containers.RepeatedScalarFieldContainer[int]
     dropped: _containers.RepeatedCompositeFieldContainer[LateRun]
     incarnation: int
-    def __init__(self, session: _Optional[str] = ..., functions: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., resources: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., dropped_resource_ids: _Optional[_Iterable[str]] = ..., closures: _Optional[_Iterable[_Union[Closure, _Mapping]]] = ..., low_water: _Optional[int] = ..., settled: _Optional[_Iterable[int]] = ..., dropped: _Optional[_Iterable[_Union[LateRun, _Mapping]]] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    positions_of: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, session: _Optional[str] = ..., functions: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., resources: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., dropped_resource_ids: _Optional[_Iterable[str]] = ..., closures: _Optional[_Iterable[_Union[Closure, _Mapping]]] = ..., low_water: _Optional[int] = ..., settled: _Optional[_Iterable[int]] = ..., dropped: _Optional[_Iterable[_Union[LateRun, _Mapping]]] = ..., incarnation: _Optional[int] = ..., positions_of: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LateRun(_message.Message):
     __slots__ = ("id", "attempt")
@@ -112,13 +114,25 @@ class ClosureResult(_message.Message):
     was_dropped: bool
     def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., value: _Optional[bytes] = ..., error_json: _Optional[str] = ..., seconds: _Optional[float] = ..., needs_settling: bool = ..., rows_json: _Optional[str] = ..., is_prepared: bool = ..., servers: _Optional[_Iterable[int]] = ..., has_gradient: bool = ..., was_dropped: bool = ...) -> None: ...
 
+class Position(_message.Message):
+    __slots__ = ("resource_id", "json", "error_json")
+    RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    ERROR_JSON_FIELD_NUMBER: _ClassVar[int]
+    resource_id: str
+    json: str
+    error_json: str
+    def __init__(self, resource_id: _Optional[str] = ..., json: _Optional[str] = ..., error_json: _Optional[str] = ...) -> None: ...
+
 class RunReply(_message.Message):
-    __slots__ = ("results", "services")
+    __slots__ = ("results", "services", "positions")
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     SERVICES_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[ClosureResult]
     services: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, results: _Optional[_Iterable[_Union[ClosureResult, _Mapping]]] = ..., services: _Optional[_Iterable[str]] = ...) -> None: ...
+    positions: _containers.RepeatedCompositeFieldContainer[Position]
+    def __init__(self, results: _Optional[_Iterable[_Union[ClosureResult, _Mapping]]] = ..., services: _Optional[_Iterable[str]] = ..., positions: _Optional[_Iterable[_Union[Position, _Mapping]]] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()

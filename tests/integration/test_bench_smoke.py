@@ -12,6 +12,7 @@ import pytest
 
 import dataservice as ds
 from bench import (
+    checkpoint,
     click_model,
     closures,
     data,
@@ -103,6 +104,14 @@ def test_stream_reads_arrow_files(capsys: pytest.CaptureFixture[str]):
     (served,) = _lines(capsys)
     assert served["format"] == "ipc"
     assert served["rows"] > 0
+
+
+def test_a_checkpoint_is_measured_while_training_goes_on(capsys: pytest.CaptureFixture[str]):
+    checkpoint.main(["--smoke"])
+    (found,) = _lines(capsys)
+    assert found["bytes"] == found["rows"] * found["width"] * 8
+    assert found["pause_ms"] > 0
+    assert found["write_ratio"] > 0
 
 
 def test_a_paused_reader_stays_within_its_bounds(capsys: pytest.CaptureFixture[str]):

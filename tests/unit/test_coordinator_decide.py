@@ -153,6 +153,39 @@ def test_an_error_that_servers_had_decided_fails_the_closure() -> None:
     assert state.is_idle
 
 
+def test_nothing_starts_while_somebody_holds() -> None:
+    state = running_state(closures=3, trainers=1)
+    for _ in range(2):
+        apply(state, decide.hold(state))
+    apply(state, decide.finish(state, closure=0, trainer=0, attempt=0))
+    assert state.is_settled
+    assert apply(state, decide.assign(state)) == ()
+    apply(state, decide.let_go(state))
+    assert apply(state, decide.assign(state)) == ()
+    apply(state, decide.let_go(state))
+    assert started(apply(state, decide.assign(state))) == [(1, 0, 0)]
+    assert apply(state, decide.let_go(state)) == ()
+
+
+def test_a_silenced_trainer_is_not_quiet() -> None:
+    state = running_state(closures=0, trainers=1)
+    assert state.is_settled
+    apply(state, decide.silence_trainer(state, 0))
+    assert not state.is_settled
+    apply(state, decide.lose_trainer(state, 0, attempts_max=None))
+    assert state.is_settled
+
+
+def test_closures_whose_changes_were_undone_run_again_before_others() -> None:
+    state = running_state(closures=4, trainers=1)
+    for closure in (0, 1):
+        apply(state, decide.finish(state, closure=closure, trainer=0, attempt=0))
+        apply(state, decide.assign(state))
+    apply(state, decide.lose_trainer(state, 0, attempts_max=None))
+    apply(state, decide.reopen(state, [1, 0, 2]))
+    assert list(state.waiting) == [0, 1, 2, 3]
+
+
 class Coordinator(RuleBasedStateMachine):
     """Any order of requests, results, losses and late messages."""
 

@@ -1,0 +1,161 @@
+"""The scheduler's part in checkpoints: when nothing runs, and what has ended since the last.
+
+
+Knows neither files nor servers. Invariant: while somebody holds, no closure starts but those that a
+round which has begun needs; what is kept is run again at most once for each restore.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from pstrain.coordinator import decide
+from pstrain.coordinator.orders import AskPosition, Closure, Outbox
+from pstrain.coordinator.state import CoordinatorState
+from pstrain.errors import UnavailableError
+
+logger = logging.getLogger(__name__)
+
+_KEPT_MAX: Final = 1 << 20
+
+
+class Holding(ABC):
+    """What of the scheduler is not about single closures. Thread-safe."""
+
+    _state: CoordinatorState
+    _closures: OrderedDict[int, Closure]
+    _outboxes: dict[int, Outbox]
+    _next_id: int
+    _alone_since_s: float
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self._positions: dict[int, Any] = {}
+        self._kept: dict[int, Closure] | None = None
+
+    @abstractmethod
+    def _apply(self, decision: decide.Decision) -> None: ...
+
+    @abstractmethod
+    def _go_on(self) -> None: ...
+
+    @abstractmethod
+    def _seal(self, below: int) -> None: ...
+
+    @abstractmethod
+    def _wait(self, condition: Callable[[], bool], deadline_s: float | None, what: str) -> None: ...
+
+    @contextmanager
+    def held(self, timeout_s: float) -> Iterator[None]:
+        """Scope in which no closure runs; entered when those that do have ended.
+
+        DeadlineExceededError after ``timeout_s``, with scheduling going on.
+        """
+        with self.changed:
+            self._apply(decide.hold(self._state))
+        try:
+            with self.changed:
+                deadline_s = time.monotonic() + timeout_s
+                self._seal(self._next_id)
+                self._wait(lambda: self._state.is_settled, deadline_s, "closures to end, to save")
+            yield
+        finally:
+            with self.changed:
+                self._apply(decide.let_go(self._state))
+                self._go_on()
+                self.changed.notify_all()
+
+    def hold(self) -> None:
+        """Nothing starts until :meth:`let_go`."""
+        with self.changed:
+            self._apply(decide.hold(self._state))
+
+    def let_go(self) -> None:
+        with self.changed:
+            self._apply(decide.let_go(self._state))
+            self._go_on()
+
+    def wait_alone(self, timeout_s: float) -> None:
+        """Blocks until no trainer is connected and what they left is settled."""
+        with self.changed:
+            deadline_s = time.monotonic() + timeout_s
+            self._alone_since_s = time.monotonic()
+            self._wait(lambda: not self._state.trainers, deadline_s, "trainers to let go")
+
+    def keep_ended(self) -> None:
+        """Closures that end are kept from now on, for :meth:`redo`."""
+        with self.changed:
+            self._kept = {}
+
+    def mark(self) -> int:
+        """Stands for all closures that have ended so far."""
+        with self.changed:
+            return self._state.finished_count
+
+    def forget(self, mark: int) -> None:
+        """What ended before the mark will not be run again."""
+        with self.changed:
+            self._kept = {number: c for number, c in (self._kept or {}).items() if number > mark}
+
+    def redo(self) -> int:
+        """Queues all that ended since the mark; how many. UnavailableError if they are too many."""
+        with self.changed:
+            kept, self._kept = self._kept or {}, {}
+            if len(kept) >= _KEPT_MAX:
+                raise UnavailableError(
+                    f"more than {_KEPT_MAX:,} closures have ended since the last checkpoint, so "
+                    "they cannot be run again: start anew from it, and save more often"
+                )
+            again = {closure.id: closure for closure in kept.values()}
+            self._closures = OrderedDict(sorted({**again, **self._closures}.items()))
+            self._apply(decide.reopen(self._state, again))
+            return len(again)
+
+    def positions(self, resource_id: str, timeout_s: float) -> dict[int, Any]:
+        """What each trainer that is there says of its iterator; only while nothing runs."""
+        deadline_s = time.monotonic() + timeout_s
+        with self.changed:
+            while True:
+                self._wait(
+                    lambda: self._state.is_settled, deadline_s, "lost trainers to be settled"
+                )
+                losses = self._state.lost_count
+                self._positions = {}
+                for outbox in self._outboxes.values():
+                    outbox.items.put(AskPosition(resource_id))
+                self._wait(
+                    lambda: (
+                        not self._state.is_settled
+                        or self._positions.keys() >= self._outboxes.keys()
+                    ),
+                    deadline_s,
+                    "trainers to say how far their data is",
+                )
+                # What a lost trainer had used up, the others' readers know when it is settled.
+                if losses == self._state.lost_count and self._state.is_settled:
+                    return dict(self._positions)
+
+    def position(self, trainer: int, position: Any) -> None:
+        """An answer to :meth:`positions`; an Exception where there is none."""
+        with self.changed:
+            self._positions[trainer] = position
+            self.changed.notify_all()
+
+    def _keep_ended(self, closure: Closure) -> None:
+        if self._kept is not None and len(self._kept) < _KEPT_MAX:
+            self._kept[self._state.finished_count] = closure
+
+    @staticmethod
+    def _error_that_counts(closure: Closure, error: Exception | None) -> Exception | None:
+        """A closure that has ended well and runs again has had its say."""
+        if error is not None and closure.value.is_ready():
+            logger.warning("closure %d had ended well and failed again: %s", closure.id, error)
+            return None
+        return error

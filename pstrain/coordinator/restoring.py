@@ -1,0 +1,292 @@
+"""A parameter server was lost: everything goes back to the last checkpoint, together, and on.
+
+What one server held is gone, and the others are ahead of any copy of it; so all of them, the data's
+position and what is known of closures return to the last checkpoint, in a session of its own that
+fences whoever still acts for the old one. Closures that ended since are run again. Decides when and
+in which order; who holds values, closures and streams does the work. Invariant: no closure runs
+while a restore is under way, and one that fails ends the scheduling with an error that says why.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+from pstrain.errors import (
+    AbortedError,
+    DataServiceError,
+    DeadlineExceededError,
+    ServerLostError,
+    ServerRestartedError,
+    UnavailableError,
+)
+
+logger = logging.getLogger(__name__)
+
+_LOOK_EVERY_S: Final = 1.0
+_STATUS_TIMEOUT_S: Final = 5.0
+_LEAVE_TIMEOUT_S: Final = 60.0
+_STOP_TIMEOUT_S: Final = 5.0
+
+
+class Manager(Protocol):
+    """The checkpoints to go back to."""
+
+    checkpoint: Any
+
+    @property
+    def latest_checkpoint(self) -> str | None: ...
+
+    def wait(self, timeout: float | None = None) -> None: ...
+
+
+class Session(Protocol):
+    """The strategy: its servers and variables."""
+
+    session: str
+    parameters: Any
+
+    def begin_anew(self) -> None:
+        """A new session on all servers, with all variables, once every server answers."""
+
+
+class Work(Protocol):
+    """The scheduler, as far as restores go."""
+
+    def hold(self) -> None: ...
+    def let_go(self) -> None: ...
+    def wait_alone(self, timeout_s: float) -> None: ...
+    def mark(self) -> int: ...
+    def forget(self, mark: int) -> None: ...
+    def redo(self) -> int: ...
+    def stop(self, error: Exception | None = None) -> None: ...
+
+
+class Iterators(Protocol):
+    """Per-worker iterators that are in use."""
+
+    def made(self) -> int:
+        """How many were made so far."""
+
+    def rewind_since(self, made: int) -> None:
+        """Has those that were made later begin again."""
+
+
+class _Mark(NamedTuple):
+    closures: int
+    iterators: int
+
+
+class Restorer:
+    """Owns one thread from ``start`` to ``stop``. ``leave`` has all trainers let go of the session.
+
+    Follows the checkpoint that it goes back to: what ended before its newest is not run again.
+    """
+
+    def __init__(
+        self,
+        manager: Manager,
+        strategy: Session,
+        work: Work,
+        iterators: Iterators,
+        leave: Callable[[], None],
+    ) -> None:
+        self._manager = manager
+        self._strategy = strategy
+        self._work = work
+        self._iterators = iterators
+        self._leave = leave
+        self._iterators_mark = 0
+        # One of an earlier program may lie there, which says nothing of this one's values.
+        self._has_checkpoint = False
+        self._incarnations: dict[int, str] = {}
+        self._noticed = threading.Event()
+        self._stopping = threading.Event()
+        self._open = threading.Event()
+        self._open.set()
+        self._changed = threading.Condition()
+        self.restores = 0
+        self._thread = threading.Thread(target=self._run, name="restorer", daemon=True)
+
+    def start(self) -> None:
+        self._manager.checkpoint.follow(self)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Idempotent."""
+        self._stopping.set()
+        self._noticed.set()
+        self._open.set()
+        with self._changed:
+            self._changed.notify_all()
+        if self in self._manager.checkpoint.followers:
+            self._manager.checkpoint.unfollow(self)
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(_STOP_TIMEOUT_S)
+
+    # -- what trainers' links ask
+
+    @property
+    def is_restoring(self) -> bool:
+        return not self._open.is_set()
+
+    def wait_open(self) -> None:
+        """Returns when trainers may be taken on; bounded by what a restore is."""
+        self._open.wait()
+
+    def wait_restoring(self, timeout_s: float) -> bool:
+        """Blocks until a restore is under way; False if none begins."""
+        with self._changed:
+            restores = self.restores
+            return self._changed.wait_for(
+                lambda: self.is_restoring or self.restores > restores or self._stopping.is_set(),
+                timeout_s,
+            )
+
+    def notice(self, error: Exception) -> bool:
+        """A server did not answer; True if that is looked into, and nothing need be done."""
+        if not is_server_loss(error) or self._stopping.is_set():
+            return False
+        self._noticed.set()
+        return True
+
+    # -- what the checkpoint tells
+
+    def held(self) -> _Mark:
+        """The moment of a save."""
+        return _Mark(self._work.mark(), self._iterators.made())
+
+    def committed(self, mark: _Mark) -> None:
+        """The save of that moment is whole."""
+        self._work.forget(mark.closures)
+        self._iterators_mark = mark.iterators
+        self._has_checkpoint = True
+
+    def restored(self) -> None:
+        """The program has gone back to a checkpoint itself."""
+        if not self.is_restoring:
+            self.committed(self.held())
+
+    # -- the thread
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._noticed.wait(_LOOK_EVERY_S)
+            noticed = self._noticed.is_set()
+            self._noticed.clear()
+            if self._stopping.is_set():
+                return
+            try:
+                lost = self._lost_server(noticed)
+                if lost is not None:
+                    self._restore(lost)
+            except Exception as error:
+                self._give_up(error)
+                return
+
+    def _lost_server(self, noticed: bool) -> str | None:
+        """What is wrong with the servers; None if nothing is."""
+        for ps, address in enumerate(self._strategy.parameters.addresses):
+            try:
+                status = self._strategy.parameters.status(ps, timeout_s=_STATUS_TIMEOUT_S)
+            except DeadlineExceededError:
+                continue  # slow or frozen, which is not lost
+            except UnavailableError:
+                return f"parameter server {ps} at {address} is gone"
+            if status["session"] not in (None, self._strategy.session):
+                raise AbortedError(
+                    f"another coordinator has taken over parameter server {ps} at {address}"
+                )
+            known = self._incarnations.setdefault(ps, status["incarnation"])
+            if status["session"] is None or status["incarnation"] != known:
+                return f"parameter server {ps} at {address} was started anew"
+        return "a parameter server broke off" if noticed else None
+
+    def _restore(self, reason: str) -> None:
+        logger.warning("%s: going back to the last checkpoint", reason)
+        self._work.hold()
+        self._open.clear()
+        with self._changed:
+            self._changed.notify_all()
+        try:
+            self._leave()
+            self._work.wait_alone(_LEAVE_TIMEOUT_S)
+            self._finish_save()
+            path = self._manager.latest_checkpoint
+            if path is None or not self._has_checkpoint:
+                raise UnavailableError(
+                    f"{reason}, and there is no checkpoint yet to go back to: start the server "
+                    "again and the program anew, and save one before training begins"
+                )
+            self._strategy.begin_anew()
+            self._incarnations.clear()
+            self._manager.checkpoint.restore(path)
+            self._iterators.rewind_since(self._iterators_mark)
+            again = self._work.redo()
+        except BaseException:
+            self._work.let_go()
+            raise
+        self.restores += 1
+        self._noticed.clear()
+        self._open.set()
+        self._work.let_go()
+        logger.warning(
+            "%s: all servers and the data are back at %s; %d closures that had ended since are run "
+            "again", reason, path, again,
+        )  # fmt: skip
+
+    def _finish_save(self) -> None:
+        """One that was under way is whole or not there at all."""
+        try:
+            self._manager.wait()
+        except (DataServiceError, OSError) as error:
+            logger.warning("the checkpoint that was being written is given up: %s", error)
+
+    def _give_up(self, error: Exception) -> None:
+        logger.error("parameter servers could not be restored: %s", error)
+        if not isinstance(error, UnavailableError | AbortedError):
+            error = UnavailableError(f"parameter servers could not be restored: {error}")
+        self._work.stop(error)
+        self._open.set()
+
+
+class RecoverySwitch:
+    """Asks the restorer, once there is one; without, whoever uses a lost server is told."""
+
+    def __init__(self) -> None:
+        self._restorer: Restorer | None = None
+
+    def use(self, restorer: Restorer) -> None:
+        """Starts it; the one before ends."""
+        self.stop()
+        self._restorer = restorer
+        restorer.start()
+
+    @property
+    def restores(self) -> int:
+        return 0 if self._restorer is None else self._restorer.restores
+
+    @property
+    def is_restoring(self) -> bool:
+        return self._restorer is not None and self._restorer.is_restoring
+
+    def wait_open(self) -> None:
+        if self._restorer is not None:
+            self._restorer.wait_open()
+
+    def wait_restoring(self, timeout_s: float) -> bool:
+        return self._restorer is not None and self._restorer.wait_restoring(timeout_s)
+
+    def notice(self, error: Exception) -> bool:
+        return self._restorer is not None and self._restorer.notice(error)
+
+    def stop(self) -> None:
+        if self._restorer is not None:
+            self._restorer.stop()
+
+
+def is_server_loss(error: BaseException) -> bool:
+    """Whether an error says that a parameter server is not what it was."""
+    return isinstance(error, ServerLostError | ServerRestartedError)

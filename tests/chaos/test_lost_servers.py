@@ -1,0 +1,76 @@
+"""A parameter server that is lost takes everything back to the last checkpoint, and no further."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+import time
+
+import pytest
+
+import pstrain as ps
+from pstrain.errors import UnavailableError
+from tests.chaos.counted_rows import counted
+
+ROWS = 5_000
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_every_row_once_although_servers_are_killed(seed: int, tmp_path: pathlib.Path) -> None:
+    chance = random.Random(seed)
+    with (
+        ps.LocalCluster(workers=2, ps=2, data_workers=1, supervise=True) as cluster,
+        counted(cluster, ROWS, pause_s=0.01) as program,
+    ):
+        manager = ps.CheckpointManager(
+            ps.Checkpoint(**program.objects()), tmp_path, 2, asynchronous=True
+        )
+        program.coordinator.recover_from(manager)
+        manager.save()
+        save_at = [ROWS // 3, 2 * ROWS // 3]
+        kill_at = [
+            chance.randrange(ROWS // 10, ROWS // 3),
+            chance.randrange(ROWS // 2, 3 * ROWS // 4),
+        ]
+
+        def between(done: int) -> None:
+            if save_at and done >= save_at[0]:
+                save_at.pop(0)
+                manager.save()
+            if kill_at and done >= kill_at[0]:
+                kill_at.pop(0)
+                program.coordinator.schedule(program.step(), (program.iterator,))
+                time.sleep(chance.random() * 0.02)
+                cluster.kill("ps", chance.randrange(2))
+
+        program.run(between)
+        program.coordinator.join(60)
+        assert not kill_at
+        assert program.coordinator.stats()["restores"] >= 1
+        program.check()
+
+
+def test_without_a_checkpoint_it_is_an_error_at_once() -> None:
+    with (
+        ps.LocalCluster(workers=1, ps=2, data_workers=1) as cluster,
+        counted(cluster, ROWS) as program,
+    ):
+        program.run(until=100)
+        cluster.kill("ps", 1)
+        started_s = time.monotonic()
+        with pytest.raises(UnavailableError, match="restore a checkpoint"):
+            program.run()
+        assert time.monotonic() - started_s < 20
+
+
+def test_before_the_first_checkpoint_it_says_what_to_do(tmp_path: pathlib.Path) -> None:
+    with (
+        ps.LocalCluster(workers=1, ps=2, data_workers=1) as cluster,
+        counted(cluster, ROWS) as program,
+    ):
+        manager = ps.CheckpointManager(ps.Checkpoint(**program.objects()), tmp_path, 2)
+        program.coordinator.recover_from(manager)
+        program.run(until=100)
+        cluster.kill("ps", 0)
+        with pytest.raises(UnavailableError, match="no checkpoint yet"):
+            program.run()

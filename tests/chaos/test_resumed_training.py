@@ -1,0 +1,45 @@
+"""A checkpoint in the middle of an epoch: what it lacks is trained after it, each row once."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+import pstrain as ps
+from tests.chaos.counted_rows import counted
+
+ROWS = 4_000
+
+
+@pytest.mark.parametrize(("workers", "servers"), [(1, 1), (3, 2)])
+def test_rows_before_the_save_and_after_the_resume_are_each_row_once(
+    tmp_path: pathlib.Path, workers: int, servers: int
+) -> None:
+    with (
+        ps.LocalCluster(workers=2, ps=2, data_workers=1) as cluster,
+        counted(cluster, ROWS, pause_s=0.002) as program,
+    ):
+        manager = ps.CheckpointManager(
+            ps.Checkpoint(**program.objects()), tmp_path, 2, asynchronous=True
+        )
+        program.run(until=ROWS // 3)
+        values = [program.coordinator.schedule(program.step(), (program.iterator,)) for _ in "123"]
+        saved = manager.save()
+        assert saved is not None
+        assert all(value.is_ready() for value in values)
+        at_save = int(program.taken)
+        # Goes on while files are written; the checkpoint knows nothing of it.
+        program.run(until=ROWS // 3)
+        saved.wait(60)
+        assert saved.pause_s < 5
+    with (
+        ps.LocalCluster(workers=workers, ps=servers, data_workers=1) as cluster,
+        counted(cluster, ROWS, pause_s=0.0) as program,
+    ):
+        manager = ps.CheckpointManager(ps.Checkpoint(**program.objects()), tmp_path, 2)
+        assert manager.restore_or_initialize() == saved
+        assert int(program.taken) == at_save
+        rows, _ = program.run()
+        assert rows == ROWS - at_save
+        program.check()
