@@ -1,6 +1,5 @@
 """The scheduler's part in checkpoints: when nothing runs, and what has ended since the last.
 
-
 Knows neither files nor servers. Invariant: while somebody holds, no closure starts but those that a
 round which has begun needs; what is kept is run again at most once for each restore.
 """

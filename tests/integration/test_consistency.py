@@ -15,6 +15,7 @@ import dataservice as ds
 import pstrain as ps
 from pstrain import manifest
 from pstrain.errors import FailedPreconditionError
+from pstrain.paramserver import safetensors
 
 DEADLINE_S = 60.0
 ROWS, BATCH = 512, 16
@@ -86,10 +87,11 @@ def program(resolver: Any, consistency: Any) -> Iterator[Program]:
 
 def contents(path: str) -> dict[str, bytes]:
     """All values and slots of a checkpoint."""
-    return {
-        file.relative_to(path).as_posix(): file.read_bytes()
-        for file in sorted(pathlib.Path(path).rglob("*.arrow"))
-    }
+    found = {file.name: file.read_bytes() for file in pathlib.Path(path).rglob("*.arrow")}
+    for file in pathlib.Path(path).rglob("*.safetensors"):
+        tensors = safetensors.read(np.fromfile(file, np.uint8), file.name)
+        found |= {name: tensor.tobytes() for name, tensor in tensors.items()}
+    return found
 
 
 def test_two_runs_in_rounds_are_equal_to_the_bit_also_across_a_resume(
