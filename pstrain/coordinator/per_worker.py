@@ -110,19 +110,26 @@ class PerWorkerIterator:
             # Whoever else reads the job would keep the position from being loaded.
             self._trainers.drop_resource(self.resource_id)
             _load_into_service(self._source, epoch, state["service"], count)
+        elif not positions:
+            self._begin_again_in_service(epoch)
         self.epoch = epoch
         self._loaded(epoch)
         self._trainers.define_resource(self.resource_id, (self._source, epoch, positions))
 
     def rewind(self) -> None:
         """Every trainer begins again; of a data service's rows, all are given out again."""
-        self._trainers.drop_resource(self.resource_id)
-        with _opened(self._source, self.epoch, self._trainers.num_trainers) as reader:
-            state = reader.state_dict() if hasattr(reader, "state_dict") else None
-        if state is not None and dataservice.is_service_state(state):
-            beginning = dataservice.rewound_state(state)
-            _load_into_service(self._source, self.epoch, beginning, self._trainers.num_trainers)
+        self._begin_again_in_service(self.epoch)
         self._trainers.define_resource(self.resource_id, (self._source, self.epoch, {}))
+
+    def _begin_again_in_service(self, epoch: int) -> None:
+        """What trainers have consumed of the epoch, if a data service knows, is forgotten."""
+        self._trainers.drop_resource(self.resource_id)
+        count = self._trainers.num_trainers
+        with _opened(self._source, epoch, count) as reader:
+            if not getattr(reader, "services", None):
+                return
+            state = reader.state_dict()
+        _load_into_service(self._source, epoch, dataservice.rewound_state(state), count)
 
     def close(self) -> None:
         """Drops the trainers' iterators now rather than when this object is collected."""

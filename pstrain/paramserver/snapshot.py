@@ -21,7 +21,8 @@ from pstrain.vocabulary import VariableSpec
 Array = NDArray[Any]
 
 _GROUP_BYTES = 256
-_BLOCK_BYTES = 4 << 20
+# Each block waits for an update to let go of the lock; updates wait as long as it is copied.
+_BLOCK_BYTES = 32 << 20
 
 
 class Snapshot:
