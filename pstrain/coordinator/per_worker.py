@@ -15,7 +15,11 @@ from typing import Any, Protocol
 
 import dataservice
 from dataservice.runtime.identity import new_id
-from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnimplementedError,
+)
 from pstrain.trainer.context import InputContext, call_with_context
 from pstrain.trainer.resources import open_dataset
 
@@ -126,9 +130,14 @@ class PerWorkerIterator:
         self._trainers.drop_resource(self.resource_id)
         count = self._trainers.num_trainers
         with _opened(self._source, epoch, count) as reader:
-            if not getattr(reader, "services", None):
+            if not hasattr(reader, "state_dict"):
                 return
-            state = reader.state_dict()
+            try:
+                state = reader.state_dict()
+            except UnimplementedError:
+                return  # no service counts its rows, so trainers begin again by themselves
+        if not dataservice.is_service_state(state):
+            return
         _load_into_service(self._source, epoch, dataservice.rewound_state(state), count)
 
     def close(self) -> None:
