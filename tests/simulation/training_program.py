@@ -16,6 +16,7 @@ from typing import Any
 
 from pstrain import session
 from pstrain.coordinator.link import PickledFunction, TrainerLink
+from pstrain.coordinator.restoring import RecoverySwitch
 from pstrain.coordinator.service import Scheduler
 from pstrain.errors import CancelledError
 from pstrain.parameters import current_staging
@@ -183,6 +184,7 @@ class CoordinatorNode(Process):
                 servers=self.parameters,
                 incarnations=incarnations,
                 slots=2 * self._in_flight,
+                recovery=RecoverySwitch(),
                 token="-",
             )
             self.links.append(link)
