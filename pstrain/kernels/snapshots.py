@@ -1,8 +1,8 @@
 """Keeping rows as they were: copies of what is about to change, and reading through them.
 
-Rows are bytes here, [rows, bytes per row]. They are kept in groups of ``group`` rows: group ``g``
-was copied to place ``taken[g] - 1`` of ``kept`` if ``taken[g]`` is not 0. Groups below ``read``
-have been read, so nobody needs them any more.
+Rows are words here, of 4 bytes or 1, [rows, words per row]. They are kept in groups of ``group``
+rows: group ``g`` was copied to place ``taken[g] - 1`` of ``kept`` if ``taken[g]`` is not 0. Groups
+below ``read`` have been read, so nobody needs them any more.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-U8 = NDArray[np.uint8]
+Words = NDArray[np.uint32] | NDArray[np.uint8]
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
 
 @njit(nogil=True, cache=True)
-def keep_group(rows: U8, group: int, index: int, taken: I32, kept: U8, used: int, read: int) -> int:
+def keep_group(
+    rows: Words, group: int, index: int, taken: I32, kept: Words, used: int, read: int
+) -> int:
     """Copies one group unless that was done or is not needed; how many are used then."""
     if index < read or taken[index]:
         return used
@@ -35,7 +37,7 @@ def keep_group(rows: U8, group: int, index: int, taken: I32, kept: U8, used: int
 
 @njit(nogil=True, cache=True)
 def keep_rows(
-    rows: U8, row_start: int, ids: I64, group: int, taken: I32, kept: U8, used: int, read: int
+    rows: Words, row_start: int, ids: I64, group: int, taken: I32, kept: Words, used: int, read: int
 ) -> int:
     """Keeps rows ``ids``, which must be in range; how many groups are used then."""
     for position in range(ids.size):
@@ -46,7 +48,7 @@ def keep_rows(
 
 @njit(nogil=True, cache=True)
 def keep_range(
-    rows: U8, first: int, last: int, group: int, taken: I32, kept: U8, used: int, read: int
+    rows: Words, first: int, last: int, group: int, taken: I32, kept: Words, used: int, read: int
 ) -> int:
     """Keeps rows ``[first, last)`` of the array; how many groups are used then."""
     for index in range(first // group, (last + group - 1) // group):
@@ -56,11 +58,11 @@ def keep_range(
 
 @njit(nogil=True, cache=True)
 def read_kept(
-    rows: U8, first: int, last: int, group: int, taken: I32, kept: U8, starts: I64, out: U8
+    rows: Words, first: int, last: int, group: int, taken: I32, kept: Words, starts: I64, out: Words
 ) -> None:
     """Rows ``[first, last)`` as they were, cut into columns and laid one after the other.
 
-    Column ``k`` is bytes ``[starts[k], starts[k + 1])`` of each row; ``out`` is flat.
+    Column ``k`` is words ``[starts[k], starts[k + 1])`` of each row; ``out`` is flat.
     """
     count = last - first
     for row in range(first, last):
@@ -71,18 +73,19 @@ def read_kept(
         for column in range(starts.size - 1):
             a, b = starts[column], starts[column + 1]
             at = count * a + (row - first) * (b - a)
-            for byte in range(b - a):
-                out[at + byte] = source[a + byte]
+            for word in range(b - a):
+                out[at + word] = source[a + word]
 
 
 def warm_up() -> None:
     """Compiles for ids made here and for those received, which are read-only."""
-    rows, kept = np.zeros((1, 8), np.uint8), np.zeros((1, 8), np.uint8)
     taken, ids = np.zeros(1, np.int32), np.zeros(1, np.int64)
     received = ids.copy()
     received.flags.writeable = False
-    for each in (ids, received):
-        keep_rows(rows, 0, each, 1, taken, kept, 0, 0)
-    keep_range(rows, 0, 1, 1, taken, kept, 0, 0)
     starts = np.array([0, 4, 8], np.int64)
-    read_kept(rows, 0, 1, 1, taken, kept, starts, np.zeros(8, np.uint8))
+    for word in (np.uint32, np.uint8):
+        rows, kept, out = np.zeros((1, 8), word), np.zeros((1, 8), word), np.zeros(8, word)
+        for each in (ids, received):
+            keep_rows(rows, 0, each, 1, taken, kept, 0, 0)
+        keep_range(rows, 0, 1, 1, taken, kept, 0, 0)
+        read_kept(rows, 0, 1, 1, taken, kept, starts, out)

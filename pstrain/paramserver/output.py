@@ -1,4 +1,4 @@
-"""A file that is being written: counted, checksummed, and on its way to the disk while it grows.
+"""A file that is being written: counted, checksummed, and synced when it is finished.
 
 Knows nothing of formats. Invariant: a file that was finished is on the disk, its folder's entry
 too; one that was not is of no use to anybody and will be removed with its folder.
@@ -9,11 +9,9 @@ from __future__ import annotations
 import os
 import zlib
 from types import TracebackType
-from typing import Any, Final
+from typing import Any
 
 from pstrain.failpoints import reached
-
-_START_WRITING_BYTES: Final = 8 << 20
 
 
 class OutputFile:
@@ -24,7 +22,6 @@ class OutputFile:
         self.size_bytes = 0
         self.crc32 = 0
         self.closed = False
-        self._on_its_way = 0
 
     def write(self, data: Any) -> int:
         """All of ``data``, which is something with a buffer."""
@@ -35,7 +32,6 @@ class OutputFile:
         left = view
         while left:
             left = left[self._stream.write(left) :]
-        self._send_on()
         return len(view)
 
     def __enter__(self) -> OutputFile:
@@ -52,15 +48,6 @@ class OutputFile:
                 os.fsync(self._stream.fileno())
         finally:
             self._stream.close()
-
-    def _send_on(self) -> None:
-        """The system may keep gigabytes back until they are synced; the disk works meanwhile."""
-        waiting = self.size_bytes - self._on_its_way
-        if waiting >= _START_WRITING_BYTES and hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(
-                self._stream.fileno(), self._on_its_way, waiting, os.POSIX_FADV_DONTNEED
-            )
-            self._on_its_way = self.size_bytes
 
     def writable(self) -> bool:
         return True

@@ -49,26 +49,26 @@ class Snapshot:
         self.optimizer = optimizer
         self.dtype = slab.dtype
         self._slab = slab
-        self._bytes = _as_bytes(slab)
+        self._words = _as_words(slab)
         self._lock = lock
-        row_bytes = self._bytes.shape[1]
+        row_bytes = slab.shape[1] * slab.itemsize
         self._group = max(1, _GROUP_BYTES // max(1, row_bytes))
         groups = -(-len(slab) // self._group)
         # Neither takes memory before it is written to.
         self._taken = np.zeros(groups, np.int32)
-        self._kept = np.empty((groups * self._group, row_bytes), np.uint8)
+        self._kept = np.empty((groups * self._group, self._words.shape[1]), self._words.dtype)
         self._used = 0
         self._read = 0
         self._closed = False
 
     @property
     def size_bytes(self) -> int:
-        return int(self._bytes.nbytes)
+        return int(self._words.nbytes)
 
     @property
     def kept_bytes(self) -> int:
         """What was copied because it changed."""
-        return self._used * self._group * int(self._bytes.shape[1])
+        return self._used * self._group * int(self._words[:1].nbytes)
 
     def needs(self, slab: Array) -> bool:
         """Whether changes of ``slab`` have to be told before they are made."""
@@ -77,14 +77,14 @@ class Snapshot:
     def keep_rows(self, ids: NDArray[np.int64]) -> None:
         """Rows ``ids`` (global, in range) are about to change. With the lock."""
         self._used = snapshots.keep_rows(
-            self._bytes, self.row_start, ids, self._group,
+            self._words, self.row_start, ids, self._group,
             self._taken, self._kept, self._used, self._read,
         )  # fmt: skip
 
     def keep_range(self, start: int, stop: int) -> None:
         """Rows ``[start, stop)`` are about to change. With the lock."""
         self._used = snapshots.keep_range(
-            self._bytes, start - self.row_start, stop - self.row_start, self._group,
+            self._words, start - self.row_start, stop - self.row_start, self._group,
             self._taken, self._kept, self._used, self._read,
         )  # fmt: skip
 
@@ -93,10 +93,13 @@ class Snapshot:
 
         Arrays are valid until the next. May be iterated once.
         """
-        row_bytes = self._bytes.shape[1]
-        per_block = max(1, _BLOCK_BYTES // max(1, row_bytes * self._group))
-        edges = np.cumsum([0, *(width * self.dtype.itemsize for width in self.widths)])
-        out = np.empty(min(per_block * self._group, len(self._slab)) * row_bytes, np.uint8)
+        word_bytes = self._words.itemsize
+        words = self._words.shape[1]
+        per_block = max(1, _BLOCK_BYTES // max(1, words * word_bytes * self._group))
+        widths = [width * self.dtype.itemsize // word_bytes for width in self.widths]
+        edges = np.cumsum([0, *widths])
+        rows = min(per_block * self._group, len(self._slab))
+        out = np.empty(rows * words, self._words.dtype)
         for first_group in range(0, len(self._taken), per_block):
             last_group = min(first_group + per_block, len(self._taken))
             first = first_group * self._group
@@ -105,11 +108,11 @@ class Snapshot:
                 if self._closed:
                     raise CancelledError("this snapshot was given up while it was read")
                 snapshots.read_kept(
-                    self._bytes, first, last, self._group,
+                    self._words, first, last, self._group,
                     self._taken, self._kept, edges, out,
                 )  # fmt: skip
                 self._read = last_group
-            yield self._columns(out, last - first)
+            yield self._columns(out.view(np.uint8), last - first)
 
     def close(self) -> None:
         """Nothing is kept from now on. Idempotent."""
@@ -117,7 +120,7 @@ class Snapshot:
             self._closed = True
             self._read = len(self._taken)
             self._used = 0
-            self._kept = np.empty((0, 0), np.uint8)
+            self._kept = np.empty((0, 0), self._words.dtype)
 
     def _columns(self, out: NDArray[np.uint8], rows: int) -> list[Array]:
         columns, at = [], 0
@@ -128,8 +131,10 @@ class Snapshot:
         return columns
 
 
-def _as_bytes(slab: Array) -> NDArray[np.uint8]:
-    row_bytes = slab.shape[1] * slab.itemsize
+def _as_words(slab: Array) -> snapshots.Words:
+    """Rows as the kernels move them: by 4 bytes where values have as many."""
+    word = np.dtype(np.uint32 if slab.itemsize % 4 == 0 else np.uint8)
+    words = slab.shape[1] * slab.itemsize // word.itemsize
     if not slab.size:
-        return np.empty((len(slab), row_bytes), np.uint8)
-    return slab.view(np.uint8).reshape(len(slab), row_bytes)
+        return np.empty((len(slab), words), word)
+    return slab.view(word).reshape(len(slab), words)

@@ -28,6 +28,7 @@ def main(cluster: dict[str, Any], directory: str) -> None:
         ROWS,
         batch=40,
         pause_s=0.01,
+        consistency="async",
     )
     manager = ps.CheckpointManager(
         ps.Checkpoint(**program.objects()), directory, 3, asynchronous=True
