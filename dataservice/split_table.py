@@ -293,7 +293,8 @@ class SplitTable(Sequence[Split]):
 
         columns = {name: read(name, dtype, head["splits"]) for name, dtype in _COLUMNS.items()}
         files = {name: read(name, dtype, head["files"]) for name, dtype in _FILE_COLUMNS.items()}
-        groups = read("groups", _GROUP, head["groups"])
+        group_count = int(np.maximum(columns["group_count"], 0).sum(dtype=np.int64))
+        groups = read("groups", _GROUP, group_count)
         lengths = {name: read(name, _LENGTH, head["files"]) for name in _TEXT_COLUMNS}
         texts = {}
         for name, column in lengths.items():

@@ -181,6 +181,12 @@ def test_tables_are_joined(parts: list[list[Split]]) -> None:
     assert joined.total_unknown_bytes() == unknown
 
 
+@pytest.mark.parametrize("groups", [[(0,), (0,)], [None, (0,), (0,)], [(1, 1), None, ()]])
+def test_row_groups_of_the_same_number_survive(groups: list[tuple[int, ...] | None]) -> None:
+    splits = [Split(path="a.parquet", row_groups=some) for some in groups]
+    assert list(SplitTable.decoded(SplitTable.of(splits).encoded())) == splits
+
+
 def test_other_splits_are_another_table() -> None:
     table = SplitTable.of([Split(path="a"), Split(path="b")])
     assert table != SplitTable.of([Split(path="a"), Split(path="c")])
