@@ -64,6 +64,7 @@ def cluster() -> Iterator[ps.LocalCluster]:
         yield cluster
 
 
+@pytest.mark.long
 def test_several_trainers_killed_at_once_and_one_never_comes_back(cluster: ps.LocalCluster) -> None:
     program = Counted(cluster.resolver)
     program.schedule(range(CLOSURES))
@@ -78,6 +79,7 @@ def test_several_trainers_killed_at_once_and_one_never_comes_back(cluster: ps.Lo
     program.coordinator.close()
 
 
+@pytest.mark.long
 def test_a_trainer_killed_between_steps_and_one_that_comes_late(cluster: ps.LocalCluster) -> None:
     for index in (1, 2):
         cluster.kill("worker", index)

@@ -15,6 +15,7 @@ from tests.chaos.counted_rows import counted
 ROWS = 5_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1])
 def test_every_row_once_although_servers_are_killed(seed: int, tmp_path: pathlib.Path) -> None:
     chance = random.Random(seed)

@@ -31,6 +31,7 @@ def killing(cluster: ps.LocalCluster, seed: int, kills: int, rows: int) -> Calla
     return between
 
 
+@pytest.mark.long
 def test_trainers_killed_at_random() -> None:
     rows, seed = 15_000, 1
     with (
@@ -42,6 +43,7 @@ def test_trainers_killed_at_random() -> None:
         assert program.coordinator.stats()["losses"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("consistency", [ps.consistency.sync(), ps.consistency.sync(1)], ids=str)
 def test_trainers_killed_at_random_in_rounds(consistency: Any) -> None:
     rows, seed = 2_500, 2
@@ -68,6 +70,7 @@ def test_a_trainer_killed_in_the_middle_of_a_commit(
             assert program.coordinator.stats()["losses"] == 1
 
 
+@pytest.mark.long
 def test_a_frozen_trainer_wakes_up_as_nobody() -> None:
     with (
         ps.LocalCluster(workers=2, ps=2, data_workers=1) as cluster,

@@ -114,6 +114,7 @@ def test_a_checkpoint_is_measured_while_training_goes_on(capsys: pytest.CaptureF
     assert found["write_ratio"] > 0
 
 
+@pytest.mark.long
 def test_a_paused_reader_stays_within_its_bounds(capsys: pytest.CaptureFixture[str]):
     memory.main(["--smoke"])
     found = _lines(capsys)

@@ -127,6 +127,7 @@ def test_a_killed_worker_joins_again_and_all_learn_what_can_be_learnt(tasks: Tas
     assert tasks.is_running("ps", 0)
 
 
+@pytest.mark.long
 def test_a_chief_that_is_killed_goes_on_from_its_checkpoint_and_the_others_follow(
     tasks: Tasks,
 ) -> None:
@@ -140,6 +141,7 @@ def test_a_chief_that_is_killed_goes_on_from_its_checkpoint_and_the_others_follo
     assert chief["loss"] == pytest.approx(best_loss(), abs=0.02)
 
 
+@pytest.mark.long
 def test_a_parameter_server_that_comes_back_empty_is_filled_from_the_checkpoint(
     tasks: Tasks,
 ) -> None:
