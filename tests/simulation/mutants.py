@@ -440,6 +440,8 @@ def _with_world(patch: Patch, name: str, value: object) -> None:
 
     def boot(self: ReaderNode) -> None:
         setattr(self.world, name, value)
+        # What happens in such a world has reasons of its own.
+        self.world.checker.is_troubled = True
         original(self)
 
     patch.setattr(ReaderNode, "boot", boot)

@@ -1,0 +1,87 @@
+"""Finds the life in which a mutant is noticed, first where it was noticed before.
+
+`NOTICED_IN` only saves time: where a mutant is not noticed in that life, because the protocol or
+the scenario changed since, all lives are searched. `python -m tests.simulation.noticing` prints
+the table anew. Invariant: a mutant is said to survive only when all lives were played.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.simulation import (
+    membership_mutants,
+    mutants,
+    quarantine_mutants,
+    scenario,
+    stage,
+    training_scenario,
+)
+from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.scenario import Failure
+from tests.simulation.training_mutants import TRAINING_MUTANTS
+
+DELIVERY_LIVES = 3_000
+TRAINING_LIVES = 1_500
+
+DELIVERY_MODULES = (mutants, membership_mutants, quarantine_mutants)
+"""Where they are; a module's mutants are among MUTANTS once it is imported."""
+
+# Those that are not seen at once.
+NOTICED_IN = {
+    "reader_accepts_old_generations": 2415,
+    "reader_answers_fences_and_goes_on": 2415,
+    "replay_forgets_releases": 199,
+    "lost_workers_are_not_fenced": 160,
+    "owners_are_forgotten_when_a_lease_ends": 226,
+    "what_a_dead_reader_received_counts_as_consumed": 2791,
+    "a_new_stream_leaves_old_leases_alone": 166,
+    "a_worker_outliving_its_lease_fails_its_readers": 2302,
+    "time_outs_do_not_follow_the_intervals": 1858,
+    "old_streams_speak_for_new_sessions": 481,
+}
+
+
+def noticed_delivery(mutant: Mutant) -> Failure | None:
+    """The failure by which a mistake in the delivery of rows shows; None: it survived."""
+    with stage.staged(), _applied(mutant) as patch:
+        patch.setattr(scenario, "POISONED", mutant.poisoned)
+        return _first_failure(scenario.play, mutant, DELIVERY_LIVES)
+
+
+def noticed_training(mutant: Mutant) -> Failure | None:
+    """The same of a mistake in training."""
+    with training_scenario.staged(), _applied(mutant):
+        return _first_failure(training_scenario.play, mutant, TRAINING_LIVES)
+
+
+@contextmanager
+def _applied(mutant: Mutant) -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patch:
+        mutant.apply(patch)
+        yield patch
+
+
+def _first_failure(play: Callable[[int], object], mutant: Mutant, lives: int) -> Failure | None:
+    known = NOTICED_IN.get(mutant.name)
+    for seed in [*([] if known is None else [known]), *range(lives)]:
+        try:
+            play(seed)
+        except Failure as failure:
+            return failure
+    return None
+
+
+def main() -> None:
+    NOTICED_IN.clear()
+    for noticed, mutants in (noticed_delivery, MUTANTS), (noticed_training, TRAINING_MUTANTS):
+        for mutant in mutants:
+            failure = noticed(mutant)
+            print(f'    "{mutant.name}": {None if failure is None else failure.seed},', flush=True)
+
+
+if __name__ == "__main__":
+    main()
