@@ -8,6 +8,7 @@ travel. Invariant: ``decode(encode(value))`` equals the value, NumPy scalars inc
 from __future__ import annotations
 
 import json
+import math
 import struct
 import traceback
 from typing import Any
@@ -20,6 +21,8 @@ from pstrain.errors import InvalidArgumentError, OutOfRangeError, RemoteError
 
 _LENGTH = struct.Struct("<I")
 _PLAIN = (type(None), bool, int, float, str)
+# Counts of metrics, mostly zeros, are what large results are made of.
+_COMPRESSED_FROM_BYTES = 16 << 10
 
 
 def encode(value: Any) -> bytes:
@@ -45,7 +48,7 @@ def decode(data: bytes) -> Any:
             parts.append(memoryview(data)[position : position + size])
             position += size
         return _unpack(json.loads(bytes(parts[0])), parts[1:])
-    except (struct.error, ValueError, KeyError, IndexError, TypeError) as error:
+    except (struct.error, ValueError, KeyError, IndexError, TypeError, OSError) as error:
         raise InvalidArgumentError(f"not an encoded result: {error}") from error
 
 
@@ -66,7 +69,7 @@ def _pack(value: Any, buffers: list[bytes]) -> Any:
         return ["bytes", index]
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OV":
         array = np.asarray(value)
-        buffers[index] = array.tobytes()
+        buffers[index] = _compressed(array.tobytes())
         kind = "scalar" if isinstance(value, np.generic) else "array"
         return [kind, index, array.dtype.str, list(array.shape)]
     if isinstance(value, pa.RecordBatch | pa.Table):
@@ -98,12 +101,33 @@ def _unpack(tree: Any, buffers: list[memoryview]) -> Any:
     if kind == "bytes":
         return bytes(data)
     if kind in ("array", "scalar"):
-        array = np.frombuffer(bytearray(data), dtype=np.dtype(rest[1])).reshape(rest[2])
+        dtype, shape = np.dtype(rest[1]), rest[2]
+        size = dtype.itemsize * math.prod(shape)
+        array = np.frombuffer(_decompressed(data, size), dtype).reshape(shape)
         return array if kind == "array" else array[()]
     if kind in ("batch", "table"):
         reader = pa.ipc.open_stream(pa.py_buffer(bytes(data)))
         return reader.read_next_batch() if kind == "batch" else reader.read_all()
     raise InvalidArgumentError(f"unknown kind {kind!r} in an encoded result")
+
+
+def _compressed(data: bytes) -> bytes:
+    """LZ4 where that at least halves the bytes; those of full length are the data themselves."""
+    if len(data) < _COMPRESSED_FROM_BYTES:
+        return data
+    small: bytes = pa.compress(data, codec="lz4", asbytes=True)
+    return small if 2 * len(small) <= len(data) else data
+
+
+def _decompressed(data: memoryview, size: int) -> bytearray:
+    if len(data) == size:
+        return bytearray(data)
+    # What a peer says of its sizes is only believed as far as the data reach.
+    with pa.input_stream(pa.py_buffer(data), compression="lz4") as stream:
+        whole = bytearray(stream.read(size + 1))
+    if len(whole) != size:
+        raise ValueError(f"{size} bytes were expected and {len(whole)} found")
+    return whole
 
 
 def encode_error(error: BaseException, where: str) -> str:

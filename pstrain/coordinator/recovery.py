@@ -114,5 +114,5 @@ def _decoded(outcome: Mapping[str, Any]) -> tuple[Any, Exception | None]:
         return None, results.decode_error(outcome["error"])
     return None, DataLossError(
         f"this closure's changes were made, but its trainer was lost before its value "
-        f"({outcome['bytes']:,} bytes) arrived; values of up to 64 KiB are kept by the servers"
+        f"({outcome['bytes']:,} bytes) arrived; values of up to 1 MiB are kept by the servers"
     )

@@ -31,7 +31,7 @@ from pstrain.trainer.turns import Phase, Receipt, Ticket, Turns, last_receipts
 from pstrain.vocabulary import StepToken
 from pstrain.wire import trainer_pb2 as pb
 
-OUTCOME_MAX_BYTES: Final = 64 << 10
+OUTCOME_MAX_BYTES: Final = 1 << 20
 """A result that a server keeps with its decision; the value of a larger one may be lost."""
 
 _LOOK_AROUND_S: Final = 1.0

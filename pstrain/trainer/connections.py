@@ -28,6 +28,11 @@ from pstrain.paramserver.messages import EXCHANGE, Body, LateBody
 Streams = dict[int, AnyExchange]
 
 
+# Between tries to reach a server whose connection broke: a network that was away for a moment must
+# not count as the loss of what the server holds.
+_PAUSES_S = (0.02, 0.1, 0.5)
+
+
 class Request(NamedTuple):
     """One message to one server."""
 
@@ -61,9 +66,9 @@ class Connections:
     ) -> dict[int, Message]:
         """Replies by server index.
 
-        Where a stream breaks it is opened anew, and with ``repeat`` the request is sent again: it
-        may then arrive twice. Raises UnavailableError naming the server when the reply cannot be
-        had, and DeadlineExceededError after ``timeout_s``.
+        Where a stream breaks it is opened anew, a few times within a second, and with ``repeat``
+        the request is sent again: it may then arrive twice. Raises UnavailableError naming the
+        server when the reply cannot be had, and DeadlineExceededError after ``timeout_s``.
         """
         deadline_s = time.monotonic() + timeout_s
         streams = self._take()
@@ -76,7 +81,10 @@ class Connections:
                 reply = None
                 if asked[server]:
                     reply = self._reply(streams, server, deadline_s, may_fail=repeat)
-                replies[server] = reply or self._again(streams, server, request, deadline_s)
+                if reply is None:
+                    _close_one(streams, server)
+                    reply = self._again(streams, server, request, deadline_s, repeat=repeat)
+                replies[server] = reply
         except BaseException:
             _close(streams)
             raise
@@ -110,24 +118,35 @@ class Connections:
         _close(streams)
 
     def _send(self, streams: Streams, server: int, request: Request, deadline_s: float) -> bool:
-        """False if the stream at hand turned out to be broken."""
-        fresh = server not in streams
+        """False if the stream turned out to be broken."""
         try:
-            if fresh:
-                self._open(streams, server, deadline_s)
-            _send(streams[server], request, _left(deadline_s, self.addresses[server]))
-        except UnavailableError as error:
-            if fresh:
-                raise self._unavailable(server, error) from error
+            self._send_or_fail(streams, server, request, deadline_s)
+        except UnavailableError:
             return False
         return True
 
-    def _again(self, streams: Streams, server: int, request: Request, deadline_s: float) -> Message:
+    def _send_or_fail(
+        self, streams: Streams, server: int, request: Request, deadline_s: float
+    ) -> None:
+        if server not in streams:
+            self._open(streams, server, deadline_s)
+        _send(streams[server], request, _left(deadline_s, self.addresses[server]))
+
+    def _again(
+        self, streams: Streams, server: int, request: Request, deadline_s: float, *, repeat: bool
+    ) -> Message:
         """The reply over a new stream."""
-        stale = streams.pop(server, None)
-        if stale is not None:
-            stale.close()
-        self._send(streams, server, request, deadline_s)
+        for pause_s in _PAUSES_S:
+            if self._send(streams, server, request, deadline_s):
+                reply = self._reply(streams, server, deadline_s, may_fail=repeat)
+                if reply is not None:
+                    return reply
+            _close_one(streams, server)
+            time.sleep(pause_s)
+        try:
+            self._send_or_fail(streams, server, request, deadline_s)
+        except UnavailableError as error:
+            raise self._unavailable(server, error) from error
         reply = self._reply(streams, server, deadline_s, may_fail=False)
         assert reply is not None
         return reply
@@ -175,6 +194,12 @@ def _left(deadline_s: float, address: str) -> float:
     if left_s <= 0:
         raise DeadlineExceededError(f"parameter server {address} did not answer in time")
     return left_s
+
+
+def _close_one(streams: Streams, server: int) -> None:
+    broken = streams.pop(server, None)
+    if broken is not None:
+        broken.close()
 
 
 def _close(streams: Streams) -> None:

@@ -5,6 +5,7 @@ Every closure adds 1 to a cell of its own and to a counter, on two servers at on
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import pstrain as ps
-from pstrain.errors import DataLossError
+from pstrain.errors import DataLossError, ServerLostError
 from pstrain.failpoints import KILL_AT_ENV
 from tests.chaos.counted_rows import DEADLINE_S
 from tests.chaos.proxy import FaultProxy
@@ -127,6 +128,33 @@ def test_replies_lost_after_a_change_was_applied(cluster: ps.LocalCluster) -> No
         program.coordinator.close()
 
 
+def test_a_server_out_of_reach_for_a_moment_is_not_taken_for_lost(
+    cluster: ps.LocalCluster,
+) -> None:
+    with FaultProxy() as proxy:
+        resolver, links = behind(proxy, cluster)
+        program = Counted(resolver)
+        link = links[1]
+        refused = link.counters.refused
+        link.refuse()
+
+        def heal() -> None:
+            wait_until(lambda: link.counters.refused >= refused + 2, "two tries to connect")
+            link.heal()
+
+        healer = threading.Thread(target=heal)
+        healer.start()
+        try:
+            assert not program.table.numpy().any()
+        finally:
+            healer.join(DEADLINE_S)
+        link.refuse()
+        with pytest.raises(ServerLostError):
+            program.table.numpy()
+        link.heal()
+        program.coordinator.close()
+
+
 def test_a_large_value_lost_with_its_trainer_is_an_error_although_its_changes_were_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -137,10 +165,10 @@ def test_a_large_value_lost_with_its_trainer_is_an_error_although_its_changes_we
 
         def count_at_length() -> Any:
             table.scatter_add(np.arange(2), np.ones((2, 1), np.int64))
-            return np.zeros(100_000, np.uint8)
+            return np.random.default_rng(0).bytes(1_100_000)
 
         value = program.coordinator.schedule(count_at_length)
-        with pytest.raises(DataLossError, match="64 KiB"):
+        with pytest.raises(DataLossError, match="1 MiB"):
             value.fetch(DEADLINE_S)
         with pytest.raises(DataLossError):
             program.coordinator.join(DEADLINE_S)

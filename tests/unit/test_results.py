@@ -45,6 +45,34 @@ def test_arrays_scalars_and_batches_keep_type_and_shape() -> None:
     assert back["b"].equals(batch)
 
 
+def test_arrays_of_many_zeros_travel_compressed() -> None:
+    counts = np.zeros((32_768, 2))
+    counts[::1000] = 3.5
+    noise = np.random.default_rng(0).random(10_000)
+    data = results.encode({"counts": counts, "noise": noise})
+    assert noise.nbytes < len(data) < noise.nbytes + counts.nbytes / 50
+    back = results.decode(data)
+    np.testing.assert_array_equal(back["counts"], counts)
+    np.testing.assert_array_equal(back["noise"], noise)
+    back["counts"] += 1  # it is the reader's own
+
+
+@pytest.mark.parametrize("size", [b"900000", b"100001", b"099999"])
+def test_sizes_that_are_not_those_of_the_data_are_refused(size: bytes) -> None:
+    data = results.encode(np.zeros(100_000, np.uint8))
+    assert b"100000" in data
+    with pytest.raises(InvalidArgumentError):
+        results.decode(data.replace(b"100000", size))
+
+
+@pytest.mark.parametrize("at", [0, 4, -1])
+def test_damage_in_compressed_arrays_is_an_error(at: int) -> None:
+    data = bytearray(results.encode(np.zeros(100_000, np.uint8)))
+    data[data.index(b"\x04\x22\x4d\x18") + at if at >= 0 else -1] ^= 0xFF
+    with pytest.raises(InvalidArgumentError):
+        results.decode(bytes(data))
+
+
 def test_what_has_an_array_form_travels_as_an_array() -> None:
     class Loss:
         def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
