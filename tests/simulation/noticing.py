@@ -77,8 +77,8 @@ def _first_failure(play: Callable[[int], object], mutant: Mutant, lives: int) ->
 
 def main() -> None:
     NOTICED_IN.clear()
-    for noticed, mutants in (noticed_delivery, MUTANTS), (noticed_training, TRAINING_MUTANTS):
-        for mutant in mutants:
+    for noticed, each in (noticed_delivery, MUTANTS), (noticed_training, TRAINING_MUTANTS):
+        for mutant in each:
             failure = noticed(mutant)
             print(f'    "{mutant.name}": {None if failure is None else failure.seed},', flush=True)
 
