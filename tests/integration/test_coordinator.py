@@ -139,12 +139,12 @@ def test_what_is_too_large_is_refused_and_the_rest_goes_on(
         coordinator.schedule(lambda x: len(x), args=(large,))
     with pytest.raises(InvalidArgumentError, match="captured by"):
         coordinator.schedule(lambda: large.size)
-    value = coordinator.schedule(lambda: np.zeros(30 << 20, dtype=np.uint8))
+    value = coordinator.schedule(lambda: bytes(30 << 20))
     with pytest.raises(InvalidArgumentError, match="returned 31,"):
         coordinator.join(timeout=DEADLINE_S)
     with pytest.raises(InvalidArgumentError, match="returned 31,"):
         value.fetch(DEADLINE_S)
-    sizes = [coordinator.schedule(lambda: np.zeros(8 << 20, np.uint8)) for _ in range(12)]
+    sizes = [coordinator.schedule(lambda: bytes(8 << 20)) for _ in range(12)]
     assert {len(size.fetch(DEADLINE_S)) for size in sizes} == {8 << 20}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -74,6 +75,15 @@ def shared_memory() -> set[str]:
     return {path.name for path in folder.iterdir()} if folder.exists() else set()
 
 
+def is_mapped(name: str) -> bool:
+    """Whether a live process has it in use, which is then not one of ours."""
+    for maps in pathlib.Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            if f"/dev/shm/{name}" in maps.read_text():
+                return True
+    return False
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_when_training_is_cut_short(number: signal.Signals) -> None:
     before = shared_memory()
@@ -92,7 +102,7 @@ def test_nothing_is_left_when_training_is_cut_short(number: signal.Signals) -> N
         program.kill()
     wait_until(lambda: not any(is_running(task["pid"]) for task in tasks), "the processes to end")
     wait_until(lambda: all(is_free(task["address"]) for task in tasks), "the ports to be free")
-    assert shared_memory() <= before
+    assert not {name for name in shared_memory() - before if not is_mapped(name)}
 
 
 def test_a_task_can_be_killed_and_started_again_on_its_address() -> None:
