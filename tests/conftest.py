@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import time
@@ -16,6 +17,9 @@ import pytest
 from hypothesis import settings
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # So it is in the background of a script, and would be for the programs that tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("house", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("house")

@@ -67,8 +67,6 @@ def test_ctrl_c_ends_every_process(tmp_path: pathlib.Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # Where the tests run in the background of a script they, and so their children, ignore it.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as demo:
         assert demo.stderr is not None
         try:
