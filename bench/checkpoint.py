@@ -1,15 +1,18 @@
 """How long does a checkpoint of a large table stop training, and how fast is it written?
 
-A parameter server in a process of its own holds a table with Adagrad slots. While it is saved, this
-process goes on updating random rows, as a trainer does. Compared are the file system's own rate for
-as many bytes (written and synced), the time of a step before and during the save, and what the
+A parameter server in a process of its own holds a table with Adagrad slots. It is saved while
+nobody trains, and while this process goes on updating random rows, as a trainer does. Compared are
+the disk's own rate for as many bytes, before and after (written through the page cache and synced,
+and past it: the best of all counts), the time of a step before and during the save, and what the
 server's memory grows by. Prints a JSON line.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import mmap
 import os
 import shutil
 import tempfile
@@ -23,6 +26,7 @@ import numpy as np
 import pstrain as ps
 from dataservice.runtime.process import spawn_module
 from pstrain.rows import look_up
+from pstrain.saving import SavedCheckpoint
 from pstrain.vocabulary import Update
 
 IDS_PER_STEP = 60_000
@@ -30,18 +34,28 @@ _READY_S = 120.0
 _PIECE_BYTES = 16 << 20
 
 
-def disk_rate(directory: str, size_bytes: int) -> float:
-    """Bytes per second of plain writes that end on the disk."""
-    path = os.path.join(directory, "plain")
-    piece = np.random.default_rng(0).bytes(_PIECE_BYTES)
+def disk_rates(directory: str, size_bytes: int) -> dict[str, float]:
+    """Bytes per second of writes that end on the disk: through the page cache, and past it."""
+    piece = mmap.mmap(-1, _PIECE_BYTES)
+    piece.write(np.random.default_rng(0).bytes(_PIECE_BYTES))
+    rates = {"cached": _rate(directory, size_bytes, piece, 0)}
+    with contextlib.suppress(OSError):
+        rates["direct"] = _rate(directory, size_bytes, piece, os.O_DIRECT)
+    return rates
+
+
+def _rate(directory: str, size_bytes: int, piece: mmap.mmap, flags: int) -> float:
+    path, pieces = os.path.join(directory, "plain"), max(1, size_bytes // _PIECE_BYTES)
     started_s = time.perf_counter()
-    with open(path, "wb", buffering=0) as stream:
-        for _ in range(max(1, size_bytes // _PIECE_BYTES)):
-            stream.write(piece)
-        os.fsync(stream.fileno())
-    rate = max(1, size_bytes // _PIECE_BYTES) * _PIECE_BYTES / (time.perf_counter() - started_s)
-    os.unlink(path)
-    return rate
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | flags)
+    try:
+        for _ in range(pieces):
+            os.write(handle, piece)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+        os.unlink(path)
+    return pieces * _PIECE_BYTES / (time.perf_counter() - started_s)
 
 
 def resident_bytes(pid: int) -> int:
@@ -101,9 +115,12 @@ def measure(rows: int, width: int, directory: str) -> dict[str, Any]:
         for _ in range(20):
             stepper.step()
         before, stepper.seconds = stepper.seconds[3:], []
+        table_bytes = 2 * rows * width * 4
         checkpoint = ps.Checkpoint(table=table)
-        held = resident_bytes(server.pid)
-        most = held
+        rates = [disk_rates(directory, table_bytes)]
+        at_rest = checkpoint.save(directory)
+        shutil.rmtree(at_rest)
+        held = most = resident_bytes(server.pid)
         with stepper:
             time.sleep(0.2)
             stepper.seconds.clear()
@@ -113,26 +130,34 @@ def measure(rows: int, width: int, directory: str) -> dict[str, Any]:
                 most = max(most, resident_bytes(server.pid))
             during = list(stepper.seconds)
         saved.wait(0)
-        write_s = saved.write_s or 0.0
         shutil.rmtree(saved)
-        rate = disk_rate(directory, saved.size_bytes)
+        rates.append(disk_rates(directory, table_bytes))
     finally:
         server.terminate(5)
+    best = max(rate for each in rates for rate in each.values())
     return {
         "rows": rows,
         "width": width,
         "bytes": saved.size_bytes,
         "pause_ms": round(1000 * saved.pause_s, 2),
-        "write_s": round(write_s, 2),
-        "write_mb_per_s": round(saved.size_bytes / write_s / 1e6, 1),
-        "disk_mb_per_s": round(rate / 1e6, 1),
-        "write_ratio": round(saved.size_bytes / write_s / rate, 3),
+        "disk_mb_per_s": [{way: round(r / 1e6) for way, r in each.items()} for each in rates],
+        **_speed("at_rest", at_rest, best),
+        **_speed("training", saved, best),
         "step_ms_before": median_ms(before),
         "step_ms_during": median_ms(during),
         "step_ms_longest": round(1000 * max(during, default=0.0), 1),
         "steps_during": len(during),
         "server_mb": round(held / 1e6),
         "grown_mb": round((most - held) / 1e6),
+    }
+
+
+def _speed(when: str, saved: SavedCheckpoint, best: float) -> dict[str, float]:
+    rate = saved.size_bytes / (saved.write_s or 1.0)
+    return {
+        f"write_s_{when}": round(saved.write_s or 0.0, 2),
+        f"write_mb_per_s_{when}": round(rate / 1e6, 1),
+        f"write_ratio_{when}": round(rate / best, 3),
     }
 
 

@@ -21,7 +21,7 @@ from dataservice.runtime.identity import new_id
 from pstrain.errors import DataLossError, InvalidArgumentError, NotFoundError
 from pstrain.failpoints import reached
 
-FORMAT = 2
+FORMAT = 3
 
 _FILE = "manifest.json"
 _NAME = re.compile(r"[^.].*-(\d+)")

@@ -60,6 +60,13 @@ def ask_ahead(
             _prefetch(slab, row, offset)
 
 
+@njit(nogil=True, cache=True)
+def ask_for(array: NDArray[Any], row: int, size_bytes: int) -> None:
+    """Requests the first ``size_bytes`` of ``array[row]``."""
+    for offset in range(0, size_bytes, LINE_BYTES):
+        _prefetch(array, row, offset)
+
+
 def aligned_empty(shape: tuple[int, int], dtype: str) -> NDArray[Any]:
     """An uninitialised array that begins with a cache line, so that rows straddle fewer."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize

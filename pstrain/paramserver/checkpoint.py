@@ -1,4 +1,4 @@
-"""Shards as files: tables as Arrow IPC, small variables together as safetensors, each with a CRC.
+"""Shards as files: tables as Arrow IPC, small variables together as safetensors; with checksums.
 
 Both hold values and optimizer slots; any shard layout restores onto any other by ranges of rows.
 Knows nothing of manifests, models or the network. Invariant: restoring gives each row the values
@@ -8,7 +8,6 @@ and slots it was saved with, or raises before any row has changed.
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from pstrain.errors import DataLossError, NotFoundError, ResourceExhaustedError
 from pstrain.paramserver import safetensors
-from pstrain.paramserver.output import OutputFile
+from pstrain.paramserver.output import OutputFile, size_and_checksum
 from pstrain.paramserver.saved import Saved, SavedShard, check_shape
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.snapshot import Snapshot
@@ -28,7 +27,6 @@ __all__ = ["Saved", "SavedShard", "check_shape", "read_into", "verify", "write"]
 SMALL_BYTES: Final = 1 << 20
 """Shards of at most this size, slots included, go into one safetensors file per server."""
 
-_VERIFY_BYTES: Final = 16 << 20
 _DENSE: Final = "dense.safetensors"
 
 Array = NDArray[Any]
@@ -78,7 +76,7 @@ def _write_dense(
             for columns in zip(*blocks, strict=True):
                 for column in columns:
                     output.write(column)
-    return [p._replace(size_bytes=output.size_bytes, crc32=output.crc32) for p in parts]
+    return [p._replace(size_bytes=output.size_bytes, checksum=output.checksum) for p in parts]
 
 
 def _tensors(part: SavedShard) -> list[safetensors.Tensor]:
@@ -109,7 +107,7 @@ def _write_table(directory: str, writer: str, name: str, snapshot: Snapshot) -> 
     ):
         for block in snapshot.blocks():
             writing.write_batch(_batch(block, schema))
-    return part._replace(size_bytes=output.size_bytes, crc32=output.crc32)
+    return part._replace(size_bytes=output.size_bytes, checksum=output.checksum)
 
 
 def _described(name: str, snapshot: Snapshot, file: str) -> SavedShard:
@@ -121,7 +119,7 @@ def _described(name: str, snapshot: Snapshot, file: str) -> SavedShard:
         row_stop=snapshot.row_stop,
         file=file,
         size_bytes=0,
-        crc32=0,
+        checksum=0,
         optimizer=snapshot.optimizer,
         slots=len(snapshot.widths) - 1 - snapshot.row_slots,
         row_slots=snapshot.row_slots,
@@ -152,7 +150,7 @@ def _batch(block: list[Array], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def verify(directory: str, targets: Targets, saved: Sequence[SavedShard]) -> None:
-    """Checks that :meth:`read_into` can be done: names, shapes, and the CRC of every file; blocks.
+    """Checks that :meth:`read_into` can be done: names, shapes, the checksums of files; blocks.
 
     Raises NotFoundError for a variable or file that is missing, InvalidArgumentError for another
     shape or dtype, DataLossError for damaged or missing rows.
@@ -205,20 +203,17 @@ def _parts(name: str, shard: Shard, saved: Sequence[SavedShard]) -> list[SavedSh
 
 def _verify(directory: str, part: SavedShard) -> None:
     path = os.path.join(directory, part.file)
-    crc = size = 0
     try:
-        with open(path, "rb") as stream:
-            while block := stream.read(_VERIFY_BYTES):
-                crc = zlib.crc32(block, crc)
-                size += len(block)
+        found = size_and_checksum(path)
     except FileNotFoundError:
         raise NotFoundError(
             f"file {path} of variable {part.name!r} is missing from the checkpoint"
         ) from None
-    if (size, crc) != (part.size_bytes, part.crc32):
+    if found != (part.size_bytes, part.checksum):
         raise DataLossError(
-            f"file {path} of variable {part.name!r} is damaged: {size} bytes with CRC {crc:#x}, "
-            f"expected {part.size_bytes} with {part.crc32:#x}; restore an older checkpoint"
+            f"file {path} of variable {part.name!r} is damaged: {found[0]} bytes with checksum "
+            f"{found[1]:#x}, expected {part.size_bytes} with {part.checksum:#x}; restore an older "
+            "checkpoint"
         )
 
 

@@ -1,38 +1,109 @@
 """A file that is being written: counted, checksummed, and synced when it is finished.
 
 Knows nothing of formats. Invariant: a file that was finished is on the disk, its folder's entry
-too; one that was not is of no use to anybody and will be removed with its folder.
+too; one that was not is of no use to anybody and will be removed with its folder. Its checksum is
+that of the checksums of its pieces of ``_PIECE_BYTES``, the last perhaps shorter.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import mmap
 import os
-import zlib
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dataservice.runtime.checksum import checksum
 from pstrain.failpoints import reached
+
+_PIECE_BYTES: Final = 8 << 20
+_PIECES: Final = 3
+# Sizes of direct writes are multiples of this; disks ask for as much or less.
+_SECTOR_BYTES: Final = 4096
+
+Piece = NDArray[np.uint8]
 
 
 class OutputFile:
-    """Also a sink for ``pyarrow.PythonFile``. Blocks; what the disk refuses is an OSError."""
+    """Also a sink for ``pyarrow.PythonFile``. Blocks; what the disk refuses is an OSError.
+
+    Goes past the page cache where the file system lets it: to fill that with a table of gigabytes
+    takes longer than to write it, and pushes out what others have cached. Pieces are written by a
+    thread, which ends with the context, while the next are made.
+    """
 
     def __init__(self, path: str) -> None:
-        self._stream = open(path, "wb", buffering=0)  # noqa: SIM115
+        self._handle = _open(path)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint-file")
+        self._writing: deque[tuple[Future[None], Piece]] = deque()
+        self._piece: Piece | None = None
+        self._filled = 0
         self.size_bytes = 0
-        self.crc32 = 0
+        self._sums: list[int] = []
         self.closed = False
+
+    @property
+    def checksum(self) -> int:
+        """Of the whole file, once the context has ended."""
+        return _joined(self._sums)
 
     def write(self, data: Any) -> int:
         """All of ``data``, which is something with a buffer."""
         reached("checkpoint_write")
-        view = memoryview(data).cast("B")
-        self.crc32 = zlib.crc32(view, self.crc32)
-        self.size_bytes += len(view)
-        left = view
+        view = np.frombuffer(data, np.uint8)
+        self.size_bytes += view.size
+        at = 0
+        while at < view.size:
+            if self._piece is None:
+                self._piece = self._next_piece()
+            count = min(view.size - at, _PIECE_BYTES - self._filled)
+            self._piece[self._filled : self._filled + count] = view[at : at + count]
+            at, self._filled = at + count, self._filled + count
+            if self._filled == _PIECE_BYTES:
+                self._sums.append(checksum(self._piece))
+                self._writing.append((self._writer.submit(self._put, self._piece), self._piece))
+                self._piece, self._filled = None, 0
+        return int(view.size)
+
+    def _next_piece(self) -> Piece:
+        if len(self._writing) < _PIECES:
+            # Begins with a page, as direct writes ask for.
+            return np.frombuffer(mmap.mmap(-1, _PIECE_BYTES, mmap.MAP_PRIVATE), np.uint8)
+        written, piece = self._writing.popleft()
+        written.result()
+        return piece
+
+    def _finish(self) -> None:
+        for written, _ in self._writing:
+            written.result()
+        if self._piece is not None:
+            self._sums.append(checksum(self._piece[: self._filled]))
+            whole = self._filled - self._filled % _SECTOR_BYTES
+            self._put(self._piece[:whole])
+            _write_through_cache(self._handle)
+            self._put(self._piece[whole : self._filled])
+        os.fsync(self._handle)
+
+    def _put(self, piece: Piece) -> None:
+        left = memoryview(piece)
         while left:
-            left = left[self._stream.write(left) :]
-        return len(view)
+            reached("checkpoint_write")
+            try:
+                count = os.write(self._handle, left)
+            except OSError as error:
+                # What some file systems answer only now that direct writes are not for them.
+                if error.errno != errno.EINVAL or not _write_through_cache(self._handle):
+                    raise
+                continue
+            left = left[count:]
+            if count % _SECTOR_BYTES and left:
+                _write_through_cache(self._handle)
 
     def __enter__(self) -> OutputFile:
         return self
@@ -45,9 +116,10 @@ class OutputFile:
     ) -> None:
         try:
             if kind is None:
-                os.fsync(self._stream.fileno())
+                self._finish()
         finally:
-            self._stream.close()
+            self._writer.shutdown(cancel_futures=True)
+            os.close(self._handle)
 
     def writable(self) -> bool:
         return True
@@ -62,7 +134,41 @@ class OutputFile:
         return self.size_bytes
 
     def flush(self) -> None:
-        """Everything is with the system already."""
+        """What is written is on the disk when the context ends, not before."""
 
     def close(self) -> None:
         self.closed = True
+
+
+def size_and_checksum(path: str) -> tuple[int, int]:
+    """Those of a file, as :class:`OutputFile` counts them; blocks."""
+    size, sums = 0, []
+    piece = np.empty(_PIECE_BYTES, np.uint8)
+    with open(path, "rb") as stream:
+        while count := stream.readinto(piece.data):
+            sums.append(checksum(piece[:count]))
+            size += count
+    return size, _joined(sums)
+
+
+def _joined(sums: list[int]) -> int:
+    return checksum(np.array(sums, "<u8"))
+
+
+def _open(path: str) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | getattr(os, "O_DIRECT", 0), 0o666)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return os.open(path, flags, 0o666)
+
+
+def _write_through_cache(handle: int) -> bool:
+    """No direct writes from now on; False where there were none before."""
+    flags = fcntl.fcntl(handle, fcntl.F_GETFL)
+    direct = flags & getattr(os, "O_DIRECT", 0)
+    if direct:
+        fcntl.fcntl(handle, fcntl.F_SETFL, flags & ~direct)
+    return bool(direct)

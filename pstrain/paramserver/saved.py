@@ -16,7 +16,7 @@ class SavedShard(NamedTuple):
     """Where rows ``[row_start, row_stop)`` of a variable lie in a checkpoint.
 
     ``name`` is the variable's name in the checkpoint, ``file`` is relative to its folder and may
-    hold several shards; ``size_bytes`` and ``crc32`` are those of the file. ``slots`` counts the
+    hold several shards; ``size_bytes`` and ``checksum`` are those of the file. ``slots`` counts the
     values that the optimizer keeps for each value, ``row_slots`` those for each row.
     """
 
@@ -27,7 +27,7 @@ class SavedShard(NamedTuple):
     row_stop: int
     file: str
     size_bytes: int
-    crc32: int
+    checksum: int
     optimizer: str | None
     slots: int = 0
     row_slots: int = 0

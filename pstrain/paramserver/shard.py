@@ -190,7 +190,6 @@ class Shard:
                 self.column_widths,
                 self.row_slots,
                 self.optimizer,
-                self._lock,
             )
             self._snapshots.append(snapshot)
         return snapshot

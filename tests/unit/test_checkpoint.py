@@ -196,7 +196,7 @@ def test_damage_is_noticed_before_anything_changes(tmp_path: pathlib.Path) -> No
     assert other.values() == before
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 2'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 3}', '{"format": 2'])
 def test_a_damaged_manifest_is_noticed(tmp_path: pathlib.Path, text: str) -> None:
     path = pathlib.Path(Checkpoint(step=Variable(0)).save(tmp_path))
     (path / "manifest.json").write_text(text)
