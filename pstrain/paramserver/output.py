@@ -91,7 +91,7 @@ class OutputFile:
         os.fsync(self._handle)
 
     def _put(self, piece: Piece) -> None:
-        left = memoryview(piece)
+        left = piece.data
         while left:
             reached("checkpoint_write")
             try:
