@@ -51,7 +51,7 @@ class ClusterCoordinator:
     its newest checkpoint by itself once the server was started again, and what closures have done
     since is done again; without one, closures raise UnavailableError. Put the iterators that
     closures take elements of into that checkpoint. ``trainer_timeout_s``: how long to wait while
-    no trainer at all can be reached, before UnavailableError.
+    no trainer at all can be reached, or not the one that a closure needs, before UnavailableError.
     """
 
     def __new__(cls, strategy: ParameterServerStrategy, **_options: Any) -> ClusterCoordinator:
@@ -173,6 +173,8 @@ class ClusterCoordinator:
         fn: Callable[..., Any],
         args: tuple[Any, ...] | list[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
+        *,
+        trainer: int | None = None,
     ) -> RemoteValue:
         """Queues ``fn(*args, **kwargs)`` for any trainer and returns at once.
 
@@ -180,15 +182,35 @@ class ClusterCoordinator:
         learning rate of an optimizer, which is as it is at each. A per-worker
         iterator among the arguments becomes the trainer's own. Blocks while the queue is full.
         Raises an error that an earlier closure ended with.
+
+        ``trainer``: the index of the only one that may run it, as for tests and for what belongs to
+        one machine. While that one is away the closure waits, in a queue of its own, so that others
+        go on; after ``trainer_timeout_s`` it has failed with UnavailableError. The staleness that
+        ``ssp`` bounds is that of other closures. In rounds (``sync``) it is refused: there the
+        closures of a round go to the trainers in turn.
         """
         if not callable(fn):
             raise InvalidTypeError(f"schedule needs a function, got {type(fn).__name__}")
+        if trainer is not None:
+            self._check_trainer(trainer)
         function = self._function(fn)
         arguments = (tuple(args or ()), dict(kwargs or {}))
         pickled = b""
         if args or kwargs:
             pickled = _bounded("the arguments of", fn, session.dumps(arguments, self._reference))
-        return self._scheduler.submit(function.id, pickled, (function, arguments))
+        return self._scheduler.submit(function.id, pickled, (function, arguments), trainer)
+
+    def _check_trainer(self, trainer: int) -> None:
+        if isinstance(trainer, bool) or not isinstance(trainer, int):
+            raise InvalidTypeError(f"trainer must be an index, got {type(trainer).__name__}")
+        indices = [link.index for link in self._links]
+        if trainer not in indices:
+            raise InvalidArgumentError(f"there is no trainer {trainer}: the cluster has {indices}")
+        if isinstance(self.strategy.consistency, Sync):
+            raise UnimplementedError(
+                "in rounds (sync) closures can't be bound to a trainer, since each round has one "
+                "closure for each in turn: leave out trainer="
+            )
 
     def join(self, timeout: float | None = None) -> None:
         """Blocks until all scheduled closures have ended; raises the first error among them.

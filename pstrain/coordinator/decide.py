@@ -4,11 +4,13 @@ Pure: reads the state, changes nothing, knows no thread, clock or connection. Th
 those of ``ClusterCoordinator``: a closure whose trainer is lost runs again elsewhere, first in
 the queue; the first closure that fails by itself cancels all that wait, while what runs may end;
 the next ``schedule``, ``join`` or ``done`` shows the errors, after which scheduling goes on.
-Unlike there, a closure that loses trainer after trainer is given up.
+Unlike there, a closure that loses trainer after trainer is given up, and one may be bound to a
+trainer: it waits for that one, and holds up nobody else.
 """
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
@@ -33,6 +35,7 @@ class Left(NamedTuple):
 
 
 NOTHING_LEFT: Mapping[int, Left] = MappingProxyType({})
+NOTHING_BOUND: Mapping[int, int] = MappingProxyType({})
 
 
 class Decision(NamedTuple):
@@ -41,9 +44,9 @@ class Decision(NamedTuple):
     events: tuple[ev.Event, ...] = ()
 
 
-def schedule(state: CoordinatorState, closure: int) -> Decision:
+def schedule(state: CoordinatorState, closure: int, trainer: int | None = None) -> Decision:
     """Queues a closure; one that comes while errors wait to be shown is cancelled at once."""
-    queued = ev.ClosureQueued(closure=closure)
+    queued = ev.ClosureQueued(closure=closure, trainer=trainer)
     if state.failed:
         return Decision((queued, ev.ClosureCancelled(closure=closure)))
     return Decision((queued,))
@@ -60,7 +63,7 @@ def assign(state: CoordinatorState, is_quick: Callable[[int], bool] = _never) ->
     longer than they do, also wait at the trainers: up to ``QUICK_MAX``, unless a loss has returned
     them, so that one which kills its trainers takes few others with it.
     """
-    if state.failed or not state.waiting:
+    if state.failed or not (state.waiting or state.bound_waiting):
         return Decision()
     if state.holds and (not isinstance(state.consistency, Sync) or state.is_quiet):
         return Decision()  # a round that has begun needs its other closures to end
@@ -69,7 +72,7 @@ def assign(state: CoordinatorState, is_quick: Callable[[int], bool] = _never) ->
             return Decision(_starts(state, rounds.next_trainers(state, rule)))
         case Ssp() as rule:
             return Decision(_starts(state, _near_the_slowest(state, rule)))
-    started = _starts(state, islice(state.free, min(len(state.waiting), len(state.free))))
+    started = _starts(state, state.free)
     if len(started) == len(state.free):
         return Decision((*started, *_ahead(state, started, is_quick)))
     return Decision(started)
@@ -77,24 +80,57 @@ def assign(state: CoordinatorState, is_quick: Callable[[int], bool] = _never) ->
 
 def _starts(state: CoordinatorState, trainers: Iterable[int]) -> tuple[ev.ClosureStarted, ...]:
     """The oldest closures, one for each of these trainers."""
+    if state.bound_waiting:
+        return tuple(_starts_with_bound(state, Counter(trainers)))
     return tuple(
         ev.ClosureStarted(closure=closure, trainer=trainer, attempt=state.attempts[closure])
         for closure, trainer in zip(state.waiting, trainers, strict=False)
     )
 
 
+def _starts_with_bound(
+    state: CoordinatorState, for_all: Counter[int]
+) -> Iterator[ev.ClosureStarted]:
+    """The oldest that may start on each free slot; those bound to its trainer may on each.
+
+    ``for_all``: slots of each trainer on which others may. Trainers for which nobody waits come
+    first: what could run on any then leaves the others to those who need them.
+    """
+    free = sorted(state.free, key=state.bound_waiting.__contains__)
+    others = deque(islice(state.waiting, len(free)))
+    own = {t: deque(islice(line, len(free))) for t, line in state.bound_waiting.items()}
+    for trainer in free:
+        lines = (own.get(trainer), others if for_all[trainer] else None)
+        line = min((line for line in lines if line), key=lambda line: line[0], default=None)
+        if line is None:
+            continue
+        if line is others:
+            for_all[trainer] -= 1
+        closure = line.popleft()
+        yield ev.ClosureStarted(closure=closure, trainer=trainer, attempt=state.attempts[closure])
+
+
 def _ahead(
     state: CoordinatorState, started: Sequence[ev.ClosureStarted], is_quick: Callable[[int], bool]
 ) -> Iterator[ev.ClosureStarted]:
-    """Quick closures beyond the slots, each for the trainer that has fewest."""
+    """Quick closures beyond the slots, each for the trainer that has fewest.
+
+    None for a trainer for whose slots others wait.
+    """
     loads: dict[int, int] | None = None
-    for closure in islice(state.waiting, len(started), None):
+    begun = sum(event.closure not in state.bound for event in started)
+    for closure in islice(state.waiting, begun, None):
         if state.attempts[closure] or not is_quick(closure):
             return
         if loads is None:
-            loads = {t: len(k.running) for t, k in state.trainers.items() if not k.is_silenced}
+            loads = {
+                t: len(k.running)
+                for t, k in state.trainers.items()
+                if not k.is_silenced and t not in state.bound_waiting
+            }
             for event in started:
-                loads[event.trainer] += 1
+                if event.trainer in loads:
+                    loads[event.trainer] += 1
         trainer = min(loads, key=loads.__getitem__, default=None)
         if trainer is None or loads[trainer] >= QUICK_MAX:
             return
@@ -197,6 +233,15 @@ def lose_trainer(
     return Decision(tuple(facts))
 
 
+def give_up_on(state: CoordinatorState, trainer: int) -> Decision:
+    """A trainer stays away: the oldest closure that waits for just this one has failed."""
+    if trainer not in state.bound_waiting:
+        return Decision()
+    first = state.bound_waiting[trainer][0]
+    rest = (event for event in _cancel_waiting(state) if event.closure != first)
+    return Decision((ev.ClosureFailed(closure=first), *rest))
+
+
 def cancel_all(state: CoordinatorState) -> Decision:
     """Ends every closure, as when no trainer is to be had or the coordinator closes."""
     begun = [*state.running, *state.round.prepared, *state.round.decided]
@@ -215,10 +260,15 @@ def let_go(state: CoordinatorState) -> Decision:
     return Decision((ev.SchedulingResumed(),) if state.holds else ())
 
 
-def reopen(state: CoordinatorState, closures: Iterable[int]) -> Decision:
-    """These, which had ended, run again in their old order, and before what waits."""
+def reopen(
+    state: CoordinatorState, closures: Iterable[int], bound: Mapping[int, int] = NOTHING_BOUND
+) -> Decision:
+    """These, which had ended, run again in their old order, and before what waits.
+
+    ``bound``: the trainers of those that only one may run.
+    """
     again = sorted(set(closures) - state.attempts.keys(), reverse=True)
-    return Decision(tuple(ev.ClosureReopened(closure=closure) for closure in again))
+    return Decision(tuple(ev.ClosureReopened(closure=c, trainer=bound.get(c)) for c in again))
 
 
 def report_errors(state: CoordinatorState) -> Decision:
@@ -239,5 +289,6 @@ def _losses(state: CoordinatorState, closure: int) -> int:
     return state.attempts[closure] - state.drops.get(closure, 0)
 
 
-def _cancel_waiting(state: CoordinatorState) -> list[ev.Event]:
-    return [ev.ClosureCancelled(closure=c) for c in state.waiting]
+def _cancel_waiting(state: CoordinatorState) -> list[ev.ClosureCancelled]:
+    lines = (state.waiting, *state.bound_waiting.values())
+    return [ev.ClosureCancelled(closure=c) for line in lines for c in line]

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosureQueued:
+    """``trainer``: the only one that may run it, if it is bound to one."""
+
     closure: int
+    trainer: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,9 +128,13 @@ class TrainerLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosureReopened:
-    """It had ended, and what it changed is undone: it waits again, before all others."""
+    """It had ended, and what it changed is undone: it waits again, before all others.
+
+    ``trainer``: the only one that may run it, if it is bound to one.
+    """
 
     closure: int
+    trainer: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,17 +7,16 @@ round which has begun needs; what is kept is run again at most once for each res
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 from pstrain.coordinator import decide
-from pstrain.coordinator.orders import AskPosition, Closure, Outbox
-from pstrain.coordinator.state import CoordinatorState
+from pstrain.coordinator.orders import AskPosition, Closure
+from pstrain.coordinator.waiting import Waiting
 from pstrain.errors import UnavailableError
 
 logger = logging.getLogger(__name__)
@@ -25,31 +24,21 @@ logger = logging.getLogger(__name__)
 _KEPT_MAX: Final = 1 << 20
 
 
-class Holding(ABC):
+class Holding(Waiting):
     """What of the scheduler is not about single closures. Thread-safe."""
 
-    _state: CoordinatorState
-    _closures: OrderedDict[int, Closure]
-    _outboxes: dict[int, Outbox]
     _next_id: int
-    _alone_since_s: float
 
-    def __init__(self) -> None:
-        self.changed = threading.Condition()
+    def __init__(self, trainer_timeout_s: float) -> None:
+        super().__init__(trainer_timeout_s)
         self._positions: dict[int, Any] = {}
         self._kept: dict[int, Closure] | None = None
-
-    @abstractmethod
-    def _apply(self, decision: decide.Decision) -> None: ...
 
     @abstractmethod
     def _go_on(self) -> None: ...
 
     @abstractmethod
     def _seal(self, below: int) -> None: ...
-
-    @abstractmethod
-    def _wait(self, condition: Callable[[], bool], deadline_s: float | None, what: str) -> None: ...
 
     @contextmanager
     def held(self, timeout_s: float) -> Iterator[None]:
@@ -114,7 +103,8 @@ class Holding(ABC):
                 )
             again = {closure.id: closure for closure in kept.values()}
             self._closures = OrderedDict(sorted({**again, **self._closures}.items()))
-            self._apply(decide.reopen(self._state, again))
+            bound = {c.id: c.trainer for c in again.values() if c.trainer is not None}
+            self._apply(decide.reopen(self._state, again, bound))
             return len(again)
 
     def positions(self, resource_id: str, timeout_s: float) -> dict[int, Any]:

@@ -18,7 +18,7 @@ class Closure:
 
     ``arguments`` keeps what the pickled form refers to, such as iterators, alive on the trainers.
     ``result`` is its value from when it has run until it has ended; ``part`` what it waits with
-    for its round.
+    for its round. ``trainer``: the only one that may run it, if it is bound to one.
     """
 
     id: int
@@ -26,6 +26,7 @@ class Closure:
     pickled_arguments: bytes
     arguments: object
     value: RemoteValue
+    trainer: int | None = None
     result: Any = None
     error: Exception | None = None
     part: RoundPart | None = None

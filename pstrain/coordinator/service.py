@@ -10,7 +10,7 @@ import logging
 import queue
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pstrain.consistency import ASYNC, Consistency, Sync
@@ -32,16 +32,10 @@ from pstrain.coordinator.paces import Paces
 from pstrain.coordinator.recovery import Legacy, Marks
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.state import CoordinatorState
-from pstrain.errors import (
-    AbortedError,
-    CancelledError,
-    DeadlineExceededError,
-    UnavailableError,
-)
+from pstrain.errors import AbortedError, CancelledError
 
 logger = logging.getLogger(__name__)
 
-_WARN_AFTER_S = 10.0
 ABSENT_TIMEOUT_S = 60.0
 """How long the first round waits for trainers that have never joined."""
 
@@ -59,11 +53,10 @@ class Scheduler(Holding):
         consistency: Consistency = ASYNC,
         trainers_expected: int = 1,
     ) -> None:
-        super().__init__()
+        super().__init__(trainer_timeout_s)
         self.orders: queue.SimpleQueue[RoundOrder | None] = queue.SimpleQueue()
         self._capacity = capacity
         self._attempts_max = attempts_max
-        self._trainer_timeout_s = trainer_timeout_s
         self._state = CoordinatorState(consistency, trainers_expected)
         self._in_rounds = isinstance(consistency, Sync)
         self._started_s = time.monotonic()
@@ -79,21 +72,29 @@ class Scheduler(Holding):
         self._resources: dict[str, bytes] = {}
         self._errors: list[Exception] = []
         self._fatal: Exception | None = None
-        self._alone_since_s = time.monotonic()
         self.retries = 0
 
     # -- the user's side
 
-    def submit(self, function_id: str, pickled_arguments: bytes, arguments: object) -> RemoteValue:
-        """Queues a closure; blocks while the queue is full; raises errors of earlier ones."""
+    def submit(
+        self,
+        function_id: str,
+        pickled_arguments: bytes,
+        arguments: object,
+        trainer: int | None = None,
+    ) -> RemoteValue:
+        """Queues a closure; blocks while its queue is full; raises errors of earlier ones.
+
+        ``trainer``: the only one that may run it; those that wait for one have their own queue.
+        """
         with self.changed:
             if self._fatal is not None:
                 raise self._fatal
             if self._state.is_idle and not self._outboxes:
                 self._alone_since_s = time.monotonic()
-            if len(self._closures) >= self._capacity:
+            if not self._has_room(trainer):
                 self._seal(self._next_id)
-                self._wait(lambda: len(self._closures) < self._capacity, None, "room in the queue")
+                self._wait(lambda: self._has_room(trainer), None, "room in the queue")
             number = next(self._ids)
             self._next_id = number + 1
             closure = Closure(
@@ -102,9 +103,10 @@ class Scheduler(Holding):
                 pickled_arguments,
                 arguments,
                 RemoteValue(number, self.changed, self._await_closure if self._in_rounds else None),
+                trainer,
             )
             self._closures[closure.id] = closure
-            self._apply(decide.schedule(self._state, closure.id))
+            self._apply(decide.schedule(self._state, closure.id, trainer))
             self._raise_errors(None)
             self._go_on()
             return closure.value
@@ -139,7 +141,7 @@ class Scheduler(Holding):
     def counts(self) -> dict[str, int]:
         with self.changed:
             return {
-                "waiting": len(self._state.waiting),
+                "waiting": self._state.waiting_count,
                 "running": len(self._state.running),
                 "finished": self._state.finished_count,
                 "trainers": len(self._state.trainers),
@@ -168,24 +170,6 @@ class Scheduler(Holding):
                 outbox.items.put(None)
             self.orders.put(None)
             self.changed.notify_all()
-
-    def give_up_if_alone(self) -> None:
-        """Stops with UnavailableError when closures have waited too long without any trainer.
-
-        Where some trainers are there, rounds begin after a while without the others.
-        """
-        with self.changed:
-            self._begin_without_absent()
-            alone_s = time.monotonic() - self._alone_since_s
-            if self._outboxes or self._state.is_idle or self._fatal is not None:
-                return
-            if alone_s > self._trainer_timeout_s:
-                self.stop(
-                    UnavailableError(
-                        f"no trainer could be reached for {alone_s:.0f} s while "
-                        f"{len(self._closures)} closures wait; start the cluster's 'worker' tasks"
-                    )
-                )
 
     # -- the trainers' side
 
@@ -405,22 +389,3 @@ class Scheduler(Holding):
         for other in others:
             first.add_note(f"Also failed: {type(other).__name__}: {other}")
         raise first
-
-    def _wait(self, condition: Callable[[], bool], deadline_s: float | None, what: str) -> None:
-        """Waits with the lock; warns of long waits; gives up where no trainer is to be had."""
-        warn_at_s = time.monotonic() + _WARN_AFTER_S
-        while not condition():
-            now_s = time.monotonic()
-            if self._fatal is not None:
-                raise self._fatal
-            if deadline_s is not None and now_s >= deadline_s:
-                raise DeadlineExceededError(
-                    f"gave up waiting for {what}: {len(self._state.waiting)} closures wait, "
-                    f"{len(self._state.running)} run, {len(self._state.trainers)} trainers live"
-                )
-            self.give_up_if_alone()
-            if now_s >= warn_at_s and not self._outboxes:
-                logger.warning("waiting for a trainer: none is connected")
-                warn_at_s = now_s + _WARN_AFTER_S
-            remaining_s = 1.0 if deadline_s is None else min(1.0, deadline_s - now_s)
-            self.changed.wait(remaining_s)

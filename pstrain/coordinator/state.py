@@ -3,7 +3,7 @@
 ``apply`` is total and deterministic: it never validates, never fails, never reads a clock.
 Invariant: a closure is either waiting, running on exactly one live trainer, prepared for its round,
 in the round that is being applied, or ended, and a trainer has a free slot for each that its
-closures leave, and none while they are more.
+closures leave, and none while they are more. One that is bound to a trainer runs there or waits.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Round:
 class CoordinatorState:
     """Not thread-safe: the service holds its lock around decide and apply.
 
-    ``trainers_expected``: as many as the cluster has.
+    ``trainers_expected``: as many as the cluster has. ``bound``: trainers of the closures that only
+    they may run; those of them that wait are in ``bound_waiting``, by trainer, not in ``waiting``.
     """
 
     consistency: Consistency = ASYNC
@@ -80,13 +81,20 @@ class CoordinatorState:
     round: Round = field(default_factory=Round)
     dropped_count: int = 0
     drops: dict[int, int] = field(default_factory=dict)  # of closures that have not ended
+    bound: dict[int, int] = field(default_factory=dict)
+    bound_waiting: dict[int, deque[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.round.absent = set(range(self.trainers_expected))
 
     @property
     def is_idle(self) -> bool:
-        return not self.waiting and self.is_quiet
+        return not self.waiting and not self.bound_waiting and self.is_quiet
+
+    @property
+    def waiting_count(self) -> int:
+        """Of all that wait, for any trainer or for one."""
+        return len(self.waiting) + sum(map(len, self.bound_waiting.values()))
 
     @property
     def is_quiet(self) -> bool:
@@ -106,7 +114,8 @@ class CoordinatorState:
     def apply(self, event: ev.Event) -> None:
         match event:
             case ev.ClosureQueued():
-                self.waiting.append(event.closure)
+                self._bind(event.closure, event.trainer)
+                self._line(event.closure).append(event.closure)
                 self.attempts[event.closure] = 0
             case ev.ClosureStarted():
                 self._start(event)
@@ -120,7 +129,7 @@ class CoordinatorState:
                 self.failed.append(event.closure)
             case ev.ClosureReturned():
                 self._leave_trainer(event.closure)
-                self.waiting.appendleft(event.closure)
+                self._line(event.closure).appendleft(event.closure)
                 if event.parts:
                     self.parts[event.closure] = max(event.parts, self.parts.get(event.closure, 0))
             case ev.ClosureCancelled():
@@ -136,7 +145,8 @@ class CoordinatorState:
                 self.free = deque(t for t in self.free if t != event.trainer)
                 self.lost_count += 1
             case ev.ClosureReopened():
-                self.waiting.appendleft(event.closure)
+                self._bind(event.closure, event.trainer)
+                self._line(event.closure).appendleft(event.closure)
                 self.attempts[event.closure] = 0
             case ev.SchedulingHeld():
                 self.holds += 1
@@ -146,6 +156,25 @@ class CoordinatorState:
                 self.failed.clear()
             case _:
                 self._apply_to_round(event)
+
+    def _bind(self, closure: int, trainer: int | None) -> None:
+        if trainer is not None:
+            self.bound[closure] = trainer
+
+    def _line(self, closure: int) -> deque[int]:
+        """Where a closure waits."""
+        if closure not in self.bound:
+            return self.waiting
+        return self.bound_waiting.setdefault(self.bound[closure], deque())
+
+    def _leave_line(self, closure: int) -> None:
+        line = self._line(closure)
+        if line and line[0] == closure:
+            line.popleft()
+        else:
+            line.remove(closure)
+        if not line and line is not self.waiting:
+            del self.bound_waiting[self.bound[closure]]
 
     def _apply_to_round(self, event: ev.Event) -> None:
         this = self.round
@@ -197,16 +226,13 @@ class CoordinatorState:
 
     def _tick(self, closure: int) -> None:
         run = self.running.get(closure) or self.round.decided.get(closure)
-        if run is not None and run.trainer in self.trainers:
+        if run is not None and closure not in self.bound and run.trainer in self.trainers:
             self.trainers[run.trainer].clock += 1
 
     def _start(self, event: ev.ClosureStarted) -> None:
         if not self.running and not self.round.prepared:
             self.round.used.clear()
-        if self.waiting and self.waiting[0] == event.closure:
-            self.waiting.popleft()
-        else:
-            self.waiting.remove(event.closure)
+        self._leave_line(event.closure)
         self.running[event.closure] = Run(event.trainer, event.attempt)
         self.attempts[event.closure] = event.attempt + 1
         trainer = self.trainers[event.trainer]
@@ -225,13 +251,12 @@ class CoordinatorState:
             del self.round.prepared[closure]
         elif closure in self.round.decided:
             del self.round.decided[closure]
-        elif self.waiting and self.waiting[0] == closure:
-            self.waiting.popleft()
         else:
-            self.waiting.remove(closure)
+            self._leave_line(closure)
         self.attempts.pop(closure, None)
         self.parts.pop(closure, None)
         self.drops.pop(closure, None)
+        self.bound.pop(closure, None)
 
     def _leave_trainer(self, closure: int) -> Run:
         run = self.running.pop(closure)
@@ -244,7 +269,14 @@ class CoordinatorState:
 
     def check_invariants(self) -> None:
         """Raises AssertionError where two indexes disagree."""
-        places = [self.waiting, self.running, self.round.prepared, self.round.decided]
+        assert all(self.bound_waiting.values())
+        places = [
+            self.waiting,
+            *self.bound_waiting.values(),
+            self.running,
+            self.round.prepared,
+            self.round.decided,
+        ]
         known = [closure for place in places for closure in place]
         assert len(set(known)) == len(known)
         assert set(self.attempts) == set(known)
@@ -252,6 +284,11 @@ class CoordinatorState:
         assert set(self.drops) <= set(self.attempts)
         for closure, run in self.running.items():
             assert closure in self.trainers[run.trainer].running
+            assert run.trainer == self.bound.get(closure, run.trainer)
+        for index, line in self.bound_waiting.items():
+            assert all(self.bound[closure] == index for closure in line)
+        assert set(self.bound) <= set(self.attempts)
+        assert not set(self.bound) & set(self.waiting)
         for run in self.round.prepared.values():
             assert not self.trainers[run.trainer].is_silenced
         for index, trainer in self.trainers.items():

@@ -62,6 +62,15 @@ def test_all_trainers_take_part(coordinator: ps.ClusterCoordinator) -> None:
     assert os.getpid() not in {pid for _, pid in places}
 
 
+def test_a_bound_closure_runs_on_its_trainer(coordinator: ps.ClusterCoordinator) -> None:
+    def where() -> int:
+        return ps.get_current_worker_index()
+
+    for trainer in (0, 1):
+        values = [coordinator.schedule(where, trainer=trainer) for _ in range(20)]
+        assert {value.fetch(DEADLINE_S) for value in values} == {trainer}
+
+
 def test_join_waits_for_all_and_done_says_so(coordinator: ps.ClusterCoordinator) -> None:
     values = [coordinator.schedule(time.sleep, args=(0.05,)) for _ in range(8)]
     coordinator.join(timeout=DEADLINE_S)
@@ -122,6 +131,10 @@ def test_sys_exit_in_a_closure_ends_the_closure_only(
 def test_what_cannot_be_scheduled_is_refused(coordinator: ps.ClusterCoordinator) -> None:
     with pytest.raises(TypeError, match="function"):
         coordinator.schedule(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"no trainer 2: the cluster has \[0, 1\]"):
+        coordinator.schedule(lambda: 1, trainer=2)
+    with pytest.raises(TypeError, match="index, got str"):
+        coordinator.schedule(lambda: 1, trainer="0")  # type: ignore[arg-type]
     value = coordinator.schedule(lambda: 1)
     with pytest.raises(ValueError, match="RemoteValue"):
         coordinator.schedule(lambda x: x, args=([value],))
@@ -264,7 +277,12 @@ def test_a_killed_trainers_closures_run_elsewhere(breakable: ps.LocalCluster) ->
     assert coordinator.stats()["retries"] > 0
     np.testing.assert_array_equal(counter.numpy(), [100])
 
+    bound = [coordinator.schedule(count, trainer=0) for _ in range(3)]
+    others = [coordinator.schedule(count) for _ in range(3)]
+    assert {value.fetch(DEADLINE_S) for value in others} == {1}
+    assert not any(value.is_ready() for value in bound)
     breakable.restart("worker", 0)
+    assert {value.fetch(DEADLINE_S) for value in bound} == {0}
     wait_until(lambda: coordinator.live_trainers() == {0, 1}, "the trainer to come back")
     back = {v.fetch(DEADLINE_S) for v in [coordinator.schedule(count) for _ in range(20)]}
     assert back == {0, 1}

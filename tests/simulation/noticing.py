@@ -42,6 +42,7 @@ NOTICED_IN = {
     "a_worker_outliving_its_lease_fails_its_readers": 2302,
     "time_outs_do_not_follow_the_intervals": 1858,
     "old_streams_speak_for_new_sessions": 481,
+    "returned_closures_forget_their_trainer": 130,
 }
 
 

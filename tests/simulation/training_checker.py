@@ -4,7 +4,8 @@ Changes carry tags: of a closure's part, or of the row that it was made from. I7
 server at most once; at the end of a closure, once at each of its servers. I8: at a barrier, and at
 the end, a tag has changed all of its servers or none, so that what is saved then is one version.
 I1: a row is used up only by what was applied, or by the end of a closure that was heard; at the
-end each row was used once. I10: after the last fault the data come to their end.
+end each row was used once. A closure that is bound to a trainer runs on no other. I10: after the
+last fault the data come to their end.
 """
 
 from __future__ import annotations
@@ -32,12 +33,18 @@ class TrainingChecker:
         self._promised: set[int] = set()
         self.finished: dict[int, tuple[Tag, ...]] = {}
         self.unfinished: dict[int, tuple[Tag, ...]] = {}
+        self.bound: dict[int, str] = {}  # trainers of closures that only they may run
 
     def places(self, tag: Tag) -> tuple[int, ...]:
         """The servers that a change with this tag concerns: the same in each run."""
         dice = Random(f"{self._seed} {tag}")
         count = dice.choice((1, self._servers, self._servers))
         return tuple(sorted(dice.sample(range(self._servers), count)))
+
+    def runs(self, closure: int, trainer: str) -> None:
+        """A trainer has begun with a closure."""
+        if self.bound.get(closure, trainer) != trainer:
+            raise Violation(f"bound: closure {closure} runs on {trainer}")
 
     def apply(self, ps: int, tag: Tag) -> None:
         """A server makes a change."""

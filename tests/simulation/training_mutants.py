@@ -14,6 +14,7 @@ import pytest
 
 from pstrain.coordinator import decide, link, recovery
 from pstrain.coordinator.service import Scheduler
+from pstrain.coordinator.state import CoordinatorState
 from pstrain.paramserver.commits import Commits, Report, _Trainer
 from pstrain.paramserver.ledger import Ledger
 from pstrain.trainer import committing
@@ -114,7 +115,7 @@ def commits_are_left_to_chance(patch: Patch) -> None:
     patch.setattr(RemoteParameters, "exchange", exchange)
 
 
-@mutant("gone", "I8", "I7", "I1")
+@mutant("gone", "I8", "I7", "I1", "ClosureRun")
 def a_trainer_that_cannot_know_goes_on(patch: Patch) -> None:
     patch.setattr(Committer, "_check_open", lambda _self: None)
 
@@ -168,6 +169,17 @@ def closures_that_ended_at_servers_run_again(patch: Patch) -> None:
         return original(state, trainer, attempts_max=attempts_max)
 
     patch.setattr(decide, "lose_trainer", lose)
+
+
+@mutant("bound")
+def returned_closures_forget_their_trainer(patch: Patch) -> None:
+    original = CoordinatorState._leave_trainer
+
+    def leave(self: CoordinatorState, closure: int) -> Any:
+        self.bound.pop(closure, None)
+        return original(self, closure)
+
+    patch.setattr(CoordinatorState, "_leave_trainer", leave)
 
 
 @mutant("I7", "I1", "I10")

@@ -12,10 +12,12 @@ import itertools
 import pickle
 import weakref
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 from pstrain import session
 from pstrain.coordinator.link import PickledFunction, TrainerLink
+from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.restoring import RecoverySwitch
 from pstrain.coordinator.service import Scheduler
 from pstrain.errors import CancelledError
@@ -23,7 +25,7 @@ from pstrain.parameters import current_staging
 from pstrain.trainer.client import RemoteParameters
 from pstrain.wire import trainer_pb2 as pb
 from tests.simulation.checker import Violation
-from tests.simulation.fibers import Process, wait
+from tests.simulation.fibers import Process, running, wait
 from tests.simulation.stage import STAGE
 from tests.simulation.training_checker import Tag
 from tests.simulation.training_nodes import SERVICE, Reader, ask
@@ -59,6 +61,8 @@ def closure_tag(part: int) -> Tag:
 
 
 def compute() -> None:
+    run: Any = current_staging()
+    STAGE.world.checker.runs(run.token.closure, running().node.name)
     wait(STAGE.world.dice.random() * STAGE.world.compute_s)
 
 
@@ -147,6 +151,9 @@ class CoordinatorNode(Process):
         self.is_done = False
         self._in_flight = closures_in_flight
         self._fails = fails
+        # Some programs bind closures to a trainer: to the first, which always comes back.
+        self._binding = Random(f"bound {world.seed}")
+        self._binds = self._binding.random() < 0.3
         self._functions: Any = weakref.WeakValueDictionary()
         self._keep = {
             function: PickledFunction(function.__name__, pickle.dumps(function))
@@ -211,7 +218,7 @@ class CoordinatorNode(Process):
         for _ in range(closures):
             program = dice.choice(programs)
             try:
-                value = self.scheduler.submit(self._keep[program].id, self._arguments, None)
+                value = self._submit(program)
             except MadeUp:
                 break
             scheduled.append((program, value))
@@ -225,6 +232,13 @@ class CoordinatorNode(Process):
             except (CancelledError, MadeUp):
                 if program is not count_twice:
                     checker.unfinished[value.closure] = tags
+
+    def _submit(self, program: Callable[..., Any]) -> RemoteValue:
+        trainer = 0 if self._binds and self._binding.random() < 0.4 else None
+        value = self.scheduler.submit(self._keep[program].id, self._arguments, None, trainer)
+        if trainer is not None:
+            self.world.checker.bound[value.closure] = f"trainer{trainer}"
+        return value
 
     def _barrier(self) -> None:
         """What a checkpoint waits for, and what it would find."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pstrain.coordinator import holding, link, orders, recovery, remote_value, service
+from pstrain.coordinator import holding, link, orders, recovery, remote_value, service, waiting
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.paramserver import requests
 from pstrain.trainer import client, committing, resources
@@ -230,7 +230,16 @@ def staged() -> Iterator[None]:
         STAGE.world.checker.hear(value, error)
 
     with pytest.MonkeyPatch.context() as patch:
-        modules = (service, holding, link, remote_value, trainer_service, committing, resources)
+        modules = (
+            service,
+            holding,
+            waiting,
+            link,
+            remote_value,
+            trainer_service,
+            committing,
+            resources,
+        )
         for module in modules:
             patch.setattr(module, "threading", THREADING, raising=False)
             patch.setattr(module, "queue", QUEUE, raising=False)

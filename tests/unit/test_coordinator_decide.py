@@ -203,12 +203,16 @@ class Coordinator(RuleBasedStateMachine):
             if isinstance(event, ev.ClosureStarted):
                 self.said.append((event.closure, event.trainer, event.attempt))
 
-    @rule(count=st.integers(1, 4))
-    def schedule(self, count: int) -> None:
+    @rule(count=st.integers(1, 4), trainer=st.none() | st.integers(0, 3))
+    def schedule(self, count: int, trainer: int | None) -> None:
         for _ in range(count):
-            self.note(decide.schedule(self.state, self.next_closure))
+            self.note(decide.schedule(self.state, self.next_closure, trainer))
             self.next_closure += 1
         self.note(decide.assign(self.state))
+
+    @rule(trainer=st.integers(0, 3))
+    def give_up_on(self, trainer: int) -> None:
+        self.note(decide.give_up_on(self.state, trainer))
 
     @rule(trainer=st.integers(0, 2), slots=st.integers(1, 3))
     def join(self, trainer: int, slots: int) -> None:
@@ -244,7 +248,8 @@ class Coordinator(RuleBasedStateMachine):
     @invariant()
     def no_closure_ends_twice_or_is_forgotten(self) -> None:
         assert all(count == 1 for count in self.ended.values())
-        alive = set(self.state.waiting) | set(self.state.running)
+        lines = self.state.bound_waiting.values()
+        alive = set(self.state.waiting).union(self.state.running, *lines)
         assert alive | set(self.ended) == set(range(self.next_closure))
         assert not alive & set(self.ended)
 

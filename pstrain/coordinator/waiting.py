@@ -1,0 +1,117 @@
+"""How long the scheduler waits: for a condition, for any trainer, for the one of bound closures.
+
+Knows nothing of what closures do. Invariant: no wait is for ever where nobody is there to end it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from pstrain.coordinator import decide
+from pstrain.coordinator.orders import Closure, Outbox
+from pstrain.coordinator.state import CoordinatorState
+from pstrain.errors import DeadlineExceededError, UnavailableError
+
+logger = logging.getLogger(__name__)
+
+_WARN_AFTER_S: Final = 10.0
+
+
+class Waiting(ABC):
+    """What of the scheduler is about time. Thread-safe."""
+
+    _state: CoordinatorState
+    _closures: OrderedDict[int, Closure]
+    _outboxes: dict[int, Outbox]
+    _fatal: Exception | None
+    _capacity: int
+
+    def __init__(self, trainer_timeout_s: float) -> None:
+        self.changed = threading.Condition()
+        self._trainer_timeout_s = trainer_timeout_s
+        self._alone_since_s = time.monotonic()
+        self._away_since_s: dict[int, float] = {}  # of trainers that closures are bound to
+
+    @abstractmethod
+    def _apply(self, decision: decide.Decision) -> None: ...
+
+    @abstractmethod
+    def _begin_without_absent(self) -> None: ...
+
+    @abstractmethod
+    def stop(self, error: Exception | None = None) -> None:
+        """Ends what has not ended, for good; ``error`` is raised by whoever waits or asks."""
+
+    def _has_room(self, trainer: int | None) -> bool:
+        """Those that wait for one trainer, which may be away, take no room of others."""
+        if trainer is not None:
+            return len(self._state.bound_waiting.get(trainer, ())) < self._capacity
+        return len(self._closures) - len(self._state.bound) < self._capacity
+
+    def give_up_if_alone(self) -> None:
+        """Stops with UnavailableError when closures have waited too long without any trainer.
+
+        Where some trainers are there, rounds begin after a while without the others, and closures
+        fail that are bound to one which stays away.
+        """
+        with self.changed:
+            self._begin_without_absent()
+            alone_s = time.monotonic() - self._alone_since_s
+            if self._state.is_idle or self._fatal is not None:
+                self._away_since_s.clear()
+                return
+            if self._outboxes:
+                self._give_up_on_those_away()
+            elif alone_s > self._trainer_timeout_s:
+                self.stop(
+                    UnavailableError(
+                        f"no trainer could be reached for {alone_s:.0f} s while "
+                        f"{len(self._closures)} closures wait; start the cluster's 'worker' tasks"
+                    )
+                )
+
+    def _give_up_on_those_away(self) -> None:
+        now_s = time.monotonic()
+        away = set(self._state.bound_waiting) - self._outboxes.keys()
+        self._away_since_s = {t: self._away_since_s.get(t, now_s) for t in away}
+        for trainer, since_s in self._away_since_s.items():
+            line = self._state.bound_waiting.get(trainer)
+            if line and now_s - since_s > self._trainer_timeout_s:
+                self._closures[line[0]].error = UnavailableError(
+                    f"trainer {trainer} could not be reached for {now_s - since_s:.0f} s while "
+                    f"{len(line)} closures wait for just this one; start the cluster's 'worker' "
+                    f"task {trainer}, or schedule them without trainer="
+                )
+                self._apply(decide.give_up_on(self._state, trainer))
+
+    def _wait(self, condition: Callable[[], bool], deadline_s: float | None, what: str) -> None:
+        """Waits with the lock; warns of long waits; gives up where no trainer is to be had."""
+        warn_at_s = time.monotonic() + _WARN_AFTER_S
+        while not condition():
+            now_s = time.monotonic()
+            if self._fatal is not None:
+                raise self._fatal
+            if deadline_s is not None and now_s >= deadline_s:
+                raise DeadlineExceededError(
+                    f"gave up waiting for {what}: {self._state.waiting_count} closures wait, "
+                    f"{len(self._state.running)} run, {len(self._state.trainers)} trainers live"
+                )
+            self.give_up_if_alone()
+            if now_s >= warn_at_s and (missing := self._missing()):
+                logger.warning("waiting for %s to connect", missing)
+                warn_at_s = now_s + _WARN_AFTER_S
+            remaining_s = 1.0 if deadline_s is None else min(1.0, deadline_s - now_s)
+            self.changed.wait(remaining_s)
+
+    def _missing(self) -> str:
+        """Who would have to come for closures to go on; empty if nobody."""
+        if not self._outboxes:
+            return "a trainer"
+        away = sorted(set(self._state.bound_waiting) - self._outboxes.keys())
+        return f"trainers {away}, which closures are bound to," if away else ""

@@ -1,0 +1,187 @@
+"""Closures that are bound to a trainer: where they run, and who waits for whom."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+from typing import Any
+
+import pytest
+
+from pstrain.consistency import ASYNC, Consistency, Ssp
+from pstrain.coordinator import decide, waiting
+from pstrain.coordinator.orders import Ended, Outbox, Run
+from pstrain.coordinator.recovery import Legacy
+from pstrain.coordinator.service import Scheduler
+from pstrain.coordinator.state import CoordinatorState
+from pstrain.errors import CancelledError, UnavailableError
+from tests.unit.test_coordinator_decide import apply, started
+
+
+def state_of(
+    bound: dict[int, int | None], *, consistency: Consistency = ASYNC, trainers: int = 2
+) -> CoordinatorState:
+    """Closures with their trainers, and trainers with one slot each."""
+    state = CoordinatorState(consistency)
+    for trainer in range(trainers):
+        apply(state, decide.join_trainer(state, trainer, 1))
+    for closure, trainer in bound.items():
+        apply(state, decide.schedule(state, closure, trainer))
+    return state
+
+
+def test_a_bound_closure_takes_a_slot_of_its_trainer() -> None:
+    state = state_of({0: 1, 1: 1, 2: None})
+    assert sorted(started(apply(state, decide.assign(state)))) == [(0, 1, 0), (2, 0, 0)]
+    apply(state, decide.finish(state, 2, 0, 0))
+    assert apply(state, decide.assign(state)) == ()
+    apply(state, decide.finish(state, 0, 1, 0))
+    assert started(apply(state, decide.assign(state))) == [(1, 1, 0)]
+
+
+def test_the_older_one_starts_first_on_a_slot_that_both_may_use() -> None:
+    state = state_of({0: None, 1: 0, 2: None}, trainers=1)
+    order = []
+    while not state.is_idle:
+        [(closure, trainer, attempt)] = started(apply(state, decide.assign(state)))
+        order.append(closure)
+        apply(state, decide.finish(state, closure, trainer, attempt))
+    assert order == [0, 1, 2]
+
+
+def test_others_leave_the_slot_to_the_one_who_needs_it() -> None:
+    state = state_of({0: None, 1: 0})
+    assert sorted(started(apply(state, decide.assign(state)))) == [(0, 1, 0), (1, 0, 0)]
+
+
+def test_closures_for_a_trainer_that_is_away_hold_up_nobody() -> None:
+    state = state_of({**dict.fromkeys(range(50), 7), 50: None, 51: None, 52: None})
+    assert [c for c, _, _ in started(apply(state, decide.assign(state)))] == [50, 51]
+    assert state.waiting_count == 51
+    apply(state, decide.join_trainer(state, 7, 2))
+    assert started(apply(state, decide.assign(state))) == [(0, 7, 0), (1, 7, 0)]
+
+
+def test_a_lost_trainers_bound_closures_wait_for_it_in_their_old_order() -> None:
+    state = state_of({0: 1, 1: 1, 2: None}, trainers=2)
+    apply(state, decide.assign(state))
+    apply(state, decide.lose_trainer(state, 1, attempts_max=5))
+    apply(state, decide.finish(state, 2, 0, 0))
+    assert apply(state, decide.assign(state)) == ()
+    apply(state, decide.join_trainer(state, 1, 2))
+    assert started(apply(state, decide.assign(state))) == [(0, 1, 1), (1, 1, 0)]
+
+
+def test_quick_closures_of_others_do_not_keep_a_trainer_full() -> None:
+    state = CoordinatorState()
+    for trainer in range(2):
+        apply(state, decide.join_trainer(state, trainer, 1))
+    for closure in range(1000):
+        apply(state, decide.schedule(state, closure))
+    apply(state, decide.assign(state, lambda _: True))
+    apply(state, decide.schedule(state, 1000, 1))
+    for closure in list(state.trainers[1].running):
+        apply(state, decide.finish(state, closure, 1, 0))
+        apply(state, decide.assign(state, lambda _: True))
+    for closure in range(1000):
+        if closure in state.running:
+            run = state.running[closure]
+            apply(state, decide.finish(state, closure, run.trainer, run.attempt))
+            apply(state, decide.assign(state, lambda _: True))
+    assert state.running[1000].trainer == 1
+
+
+def test_staleness_is_that_of_other_closures() -> None:
+    state = state_of(dict.fromkeys(range(20), 1), consistency=Ssp(staleness=1))
+    for closure in range(20):
+        assert started(apply(state, decide.assign(state))) == [(closure, 1, 0)]
+        apply(state, decide.finish(state, closure, 1, 0))
+    assert state.trainers[1].clock == 0
+
+
+def test_an_error_cancels_bound_closures_too() -> None:
+    state = state_of({0: None, 1: 1, 2: 7, 3: None, 4: 1})
+    apply(state, decide.assign(state))
+    apply(state, decide.fail(state, 0, 0, 0))
+    assert state.waiting_count == 0
+    apply(state, decide.cancel_all(state))
+    assert state.is_idle
+    assert not state.bound
+
+
+def test_what_ran_on_a_trainer_is_run_again_there() -> None:
+    state = state_of({0: 1, 1: None})
+    apply(state, decide.assign(state))
+    for closure, trainer in ((0, 1), (1, 0)):
+        apply(state, decide.finish(state, closure, trainer, 0))
+    apply(state, decide.reopen(state, [0, 1], {0: 1}))
+    assert sorted(started(apply(state, decide.assign(state)))) == [(0, 1, 0), (1, 0, 0)]
+
+
+# The scheduler
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [0.0]
+    monkeypatch.setattr(waiting.time, "monotonic", lambda: now[0])
+    return now
+
+
+def scheduler(capacity: int = 3) -> tuple[Scheduler, queue.SimpleQueue[Any]]:
+    """With trainer 0 of two; what it is sent."""
+    made = Scheduler(
+        ids=itertools.count(), capacity=capacity, attempts_max=3, trainer_timeout_s=30.0
+    )
+    outbox = Outbox()
+    made.trainer_joined(0, 1, outbox)
+    return made, outbox.items
+
+
+def test_the_queue_of_a_trainer_that_is_away_takes_no_room_of_others() -> None:
+    made, items = scheduler(capacity=3)
+    for _ in range(3):
+        made.submit("f", b"", None, 1)
+    assert not made._has_room(1)
+    for _ in range(5):
+        value = made.submit("f", b"", None)
+        run = items.get_nowait()
+        assert isinstance(run, Run)
+        made.results(0, [Ended(run.closure.id, run.attempt, "done", None)])
+        assert value.fetch(0) == "done"
+    made.stop()
+
+
+def test_a_trainer_that_stays_away_fails_what_is_bound_to_it(clock: list[float]) -> None:
+    made, _ = scheduler()
+    value, other = made.submit("f", b"", None, 1), made.submit("f", b"", None, 1)
+    made.give_up_if_alone()
+    clock[0] = 29.0
+    made.give_up_if_alone()
+    assert not value.is_ready()
+    clock[0] = 31.0
+    made.give_up_if_alone()
+    with pytest.raises(UnavailableError, match="trainer 1 could not be reached for 31 s"):
+        value.fetch(0)
+    with pytest.raises(CancelledError):
+        other.fetch(0)
+    with pytest.raises(UnavailableError, match="'worker' task 1, or schedule them without"):
+        made.wait_idle(0)
+    made.submit("f", b"", None)
+    made.stop()
+
+
+def test_a_trainer_that_came_meanwhile_has_its_full_time_again(clock: list[float]) -> None:
+    made, _ = scheduler()
+    made.submit("f", b"", None, 1)
+    made.give_up_if_alone()
+    clock[0] = 20.0
+    made.trainer_joined(1, 1, Outbox())
+    made.give_up_if_alone()
+    made.trainer_silenced(1)
+    made.trainer_lost(1, Legacy({}, {}, {}))
+    made.give_up_if_alone()
+    clock[0] = 40.0
+    made.give_up_if_alone()
+    assert made.counts()["waiting"] == 1
+    made.stop()
