@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,13 @@ def zeros(shape: tuple[int, ...]) -> NDArray[np.float32]:
     array = empty(shape)
     array.fill(0)
     return array
+
+
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """A view that cannot be written to: a kernel is compiled once for what anybody may own."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def held_bytes() -> int:

@@ -21,7 +21,7 @@ _FLOAT_BYTES = 4
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _prefetch(_typing: Any, array: Any, row: Any, offset: Any) -> Any:  # noqa: ARG001
+def prefetch(_typing: Any, array: Any, row: Any, offset: Any) -> Any:  # noqa: ARG001
     """Requests the cache line ``offset`` bytes after the start of ``array[row]``, for writing."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -57,7 +57,7 @@ def ask_ahead(
     if ahead < ids.size:
         row = ids[ahead] - row_start
         for offset in range(0, columns * _FLOAT_BYTES, LINE_BYTES):
-            _prefetch(slab, row, offset)
+            prefetch(slab, row, offset)
 
 
 @njit(nogil=True, cache=True)

@@ -1,10 +1,12 @@
 """A dense layer over embeddings, worked out once per distinct id instead of once per occurrence.
 
 With ids that repeat, ``sum over fields of embedding @ kernel_of_field`` is cheaper as: project each
-distinct row, then add up projections. These kernels do all but the matrix products, field by field
-so that one field's projections stay in the second-level cache. ``slots`` (int32 [fields, n]) says
-which of its field's distinct rows an example has; ``starts`` (int64 [fields + 1]) where a field's
-rows begin. Invariant: float32 throughout; a row that several fields have is projected for each.
+distinct row, then add up projections. ``order`` (int32 [D]) lists the rows of field after field, so
+a row that several fields have is there once for each; ``starts`` (int64 [fields + 1]) says where a
+field's begin; ``places`` (int32 [n, fields]) which of them an example has. The other way round,
+``examples[firsts[s] : firsts[s + 1]]`` are those that have ``order[s]``. Sums are kept in registers
+and products in the first-level cache. Invariant: float32 throughout; the width of embeddings is a
+multiple of ``LANES``, that of the layer of ``COLUMNS``.
 """
 
 from __future__ import annotations
@@ -15,93 +17,339 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pstrain.kernels.prefetch import ask_ahead
+from pstrain.kernels.prefetch import LINE_BYTES, ROWS_AHEAD, prefetch
+from pstrain.kernels.vectors import (
+    LANES,
+    load,
+    plus,
+    plus_product,
+    positive_part,
+    spread,
+    store,
+    zeros,
+)
 
 Array = NDArray[Any]
+
+COLUMNS = 2 * LANES
+_TILE = 64
+_8 = LANES
+_16 = 2 * LANES
+_24 = 3 * LANES
+_32 = 4 * LANES
+_48 = 6 * LANES
+_64 = 8 * LANES
+
+
+@njit(nogil=True, cache=True)
+def _put(out: Array, row: int, column: int, first: Any, second: Any) -> None:
+    """Two vectors side by side."""
+    store(out, row, column, first)
+    store(out, row, column + _8, second)
+
+
+@njit(nogil=True, cache=True)
+def _load4(array: Array, row: int, column: int) -> Any:
+    """Four vectors side by side."""
+    return (
+        load(array, row, column),
+        load(array, row, column + _8),
+        load(array, row, column + _16),
+        load(array, row, column + _24),
+    )
 
 
 @njit(nogil=True, cache=True)
 def order_by_field(
-    inverse: Array, distinct: int, fields: int, slots: Array, starts: Array, order: Array
+    inverse: Array, distinct: int, places: Array, starts: Array, order: Array, firsts: Array
 ) -> None:
-    """Numbers each field's rows by first appearance: ``order[starts[f] + slots[f, i]]`` is i's.
+    """Fills ``places``, ``starts`` and the first ``starts[fields]`` of ``order`` and ``firsts``.
 
-    inverse int32 [n * fields] of values below ``distinct``; order int32 [n * fields], of which
-    ``starts[fields]`` entries are filled: a row is there once for each field that has it.
+    inverse int32 [n * fields] of values below ``distinct``. ``firsts`` int32 [n * fields + 1] gets
+    one more than rows.
     """
     taken = np.full(distinct, -1, np.int32)
     count = np.int32(0)
+    size, fields = places.shape
+    firsts[0] = 0
     for f in range(fields):
         first = count
         starts[f] = first
-        for i in range(slots.shape[1]):
+        for i in range(size):
             row = np.uint64(inverse[i * fields + f])
-            if taken[row] < first:
+            place = taken[row]
+            if place < first:
+                place = count
                 taken[row] = count
                 order[count] = row
                 count += np.int32(1)
-            slots[f, i] = taken[row] - first
+                firsts[count] = 0
+            places[i, f] = place
+            firsts[np.uint64(place) + np.uint64(1)] += np.int32(1)
     starts[fields] = count
+    for s in range(count):
+        firsts[s + 1] += firsts[s]
 
 
 @njit(nogil=True, cache=True)
-def take_rows(rows: Array, order: Array, embedded: Array, weights: Array) -> None:
-    """embedded[s] = the last columns of rows[order[s]]; weights[s] = the column before, or 0."""
-    skipped = np.uint64(rows.shape[1] - embedded.shape[1])
-    for s in range(len(order)):
-        ask_ahead(rows, rows.shape[1], 0, order, s)
-        row = np.uint64(order[s])
-        weights[s] = rows[row, 0] if skipped else np.float32(0)
-        for k in range(embedded.shape[1]):
-            embedded[s, k] = rows[row, skipped + np.uint64(k)]
+def list_examples(places: Array, firsts: Array, examples: Array) -> None:
+    """Fills ``examples``, int32 [n * fields]."""
+    count = firsts.size - 1
+    next_ = firsts[:count].copy()
+    size, fields = places.shape
+    for f in range(fields):
+        for i in range(size):
+            place = np.uint64(places[i, f])
+            examples[np.uint64(next_[place])] = i
+            next_[place] += np.int32(1)
+
+
+@njit(nogil=True, cache=True)
+def project_rows(rows: Array, order: Array, starts: Array, kernel: Array, projected: Array) -> None:
+    """projected[s] = the last ``dim`` columns of rows[order[s]] @ the kernel of its field."""
+    fields = starts.size - 1
+    skipped = rows.shape[1] & (LANES - 1)
+    dim = rows.shape[1] - skipped
+    for f in range(fields):
+        last = starts[f + 1] - 1
+        for s in range(starts[f], starts[f + 1], 4):
+            # The rows past a field's last are the last one again.
+            s1, s2, s3 = min(s + 1, last), min(s + 2, last), min(s + 3, last)
+            r0, r1, r2, r3 = order[s], order[s1], order[s2], order[s3]
+            for c in range(0, projected.shape[1], COLUMNS):
+                a0, a1, b0, b1 = zeros(), zeros(), zeros(), zeros()
+                c0, c1, d0, d1 = zeros(), zeros(), zeros(), zeros()
+                for k in range(dim):
+                    w0, w1 = load(kernel, f * dim + k, c), load(kernel, f * dim + k, c + _8)
+                    x = spread(rows, r0, skipped + k)
+                    a0, a1 = plus_product(a0, x, w0), plus_product(a1, x, w1)
+                    x = spread(rows, r1, skipped + k)
+                    b0, b1 = plus_product(b0, x, w0), plus_product(b1, x, w1)
+                    x = spread(rows, r2, skipped + k)
+                    c0, c1 = plus_product(c0, x, w0), plus_product(c1, x, w1)
+                    x = spread(rows, r3, skipped + k)
+                    d0, d1 = plus_product(d0, x, w0), plus_product(d1, x, w1)
+                _put(projected, s, c, a0, a1)
+                _put(projected, s1, c, b0, b1)
+                _put(projected, s2, c, c0, c1)
+                _put(projected, s3, c, d0, d1)
 
 
 @njit(nogil=True, cache=True)
 def add_projections(
-    projected: Array, weights: Array, slots: Array, hidden: Array, wide: Array
+    projected: Array, places: Array, dense: Array, kernel: Array, bias: Array, hidden: Array
 ) -> None:
-    """hidden[i] += projected[slots[i]] and wide[i] += weights[slots[i]], for one field."""
-    for i in range(len(slots)):
-        slot = np.uint64(slots[i])
-        wide[i] += weights[slot]
-        for j in range(hidden.shape[1]):
-            hidden[i, j] += projected[slot, j]
+    """hidden[i] = max(bias + dense[i] @ the kernel's last rows + sum of its projections, 0).
+
+    ``bias`` is [1, units].
+    """
+    fields, values, units = places.shape[1], dense.shape[1], hidden.shape[1]
+    first, flat = kernel.shape[0] - values, places.reshape(-1)
+    for i in range(hidden.shape[0]):
+        c = 0
+        while c + _64 <= units:
+            t0, t1, t2, t3 = _load4(bias, 0, c)
+            t4, t5, t6, t7 = _load4(bias, 0, c + _32)
+            for v in range(values):
+                x = spread(dense, i, v)
+                w0, w1, w2, w3 = _load4(kernel, first + v, c)
+                t0, t1 = plus_product(t0, x, w0), plus_product(t1, x, w1)
+                t2, t3 = plus_product(t2, x, w2), plus_product(t3, x, w3)
+                w0, w1, w2, w3 = _load4(kernel, first + v, c + _32)
+                t4, t5 = plus_product(t4, x, w0), plus_product(t5, x, w1)
+                t6, t7 = plus_product(t6, x, w2), plus_product(t7, x, w3)
+            for p in range(i * fields, (i + 1) * fields):
+                if c == 0:
+                    ahead = np.intp(flat[min(p + ROWS_AHEAD, flat.size - 1)])
+                    for offset in range(0, 4 * units, LINE_BYTES):
+                        prefetch(projected, ahead, offset)
+                w0, w1, w2, w3 = _load4(projected, flat[p], c)
+                t0, t1, t2, t3 = plus(t0, w0), plus(t1, w1), plus(t2, w2), plus(t3, w3)
+                w0, w1, w2, w3 = _load4(projected, flat[p], c + _32)
+                t4, t5, t6, t7 = plus(t4, w0), plus(t5, w1), plus(t6, w2), plus(t7, w3)
+            _put(hidden, i, c, positive_part(t0), positive_part(t1))
+            _put(hidden, i, c + _16, positive_part(t2), positive_part(t3))
+            _put(hidden, i, c + _32, positive_part(t4), positive_part(t5))
+            _put(hidden, i, c + _48, positive_part(t6), positive_part(t7))
+            c += _64
+        while c < units:
+            t0, t1 = load(bias, 0, c), load(bias, 0, c + _8)
+            for v in range(values):
+                x = spread(dense, i, v)
+                t0 = plus_product(t0, x, load(kernel, first + v, c))
+                t1 = plus_product(t1, x, load(kernel, first + v, c + _8))
+            for p in range(i * fields, (i + 1) * fields):
+                s = flat[p]
+                t0, t1 = plus(t0, load(projected, s, c)), plus(t1, load(projected, s, c + _8))
+            _put(hidden, i, c, positive_part(t0), positive_part(t1))
+            c += COLUMNS
 
 
 @njit(nogil=True, cache=True)
-def collect_gradients(
-    hidden: Array, wide: Array, slots: Array, projected: Array, weights: Array
-) -> None:
-    """Gradients of :func:`add_projections`: adds hidden[i] and wide[i] to slot slots[i]."""
-    for i in range(len(slots)):
-        slot = np.uint64(slots[i])
-        weights[slot] += wide[i]
-        for j in range(hidden.shape[1]):
-            projected[slot, j] += hidden[i, j]
+def add_wide(rows: Array, inverse: Array, fields: int, bias: Array, wide: Array) -> None:
+    """wide[i] = bias + sum of column 0 of its rows."""
+    for i in range(wide.size):
+        total = bias[0]
+        for f in range(fields):
+            total += rows[np.uint64(inverse[i * fields + f]), 0]
+        wide[i] = total
 
 
 @njit(nogil=True, cache=True)
-def place_gradients(order: Array, embedded: Array, weights: Array, out: Array) -> None:
-    """Gradients of :func:`take_rows`: adds to the rows of ``out``, float32 [U, 1 + dim or dim]."""
-    skipped = np.uint64(out.shape[1] - embedded.shape[1])
-    for s in range(len(order)):
-        row = np.uint64(order[s])
-        if skipped:
-            out[row, 0] += weights[s]
-        for k in range(embedded.shape[1]):
-            out[row, skipped + np.uint64(k)] += embedded[s, k]
+def add_wide_gradient(gradient: Array, inverse: Array, fields: int, to_rows: Array) -> None:
+    """Gradient of :func:`add_wide`: adds to column 0 of ``to_rows``."""
+    for i in range(gradient.size):
+        for f in range(fields):
+            to_rows[np.uint64(inverse[i * fields + f]), 0] += gradient[i]
+
+
+@njit(nogil=True, cache=True)
+def _sum_examples(
+    gradient: Array, examples: Array, firsts: Array, begin: int, end: int, out: Array
+) -> None:
+    """out[t] = sum of gradient[i] over the examples i that have ``order[begin + t]``."""
+    units, last = out.shape[1], examples.size - 1
+    for s in range(begin, end):
+        t, c = s - begin, 0
+        while c + _64 <= units:
+            t0, t1, t2, t3 = zeros(), zeros(), zeros(), zeros()
+            t4, t5, t6, t7 = zeros(), zeros(), zeros(), zeros()
+            for e in range(firsts[s], firsts[s + 1]):
+                if c == 0:
+                    ahead = np.intp(examples[min(e + ROWS_AHEAD, last)])
+                    for offset in range(0, 4 * units, LINE_BYTES):
+                        prefetch(gradient, ahead, offset)
+                w0, w1, w2, w3 = _load4(gradient, examples[e], c)
+                t0, t1, t2, t3 = plus(t0, w0), plus(t1, w1), plus(t2, w2), plus(t3, w3)
+                w0, w1, w2, w3 = _load4(gradient, examples[e], c + _32)
+                t4, t5, t6, t7 = plus(t4, w0), plus(t5, w1), plus(t6, w2), plus(t7, w3)
+            _put(out, t, c, t0, t1)
+            _put(out, t, c + _16, t2, t3)
+            _put(out, t, c + _32, t4, t5)
+            _put(out, t, c + _48, t6, t7)
+            c += _64
+        while c < units:
+            t0, t1 = zeros(), zeros()
+            for e in range(firsts[s], firsts[s + 1]):
+                i = examples[e]
+                t0, t1 = plus(t0, load(gradient, i, c)), plus(t1, load(gradient, i, c + _8))
+            _put(out, t, c, t0, t1)
+            c += COLUMNS
+
+
+@njit(nogil=True, cache=True)
+def _times_transposed(tile: Array, count: int, transposed: Array, column: int, out: Array) -> None:
+    """out[t] = tile[t] @ transposed[:, column : column + dim], for the first ``count`` rows."""
+    for t in range(0, count, 8):
+        for d in range(0, out.shape[1], _8):
+            a0, a1, a2, a3 = zeros(), zeros(), zeros(), zeros()
+            a4, a5, a6, a7 = zeros(), zeros(), zeros(), zeros()
+            for k in range(tile.shape[1]):
+                w = load(transposed, k, column + d)
+                a0 = plus_product(a0, spread(tile, t, k), w)
+                a1 = plus_product(a1, spread(tile, t + 1, k), w)
+                a2 = plus_product(a2, spread(tile, t + 2, k), w)
+                a3 = plus_product(a3, spread(tile, t + 3, k), w)
+                a4 = plus_product(a4, spread(tile, t + 4, k), w)
+                a5 = plus_product(a5, spread(tile, t + 5, k), w)
+                a6 = plus_product(a6, spread(tile, t + 6, k), w)
+                a7 = plus_product(a7, spread(tile, t + 7, k), w)
+            store(out, t, d, a0)
+            store(out, t + 1, d, a1)
+            store(out, t + 2, d, a2)
+            store(out, t + 3, d, a3)
+            store(out, t + 4, d, a4)
+            store(out, t + 5, d, a5)
+            store(out, t + 6, d, a6)
+            store(out, t + 7, d, a7)
+
+
+@njit(nogil=True, cache=True)
+def add_outer_products(
+    rows: Array, order: Array, column: int, other: Array, other_first: int, out: Array, at: int
+) -> None:
+    """out[at + k] += sum over t of rows[order[t], column + k] * other[other_first + t].
+
+    For the columns of ``rows`` from ``column`` on.
+    """
+    last = rows.shape[1] - column - 1
+    for k in range(0, last + 1, 4):
+        # What is past the last column is the last one again.
+        k1, k2, k3 = min(k + 1, last), min(k + 2, last), min(k + 3, last)
+        for c in range(0, other.shape[1], COLUMNS):
+            a0, a1 = load(out, at + k, c), load(out, at + k, c + _8)
+            b0, b1 = load(out, at + k1, c), load(out, at + k1, c + _8)
+            c0, c1 = load(out, at + k2, c), load(out, at + k2, c + _8)
+            d0, d1 = load(out, at + k3, c), load(out, at + k3, c + _8)
+            for t in range(order.size):
+                r = order[t]
+                w0, w1 = load(other, other_first + t, c), load(other, other_first + t, c + _8)
+                x = spread(rows, r, column + k)
+                a0, a1 = plus_product(a0, x, w0), plus_product(a1, x, w1)
+                x = spread(rows, r, column + k1)
+                b0, b1 = plus_product(b0, x, w0), plus_product(b1, x, w1)
+                x = spread(rows, r, column + k2)
+                c0, c1 = plus_product(c0, x, w0), plus_product(c1, x, w1)
+                x = spread(rows, r, column + k3)
+                d0, d1 = plus_product(d0, x, w0), plus_product(d1, x, w1)
+            _put(out, at + k, c, a0, a1)
+            _put(out, at + k1, c, b0, b1)
+            _put(out, at + k2, c, c0, c1)
+            _put(out, at + k3, c, d0, d1)
+
+
+@njit(nogil=True, cache=True)
+def project_gradients(
+    gradient: Array,
+    rows: Array,
+    order: Array,
+    starts: Array,
+    firsts: Array,
+    examples: Array,
+    transposed: Array,
+    to_rows: Array,
+    to_kernel: Array,
+) -> None:
+    """Gradients of the projections: adds to ``to_rows`` and to ``to_kernel``.
+
+    ``transposed`` is the kernel's transpose, ``gradient`` that of the hidden values [n, units].
+    A few rows at a time, so that what is between the products stays in the first-level cache.
+    """
+    skipped = rows.shape[1] & (LANES - 1)
+    dim = rows.shape[1] - skipped
+    tile = np.zeros((_TILE, gradient.shape[1]), np.float32)
+    to_embedded = np.empty((_TILE, dim), np.float32)
+    for f in range(starts.size - 1):
+        for begin in range(starts[f], starts[f + 1], _TILE):
+            end = min(begin + _TILE, starts[f + 1])
+            _sum_examples(gradient, examples, firsts, begin, end, tile)
+            _times_transposed(tile, end - begin, transposed, f * dim, to_embedded)
+            for s in range(begin, end):
+                for d in range(0, dim, _8):
+                    at = skipped + d
+                    total = plus(load(to_rows, order[s], at), load(to_embedded, s - begin, d))
+                    store(to_rows, order[s], at, total)
+            add_outer_products(rows, order[begin:end], skipped, tile, 0, to_kernel, f * dim)
 
 
 def warm_up() -> None:
-    """Compiles for float32 rows, gathered here or received, which makes them read-only."""
-    inverse, order = np.zeros(1, np.int32), np.zeros(1, np.int32)
-    slots, starts = np.zeros((1, 1), np.int32), np.zeros(2, np.int64)
-    order_by_field(inverse, 1, 1, slots, starts, order)
-    rows, matrix, vector = (np.zeros(s, np.float32) for s in ((1, 2), (1, 1), (1,)))
-    received = rows.copy()
-    received.flags.writeable = False
-    for looked_up in (rows, received):
-        take_rows(looked_up, order, matrix, vector)
-    add_projections(matrix, vector, slots[0], matrix, vector)
-    collect_gradients(matrix, vector, slots[0], matrix, vector)
-    place_gradients(order, matrix, vector, rows)
+    """Compiles for rows, kernels and dense columns that are read-only."""
+    inverse, places = np.zeros(1, np.int32), np.zeros((1, 1), np.int32)
+    order, firsts, starts = np.zeros(1, np.int32), np.zeros(2, np.int32), np.zeros(2, np.int64)
+    order_by_field(inverse, 1, places, starts, order, firsts)
+    list_examples(places, firsts, inverse)
+    rows, kernel = np.zeros((1, LANES), np.float32), np.zeros((LANES + 1, COLUMNS), np.float32)
+    dense, hidden = np.zeros((1, 1), np.float32), np.zeros((1, COLUMNS), np.float32)
+    to_rows, to_kernel = rows.copy(), kernel.copy()
+    transposed = np.zeros((COLUMNS, LANES), np.float32)
+    for received in (rows, kernel, dense):
+        received.flags.writeable = False
+    project_rows(rows, order, starts, kernel, hidden)
+    add_projections(hidden, places, dense, kernel, kernel[:1], hidden)
+    project_gradients(hidden, rows, order, starts, firsts, inverse, transposed, to_rows, to_kernel)
+    add_outer_products(dense, order, 0, hidden, 0, to_kernel, LANES)
+    wide = np.zeros(1, np.float32)
+    bias = wide.copy()
+    bias.flags.writeable = False
+    add_wide(rows, inverse, 1, bias, wide)
+    add_wide_gradient(wide, inverse, 1, to_rows)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pstrain.buffers import read_only
 from pstrain.errors import InvalidArgumentError
 from pstrain.kernels import adaptive, updates
 from pstrain.vocabulary import OptimizerSpec
@@ -81,12 +82,5 @@ def apply_rule(
     if ids is None:
         ids = np.arange(row_start, row_start + len(slab), dtype=np.int64)
     if rule.all is None:
-        ids, gradient = _read_only(ids), _read_only(gradient)
+        ids, gradient = read_only(ids), read_only(gradient)
     rule.rows(slab, width, row_start, ids, gradient, hyper)
-
-
-def _read_only(array: Array) -> Array:
-    """A view that the kernel which was compiled for it takes, whoever owns the array."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
