@@ -18,6 +18,7 @@ from pstrain.buffers import read_only
 from pstrain.features import Features
 from pstrain.kernels import network
 from pstrain.kernels import projection as kernels
+from pstrain.kernels.vectors import LANES
 from pstrain.layers.base import whole
 from pstrain.layers.dense import Dense
 from pstrain.layers.embedding import Embedding, WideDeepTable
@@ -112,7 +113,7 @@ def _project(
 def _pays(lookup: Lookup, inputs: Features, dim: int, dense: Dense) -> bool:
     distinct, occurrences = distinct_rows(lookup, inputs)
     rectified = dense.use_bias and dense.activation == "relu"
-    fits = dim % kernels.LANES == 0 and dense.units % kernels.COLUMNS == 0
+    fits = dim % LANES == 0 and dense.units % kernels.COLUMNS == 0
     return distinct <= _MOST_DISTINCT * occurrences and fits and rectified
 
 
