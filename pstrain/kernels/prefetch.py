@@ -64,7 +64,7 @@ def ask_ahead(
 def ask_for(array: NDArray[Any], row: int, size_bytes: int) -> None:
     """Requests the first ``size_bytes`` of ``array[row]``."""
     for offset in range(0, size_bytes, LINE_BYTES):
-        _prefetch(array, row, offset)
+        prefetch(array, row, offset)
 
 
 def aligned_empty(shape: tuple[int, int], dtype: str) -> NDArray[Any]:
