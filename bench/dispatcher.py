@@ -88,6 +88,11 @@ class Prober:
         self._link = DispatcherLink(config, token=resolve_token(None), tls=None)
         self._worker_id = self._link.register("prober:1", lambda: False).worker_id
 
+    @property
+    def iteration_id(self) -> str:
+        """What it reads."""
+        return str(self._joined.iteration_id)
+
     def lease(self) -> int:
         """Files in the first window that comes; waits for a dispatcher that is away."""
         while True:
@@ -135,7 +140,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         dataset_id = ds.register_dataset(target, dataset, timeout_s=_TIMEOUT_S)
         prober = Prober(target, dataset_id)
         try:
-            load = _load(group, target, dataset_id, options)
+            load = _load(group, target, dataset_id, prober.iteration_id, options)
             joined = _line_while_alive(load, prober)
             replies = _line_while_alive(load, prober)
             heartbeats = prober.heartbeats()
@@ -174,9 +179,14 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def _load(
-    group: children.Children, target: str, dataset_id: str, options: argparse.Namespace
+    group: children.Children,
+    target: str,
+    dataset_id: str,
+    iteration_id: str,
+    options: argparse.Namespace,
 ) -> children.Child:
     arguments = ["--target", target.removeprefix("grpc://"), "--dataset-id", dataset_id]
+    arguments += ["--iteration-id", iteration_id]
     for name in ("workers", "readers", "active", "seconds"):
         arguments += [f"--{name}", str(getattr(options, name))]
     return group.start("bench.simulated_clients", [*arguments, "--job-name", _JOB])

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import random
 import time
 from typing import Any
 
@@ -22,8 +21,7 @@ import numpy as np
 
 from bench.peers import children
 from dataservice.client.pacing import GROUP_S
-from dataservice.config import DEFAULT_HEARTBEAT_INTERVAL_MS, HEARTBEATS_PER_S
-from dataservice.dispatcher.presence import least_interval_s
+from dataservice.config import DEFAULT_HEARTBEAT_INTERVAL_MS
 from dataservice.runtime.auth import TOKEN_METADATA_KEY, resolve_token
 from dataservice.runtime.retry import MAX_PAUSE_S
 from dataservice.vocabulary import ShardingPolicy
@@ -126,7 +124,6 @@ class Clients:
         ]
         self._calls: dict[tuple[int, str], Any] = {}
         self._joining = asyncio.Semaphore(_JOINING_AT_ONCE)
-        self._dice = random.Random(0)
         self._workers: list[str] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -143,23 +140,10 @@ class Clients:
         return await stub(request, metadata=self._metadata, timeout=_CALL_TIMEOUT_S)
 
     async def join(self) -> None:
-        """Registers all workers, then opens all readers, and begins their calls."""
+        """Registers all workers, then opens all readers; each begins its calls when it is in."""
         options = self._options
         self._workers = await asyncio.gather(*map(self._register, range(options.workers)))
-        opened = await asyncio.gather(*map(self._open, range(options.readers)))
-        for number, worker_id in enumerate(self._workers):
-            beat = pb.WorkerHeartbeatRequest(
-                worker_id=worker_id,
-                iteration_ids=[opened[0].iteration_id],
-                production=[
-                    pb.Production(
-                        iteration_id=opened[0].iteration_id, rows_per_s=1_000, busy_share=0.5
-                    )
-                ],
-            )
-            self._begin(self._beat(number, beat))
-        for number, reply in enumerate(opened):
-            self._begin(self._read(number, reply, is_active=number < options.active))
+        await asyncio.gather(*map(self._open, range(options.readers)))
 
     def _begin(self, loop: Any) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(loop))
@@ -173,9 +157,10 @@ class Clients:
                 host_id=f"boot-{number}",
             )
             reply: pb.RegisterWorkerReply = await self.call(number, "RegisterWorker", request)
-            return reply.worker_id
+        self._begin(self._beat(number, reply))
+        return reply.worker_id
 
-    async def _open(self, number: int) -> pb.OpenIterationReply:
+    async def _open(self, number: int) -> None:
         async with self._joining:
             request = pb.OpenIterationRequest(
                 dataset_id=self._options.dataset_id,
@@ -186,7 +171,7 @@ class Clients:
                 reader_pid=number + 1,
             )
             reply: pb.OpenIterationReply = await self.call(number, "OpenIteration", request)
-            return reply
+        self._begin(self._read(number, reply, is_active=number < self._options.active))
 
     async def _timed(self, client: str, number: int, method: str, request: Any) -> Any:
         began = time.perf_counter()
@@ -204,16 +189,16 @@ class Clients:
             await asyncio.sleep(due_s - now_s)
         self.meter.late.append(max(0.0, time.perf_counter() - due_s))
 
-    async def _beat(self, number: int, request: pb.WorkerHeartbeatRequest) -> None:
-        """A worker without streams, one of a fleet that has been there for some time."""
+    async def _beat(self, number: int, joined: pb.RegisterWorkerReply) -> None:
+        """A worker without streams."""
         client = f"worker-{number}"
-        # The first heartbeat comes at once, before the time-out of a small fleet has passed.
-        due_s = time.perf_counter() + self._dice.random() * OWN_INTERVAL_S
-        await self._pause(due_s)
-        await self._timed(client, number, "WorkerHeartbeat", request)
-        clients = self._options.workers + self._options.readers
-        spread_s = max(OWN_INTERVAL_S, least_interval_s(clients, HEARTBEATS_PER_S))
-        due_s = time.perf_counter() + self._dice.random() * spread_s
+        iteration_id = self._options.iteration_id
+        request = pb.WorkerHeartbeatRequest(
+            worker_id=joined.worker_id,
+            iteration_ids=[iteration_id],
+            production=[pb.Production(iteration_id=iteration_id, rows_per_s=1_000, busy_share=0.5)],
+        )
+        due_s = time.perf_counter() + _interval_s(joined)
         while True:
             await self._pause(due_s)
             reply = await self._timed(client, number, "WorkerHeartbeat", request)
@@ -230,7 +215,7 @@ class Clients:
             iteration_id=joined.iteration_id,
             members_known=joined.members_version,
         )
-        due_s = time.perf_counter() + self._dice.random() * interval_s
+        due_s = time.perf_counter() + interval_s
         while True:
             await self._pause(due_s)
             if is_active and turn % turns_per_lease == 0:
@@ -295,6 +280,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.simulated_clients", description=__doc__)
     parser.add_argument("--target", required=True, help="host:port of the dispatcher")
     parser.add_argument("--dataset-id", required=True)
+    parser.add_argument("--iteration-id", required=True)
     parser.add_argument("--job-name", required=True)
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--readers", type=int, required=True)

@@ -38,7 +38,10 @@ class GroupCommit:
         # Told whenever a write has ended. Nobody who is durable waits for the next one.
         self._written = threading.Condition(self._queue_lock)
         self._is_writing = False
+        self._is_replacing = False
         self._frames: list[bytes] = []
+        # Frames since the state was copied that is to replace the journal.
+        self._since: list[bytes] | None = None
         self._enqueued = 0
         self._durable = 0
         self._failure: Exception | None = None
@@ -48,19 +51,20 @@ class GroupCommit:
         """Adds a frame; the caller's lock decides the order. Does not block."""
         with self._queue_lock:
             self._frames.append(frame)
+            if self._since is not None:
+                self._since.append(frame)
             self._enqueued += 1
 
     def ticket(self) -> int:
         """What to wait for, so that everything enqueued until now is durable."""
-        with self._queue_lock:
-            return self._enqueued
+        return self._enqueued
 
     def wait_durable(self, ticket: int) -> None:
         """Blocks until the ticket's frames are on disk; whoever comes first writes for all."""
         if ticket <= self._durable and self._failure is None:
             return
         with self._written:
-            while self._is_writing and ticket > self._durable:
+            while (self._is_writing or self._is_replacing) and ticket > self._durable:
                 self._written.wait()
             self.check()
             if ticket <= self._durable:
@@ -70,18 +74,28 @@ class GroupCommit:
             upto = self._enqueued
         self._write(self._journal.append, frames, upto, self.frames_kept + len(frames))
 
-    def replace(self, frames: list[bytes]) -> None:
-        """Puts frames in place of all, also of those not yet written, which they contain.
+    def begin_replacing(self) -> None:
+        """The state is copied now; the caller's lock keeps others from enqueuing meanwhile."""
+        with self._queue_lock:
+            self._since = []
 
-        The caller's lock keeps others from enqueuing meanwhile.
+    def replace(self, frames: list[bytes]) -> None:
+        """Puts frames, and those enqueued since `begin_replacing`, in place of all.
+
+        What was enqueued before that need not be written any more: `frames` contain it.
         """
         with self._written:
+            # Who waits for other frames lets this write go first, and needs no other then.
+            self._is_replacing = True
             while self._is_writing:
                 self._written.wait()
+            self._is_replacing = False
             self.check()
             self._is_writing = True
+            since, self._since = self._since or [], None
             self._frames.clear()
             upto = self._enqueued
+        frames = [*frames, *since]
         self._write(self._journal.replace, frames, upto, len(frames))
 
     def check(self) -> None:

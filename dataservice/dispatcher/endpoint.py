@@ -104,7 +104,7 @@ class DispatcherEndpoint:
         if request.leaving:
             self._service.leave(WorkerId(request.worker_id))
             return pb.WorkerHeartbeatReply(ended_iteration_ids=request.iteration_ids)
-        ended = self._service.heartbeat(
+        answer = self._service.heartbeat(
             WorkerId(request.worker_id),
             [IterationId(iteration_id) for iteration_id in request.iteration_ids],
             WorkerReport(
@@ -117,12 +117,11 @@ class DispatcherEndpoint:
                 ),
             ),
             request.number,
+            [SnapshotId(snapshot_id) for snapshot_id in request.snapshot_ids],
         )
-        active = [SnapshotId(snapshot_id) for snapshot_id in request.snapshot_ids]
-        more = self._service.snapshots.work_for(WorkerId(request.worker_id), active)
         return pb.WorkerHeartbeatReply(
-            ended_iteration_ids=ended,
-            snapshot_ids=more,
+            ended_iteration_ids=answer.ended,
+            snapshot_ids=answer.snapshots,
             heartbeat_interval_ms=self._interval_ms(request.worker_id),
         )
 

@@ -1,21 +1,17 @@
 """What people ask of a dispatcher: how things stand, and to tidy up.
 
-A part of the service, under its lock and its way to record facts, which it is given. Decides
-nothing itself.
+A part of the service, over its ledger. Decides nothing itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 from dataservice.dispatcher import decide, status
 from dataservice.dispatcher.autoscale import Estimate
-from dataservice.dispatcher.presence import Presence
-from dataservice.dispatcher.reports import Reports
-from dataservice.dispatcher.requests import Decision
-from dataservice.dispatcher.state import DispatcherState
+from dataservice.dispatcher.ledger import Ledger
+from dataservice.dispatcher.surroundings import Surroundings
 from dataservice.vocabulary import DatasetId
 
 
@@ -24,18 +20,13 @@ class Overview:
 
     def __init__(
         self,
-        state: DispatcherState,
-        reports: Reports,
-        presence: Presence,
-        transaction: Callable[[], AbstractContextManager[object]],
-        commit: Callable[[Decision], Any],
+        ledger: Ledger,
+        around: Surroundings,
         wall_clock: Callable[[], float],
     ) -> None:
-        self._state = state
-        self._reports = reports
-        self._presence = presence
-        self._transaction = transaction
-        self._commit = commit
+        self._state = ledger.state
+        self._transaction, self._commit = ledger.transaction, ledger.commit
+        self._reports, self._presence = around.reports, around.presence
         self._wall_clock = wall_clock
 
     def status(self) -> dict[str, Any]:

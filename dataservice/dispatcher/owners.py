@@ -2,21 +2,19 @@
 
 A program that trains knows what became of the rows of a reader that was lost with its process; so
 such a reader's windows wait, for a bounded time, until it speaks. Decisions are pure functions;
-the desk holds the service's lock and journal through what it is given. Invariant: the windows of a
-lost reader that has an owner go to others after its owner's word, or after the bound, with a
-warning.
+the desk is a part of the service, over its ledger. Invariant: the windows of a lost reader that has
+an owner go to others after its owner's word, or after the bound, with a warning.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from dataservice.dispatcher import decide
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.delivery import consumed_facts
+from dataservice.dispatcher.ledger import Ledger
 from dataservice.dispatcher.liveness import Deadlines
 from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.requests import Decision
@@ -58,18 +56,11 @@ def release(state: DispatcherState, owner: str, consumed: Consumed) -> Decision:
 
 
 class OwnerDesk:
-    """`transaction` holds the service's lock; everything else runs inside it."""
+    """`release` is a transaction of the ledger; everything else runs inside one."""
 
-    def __init__(
-        self,
-        state: DispatcherState,
-        transaction: Callable[[], AbstractContextManager[object]],
-        commit: Callable[[Decision], Any],
-        timeout_s: float,
-    ) -> None:
-        self._state = state
-        self._transaction = transaction
-        self._commit = commit
+    def __init__(self, ledger: Ledger, timeout_s: float) -> None:
+        self._state = ledger.state
+        self._transaction, self._commit = ledger.transaction, ledger.commit
         self._timeout_s = timeout_s
         self._awaited = Deadlines[ReaderId]()
 

@@ -1,9 +1,10 @@
 """Who is there, how often each of them is to speak, and who has been silent for too long.
 
 Pure: the caller brings the time. All clients together send about so many heartbeats in a second,
-however many they are, so each is told how long to be silent at least; its time-out follows what it
-was told. Invariants: an interval follows from the number of clients alone, so that a restarted
-dispatcher tells the same; nobody is given up before a few of the intervals told to it have passed.
+however many they are, so each is told how long to be silent at least: until its own moment within
+the interval, so that they come one after the other even if they all joined at once. Invariants: an
+interval follows from the number of clients alone, so that a restarted dispatcher tells the same;
+nobody is given up before a few of the intervals told to it have passed.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from dataservice.config import DEFAULT_HEARTBEAT_INTERVAL_MS, HEARTBEATS_PER_S
 from dataservice.dispatcher.liveness import Deadlines
 from dataservice.vocabulary import ReaderId, WorkerId
 
-# A client that loses two heartbeats is there still.
+# A client that loses a heartbeat, and the one after it, is there still.
 INTERVALS_PER_TIMEOUT: Final = 3
+# Told at least such a part of the interval: who is a little early does not call twice.
+_LEAST_PART: Final = 0.25
 # A dispatcher that stood still for longer than this heard of nobody, so it blames nobody.
 _STALL_S: Final = 2.0
 
@@ -66,7 +69,6 @@ class Presence:
         self._heartbeats_per_s = heartbeats_per_s
         self._workers = Deadlines[WorkerId]()
         self._readers = Deadlines[ReaderId]()
-        self._unmet: set[str] = set()
         self._last_tick_s = now_s
 
     @property
@@ -97,47 +99,40 @@ class Presence:
     def restore(
         self, workers: Iterable[WorkerId], readers: Iterable[ReaderId], now_s: float
     ) -> None:
-        """Those of an earlier process: each counts as just heard, and has yet to be met."""
+        """Those of an earlier process: each counts as just heard."""
         workers, readers = tuple(workers), tuple(readers)
         longest_s = least_interval_s(len(workers) + len(readers), self._heartbeats_per_s)
         for worker_id in workers:
             self._workers.renew(worker_id, now_s + timeout_s(self._worker_timeout_s, longest_s))
         for reader_id in readers:
             self._readers.renew(reader_id, now_s + timeout_s(self._client_timeout_s, longest_s))
-        self._unmet.update(workers, readers)
 
     def hear_worker(self, worker_id: WorkerId, now_s: float) -> None:
         """A sign of life."""
-        if worker_id not in self._workers:
-            self._unmet.add(worker_id)
         self._workers.renew(worker_id, now_s + self.worker_timeout_s)
 
     def hear_reader(self, reader_id: ReaderId, now_s: float) -> None:
         """A sign of life."""
-        if reader_id not in self._readers:
-            self._unmet.add(reader_id)
         self._readers.renew(reader_id, now_s + self.client_timeout_s)
 
-    def tell_interval_s(self, client_id: str) -> float:
-        """How long the client that is now answered is to be silent at least.
+    def tell_interval_s(self, client_id: str, now_s: float) -> float:
+        """How long the client that is now answered is to be silent at least. Any thread.
 
-        Those who are met for the first time, in this process, are told a part that differs: they
-        may have come all at once, after a restart for example, and are to come apart again.
+        Until its moment: an interval for one that keeps to it; less, or a little more, for others.
         """
-        if client_id not in self._unmet:
-            return self.interval_s
-        self._unmet.remove(client_id)
-        return self.interval_s * share_of(client_id)
+        interval_s = self.interval_s
+        if not interval_s:
+            return 0.0
+        ahead = share_of(client_id) - now_s / interval_s - _LEAST_PART
+        return interval_s * (_LEAST_PART + ahead % 1.0)
 
     def drop_worker(self, worker_id: WorkerId) -> None:
         """A worker is gone."""
         self._workers.drop(worker_id)
-        self._unmet.discard(worker_id)
 
     def drop_reader(self, reader_id: ReaderId) -> None:
         """A reader is gone."""
         self._readers.drop(reader_id)
-        self._unmet.discard(reader_id)
 
     def silent(self, now_s: float) -> Silent:
         """Who has been silent for too long; each is told once."""
@@ -148,7 +143,6 @@ class Presence:
             self._readers.renew_all(now_s + self.client_timeout_s)
         self._last_tick_s = now_s
         workers, readers = self._workers.expired(now_s), self._readers.expired(now_s)
-        self._unmet.difference_update(workers, readers)
         return Silent(tuple(workers), tuple(readers), stood_still_s if is_stall else 0.0)
 
     def describe(self) -> dict[str, Any]:

@@ -1,37 +1,31 @@
 """The dispatcher's answers to consumers of coordinated reads: lock and journal around `rounds`.
 
-A part of the service, whose lock and journal it uses through the callables that it is given;
-decides nothing itself. Invariant: as there: no answer leaves before its facts are durable.
-Thread-safe.
+A part of the service, over its ledger; decides nothing itself. Invariant: as there: no answer
+leaves before its facts are durable. Thread-safe.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
 
 from dataservice.dispatcher import rounds
+from dataservice.dispatcher.ledger import Ledger
 from dataservice.dispatcher.parties import Worker
 from dataservice.dispatcher.reports import ReaderReport
-from dataservice.dispatcher.requests import Decision, RoundsAnswer, SyncRounds
-from dataservice.dispatcher.state import DispatcherState
+from dataservice.dispatcher.requests import RoundsAnswer, SyncRounds
 from dataservice.vocabulary import IterationId, ReaderId, WorkerId
 
 
 class RoundDesk:
-    """`transaction` holds the service's lock; `commit` and `hear_of_reader` run inside it."""
+    """`hear_of_reader` runs inside a transaction of the ledger."""
 
     def __init__(
         self,
-        state: DispatcherState,
-        transaction: Callable[[], AbstractContextManager[object]],
-        commit: Callable[[Decision], Any],
+        ledger: Ledger,
         hear_of_reader: Callable[[ReaderId, IterationId, ReaderReport], object],
     ) -> None:
-        self._state = state
-        self._transaction = transaction
-        self._commit = commit
+        self._state = ledger.state
+        self._transaction, self._commit = ledger.transaction, ledger.commit
         self._hear_of_reader = hear_of_reader
 
     def sync(

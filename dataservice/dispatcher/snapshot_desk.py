@@ -1,24 +1,21 @@
 """The dispatcher's answers about snapshots: the lock and the journal around `saving`.
 
-A part of the service, whose lock, journal and clock it uses through the callables that it is given;
-decides nothing itself. Invariant: as there: no answer leaves before its facts are durable, and
-splits are planned outside the lock. Thread-safe.
+A part of the service, over its ledger; decides nothing itself. Invariant: as there: no answer
+leaves before its facts are durable, and splits are planned outside the lock. Thread-safe.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple
 
 from dataservice.dispatcher import saving
-from dataservice.dispatcher.commit import Telling
+from dataservice.dispatcher.ledger import Ledger
 from dataservice.dispatcher.plans import WindowPlan
-from dataservice.dispatcher.requests import Decision, Lease
+from dataservice.dispatcher.requests import Lease
 from dataservice.dispatcher.saving import Marker, StartSnapshot, WorkOnSnapshot
 from dataservice.dispatcher.snapshots import Snapshot
-from dataservice.dispatcher.state import DispatcherState
 from dataservice.vocabulary import SnapshotId, WorkerId
 
 logger = logging.getLogger(__name__)
@@ -48,19 +45,16 @@ class WorkAnswer(NamedTuple):
 
 
 class SnapshotDesk:
-    """`transaction` holds the service's lock; `commit` and `hear_of_worker` run inside it."""
+    """`hear_of_worker` runs inside a transaction of the ledger."""
 
     def __init__(
         self,
-        state: DispatcherState,
-        transaction: Callable[[], AbstractContextManager[Telling]],
-        commit: Callable[[Decision], Any],
+        ledger: Ledger,
         hear_of_worker: Callable[[WorkerId], None],
         settings: SavingSettings,
     ) -> None:
-        self._state = state
-        self._transaction = transaction
-        self._commit = commit
+        self._state = ledger.state
+        self._transaction, self._commit = ledger.transaction, ledger.commit
         self._hear_of_worker = hear_of_worker
         self._settings = settings
         # Not facts: what workers have done of windows that they have yet to finish.
@@ -93,12 +87,8 @@ class SnapshotDesk:
             return WorkAnswer(leases, over, marker)
 
     def work_for(self, worker_id: WorkerId, active: Sequence[SnapshotId]) -> tuple[SnapshotId, ...]:
-        """Snapshots that a worker is to begin work on."""
-        with self._transaction() as telling:
-            at_most = self._settings.max_per_worker
-            found = saving.work_for(self._state, worker_id, active, at_most)
-            telling.has_facts = bool(found)
-            return found
+        """Inside the lock: snapshots that a worker is to begin work on."""
+        return saving.work_for(self._state, worker_id, active, self._settings.max_per_worker)
 
     def describe(self, snapshot_id: SnapshotId) -> tuple[saving.Task, dict[str, Any]]:
         """What a snapshot is about, and its progress."""

@@ -52,6 +52,9 @@ class Commits:
     def check(self) -> None:
         """Nothing: this disk never fails."""
 
+    def begin_replacing(self) -> None:
+        """Nothing: nobody decides before `replace` here."""
+
     def replace(self, frames: list[bytes]) -> None:
         self._node.flush()
         self._node.disk = list(frames)
@@ -90,14 +93,15 @@ class DispatcherNode(Node):
             wall_clock=lambda: self.world.now_s,
         )
         self.commits = Commits(self, len(self.disk))
-        self.service._commits = self.commits
+        ledger = self.service._ledger
+        ledger._commits = self.commits
         if self._shorten_at is not None:
-            self.service._shorten_at = self._shorten_at
+            ledger._shorten_at = self._shorten_at
         hear = self.service._hear_of_worker
         self.service._hear_of_worker = lambda worker_id: self._hear(hear, worker_id)
         self._endpoint = DispatcherEndpoint(self.service)
-        condition = self.service._condition
-        self.service._condition = lambda iteration: self._listening(condition(iteration))
+        condition = ledger._condition
+        ledger._condition = lambda iteration: self._listening(condition(iteration))
         self.world.at(self.service.presence.tick_s, self, self._tick)
 
     def _hear(self, hear: Any, worker_id: Any) -> None:

@@ -165,15 +165,15 @@ def replay_forgets_releases(patch: Patch) -> None:
     def decode(frame: bytes) -> tuple[ev.Event, ...]:
         return tuple(e for e in original(frame) if not isinstance(e, ev.WindowsReleased))
 
-    from dataservice.dispatcher import service
+    from dataservice.dispatcher import ledger
 
     def apply_all(self: Any, journal: Any) -> None:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(service.ev, "decode_frame", decode)
+            inner.setattr(ledger.ev, "decode_frame", decode)
             recover(self, journal)
 
-    recover = service.DispatcherService._recover
-    patch.setattr(service.DispatcherService, "_recover", apply_all)
+    recover = ledger.Ledger._recover
+    patch.setattr(ledger.Ledger, "_recover", apply_all)
 
 
 # Leases

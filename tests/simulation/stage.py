@@ -23,7 +23,7 @@ import pytest
 from dataservice.client import cutting, read_spec, sequence, statistics, worker_stream
 from dataservice.client import reader as client_reader
 from dataservice.client.connection import JoinRequest
-from dataservice.dispatcher import endpoint, ordering, service
+from dataservice.dispatcher import endpoint, ledger, ordering, service, surroundings
 from dataservice.errors import CancelledError, FailedPreconditionError
 from dataservice.runtime.checksum import checksum
 from dataservice.wire.elements import pack_data
@@ -283,7 +283,7 @@ def staged() -> Iterator[None]:
     threads = SimpleNamespace(Lock=threading.Lock, Condition=Condition, Event=Flag)
     clock = SimpleNamespace(monotonic=_now_s)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (client_reader, service, leases, producer):
+        for module in (client_reader, service, ledger, leases, producer):
             patch.setattr(module, "threading", threads)
         for module in (client_reader, leases, producer, membership):
             patch.setattr(module, "StoppableThread", IdleThread)
@@ -306,6 +306,7 @@ def staged() -> Iterator[None]:
         patch.setattr(producer, "FrameBuffer", Frames)
         patch.setattr(worker_service, "FrameBuffer", Frames)
         patch.setattr(leases, "LONG_POLL_S", LONG_POLL_S)
-        for module in (client_reader, service, leases, membership, worker_service):
+        quiet = (client_reader, service, ledger, surroundings, leases, membership, worker_service)
+        for module in quiet:
             patch.setattr(module.logger, "disabled", True)
         yield

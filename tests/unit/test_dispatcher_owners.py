@@ -88,7 +88,7 @@ def test_a_reader_that_is_heard_of_again_goes_on() -> None:
 def test_owners_survive_a_restart_and_a_shortened_journal() -> None:
     clock, journal = ManualClock(), ListJournal()
     before = begun(journal, clock)
-    before._shorten_at = 0
+    before._ledger._shorten_at = 0
     pass_time(before, clock, 1)
     after = service_of(ListJournal(journal.frames), clock, **TIMES)
     assert after._state == before._state

@@ -162,7 +162,7 @@ def test_a_read_waits_for_what_it_saw() -> None:
 
 
 def beat(service: DispatcherService) -> tuple[object, ...]:
-    return service.heartbeat("w1", ["i1"], WorkerReport())
+    return service.heartbeat("w1", ["i1"], WorkerReport()).ended
 
 
 def test_who_says_and_is_told_nothing_does_not_wait_for_facts_of_others() -> None:
@@ -209,6 +209,44 @@ def test_an_answer_waits_for_no_later_write_than_its_own() -> None:
     assert journal.frames == [b"1", b"2"]
 
 
+def test_a_journal_is_replaced_while_others_decide() -> None:
+    journal = ListJournal([b"old"])
+    commits = GroupCommit(journal)
+    commits.enqueue(b"in the image")
+    commits.begin_replacing()
+    commits.enqueue(b"1")
+    commits.wait_durable(2)
+    commits.enqueue(b"2")
+    commits.replace([b"image"])
+    assert journal.frames == [b"image", b"1", b"2"]
+    writes = len(journal.writes)
+    commits.wait_durable(3)
+    assert len(journal.writes) == writes, "the last write had all of them"
+    commits.enqueue(b"3")
+    commits.wait_durable(4)
+    assert journal.frames == [b"image", b"1", b"2", b"3"]
+    assert commits.frames_kept == 4
+
+
+def test_the_replacement_of_a_journal_goes_before_those_who_wait_for_a_write() -> None:
+    journal = ListJournal()
+    journal.may_write.clear()
+    commits = GroupCommit(journal)
+    commits.enqueue(b"1")
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(commits.wait_durable, 1)
+        assert journal.writing.wait(WAIT_S)
+        commits.begin_replacing()
+        commits.enqueue(b"2")
+        replacing = pool.submit(commits.replace, [b"image"])
+        eventually(lambda: commits._is_replacing)
+        follower = pool.submit(commits.wait_durable, 2)
+        journal.may_write.set()
+        for each in (first, replacing, follower):
+            each.result(WAIT_S)
+    assert journal.frames == [b"image", b"2"]
+
+
 def test_decisions_made_during_a_write_share_the_next_one() -> None:
     journal = ListJournal()
     journal.may_write.clear()
@@ -217,7 +255,7 @@ def test_decisions_made_during_a_write_share_the_next_one() -> None:
         first = pool.submit(register, service)
         assert journal.writing.wait(WAIT_S)
         others = [pool.submit(register, service) for _ in range(5)]
-        eventually(lambda: service._commits.ticket() == 6)  # type: ignore[union-attr]
+        eventually(lambda: service._ledger._commits.ticket() == 6)  # type: ignore[union-attr]
         journal.may_write.set()
         ids = {future.result(WAIT_S) for future in (first, *others)}
     assert ids == {str(number) for number in range(1000, 1006)}
@@ -271,7 +309,7 @@ def test_a_long_journal_is_replaced_by_the_state_it_led_to() -> None:
     register(service)
     add_worker(service)
     open_reader(service)
-    service._shorten_at = 30
+    service._ledger._shorten_at = 30
     service.lease_windows(lease_request())
     for row in range(60):
         sync(service, consumed=(RowMark(0, 0, row, False),))
@@ -279,13 +317,13 @@ def test_a_long_journal_is_replaced_by_the_state_it_led_to() -> None:
     assert len(journal.frames) < 60
     restored = service_of(ListJournal(journal.frames))
     assert restored._state == service._state
-    assert service._shorten_at > 30, "the next time is far enough away to be worth it"
+    assert service._ledger._shorten_at > 30, "the next time is far enough away to be worth it"
 
 
 def test_nothing_is_written_without_a_journal() -> None:
     service = service_of()
     register(service)
-    assert service._commits is None
+    assert service._ledger._commits is None
 
 
 # Time
@@ -389,7 +427,7 @@ def test_a_worker_that_leaves_is_gone_at_once() -> None:
 def wait_for_windows(service: DispatcherService, pool: ThreadPoolExecutor, reader: str) -> object:
     """A long poll that is known to be waiting."""
     future = pool.submit(service.lease_windows, lease_request(reader), WAIT_S)
-    eventually(lambda: service._waiting)
+    eventually(lambda: service._ledger._waiting)
     return future
 
 
@@ -418,7 +456,7 @@ def test_a_waiting_worker_learns_of_the_end(contended: DispatcherService) -> Non
         future = wait_for_windows(contended, pool, "r2")
         sync(contended, "r1", consumed=(RowMark(0, 0, 1, True),))
         assert future.result(WAIT_S) == ((), True)  # type: ignore[attr-defined]
-    assert contended._waiting == {}
+    assert contended._ledger._waiting == {}
 
 
 def test_a_waiting_worker_learns_that_its_reader_is_gone(contended: DispatcherService) -> None:

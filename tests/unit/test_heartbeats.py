@@ -108,9 +108,7 @@ def test_intervals_follow_those_who_come_and_go() -> None:
 
 def test_a_promise_to_wait_is_kept_when_the_cluster_shrinks() -> None:
     presence = crowd(4_000)
-    presence.tell_interval_s("w0")
     presence.hear_worker(WorkerId("w0"), 0.0)
-    assert presence.tell_interval_s("w0") == pytest.approx(8.0)
     for number in range(1, 4_000):
         presence.drop_worker(WorkerId(f"w{number}"))
     presence.hear_worker(WorkerId("w0"), 1.0)
@@ -132,15 +130,42 @@ def test_a_restarted_dispatcher_asks_for_the_same_and_blames_nobody() -> None:
     assert len(presence.silent(24.0).workers) == 2_000
 
 
-def test_those_who_come_at_once_are_spread() -> None:
+@pytest.mark.parametrize("joined_at_once", [True, False])
+def test_those_who_come_at_once_are_spread(joined_at_once: bool) -> None:
     presence = Presence(10.0, 60.0, 0.0)
     ids = [WorkerId(f"worker-{number:012x}") for number in range(4_000)]
-    presence.restore(ids, (), 0.0)
-    first = [presence.tell_interval_s(worker_id) for worker_id in ids]
-    by_second = [sum(second <= each < second + 1 for each in first) for second in range(8)]
+    came_s = dict.fromkeys(ids, 100.0)
+    if joined_at_once:
+        for worker_id in ids:
+            presence.hear_worker(worker_id, 100.0)
+    else:
+        presence.restore(ids, (), 99.0)
+    for _ in range(2):
+        told_s = [presence.tell_interval_s(worker_id, came_s[worker_id]) for worker_id in ids]
+        assert all(0.24 < each / presence.interval_s < 1.26 for each in told_s)
+        came_s = {key: came_s[key] + each for key, each in zip(ids, told_s, strict=True)}
+    first_s = min(came_s.values())
+    by_second = [
+        sum(first_s + second <= each < first_s + second + 1 for each in came_s.values())
+        for second in range(8)
+    ]
     assert sum(by_second) == 4_000
     assert max(by_second) < 1.25 * HEARTBEATS_PER_S
-    assert {presence.tell_interval_s(worker_id) for worker_id in ids} == {presence.interval_s}
+
+
+def test_one_that_keeps_to_its_moment_is_told_the_interval() -> None:
+    presence = crowd(4_000)
+    now_s = 5.0
+    now_s += presence.tell_interval_s("w7", now_s)
+    for _ in range(3):
+        # Calls take time, and the time told is rounded; neither adds up.
+        told_s = presence.tell_interval_s("w7", now_s + 0.002)
+        assert told_s == pytest.approx(presence.interval_s - 0.002)
+        now_s += told_s + 0.002
+
+
+def test_nobody_has_to_be_silent_where_nobody_is() -> None:
+    assert Presence(10.0, 60.0, 0.0).tell_interval_s("w0", 5.0) == 0.0
 
 
 @given(st.text())

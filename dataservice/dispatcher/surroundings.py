@@ -1,0 +1,91 @@
+"""What a dispatcher knows beside the facts: who was heard of when, and what they say of themselves.
+
+Nothing of it is journaled: a restarted dispatcher learns it anew. Keeps in step with the facts by
+being told of each one that was applied, and logs those that people ask about. Used inside the
+dispatcher's lock; not thread-safe by itself. Invariant: it holds nothing of workers and readers
+that are gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.members import Members
+from dataservice.dispatcher.presence import Presence
+from dataservice.dispatcher.quarantine import Evidence
+from dataservice.dispatcher.reports import Reports
+from dataservice.dispatcher.requests import LeaseWindows
+from dataservice.dispatcher.state import DispatcherState
+from dataservice.vocabulary import ReaderId, WorkerId
+
+logger = logging.getLogger(__name__)
+
+
+class Surroundings:
+    """`presence` is asked for time-outs by any thread; all else belongs to the lock's holder."""
+
+    def __init__(self, presence: Presence) -> None:
+        self.presence = presence
+        self.reports = Reports()
+        self.evidence = Evidence()
+        self.members = Members()
+        self._denied: dict[ReaderId, dict[WorkerId, int]] = {}
+
+    def restore(self, state: DispatcherState, now_s: float) -> None:
+        """After a replay: everyone who was there counts as just seen."""
+        self.presence.restore(state.workers, state.iteration_of_reader, now_s)
+        for worker_id in state.workers:
+            self.members.add(worker_id)
+
+    def was_denied(self, request: LeaseWindows) -> bool:
+        """Whether the worker has gone on: an answer to a copy of its request would reach nobody.
+
+        Copies do not outlive the connections of this process.
+        """
+        denied = self._denied.get(request.reader_id, {}).get(request.worker_id, 0)
+        return 0 < request.sequence <= denied
+
+    def note_denial(self, request: LeaseWindows) -> None:
+        """The worker is told that there is nothing."""
+        denied = self._denied.setdefault(request.reader_id, {})
+        denied[request.worker_id] = max(request.sequence, denied.get(request.worker_id, 0))
+
+    def follow(self, event: ev.Event) -> None:
+        """A fact was applied."""
+        match event:
+            case ev.WorkerRegistered():
+                logger.info("worker %s registered at %s", event.worker_id, event.address)
+                self.members.add(event.worker_id)
+            case ev.WorkerLost():
+                logger.warning("worker %s is gone", event.worker_id)
+                self._forget_worker(event.worker_id)
+            case ev.WindowsAccused():
+                self.evidence.doubt(event.worker_id)
+            case ev.ReaderReleased() | ev.ReaderLost():
+                if isinstance(event, ev.ReaderLost):
+                    logger.warning("reader %s is fenced: %s", event.reader_id, event.reason)
+                self._forget_reader(event.reader_id)
+            case ev.JobDeleted():
+                logger.info("job %s deleted", event.job_id)
+            case ev.DatasetDeleted():
+                logger.info("dataset %s deleted", event.dataset_id)
+
+    def _forget_worker(self, worker_id: WorkerId) -> None:
+        self.presence.drop_worker(worker_id)
+        self.evidence.forget(worker_id)
+        self.members.drop(worker_id)
+        self.reports.drop_worker(worker_id)
+        for denied in self._denied.values():
+            denied.pop(worker_id, None)
+
+    def _forget_reader(self, reader_id: ReaderId) -> None:
+        self.presence.drop_reader(reader_id)
+        self.reports.drop_reader(reader_id)
+        self._denied.pop(reader_id, None)
+
+    def forget_readers(self, reader_ids: Sequence[ReaderId]) -> None:
+        """Also those of a deleted job, whose going is no fact of its own."""
+        for reader_id in reader_ids:
+            self.reports.drop_reader(reader_id)
