@@ -27,6 +27,7 @@ from dataservice.client.connection import Connection
 from dataservice.config import DispatcherConfig, WorkerConfig
 from dataservice.dispatcher.server import DispatchServer
 from dataservice.runtime.auth import resolve_token
+from dataservice.runtime.process import collect_seldom
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.worker.control import DispatcherLink
@@ -59,6 +60,8 @@ def _serve(options: argparse.Namespace) -> None:
     config = DispatcherConfig(
         port=options.port, work_dir=options.work_dir, fault_tolerant_mode=True
     )
+    # As the command does it.
+    collect_seldom()
     server = DispatchServer(config)
     children.say(address=server.target)
     threading.Event().wait()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import random
 import time
 from typing import Any
 
@@ -124,6 +125,7 @@ class Clients:
         ]
         self._calls: dict[tuple[int, str], Any] = {}
         self._joining = asyncio.Semaphore(_JOINING_AT_ONCE)
+        self._dice = random.Random(0)
         self._workers: list[str] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -215,7 +217,8 @@ class Clients:
             iteration_id=joined.iteration_id,
             members_known=joined.members_version,
         )
-        due_s = time.perf_counter() + interval_s
+        # What active readers say follows their data, which is not in step.
+        due_s = time.perf_counter() + interval_s + self._dice.random() * _LEASE_EVERY_S * is_active
         while True:
             await self._pause(due_s)
             if is_active and turn % turns_per_lease == 0:

@@ -49,6 +49,7 @@ def add_parser(commands: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     from dataservice.config import DispatcherConfig
     from dataservice.dispatcher.server import DispatchServer
+    from dataservice.runtime.process import collect_seldom
 
     config = DispatcherConfig(
         port=options.port,
@@ -67,4 +68,6 @@ def run(options: argparse.Namespace) -> None:
         workers_enough_timeout_ms=options.workers_enough_timeout_ms,
         **security(options),
     )
-    serve(options, DispatchServer(config, start=False), lambda server: server.target)
+    server = DispatchServer(config, start=False)
+    collect_seldom()
+    serve(options, server, lambda server: server.target)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeVar
 
 from dataservice.dispatcher.autoscale import Production
 from dataservice.dispatcher.decide import check_policy
@@ -47,6 +47,9 @@ from dataservice.wire import dispatcher_pb2 as pb
 
 PROTOCOL_VERSION: Final = 1
 
+WithWorkers = pb.OpenIterationReply | pb.SyncReply
+Reply = TypeVar("Reply", pb.OpenIterationReply, pb.SyncReply)
+
 
 class DispatcherEndpoint:
     """Implements the `Dispatcher` service of the .proto file."""
@@ -54,7 +57,7 @@ class DispatcherEndpoint:
     def __init__(self, service: DispatcherService) -> None:
         self._service = service
         self._dispatcher_id = new_id("dispatcher")
-        self._everybody: tuple[int, list[pb.WorkerInfo]] = (0, [])
+        self._everybody: dict[type[WithWorkers], tuple[int, bytes]] = {}
 
     def get_version(self, _: pb.GetVersionRequest) -> pb.GetVersionReply:
         return pb.GetVersionReply(protocol=PROTOCOL_VERSION, dispatcher_id=self._dispatcher_id)
@@ -165,7 +168,7 @@ class DispatcherEndpoint:
                 owner=request.owner,
             )
         )
-        return pb.OpenIterationReply(
+        reply = pb.OpenIterationReply(
             job_id=answer.job_id,
             iteration_id=answer.iteration_id,
             reader_id=reader_id,
@@ -174,7 +177,6 @@ class DispatcherEndpoint:
             cardinality=dataset.cardinality,
             heartbeat_s=self._service.presence.reader_heartbeat_s,
             heartbeat_interval_ms=self._interval_ms(reader_id),
-            workers=self._messages_of(members),
             members_version=members.version,
             dataset_id=dataset.dataset_id,
             num_shards=answer.num_shards,
@@ -182,6 +184,7 @@ class DispatcherEndpoint:
             notice=answer.notice,
             division=answer.division,
         )
+        return self._with_workers(reply, members)
 
     def describe_position(self, request: pb.DescribePositionRequest) -> pb.Position:
         answer = self._service.describe_position(
@@ -208,8 +211,7 @@ class DispatcherEndpoint:
             ),
             request.members_known,
         )
-        return pb.SyncReply(
-            workers=self._messages_of(members),
+        reply = pb.SyncReply(
             members_version=members.version,
             members_differ=members.is_change,
             lost_worker_ids=members.lost,
@@ -221,6 +223,7 @@ class DispatcherEndpoint:
             awaited_readers=answer.awaited,
             quarantined=[pb.Quarantined(**entry._asdict()) for entry in answer.quarantined],
         )
+        return self._with_workers(reply, members)
 
     def sync_rounds(self, request: pb.SyncRoundsRequest) -> pb.SyncRoundsReply:
         answer, workers = self._service.rounds.sync(
@@ -314,15 +317,18 @@ class DispatcherEndpoint:
     def _interval_ms(self, client_id: str) -> int:
         return round(1_000 * self._service.interval_s(client_id))
 
-    def _messages_of(self, members: MembersUpdate) -> list[pb.WorkerInfo]:
-        """Those of all workers are kept: when many readers come, each gets the same ones."""
+    def _with_workers(self, reply: Reply, members: MembersUpdate) -> Reply:
+        """All workers are kept as bytes: when many readers come, each is told the same ones."""
         if members.is_change or not members.version:
-            return _worker_messages(members.workers)
-        version, messages = self._everybody
+            reply.workers.extend(_worker_messages(members.workers))
+            return reply
+        kind = type(reply)
+        version, encoded = self._everybody.get(kind, (0, b""))
         if version != members.version:
-            messages = _worker_messages(members.workers)
-            self._everybody = (members.version, messages)
-        return messages
+            encoded = kind(workers=_worker_messages(members.workers)).SerializeToString()
+            self._everybody[kind] = (members.version, encoded)
+        reply.MergeFromString(encoded)
+        return reply
 
     def get_status(self, _: pb.GetStatusRequest) -> pb.GetStatusReply:
         return pb.GetStatusReply(json=json.dumps(self._service.overview.status()))
