@@ -200,3 +200,15 @@ def test_nothing_is_left_open(spawn: Callable[..., ChildProcess]) -> None:
         child.kill()
     assert len(os.listdir("/proc/self/fd")) <= len(before)
     assert not is_running(child.pid)
+
+
+def test_a_servers_garbage_collector_leaves_alone_what_was_there_before() -> None:
+    program = (
+        "import gc\n"
+        "from dataservice.runtime.process import collect_seldom\n"
+        "often = gc.get_threshold()\n"
+        "collect_seldom()\n"
+        "print(gc.isenabled(), gc.get_freeze_count() > 1_000, gc.get_threshold() > often)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert ran.stdout.split() == [b"True"] * 3, ran.stderr

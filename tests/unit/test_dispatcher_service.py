@@ -320,6 +320,35 @@ def test_a_long_journal_is_replaced_by_the_state_it_led_to() -> None:
     assert service._ledger._shorten_at > 30, "the next time is far enough away to be worth it"
 
 
+def test_others_decide_while_the_journal_is_replaced() -> None:
+    class SlowJournal(ListJournal):
+        def replace(self, frames: Sequence[bytes]) -> None:
+            self.writing.set()
+            assert self.may_write.wait(WAIT_S)
+            super().replace(frames)
+
+    journal = SlowJournal()
+    service = service_of(journal)
+    register(service)
+    add_worker(service)
+    open_reader(service)
+    service._ledger._shorten_at = 0
+    journal.may_write.clear()
+    journal.writing.clear()
+    with ThreadPoolExecutor(2) as pool:
+        ticking = pool.submit(service.tick)
+        assert journal.writing.wait(WAIT_S)
+        # Who only gives a sign of life does not even wait for the disk.
+        assert beat(service) == ()
+        leasing = pool.submit(service.lease_windows, lease_request())
+        eventually(lambda: service._ledger._commits.ticket() == 4)  # type: ignore[union-attr]
+        assert not leasing.done()
+        journal.may_write.set()
+        ticking.result(WAIT_S)
+        assert leasing.result(WAIT_S).leases
+    assert service_of(ListJournal(journal.frames))._state == service._state
+
+
 def test_nothing_is_written_without_a_journal() -> None:
     service = service_of()
     register(service)
@@ -562,6 +591,32 @@ def test_the_endpoint_speaks_the_wire() -> None:
         pb.ReleaseReaderRequest(reader_id="r1", iteration_id=opened.iteration_id)
     )
     assert endpoint.list_jobs(pb.ListJobsRequest()).json == "[]"
+
+
+def test_new_readers_are_told_the_workers_that_there_are_when_they_come() -> None:
+    service = service_of()
+    endpoint = DispatcherEndpoint(service)
+    register(service)
+
+    def opened(reader_id: str) -> list[str]:
+        request = pb.OpenIterationRequest(
+            dataset_id="1000", policy=1, job_name="j", reader_id=reader_id
+        )
+        return [worker.address for worker in endpoint.open_iteration(request).workers]
+
+    def synced(reader_id: str) -> list[str]:
+        """Of a reader that knows no version of the set."""
+        (iteration_id,) = service._state.iterations
+        request = pb.SyncRequest(reader_id=reader_id, iteration_id=iteration_id)
+        return [worker.address for worker in endpoint.sync(request).workers]
+
+    assert opened("r1") == []
+    add_worker(service, "w1")
+    assert opened("r2") == opened("r3") == synced("r1") == ["w1:1"]
+    add_worker(service, "w2")
+    assert opened("r4") == synced("r4") == ["w1:1", "w2:1"]
+    service.leave("w1")
+    assert opened("r5") == synced("r1") == ["w2:1"]
 
 
 def test_the_status_reads_well() -> None:
