@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dataservice.errors import DataServiceError, UnavailableError
+from dataservice.runtime.brief_lock import BriefLock
 
 if TYPE_CHECKING:
     from dataservice.runtime.journal import Journal
@@ -30,30 +32,34 @@ class Telling:
 
 
 class GroupCommit:
-    """Frames on their way to a journal. Thread-safe."""
+    """Frames on their way to a journal. Thread-safe, where one thread at a time enqueues."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._queue_lock = threading.Lock()
-        # Told whenever a write has ended. Nobody who is durable waits for the next one.
-        self._written = threading.Condition(self._queue_lock)
+        self._lock = BriefLock()
         self._is_writing = False
         self._is_replacing = False
-        self._frames: list[bytes] = []
+        # Added to by whoever enqueues, and without a lock; taken from by whoever writes.
+        self._frames: deque[bytes] = deque()
+        self._enqueued = 0
+        self._taken = 0
         # Frames since the state was copied that is to replace the journal.
         self._since: list[bytes] | None = None
-        self._enqueued = 0
+        self._copied_at = 0
         self._durable = 0
         self._failure: Exception | None = None
+        # Those who wait, each asleep in a lock of its own: nobody who is woken waits for another.
+        self._asleep: list[tuple[int, threading.Lock]] = []
         self.frames_kept = 0
 
     def enqueue(self, frame: bytes) -> None:
         """Adds a frame; the caller's lock decides the order. Does not block."""
-        with self._queue_lock:
-            self._frames.append(frame)
-            if self._since is not None:
-                self._since.append(frame)
-            self._enqueued += 1
+        self._frames.append(frame)
+        since = self._since
+        if since is not None:
+            since.append(frame)
+        # Last: whoever writes takes as many frames as this counts.
+        self._enqueued += 1
 
     def ticket(self) -> int:
         """What to wait for, so that everything enqueued until now is durable."""
@@ -61,42 +67,46 @@ class GroupCommit:
 
     def wait_durable(self, ticket: int) -> None:
         """Blocks until the ticket's frames are on disk; whoever comes first writes for all."""
-        if ticket <= self._durable and self._failure is None:
-            return
-        with self._written:
-            while (self._is_writing or self._is_replacing) and ticket > self._durable:
-                self._written.wait()
+        while ticket > self._durable or self._failure is not None:
             self.check()
-            if ticket <= self._durable:
-                return
-            self._is_writing = True
-            frames, self._frames = self._frames, []
-            upto = self._enqueued
-        self._write(self._journal.append, frames, upto, self.frames_kept + len(frames))
+            with self._lock:
+                may_write = not self._is_writing and not self._is_replacing
+                if may_write:
+                    self._is_writing = True
+                else:
+                    alarm = self._fall_asleep(ticket)
+            if may_write:
+                upto, frames = self._take()
+                self._write(self._journal.append, frames, upto, self.frames_kept + len(frames))
+            else:
+                alarm.acquire()
 
     def begin_replacing(self) -> None:
         """The state is copied now; the caller's lock keeps others from enqueuing meanwhile."""
-        with self._queue_lock:
-            self._since = []
+        self._since, self._copied_at = [], self._enqueued
 
     def replace(self, frames: list[bytes]) -> None:
         """Puts frames, and those enqueued since `begin_replacing`, in place of all.
 
         What was enqueued before that need not be written any more: `frames` contain it.
         """
-        with self._written:
-            # Who waits for other frames lets this write go first, and needs no other then.
-            self._is_replacing = True
-            while self._is_writing:
-                self._written.wait()
-            self._is_replacing = False
-            self.check()
-            self._is_writing = True
-            since, self._since = self._since or [], None
-            self._frames.clear()
-            upto = self._enqueued
-        frames = [*frames, *since]
-        self._write(self._journal.replace, frames, upto, len(frames))
+        while not self._may_replace():
+            pass
+        upto, _ = self._take()
+        since, self._since = (self._since or [])[: upto - self._copied_at], None
+        self._write(self._journal.replace, [*frames, *since], upto, len(frames) + len(since))
+
+    def _may_replace(self) -> bool:
+        """Begins a write, or waits for the end of another; nobody else begins one meanwhile."""
+        self.check()
+        with self._lock:
+            self._is_replacing = self._is_writing
+            if not self._is_replacing:
+                self._is_writing = True
+                return True
+            alarm = self._fall_asleep(0)
+        alarm.acquire()
+        return False
 
     def check(self) -> None:
         """UnavailableError once the journal has failed."""
@@ -105,6 +115,13 @@ class GroupCommit:
                 f"the dispatcher cannot write its journal ({self._failure}) and serves nothing "
                 "until it is restarted; see to the disk of its work_dir"
             )
+
+    def _take(self) -> tuple[int, list[bytes]]:
+        """What was enqueued until now, for the one that writes."""
+        upto = self._enqueued
+        frames = [self._frames.popleft() for _ in range(upto - self._taken)]
+        self._taken = upto
+        return upto, frames
 
     def _write(
         self, put: Callable[[list[bytes]], None], frames: list[bytes], upto: int, kept: int
@@ -118,9 +135,31 @@ class GroupCommit:
             failure = error
             logger.critical("the journal failed; the dispatcher stops answering: %s", error)
         finally:
-            with self._written:
+            with self._lock:
                 self._is_writing, self._failure = False, failure
                 if failure is None:
                     self._durable, self.frames_kept = upto, kept
-                self._written.notify_all()
+                self._wake()
         self.check()
+
+    # Inside the lock
+
+    def _fall_asleep(self, ticket: int) -> threading.Lock:
+        """What to acquire, without the lock, to be woken after a write."""
+        alarm = threading.Lock()
+        alarm.acquire()
+        self._asleep.append((ticket, alarm))
+        return alarm
+
+    def _wake(self) -> None:
+        """Wakes who has what it waits for, and one of the others, which writes for them."""
+        asleep, self._asleep = self._asleep, []
+        has_writer = False
+        for ticket, alarm in asleep:
+            if ticket <= self._durable or self._failure is not None:
+                alarm.release()
+            elif not has_writer:
+                has_writer = True
+                alarm.release()
+            else:
+                self._asleep.append((ticket, alarm))

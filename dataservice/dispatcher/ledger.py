@@ -21,6 +21,7 @@ from dataservice.dispatcher.images import facts_of
 from dataservice.dispatcher.requests import Decision
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import UnavailableError
+from dataservice.runtime.brief_lock import BriefLock
 from dataservice.vocabulary import IterationId
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Ledger:
 
     def __init__(self, journal: Journal | None, follow: Callable[[ev.Event], None]) -> None:
         self.state = DispatcherState()
-        self._lock = threading.Lock()
+        self._lock = BriefLock()
         self._commits = None if journal is None else GroupCommit(journal)
         self._follow = follow
         self._waiting: dict[IterationId, threading.Condition] = {}
@@ -116,7 +117,7 @@ class Ledger:
 
     def _condition(self, iteration_id: IterationId) -> threading.Condition:
         if iteration_id not in self._waiting:
-            self._waiting[iteration_id] = threading.Condition(self._lock)
+            self._waiting[iteration_id] = threading.Condition(self._lock)  # type: ignore[arg-type]
         return self._waiting[iteration_id]
 
     def _wake(self, iteration_id: IterationId) -> None:

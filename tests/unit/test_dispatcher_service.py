@@ -5,6 +5,7 @@ No clock, no sockets: time stands still unless told to move, journals are lists.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,7 @@ from dataservice.errors import (
     UnavailableError,
 )
 from dataservice.job_options import JobOptions
+from dataservice.runtime.brief_lock import BriefLock
 from dataservice.runtime.clock import ManualClock
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
@@ -207,6 +209,51 @@ def test_an_answer_waits_for_no_later_write_than_its_own() -> None:
     assert journal.frames == [b"1"]
     commits.wait_durable(2)
     assert journal.frames == [b"1", b"2"]
+
+
+def test_many_threads_are_all_told_when_their_frames_are_written() -> None:
+    journal = ListJournal()
+    commits, order = GroupCommit(journal), BriefLock()
+
+    def decide(number: int) -> bool:
+        for step in range(20):
+            with order:
+                commits.enqueue(b"%d %d" % (number, step))
+                ticket = commits.ticket()
+                if number == 0 and step % 5 == 0:
+                    commits.begin_replacing()
+            commits.wait_durable(ticket)
+            if number == 0 and step % 5 == 0:
+                commits.replace([b"image"])
+            assert commits._durable >= ticket
+        return True
+
+    with ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(decide, range(16), timeout=WAIT_S))
+    assert journal.frames[0] == b"image"
+    assert commits.frames_kept == len(journal.frames)
+    assert not commits._asleep
+
+
+def test_a_brief_lock_excludes() -> None:
+    lock, inside, total = BriefLock(), 0, 0
+
+    def enter(_: int) -> None:
+        nonlocal inside, total
+        for _ in range(50):
+            with lock:
+                inside += 1
+                assert inside == 1
+                os.sched_yield()
+                total += 1
+                inside -= 1
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(enter, range(8), timeout=WAIT_S))
+    assert total == 400
+    with lock:
+        assert not lock.acquire(blocking=False)
+        assert not lock.acquire(timeout=0.01)
 
 
 def test_a_journal_is_replaced_while_others_decide() -> None:
