@@ -4,8 +4,9 @@ The dispatcher is a real one (`DispatchServer`, its journal on) in a process of 
 are real: hard links to a few small CSV files, listed and planned by the dispatcher as it does for
 any job. Workers and readers are simulated (`bench.simulated_clients`) in a second process.
 
-Three figures. Replies: latency of all calls while every worker sends its heartbeats and every
-reader syncs at its real interval, and `--active` readers consume windows. Restart: from the start
+Four figures. Joining: how long until all are in, and the latency of all calls meanwhile. Replies:
+latency of all calls while every worker sends its heartbeats and every reader syncs at the interval
+that the dispatcher asks for, and `--active` readers consume windows. Restart: from the start
 of a new dispatcher process, on the journal of one that was killed, to the first lease that a worker
 gets of it, and until all active readers were answered again. Memory: the largest resident size of
 each of the two dispatcher processes. Prints one JSON line.

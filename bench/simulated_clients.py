@@ -3,9 +3,9 @@
 One asyncio thread speaks gRPC for thousands of clients over a few connections. Workers send
 heartbeats, readers sync; some readers are active: a worker leases windows for each of them, and
 they report them as consumed as often as a real reader does. No pipeline runs and no element moves.
-A client whose call fails tries again after a second. Latency is from the call to the reply as
-this process sees it; `late` is how far behind its own schedule it was, which bounds what of a
-latency is its own doing.
+A client whose call fails tries again after a second. All join at once, `_JOINING_AT_ONCE` calls at
+a time. Latency is from the call to the reply as this process sees it; `late` is how far behind its
+own schedule it was, which bounds what of a latency is its own doing.
 """
 
 from __future__ import annotations
@@ -99,7 +99,10 @@ class Meter:
             "replies_per_s": round(len(everything) / seconds),
             "errors": self.errors,
             **_quantiles(everything),
-            "by_method": {name: _quantiles(some) for name, some in self.latencies.items()},
+            "by_method": {
+                name: {"per_s": round(len(some) / seconds), **_quantiles(some)}
+                for name, some in self.latencies.items()
+            },
             "late_p99_ms": _quantiles(self.late)["p99_ms"],
         }
 
@@ -158,9 +161,15 @@ class Clients:
                 host=f"host-{number}",
                 host_id=f"boot-{number}",
             )
-            reply: pb.RegisterWorkerReply = await self.call(number, "RegisterWorker", request)
+            reply = await self._enter(number, "RegisterWorker", request)
         self._begin(self._beat(number, reply))
         return reply.worker_id
+
+    async def _enter(self, number: int, method: str, request: Any) -> Any:
+        began = time.perf_counter()
+        reply = await self.call(number, method, request)
+        self.meter.note(method, "", time.perf_counter() - began)
+        return reply
 
     async def _open(self, number: int) -> None:
         async with self._joining:
@@ -172,7 +181,7 @@ class Clients:
                 reader_host=f"host-{number}",
                 reader_pid=number + 1,
             )
-            reply: pb.OpenIterationReply = await self.call(number, "OpenIteration", request)
+            reply = await self._enter(number, "OpenIteration", request)
         self._begin(self._read(number, reply, is_active=number < self._options.active))
 
     async def _timed(self, client: str, number: int, method: str, request: Any) -> Any:
@@ -260,7 +269,8 @@ async def play(options: argparse.Namespace) -> None:
     clients = Clients(options)
     began = time.perf_counter()
     await clients.join()
-    children.say(joined_s=round(time.perf_counter() - began, 2))
+    joined_s = time.perf_counter() - began
+    children.say(joined_s=round(joined_s, 2), joining=clients.meter.summary(joined_s))
     await asyncio.sleep(min(_SETTLE_S, options.seconds))
     clients.meter.start()
     cpu_s = time.process_time()
