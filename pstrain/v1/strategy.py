@@ -15,13 +15,13 @@ from typing import Any
 
 from pstrain.cluster import JOBS, ClusterResolver, ClusterSpec, TFConfigClusterResolver
 from pstrain.config import ParameterConfig
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import AbortedError, InvalidArgumentError, ServerRestartedError
 from pstrain.input_sharding import DistributedDataset
 from pstrain.replica import Replica
 from pstrain.strategy import entered_scope
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.context import InputContext, call_with_context, trainer_scope
-from pstrain.v1.membership import Membership
+from pstrain.v1.membership import Membership, wait_for
 from pstrain.v1.training import TrainingSession
 from pstrain.variable import BaseVariable, LocalPlacement, Placement, placement_scope
 from pstrain.vocabulary import VariableSpec
@@ -34,11 +34,11 @@ class ParameterServerStrategy(Replica):
 
     ``cluster_resolver`` None: TF_CONFIG. The chief (task ``chief``, else worker 0) begins a
     session on the servers, which drops what they held, initialises the variables and saves
-    checkpoints; the other workers wait for it, at most ``config.start_timeout_s``. Train inside of
-    :meth:`session`. Updates of the workers are not ordered among each other; a step that is run
-    again after a lost connection may be applied twice. Without a cluster all is in this process.
-    A cluster without 'ps', or a task that is not told or not in it: InvalidArgumentError (a
-    ValueError).
+    checkpoints; the other workers wait for it, and all for the servers, at most
+    ``config.start_timeout_s``: then DeadlineExceededError. Train inside of :meth:`session`. Updates
+    of the workers are not ordered among each other; a step that is run again after a lost
+    connection may be applied twice. Without a cluster all is in this process. A cluster without
+    'ps', or a task that is not told or not in it: InvalidArgumentError (a ValueError).
     """
 
     def __init__(
@@ -155,6 +155,18 @@ class ParameterServerStrategy(Replica):
             for variable in self.variables:
                 self.parameters.create(variable.spec)
 
+    def rejoin(self) -> None:
+        """Before training: a server was started anew, or another session has begun."""
+        if self.membership is not None:
+            self.membership.enter()
+        if self.is_chief:
+            self.create_anew()
+
+    @property
+    def start_timeout_s(self) -> float:
+        """How long to wait for servers, and for the chief."""
+        return self._config.start_timeout_s
+
     def bind(self, session: TrainingSession | None) -> None:
         """The session that :meth:`run` is guarded by."""
         self._session = session
@@ -180,6 +192,7 @@ class ParameterServerStrategy(Replica):
             config=self._config,
         )
         self.membership.enter()
+        self.parameters.rejoin = self.rejoin
         self._placement = _ServerPlacement(self.parameters, self.num_workers)
 
 
@@ -214,16 +227,50 @@ class Extended:
 
 
 class _WorkerParameters(RemoteParameters):
-    """Only the chief gives variables their first values: those that are not ``made`` yet."""
+    """Only the chief gives variables their first values: those that are not ``made`` yet.
 
-    def __init__(self, *arguments: Any, is_chief: bool, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    Making a variable waits for servers that are away, at most ``config.start_timeout_s``.
+    """
+
+    def __init__(
+        self, *arguments: Any, is_chief: bool, config: ParameterConfig, **options: Any
+    ) -> None:
+        super().__init__(*arguments, config=config, **options)
         self.made: set[int] = set()
+        self.rejoin: Callable[[], None] = _nothing
         self._is_chief = is_chief
+        self._start_timeout_s = config.start_timeout_s
+
+    def create(self, spec: VariableSpec, value: Any = None) -> None:
+        create = super().create
+
+        def attempt() -> bool:
+            try:
+                create(spec, value)
+            except (ServerRestartedError, AbortedError) as error:
+                if spec.id < 0 or (self._is_chief and isinstance(error, AbortedError)):
+                    raise  # another chief has begun a session
+                logger.warning("variable %r is made in a new session: %s", spec.name, error)
+                self.rejoin()
+                return False
+            return True
+
+        servers = sorted({shard.ps for shard in spec.shards})
+        addresses = ", ".join(self.addresses[ps] for ps in servers)
+        wait_for(
+            f"parameter servers {servers} at {addresses}, to make variable {spec.name!r}; start "
+            "the cluster's 'ps' tasks",
+            self._start_timeout_s,
+            attempt,
+        )
 
     def assign(self, spec: VariableSpec, op: str, value: Any, start: int = 0) -> None:
         if self._is_chief or spec.id < 0 or spec.id in self.made:
             super().assign(spec, op, value, start)
+
+
+def _nothing() -> None:
+    pass
 
 
 class _ServerPlacement:

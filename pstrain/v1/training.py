@@ -18,6 +18,7 @@ from pstrain.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     NotFoundError,
+    ServerRestartedError,
     UnavailableError,
 )
 from pstrain.v1.membership import Membership, wait_for
@@ -43,12 +44,12 @@ _ATTEMPTS = 10
 class TrainingSession:
     """What a worker trains in; made by ``strategy.session(...)``, a context manager.
 
-    On entry the chief restores the newest checkpoint of ``checkpoint_manager``, or calls
-    ``init_fn``, and tells the others, who wait for that. Inside, the chief saves every
-    ``save_every_s`` seconds and every ``save_every_steps`` of its own steps. On exit each worker
-    says that it is done; the chief waits for all to have said so, saves once more and ends the
-    session, for which the others wait. Both wait at most ``worker_timeout_s``, and go on with a
-    warning.
+    On entry, which waits for the parameter servers, the chief restores the newest checkpoint of
+    ``checkpoint_manager``, or calls ``init_fn``, and tells the others, who wait for that. Inside,
+    the chief saves every ``save_every_s`` seconds and every ``save_every_steps`` of its own steps.
+    On exit each worker says that it is done; the chief waits for all to have said so, saves once
+    more and ends the session, for which the others wait. Both wait at most ``worker_timeout_s``,
+    and go on with a warning.
 
     A parameter server that comes back empty, or a chief that is started again: the chief begins
     anew from the newest checkpoint, and the other workers follow. A server lost before any
@@ -85,7 +86,7 @@ class TrainingSession:
 
     def __enter__(self) -> TrainingSession:
         if self.is_chief:
-            self._initialise(may_be_new=True)
+            self._begin()
         elif self._strategy.membership is not None:
             self._strategy.membership.await_ready()
         self._strategy.bind(self)
@@ -153,6 +154,25 @@ class TrainingSession:
         self._strategy.create_anew()
         self._initialise(may_be_new=False)
         return True
+
+    def _begin(self) -> None:
+        """Gives the values, once all servers are there."""
+
+        def attempt() -> bool:
+            try:
+                self._initialise(may_be_new=True)
+            except ServerRestartedError as error:
+                logger.warning("the chief begins again: %s", error)
+                self._strategy.rejoin()
+                return False
+            return True
+
+        wait_for(
+            "the parameter servers, to give the variables their first values; start the cluster's "
+            "'ps' tasks",
+            self._strategy.start_timeout_s,
+            attempt,
+        )
 
     def _initialise(self, *, may_be_new: bool) -> None:
         if self._manager is not None and self._manager.latest_checkpoint is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -20,6 +21,7 @@ import pytest
 import pstrain as ps
 from pstrain.config import ParameterConfig
 from pstrain.errors import DeadlineExceededError
+from pstrain.paramserver.server import ParameterServer
 
 PROGRAM = pathlib.Path(__file__).parent / "programs" / "v1_training.py"
 DEADLINE_S = 90.0
@@ -154,6 +156,53 @@ def test_a_parameter_server_that_comes_back_empty_is_filled_from_the_checkpoint(
     assert "ckpt-" in chief["restored_from"]
     assert (chief["steps"], other["steps"]) == (150, 150)
     assert chief["loss"] == pytest.approx(best_loss(), abs=0.02)
+
+
+def strategy_of(server: ParameterServer, worker: int, timeout_s: float) -> Any:
+    spec = ps.ClusterSpec({"worker": ["localhost:1", "localhost:2"], "ps": [server.address]})
+    return ps.v1.ParameterServerStrategy(
+        ps.SimpleClusterResolver(spec, "", "worker", worker),
+        config=ParameterConfig(start_timeout_s=timeout_s),
+    )
+
+
+def test_variables_are_made_once_a_server_that_is_away_is_back() -> None:
+    server = ParameterServer()
+    server.start()
+    chief, other = strategy_of(server, 0, 60.0), strategy_of(server, 1, 60.0)
+    with chief.scope():
+        first = ps.Variable([1.0, 2.0])
+    server.stop()
+    back = ParameterServer(port=server.port)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+
+        def make(strategy: Any, count: int) -> list[Any]:
+            with strategy.scope():
+                return [ps.Variable([1.0, 2.0]) for _ in range(count)]
+
+        made = [pool.submit(make, chief, 1), pool.submit(make, other, 2)]
+        time.sleep(0.2)
+        assert not any(each.done() for each in made)
+        with back:
+            (second,), theirs = (each.result(DEADLINE_S) for each in made)
+            with chief.session(init_fn=lambda: first.assign([5.0, 5.0])) as session:
+                session.run(lambda: second.assign([3.0, 4.0]))
+                other.membership.await_ready()
+                assert [v.numpy().tolist() for v in theirs] == [[5.0, 5.0], [3.0, 4.0]]
+                other.membership.report_done(1)
+    for strategy in (chief, other):
+        strategy.close()
+
+
+def test_a_server_that_stays_away_is_an_error_in_the_end() -> None:
+    with ParameterServer() as server:
+        strategy = strategy_of(server, 0, 0.5)
+    away = r"servers \[0\] at .*start the cluster's 'ps'"
+    with pytest.raises(DeadlineExceededError, match=away), strategy.scope():
+        ps.Variable(0.0, name="x")
+    with pytest.raises(DeadlineExceededError, match="give the variables their first values"):
+        strategy.session().__enter__()
+    strategy.close()
 
 
 def test_a_worker_without_a_chief_says_what_it_waits_for(tasks: Tasks) -> None:
