@@ -22,6 +22,10 @@ class Async:
 
     name: ClassVar[str] = "async"
 
+    def replicas_in_sync(self, trainers: int) -> int:  # noqa: ARG002
+        """How many closures' gradients make one step."""
+        return 1
+
     def to_json(self) -> dict[str, Any]:
         """JSON form, for checkpoints."""
         return {"name": self.name, **asdict(self)}
@@ -48,6 +52,10 @@ class Ssp:
         """Whether a trainer may start one more; ``slowest``: the least that any live one did."""
         return finished + running - slowest <= self.staleness
 
+    def replicas_in_sync(self, trainers: int) -> int:  # noqa: ARG002
+        """How many closures' gradients make one step."""
+        return 1
+
     def to_json(self) -> dict[str, Any]:
         """JSON form, for checkpoints."""
         return {"name": self.name, **asdict(self)}
@@ -73,6 +81,10 @@ class Sync:
     def full(self, trainers: int) -> int:
         """How many closures a round takes, of a cluster with so many trainers."""
         return max(1, trainers - self.backup_workers)
+
+    def replicas_in_sync(self, trainers: int) -> int:
+        """How many closures' gradients make one step: as many as a round takes."""
+        return self.full(trainers)
 
     def to_json(self) -> dict[str, Any]:
         """JSON form, for checkpoints."""

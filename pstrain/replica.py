@@ -1,4 +1,4 @@
-"""What a strategy offers where there is one replica: calls, reductions, datasets for all trainers.
+"""What a strategy offers a trainer, which has one replica: calls, reductions, datasets for all.
 
 The same object in the program and on trainers; it knows nothing of servers. Invariant: inside of
 ``run`` a function is in replica context, where reductions over replicas have no meaning.
@@ -24,6 +24,7 @@ from pstrain.errors import (
 )
 from pstrain.input_sharding import DistributedDataset, DistributedDatasetFunction
 from pstrain.tape import Tensor
+from pstrain.trainer.context import current_trainer
 from pstrain.vocabulary import Update
 
 
@@ -51,13 +52,17 @@ class ValueContext:
 
 
 class ReplicaContext:
-    """What a function called by ``run`` can ask of its replica, the only one of its trainer."""
+    """What a function called by ``run`` can ask of its replica, the only one of its trainer.
 
-    replica_id_in_sync_group = 0
-    num_replicas_in_sync = 1
+    ``num_replicas_in_sync``: the strategy's. ``replica_id_in_sync_group``: 0, but in rounds (sync)
+    the trainer's index, of all trainers. Reductions are over the trainer's own replica: gradients
+    of a round meet at the parameter servers.
+    """
 
     def __init__(self, strategy: Replica) -> None:
         self.strategy = strategy
+        self.num_replicas_in_sync = strategy.num_replicas_in_sync
+        self.replica_id_in_sync_group = _replica_id(strategy)
 
     def all_reduce(self, reduce_op: Any, value: Any) -> Any:
         """The value itself: there is nothing to add to it."""
@@ -101,13 +106,22 @@ def _replica_scope(context: ReplicaContext) -> Iterator[None]:
         _replica.reset(reset)
 
 
+def _replica_id(strategy: Replica) -> int:
+    return current_trainer() if strategy.num_replicas_in_sync > 1 else 0
+
+
 class Replica:
-    """What a strategy offers where there is one replica: in the program and on trainers."""
+    """What a strategy offers, in the program and on trainers, each of which has one replica."""
+
+    _replicas = 1
+
+    def __init__(self, num_replicas_in_sync: int = 1) -> None:
+        self._replicas = num_replicas_in_sync
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """1: trainers work asynchronously, each on batches of its own."""
-        return 1
+        """Closures whose gradients make one step: 1 where trainers work asynchronously."""
+        return self._replicas
 
     @property
     def num_input_pipelines(self) -> int | None:
@@ -148,8 +162,8 @@ class Replica:
     def experimental_distribute_values_from_function(
         self, value_fn: Callable[[ValueContext], Any]
     ) -> Any:
-        """``value_fn(ValueContext())``, for the only replica."""
-        return value_fn(ValueContext())
+        """``value_fn(ValueContext(...))``, for the only replica of this process."""
+        return value_fn(ValueContext(_replica_id(self), self.num_replicas_in_sync))
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
         """The dataset, of which each trainer reads its own share.

@@ -82,7 +82,10 @@ class ParameterServerStrategy(Replica):
     first may exceed 1. ``placement``: "round_robin" puts one shard after the other on the next
     server, "bytes" each on the server with the fewest bytes. ``consistency``: "async", "sync",
     ``pstrain.consistency.ssp(staleness=...)`` or ``pstrain.consistency.sync(backup_workers=...)``
-    (see :mod:`pstrain.consistency`). A cluster without parameter servers
+    (see :mod:`pstrain.consistency`). In rounds (sync) a step is made of the mean of the gradients
+    of ``num_replicas_in_sync`` closures: a loss that is the mean over its own batch is right as it
+    is, not to be divided by the number of replicas, and a step learns from so many batches. A
+    cluster without parameter servers
     or workers, with other jobs, or a task that is not in it raises InvalidArgumentError (a
     ValueError).
     """
@@ -130,6 +133,12 @@ class ParameterServerStrategy(Replica):
     def consistency(self) -> Consistency:
         """How far trainers may be apart."""
         return self._consistency
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Closures whose gradients make one step: 1, but in rounds (sync) one per trainer,
+        without ``backup_workers``."""
+        return self._consistency.replicas_in_sync(self.num_input_pipelines)
 
     @property
     def num_input_pipelines(self) -> int:

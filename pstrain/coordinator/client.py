@@ -126,6 +126,7 @@ class ClusterCoordinator:
                     ps_addresses=servers,
                     closures_in_flight=closures_in_flight,
                     in_rounds=in_rounds,
+                    num_replicas_in_sync=strategy.num_replicas_in_sync,
                     keeps_elements=isinstance(rule, Sync) and rule.backup_workers > 0,
                 ),
                 scheduler=self._scheduler,

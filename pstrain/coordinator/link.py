@@ -2,7 +2,7 @@
 
 Turns orders into messages and results into values; it decides nothing about closures.
 Invariant: a trainer that the scheduler knows has been sent every live resource before the first
-closure, and every function before its first use.
+closure, and every function before its first use, again if it was told to forget it.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from pstrain.coordinator.recovery import (
     settle_servers,
     settle_services,
 )
+from pstrain.coordinator.sent import SentFunctions
 from pstrain.coordinator.service import Scheduler
 from pstrain.vocabulary import trainer_name
 from pstrain.wire import trainer_pb2 as pb
@@ -230,17 +231,18 @@ class TrainerLink:
 
     def _requests(self, outbox: Outbox, incarnation: int) -> Iterator[pb.RunRequest]:
         """Messages for the trainer; orders that wait together travel together."""
-        defined: set[str] = set()
+        sent = SentFunctions()
         while (item := outbox.items.get()) is not None:
             request = pb.RunRequest(
                 session=self._configuration.session,
                 incarnation=incarnation,
                 low_water=self._scheduler.low_water(),
+                dropped_function_ids=sent.forget(),
             )
             ended = False
             size_bytes = 0
             while True:
-                size_bytes += self._add(request, item, defined)
+                size_bytes += self._add(request, item, sent)
                 if len(request.closures) >= _CLOSURES_PER_MESSAGE or size_bytes >= _MESSAGE_BYTES:
                     break
                 try:
@@ -254,7 +256,7 @@ class TrainerLink:
             if ended:
                 return
 
-    def _add(self, request: pb.RunRequest, item: object, defined: set[str]) -> int:
+    def _add(self, request: pb.RunRequest, item: object, sent: SentFunctions) -> int:
         """Adds an order to a message; about how many bytes that makes."""
         match item:
             case DefineResource():
@@ -269,14 +271,14 @@ class TrainerLink:
             case Settled():
                 request.settled.extend(item.closures)
             case Run():
-                return self._add_closure(request, item, defined)
+                return self._add_closure(request, item, sent)
         return 0
 
-    def _add_closure(self, request: pb.RunRequest, run: Run, defined: set[str]) -> int:
+    def _add_closure(self, request: pb.RunRequest, run: Run, sent: SentFunctions) -> int:
         closure, size_bytes = run.closure, len(run.closure.pickled_arguments)
-        if closure.function_id not in defined:
-            defined.add(closure.function_id)
+        if not sent.use(closure.function_id):
             pickled = self._functions[closure.function_id].pickled
+            sent.add(closure.function_id, len(pickled))
             request.functions.add(id=closure.function_id, pickled=pickled)
             size_bytes += len(pickled)
         request.closures.add(

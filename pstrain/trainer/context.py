@@ -20,14 +20,21 @@ _trainer_index: ContextVar[int | None] = ContextVar("trainer_index", default=Non
 
 @dataclass(frozen=True, slots=True)
 class InputContext:
-    """Which of how many input pipelines a dataset function builds."""
+    """Which of how many input pipelines a dataset function builds.
+
+    ``num_replicas_in_sync``: as the strategy's; of the batches of so many closures one step is
+    made.
+    """
 
     num_input_pipelines: int = 1
     input_pipeline_id: int = 0
     num_replicas_in_sync: int = 1
 
     def get_per_replica_batch_size(self, global_batch_size: int) -> int:
-        """``global_batch_size`` divided by the replicas; ValueError where it does not divide."""
+        """What to ``batch`` by, so that one step learns from ``global_batch_size`` rows.
+
+        ValueError where it does not divide by the replicas.
+        """
         if global_batch_size % self.num_replicas_in_sync:
             raise InvalidArgumentError(
                 f"a global batch of {global_batch_size} does not divide over "
@@ -53,6 +60,11 @@ def get_current_worker_index() -> int:
             "get_current_worker_index() has a meaning only inside a scheduled function"
         )
     return index
+
+
+def current_trainer() -> int:
+    """Index of the trainer that runs this; 0 elsewhere."""
+    return _trainer_index.get() or 0
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from dataservice.errors import CancelledError, UnavailableError
 from dataservice.runtime.identity import new_id
@@ -39,8 +39,33 @@ _RESULTS_PER_MESSAGE = 64
 _MESSAGE_BYTES = 1 << 20
 
 Connect = Callable[[list[str], str], RemoteParameters]
-Order = pb.Closure | pb.LateRun
 Ended = pb.RunReply | Exception | None
+
+
+class SentFunction:
+    """A function as it came, unpickled when it is first called."""
+
+    __slots__ = ("_load", "_loaded", "_pickled")
+
+    def __init__(self, pickled: bytes, load: Callable[[bytes], Callable[..., Any]]) -> None:
+        self._pickled, self._load = pickled, load
+        self._loaded: Callable[..., Any] | None = None
+
+    def get(self) -> Callable[..., Any]:
+        if self._loaded is None:
+            self._loaded = self._load(self._pickled)
+            self._pickled = b""
+        return self._loaded
+
+
+class ClosureOrder(NamedTuple):
+    """A closure with its function, which the coordinator may have forgotten meanwhile."""
+
+    closure: pb.Closure
+    function: SentFunction
+
+
+Order = ClosureOrder | pb.LateRun
 
 
 class TrainerSession:
@@ -50,14 +75,16 @@ class TrainerSession:
         self.id = request.session
         self.trainer_index = request.trainer_index
         self.closures_in_flight = max(1, request.closures_in_flight)
-        self._context = InputContext(request.trainer_count, request.trainer_index)
+        self._context = InputContext(
+            request.trainer_count, request.trainer_index, max(1, request.num_replicas_in_sync)
+        )
         self._parameters = parameters
         self.incarnation = request.incarnation
         # Also the owner of what it reads from data services.
         self._name = trainer_name(request.session, request.trainer_index, request.incarnation)
         self.outlet: queue.SimpleQueue[Ended] = queue.SimpleQueue()
         self.committer = self._new_committer(request)
-        self._functions: dict[str, bytes | Callable[..., Any]] = {}
+        self._functions: dict[str, SentFunction] = {}
         self._resources: dict[str, TrainerIterator] = {}
         self._where = f"trainer {request.trainer_index}, pid {os.getpid()}"
 
@@ -78,8 +105,10 @@ class TrainerSession:
         return StepToken(self.id, closure, attempt)
 
     def define(self, request: pb.RunRequest) -> None:
+        for function_id in request.dropped_function_ids:
+            self._functions.pop(function_id, None)
         for function in request.functions:
-            self._functions[function.id] = function.pickled
+            self._functions[function.id] = SentFunction(function.pickled, self._loads)
         for resource in request.resources:
             make = functools.partial(self._make_iterator, resource.pickled)
             replaced = self._resources.get(resource.id)
@@ -101,15 +130,20 @@ class TrainerSession:
             position.error_json = results.encode_error(error, self._where)
         return position
 
-    def run(self, closure: pb.Closure) -> None:
+    def order(self, closure: pb.Closure) -> ClosureOrder:
+        """A closure of the message that was defined last, as it is to be run."""
+        return ClosureOrder(closure, self._functions[closure.function_id])
+
+    def run(self, order: ClosureOrder) -> None:
         """Runs one closure to its end; whatever it raises becomes its result, which is sent."""
+        closure = order.closure
         started_s = time.perf_counter()
         result = pb.ClosureResult(id=closure.id, attempt=closure.attempt)
         token = self.token(closure.id, closure.attempt)
         run = self.committer.new_run(token, closure.parts_decided)
         try:
             with trainer_scope(self.trainer_index), step_scope(token, run):
-                function = self._function(closure.function_id)
+                function = order.function.get()
                 args, kwargs = self._arguments(closure.pickled_arguments)
                 result.value = _bounded(results.encode(function(*args, **kwargs)))
         except BaseException as error:  # sys.exit() in a closure ends the closure, not its thread
@@ -152,19 +186,15 @@ class TrainerSession:
             resource.close()
         self._parameters.close()
 
-    def _function(self, function_id: str) -> Callable[..., Any]:
-        function = self._functions[function_id]
-        if isinstance(function, bytes):
-            function = session.loads(function, self._resolve)
-            self._functions[function_id] = function
-        return function  # type: ignore[return-value]
+    def _loads(self, pickled: bytes) -> Any:
+        return session.loads(pickled, self._resolve)
 
     def _arguments(self, pickled: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Nothing is how no arguments travel."""
-        return session.loads(pickled, self._resolve) if pickled else ((), {})
+        return self._loads(pickled) if pickled else ((), {})
 
     def _make_iterator(self, pickled: bytes) -> Iterator[Any]:
-        source, epoch, positions = session.loads(pickled, self._resolve)
+        source, epoch, positions = self._loads(pickled)
         iterator: Any = open_dataset(source, epoch, self._context, self._name)
         services = getattr(iterator, "services", None)
         position = positions.get(str(self.trainer_index))
@@ -180,7 +210,7 @@ class TrainerSession:
             case ("parameters",):
                 return self._parameters
             case ("strategy",):
-                return Replica()
+                return Replica(self._context.num_replicas_in_sync)
             case ("resource", resource_id) if resource_id in self._resources:
                 return self._resources[resource_id]
             case ("resource", _):
@@ -310,9 +340,10 @@ class TrainerService:
                     runners.append(self._start_runner(current, waiting, len(runners)))
                 for late in request.dropped:
                     current.note_late(late)
-                orders: list[Order] = [*request.closures, *request.dropped]
-                for order in orders:
-                    waiting.put(order)
+                for closure in request.closures:
+                    waiting.put(current.order(closure))
+                for late in request.dropped:
+                    waiting.put(late)
         except (CancelledError, UnavailableError) as error:
             logger.info("closure stream ended: %s", error)
         except Exception as error:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apstrain/wire/trainer.proto\x12\x07pstrain\"\xc3\x01\n\x10\x43onfigureRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x15\n\rtrainer_index\x18\x02 \x01(\x05\x12\x15\n\rtrainer_count\x18\x03 \x01(\x05\x12\x14\n\x0cps_addresses\x18\x04 \x03(\t\x12\x1a\n\x12\x63losures_in_flight\x18\x05 \x01(\x05\x12\x13\n\x0bincarnation\x18\x06 \x01(\x03\x12\x11\n\tin_rounds\x18\x07 \x01(\x08\x12\x16\n\x0ekeeps_elements\x18\x08 \x01(\x08\"2\n\x0e\x43onfigureReply\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\x03\")\n\nDefinition\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07pickled\x18\x02 \x01(\x0c\"m\n\x07\x43losure\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x13\n\x0b\x66unction_id\x18\x03 \x01(\t\x12\x19\n\x11pickled_arguments\x18\x04 \x01(\x0c\x12\x15\n\rparts_decided\x18\x05 \x01(\x05\"\xa1\x02\n\nRunRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12&\n\tfunctions\x18\x02 \x03(\x0b\x32\x13.pstrain.Definition\x12&\n\tresources\x18\x03 \x03(\x0b\x32\x13.pstrain.Definition\x12\x1c\n\x14\x64ropped_resource_ids\x18\x04 \x03(\t\x12\"\n\x08\x63losures\x18\x05 \x03(\x0b\x32\x10.pstrain.Closure\x12\x11\n\tlow_water\x18\x06 \x01(\x03\x12\x0f\n\x07settled\x18\x07 \x03(\x03\x12!\n\x07\x64ropped\x18\x08 \x03(\x0b\x32\x10.pstrain.LateRun\x12\x13\n\x0bincarnation\x18\t \x01(\x03\x12\x14\n\x0cpositions_of\x18\n \x03(\t\"&\n\x07LateRun\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\"\xeb\x01\n\rClosureResult\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0f\n\x05value\x18\x03 \x01(\x0cH\x00\x12\x14\n\nerror_json\x18\x04 \x01(\tH\x00\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x12\x16\n\x0eneeds_settling\x18\x06 \x01(\x08\x12\x11\n\trows_json\x18\x07 \x01(\t\x12\x13\n\x0bis_prepared\x18\x08 \x01(\x08\x12\x0f\n\x07servers\x18\t \x03(\x05\x12\x14\n\x0chas_gradient\x18\n \x01(\x08\x12\x13\n\x0bwas_dropped\x18\x0b \x01(\x08\x42\t\n\x07outcome\"A\n\x08Position\x12\x13\n\x0bresource_id\x18\x01 \x01(\t\x12\x0c\n\x04json\x18\x02 \x01(\t\x12\x12\n\nerror_json\x18\x03 \x01(\t\"k\n\x08RunReply\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.pstrain.ClosureResult\x12\x10\n\x08services\x18\x02 \x03(\t\x12$\n\tpositions\x18\x03 \x03(\x0b\x32\x11.pstrain.Position\"\x12\n\x10GetStatusRequest\"\x1e\n\x0eGetStatusReply\x12\x0c\n\x04json\x18\x01 \x01(\t2\xc6\x01\n\x07Trainer\x12?\n\tConfigure\x12\x19.pstrain.ConfigureRequest\x1a\x17.pstrain.ConfigureReply\x12\x39\n\x0bRunClosures\x12\x13.pstrain.RunRequest\x1a\x11.pstrain.RunReply(\x01\x30\x01\x12?\n\tGetStatus\x12\x19.pstrain.GetStatusRequest\x1a\x17.pstrain.GetStatusReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apstrain/wire/trainer.proto\x12\x07pstrain\"\xe1\x01\n\x10\x43onfigureRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x15\n\rtrainer_index\x18\x02 \x01(\x05\x12\x15\n\rtrainer_count\x18\x03 \x01(\x05\x12\x14\n\x0cps_addresses\x18\x04 \x03(\t\x12\x1a\n\x12\x63losures_in_flight\x18\x05 \x01(\x05\x12\x13\n\x0bincarnation\x18\x06 \x01(\x03\x12\x11\n\tin_rounds\x18\x07 \x01(\x08\x12\x1c\n\x14num_replicas_in_sync\x18\t \x01(\x05\x12\x16\n\x0ekeeps_elements\x18\x08 \x01(\x08\"2\n\x0e\x43onfigureReply\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\x03\")\n\nDefinition\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07pickled\x18\x02 \x01(\x0c\"m\n\x07\x43losure\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x13\n\x0b\x66unction_id\x18\x03 \x01(\t\x12\x19\n\x11pickled_arguments\x18\x04 \x01(\x0c\x12\x15\n\rparts_decided\x18\x05 \x01(\x05\"\xbf\x02\n\nRunRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12&\n\tfunctions\x18\x02 \x03(\x0b\x32\x13.pstrain.Definition\x12&\n\tresources\x18\x03 \x03(\x0b\x32\x13.pstrain.Definition\x12\x1c\n\x14\x64ropped_resource_ids\x18\x04 \x03(\t\x12\"\n\x08\x63losures\x18\x05 \x03(\x0b\x32\x10.pstrain.Closure\x12\x11\n\tlow_water\x18\x06 \x01(\x03\x12\x0f\n\x07settled\x18\x07 \x03(\x03\x12!\n\x07\x64ropped\x18\x08 \x03(\x0b\x32\x10.pstrain.LateRun\x12\x13\n\x0bincarnation\x18\t \x01(\x03\x12\x1c\n\x14\x64ropped_function_ids\x18\x0b \x03(\t\x12\x14\n\x0cpositions_of\x18\n \x03(\t\"&\n\x07LateRun\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\"\xeb\x01\n\rClosureResult\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0f\n\x05value\x18\x03 \x01(\x0cH\x00\x12\x14\n\nerror_json\x18\x04 \x01(\tH\x00\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x12\x16\n\x0eneeds_settling\x18\x06 \x01(\x08\x12\x11\n\trows_json\x18\x07 \x01(\t\x12\x13\n\x0bis_prepared\x18\x08 \x01(\x08\x12\x0f\n\x07servers\x18\t \x03(\x05\x12\x14\n\x0chas_gradient\x18\n \x01(\x08\x12\x13\n\x0bwas_dropped\x18\x0b \x01(\x08\x42\t\n\x07outcome\"A\n\x08Position\x12\x13\n\x0bresource_id\x18\x01 \x01(\t\x12\x0c\n\x04json\x18\x02 \x01(\t\x12\x12\n\nerror_json\x18\x03 \x01(\t\"k\n\x08RunReply\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.pstrain.ClosureResult\x12\x10\n\x08services\x18\x02 \x03(\t\x12$\n\tpositions\x18\x03 \x03(\x0b\x32\x11.pstrain.Position\"\x12\n\x10GetStatusRequest\"\x1e\n\x0eGetStatusReply\x12\x0c\n\x04json\x18\x01 \x01(\t2\xc6\x01\n\x07Trainer\x12?\n\tConfigure\x12\x19.pstrain.ConfigureRequest\x1a\x17.pstrain.ConfigureReply\x12\x39\n\x0bRunClosures\x12\x13.pstrain.RunRequest\x1a\x11.pstrain.RunReply(\x01\x30\x01\x12?\n\tGetStatus\x12\x19.pstrain.GetStatusRequest\x1a\x17.pstrain.GetStatusReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,27 +32,27 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pstrain.wire.trainer_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CONFIGUREREQUEST']._serialized_start=40
-  _globals['_CONFIGUREREQUEST']._serialized_end=235
-  _globals['_CONFIGUREREPLY']._serialized_start=237
-  _globals['_CONFIGUREREPLY']._serialized_end=287
-  _globals['_DEFINITION']._serialized_start=289
-  _globals['_DEFINITION']._serialized_end=330
-  _globals['_CLOSURE']._serialized_start=332
-  _globals['_CLOSURE']._serialized_end=441
-  _globals['_RUNREQUEST']._serialized_start=444
-  _globals['_RUNREQUEST']._serialized_end=733
-  _globals['_LATERUN']._serialized_start=735
-  _globals['_LATERUN']._serialized_end=773
-  _globals['_CLOSURERESULT']._serialized_start=776
-  _globals['_CLOSURERESULT']._serialized_end=1011
-  _globals['_POSITION']._serialized_start=1013
-  _globals['_POSITION']._serialized_end=1078
-  _globals['_RUNREPLY']._serialized_start=1080
-  _globals['_RUNREPLY']._serialized_end=1187
-  _globals['_GETSTATUSREQUEST']._serialized_start=1189
-  _globals['_GETSTATUSREQUEST']._serialized_end=1207
-  _globals['_GETSTATUSREPLY']._serialized_start=1209
-  _globals['_GETSTATUSREPLY']._serialized_end=1239
-  _globals['_TRAINER']._serialized_start=1242
-  _globals['_TRAINER']._serialized_end=1440
+  _globals['_CONFIGUREREQUEST']._serialized_end=265
+  _globals['_CONFIGUREREPLY']._serialized_start=267
+  _globals['_CONFIGUREREPLY']._serialized_end=317
+  _globals['_DEFINITION']._serialized_start=319
+  _globals['_DEFINITION']._serialized_end=360
+  _globals['_CLOSURE']._serialized_start=362
+  _globals['_CLOSURE']._serialized_end=471
+  _globals['_RUNREQUEST']._serialized_start=474
+  _globals['_RUNREQUEST']._serialized_end=793
+  _globals['_LATERUN']._serialized_start=795
+  _globals['_LATERUN']._serialized_end=833
+  _globals['_CLOSURERESULT']._serialized_start=836
+  _globals['_CLOSURERESULT']._serialized_end=1071
+  _globals['_POSITION']._serialized_start=1073
+  _globals['_POSITION']._serialized_end=1138
+  _globals['_RUNREPLY']._serialized_start=1140
+  _globals['_RUNREPLY']._serialized_end=1247
+  _globals['_GETSTATUSREQUEST']._serialized_start=1249
+  _globals['_GETSTATUSREQUEST']._serialized_end=1267
+  _globals['_GETSTATUSREPLY']._serialized_start=1269
+  _globals['_GETSTATUSREPLY']._serialized_end=1299
+  _globals['_TRAINER']._serialized_start=1302
+  _globals['_TRAINER']._serialized_end=1500
 # @@protoc_insertion_point(module_scope)

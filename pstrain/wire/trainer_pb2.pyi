@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ConfigureRequest(_message.Message):
-    __slots__ = ("session", "trainer_index", "trainer_count", "ps_addresses", "closures_in_flight", "incarnation", "in_rounds", "keeps_elements")
+    __slots__ = ("session", "trainer_index", "trainer_count", "ps_addresses", "closures_in_flight", "incarnation", "in_rounds", "num_replicas_in_sync", "keeps_elements")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     TRAINER_INDEX_FIELD_NUMBER: _ClassVar[int]
     TRAINER_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -15,6 +15,7 @@ class ConfigureRequest(_message.Message):
     CLOSURES_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     IN_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_REPLICAS_IN_SYNC_FIELD_NUMBER: _ClassVar[int]
     KEEPS_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     session: str
     trainer_index: int
@@ -23,8 +24,9 @@ class ConfigureRequest(_message.Message):
     closures_in_flight: int
     incarnation: int
     in_rounds: bool
+    num_replicas_in_sync: int
     keeps_elements: bool
-    def __init__(self, session: _Optional[str] = ..., trainer_index: _Optional[int] = ..., trainer_count: _Optional[int] = ..., ps_addresses: _Optional[_Iterable[str]] = ..., closures_in_flight: _Optional[int] = ..., incarnation: _Optional[int] = ..., in_rounds: bool = ..., keeps_elements: bool = ...) -> None: ...
+    def __init__(self, session: _Optional[str] = ..., trainer_index: _Optional[int] = ..., trainer_count: _Optional[int] = ..., ps_addresses: _Optional[_Iterable[str]] = ..., closures_in_flight: _Optional[int] = ..., incarnation: _Optional[int] = ..., in_rounds: bool = ..., num_replicas_in_sync: _Optional[int] = ..., keeps_elements: bool = ...) -> None: ...
 
 class ConfigureReply(_message.Message):
     __slots__ = ("incarnation", "pid")
@@ -57,7 +59,7 @@ class Closure(_message.Message):
     def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., function_id: _Optional[str] = ..., pickled_arguments: _Optional[bytes] = ..., parts_decided: _Optional[int] = ...) -> None: ...
 
 class RunRequest(_message.Message):
-    __slots__ = ("session", "functions", "resources", "dropped_resource_ids", "closures", "low_water", "settled", "dropped", "incarnation", "positions_of")
+    __slots__ = ("session", "functions", "resources", "dropped_resource_ids", "closures", "low_water", "settled", "dropped", "incarnation", "dropped_function_ids", "positions_of")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +69,7 @@ class RunRequest(_message.Message):
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FUNCTION_IDS_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_OF_FIELD_NUMBER: _ClassVar[int]
     session: str
     functions: _containers.RepeatedCompositeFieldContainer[Definition]
@@ -77,8 +80,9 @@ class RunRequest(_message.Message):
     settled: _containers.RepeatedScalarFieldContainer[int]
     dropped: _containers.RepeatedCompositeFieldContainer[LateRun]
     incarnation: int
+    dropped_function_ids: _containers.RepeatedScalarFieldContainer[str]
     positions_of: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, session: _Optional[str] = ..., functions: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., resources: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., dropped_resource_ids: _Optional[_Iterable[str]] = ..., closures: _Optional[_Iterable[_Union[Closure, _Mapping]]] = ..., low_water: _Optional[int] = ..., settled: _Optional[_Iterable[int]] = ..., dropped: _Optional[_Iterable[_Union[LateRun, _Mapping]]] = ..., incarnation: _Optional[int] = ..., positions_of: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, session: _Optional[str] = ..., functions: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., resources: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., dropped_resource_ids: _Optional[_Iterable[str]] = ..., closures: _Optional[_Iterable[_Union[Closure, _Mapping]]] = ..., low_water: _Optional[int] = ..., settled: _Optional[_Iterable[int]] = ..., dropped: _Optional[_Iterable[_Union[LateRun, _Mapping]]] = ..., incarnation: _Optional[int] = ..., dropped_function_ids: _Optional[_Iterable[str]] = ..., positions_of: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LateRun(_message.Message):
     __slots__ = ("id", "attempt")

@@ -100,6 +100,7 @@ def test_two_runs_in_rounds_are_equal_to_the_bit_also_across_a_resume(
     finals = []
     for name in ("first", "second"):
         with program(cluster.resolver, "sync") as made:
+            assert made.strategy.num_replicas_in_sync == 2
             made.train(13)
             made.train(7)
             assert made.coordinator.stats()["rounds"] == 7 + 4

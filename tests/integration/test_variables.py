@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import pstrain as ps
+from pstrain.coordinator.sent import SentFunctions
 from pstrain.scope import local_parameters
 from pstrain.trainer.connections import Connections
 
@@ -146,6 +147,9 @@ def test_functions_that_are_no_longer_used_are_forgotten(
     strategy: ps.ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pstrain.coordinator.client._FUNCTIONS_REMEMBERED", 3)
+    monkeypatch.setattr(
+        "pstrain.coordinator.link.SentFunctions", lambda: SentFunctions(functions_max=2)
+    )
     coordinator = ps.ClusterCoordinator(strategy)
     try:
         functions = [lambda k=k: k for k in range(20)]

@@ -35,6 +35,11 @@ def test_rules_by_name(value: Any, rule: Consistency) -> None:
     assert rule.to_json()["name"] == rule.name
 
 
+def test_how_many_gradients_make_one_step() -> None:
+    rules = (ASYNC, Ssp(1), Sync(0), Sync(1), Sync(3))
+    assert [rule.replicas_in_sync(4) for rule in rules] == [1, 1, 4, 3, 1]
+
+
 @pytest.mark.parametrize("value", ["ssp", "lazy", None, 3, consistency.sync(backup_workers=3)])
 def test_rules_that_cannot_be_obeyed_are_refused(value: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=r"sync|backup_workers=3 leaves no trainer"):

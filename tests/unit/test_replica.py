@@ -12,6 +12,7 @@ import pstrain as ps
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.replica import Replica
 from pstrain.tape import Tensor
+from pstrain.trainer.context import trainer_scope
 
 VALUE = np.arange(6.0).reshape(2, 3)
 
@@ -81,6 +82,23 @@ def test_the_replica_context_is_that_of_the_only_replica() -> None:
         )
 
     assert Replica().run(inside) == (False, 0, 1, 3, (True, 7))
+
+
+def test_in_rounds_a_trainer_is_one_of_several_replicas() -> None:
+    strategy = Replica(3)
+
+    def inside() -> tuple[int, int]:
+        context = ps.get_replica_context()
+        return context.replica_id_in_sync_group, context.num_replicas_in_sync
+
+    with trainer_scope(2):
+        assert strategy.run(inside) == (2, 3)
+        made = strategy.experimental_distribute_values_from_function(
+            lambda context: (context.replica_id_in_sync_group, context.num_replicas_in_sync)
+        )
+    assert made == (2, 3)
+    with trainer_scope(2):
+        assert Replica().run(inside) == (0, 1)
 
 
 def test_values_of_the_only_replica() -> None:

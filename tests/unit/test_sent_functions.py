@@ -1,0 +1,93 @@
+"""Which functions a trainer keeps, and that one which was forgotten still runs where it waits."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pstrain import session
+from pstrain.coordinator.sent import SentFunctions
+from pstrain.trainer.client import RemoteParameters
+from pstrain.trainer.service import TrainerSession
+from pstrain.wire import trainer_pb2 as pb
+
+
+def test_what_was_used_longest_ago_is_forgotten() -> None:
+    sent = SentFunctions(functions_max=2)
+    for name in "abc":
+        assert not sent.use(name)
+        sent.add(name, 1)
+    assert sent.use("a")
+    assert sent.forget() == ["b"]
+    assert not sent.use("b")
+    assert sent.use("a")
+    assert sent.forget() == []
+
+
+def test_large_functions_are_forgotten_sooner_but_not_the_last() -> None:
+    sent = SentFunctions(bytes_max=100)
+    for name in "abc":
+        sent.add(name, 60)
+    assert sent.forget() == ["a", "b"]
+    sent.add("d", 200)
+    assert sent.forget() == ["c"]
+    assert sent.use("d")
+
+
+@given(
+    st.lists(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4), max_size=30),
+    st.integers(1, 3),
+)
+def test_a_trainer_has_every_function_that_it_is_not_sent(
+    batches: list[list[str]], functions_max: int
+) -> None:
+    sent, held = SentFunctions(functions_max=functions_max), set[str]()
+    for used in batches:
+        held.difference_update(sent.forget())
+        assert len(held) <= functions_max
+        for name in used:
+            if not sent.use(name):
+                assert name not in held
+                sent.add(name, 1)
+                held.add(name)
+            assert name in held
+
+
+def trainer(**request: Any) -> TrainerSession:
+    parameters = RemoteParameters(["localhost:1"], session="s", token="-")
+    return TrainerSession(pb.ConfigureRequest(session="s", trainer_count=4, **request), parameters)
+
+
+def message(*names: str, dropped: tuple[str, ...] = ()) -> pb.RunRequest:
+    functions = [
+        pb.Definition(
+            id=name, pickled=session.dumps_function(functools.partial(str, name), lambda _: None)
+        )
+        for name in names
+    ]
+    return pb.RunRequest(functions=functions, dropped_function_ids=dropped)
+
+
+def test_a_closure_keeps_its_function_though_the_trainer_forgets_it() -> None:
+    made = trainer()
+    made.define(message("a"))
+    order = made.order(pb.Closure(id=1, function_id="a"))
+    made.define(message("b", dropped=("a",)))
+    assert list(made._functions) == ["b"]
+    assert order.function.get() is order.function.get()
+    assert order.function.get()() == "a"
+    made.close()
+
+
+def test_trainers_know_how_many_make_one_step() -> None:
+    made = trainer(num_replicas_in_sync=4)
+    strategy = made._resolve(("strategy",))
+    assert strategy.num_replicas_in_sync == 4
+    assert made._context.get_per_replica_batch_size(64) == 16
+    made.close()
+    earlier = trainer()
+    assert earlier._resolve(("strategy",)).num_replicas_in_sync == 1
+    earlier.close()
