@@ -180,6 +180,7 @@ def measure_table(rows: int) -> dict[str, Any]:
         "made_s": round(made_s, 2),
         "slots_s": round(slots_s, 2),
         "pulls": len(watch.waits_s),
+        "p99_pull_ms": round(float(np.percentile(watch.waits_s or [0.0], 99)) * 1e3, 1),
         "worst_pull_ms": round(max(watch.waits_s, default=0.0) * 1e3, 1),
     }
 

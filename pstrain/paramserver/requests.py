@@ -19,7 +19,7 @@ from pstrain.paramserver.commits import Entry, PartKey
 from pstrain.paramserver.messages import Array, Body, LateBody, Part, body_arrays, new_body
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.store import Store
-from pstrain.vocabulary import spec_from_json
+from pstrain.vocabulary import OptimizerSpec, spec_from_json
 
 Header = dict[str, Any]
 Reply = tuple[Header, Body]
@@ -43,10 +43,20 @@ def answer(store: Store, call: Call) -> Reply:
 
 
 def _create(store: Store, call: Call) -> Reply:
+    """Some of the work: to be asked for again until no rows are left."""
     spec = spec_from_json(call.header["spec"])
     for index in call.header["shards"]:
-        store.create(spec, index)
-    return {}, None
+        left = store.make(spec, index)
+        if left:
+            return {"left": left}, None
+    return {"left": 0}, None
+
+
+def _make_slots(store: Store, call: Call) -> Reply:
+    """Some of the work: to be asked for again until no rows are left."""
+    shards = [store.shard(*key) for key in call.header["shards"]]
+    optimizer = OptimizerSpec.from_json(call.header["optimizer"])
+    return {"left": store.make_slots(shards, optimizer)}, None
 
 
 def _pull(store: Store, call: Call) -> Reply:
@@ -194,6 +204,7 @@ def _key(call: Call) -> PartKey:
 
 _HANDLERS: dict[str, Callable[[Store, Call], Reply]] = {
     "create": _create,
+    "slots": _make_slots,
     "pull": _pull,
     "read": _read,
     "push": _change,

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from pstrain.errors import InvalidArgumentError
 from pstrain.kernels import updates
-from pstrain.kernels.prefetch import aligned_empty
 from pstrain.paramserver.initial import fill
 from pstrain.paramserver.rules import apply_rule, find_rule
+from pstrain.paramserver.slab import Slab
 from pstrain.paramserver.snapshot import Snapshot
 from pstrain.vocabulary import OptimizerSpec, VariableSpec
 
@@ -44,11 +44,18 @@ class Shard:
 
     ``slots`` and ``row_slots`` count the optimizer's values per value and per row.
     ``version`` grows with every change. Values are [rows, width] of the variable's dtype; only
-    float32 variables can be trained and so have slots.
+    float32 variables can be trained and so have slots. With ``is_filled`` False nothing may be
+    asked of it before :meth:`fill` has said that no row is left.
     """
 
     def __init__(
-        self, spec: VariableSpec, index: int, value: Array | None = None, *, version: int = 0
+        self,
+        spec: VariableSpec,
+        index: int,
+        value: Array | None = None,
+        *,
+        version: int = 0,
+        is_filled: bool = True,
     ) -> None:
         place = spec.shards[index]
         self.spec = spec
@@ -62,11 +69,13 @@ class Shard:
         self.row_slots = 0
         self._lock = threading.Lock()
         self._snapshots: list[Snapshot] = []
-        self._slab = aligned_empty((self.row_stop - self.row_start, self.width), spec.dtype)
-        if value is None:
-            fill(spec.initializer, self._slab, self.row_start)
-        else:
-            self._slab[...] = np.asarray(value).reshape(self._slab.shape)
+        self._unfilled = self.row_start
+        self._rows = Slab((self.row_stop - self.row_start, self.width), spec.dtype)
+        if value is not None:
+            self.slab[...] = np.asarray(value).reshape(self.slab.shape)
+            self._unfilled = self.row_stop
+        elif is_filled:
+            self.fill()
 
     @property
     def column_widths(self) -> list[int]:
@@ -76,7 +85,19 @@ class Shard:
     @property
     def slab(self) -> Array:
         """Rows and slots side by side, [rows, sum of ``column_widths``]; not a copy."""
-        return self._slab
+        return self._rows.array
+
+    def fill(self, most_bytes: int | None = None) -> int:
+        """Gives some rows, or all, their initial values; how many are left."""
+        with self._lock:
+            stop = self.row_stop
+            if most_bytes is not None:
+                row_bytes = max(1, self.slab[:1].nbytes)
+                stop = min(stop, self._unfilled + max(1, most_bytes // row_bytes))
+            if self._unfilled < stop:
+                fill(self.spec.initializer, self._view(self._unfilled, stop), self._unfilled)
+                self._unfilled = stop
+        return self.row_stop - stop
 
     def check_ids(self, ids: NDArray[np.int64]) -> None:
         """Raises InvalidArgumentError naming the first id that is not a row of this shard."""
@@ -90,20 +111,17 @@ class Shard:
     def gather(self, ids: NDArray[np.int64], out: Array) -> None:
         """Copies rows ``ids`` into ``out`` [n, width]."""
         self.check_ids(ids)
-        if self._slab.dtype == np.float32:
-            updates.gather_rows(self._slab, self.width, self.row_start, ids, out)
-        else:
-            np.take(self._slab, ids - self.row_start, axis=0, out=out, mode="clip")
+        self._rows.gather(self.width, ids, self.row_start, out)
 
     def read(self, start: int, stop: int, out: Array) -> None:
         """Copies rows ``[start, stop)`` into ``out`` [stop - start, width]."""
         self._check_range(start, stop)
-        out[...] = self._rows(start, stop)[:, : self.width]
+        self._rows.read(start - self.row_start, stop - self.row_start, out)
 
     def check_rule(self, optimizer: OptimizerSpec) -> None:
         """Raises InvalidArgumentError if the rule cannot be used on this variable."""
         find_rule(optimizer)
-        if self._slab.dtype != np.float32:
+        if self.spec.dtype != "float32":
             raise InvalidArgumentError(
                 f"variable {self.spec.name!r} has dtype {self.spec.dtype}; only float32 variables "
                 f"can be trained"
@@ -127,7 +145,7 @@ class Shard:
         with self._lock:
             self._own_slots(optimizer)
             self._keep(ids)
-            apply_rule(optimizer, self._slab, self.width, self.row_start, ids, gradient)
+            apply_rule(optimizer, self.slab, self.width, self.row_start, ids, gradient)
             self.version += 1
 
     def check_assign(self, op: str, start: int, rows: int) -> None:
@@ -140,8 +158,9 @@ class Shard:
         """``set``, ``add`` or ``sub`` of ``value`` [k, width] to rows from ``start`` on."""
         self.check_assign(op, start, len(value))
         with self._lock:
+            self._settle()
             self._keep_range(start, start + len(value))
-            _WHOLE[op](self._rows(start, start + len(value))[:, : self.width], value)
+            _WHOLE[op](self._view(start, start + len(value))[:, : self.width], value)
             self.version += 1
 
     def check_scatter(self, op: str, ids: NDArray[np.int64]) -> None:
@@ -156,8 +175,9 @@ class Shard:
         """``op`` of ``rows`` [n, width] to rows ``ids``; repeated ids act in turn."""
         self.check_scatter(op, ids)
         with self._lock:
+            self._settle()
             self._keep(ids)
-            values = self._slab[:, : self.width]
+            values = self.slab[:, : self.width]
             if op == "set":
                 values[ids - self.row_start] = rows
             else:
@@ -174,7 +194,7 @@ class Shard:
             self._resize_slots(len(columns) - 1 - row_slots, row_slots)
             self._keep_range(start, stop)
             self.optimizer = optimizer
-            rows, at = self._rows(start, stop), 0
+            rows, at = self._view(start, stop), 0
             for column in columns:
                 rows[:, at : at + column.shape[1]] = column
                 at += column.shape[1]
@@ -183,10 +203,11 @@ class Shard:
     def snapshot(self) -> Snapshot:
         """The rows and slots as they are now, to be read while they change; to be closed."""
         with self._lock:
+            self._settle()
             snapshot = Snapshot(
                 self.spec,
                 self.row_start,
-                self._slab,
+                self.slab,
                 self.column_widths,
                 self.row_slots,
                 self.optimizer,
@@ -208,11 +229,11 @@ class Shard:
                 snapshot.keep_range(start, stop)
 
     def _needing(self) -> list[Snapshot]:
-        self._snapshots = [each for each in self._snapshots if each.needs(self._slab)]
+        self._snapshots = [each for each in self._snapshots if each.needs(self.slab)]
         return self._snapshots
 
-    def _rows(self, start: int, stop: int) -> Array:
-        return self._slab[start - self.row_start : stop - self.row_start]
+    def _view(self, start: int, stop: int) -> Array:
+        return self.slab[start - self.row_start : stop - self.row_start]
 
     def _check_range(self, start: int, stop: int) -> None:
         if not self.row_start <= start <= stop <= self.row_stop:
@@ -221,21 +242,42 @@ class Shard:
                 f"shard {self.index} of variable {self.spec.name!r}"
             )
 
-    def _own_slots(self, optimizer: OptimizerSpec) -> None:
-        if self.optimizer == optimizer.name or not (optimizer.slots or optimizer.row_slots):
-            return
-        slots, row_slots = len(optimizer.slots), len(optimizer.row_slots)
+    def make_slots(self, optimizer: OptimizerSpec, most_bytes: int | None = None) -> int:
+        """Makes room for the optimizer's slots in some rows, or all; how many rows are left.
+
+        An update does what is left of it. Reads go on meanwhile. The rule must be checked.
+        """
+        with self._lock:
+            return self._own_slots(optimizer, most_bytes)
+
+    def make_ready(self) -> None:
+        """Ends what :meth:`make_slots` has begun, so that nobody waits for that later."""
+        with self._lock:
+            self._settle()
+
+    def _own_slots(self, optimizer: OptimizerSpec, most_bytes: int | None = None) -> int:
+        left = self._settle(most_bytes)
+        if left or self.optimizer == optimizer.name:
+            return left
+        if not (optimizer.slots or optimizer.row_slots):
+            return 0
         firsts = np.repeat(np.array(optimizer.slots, np.float32), self.width)
         firsts = np.append(firsts, np.array(optimizer.row_slots, np.float32))
-        slab = aligned_empty((len(self._slab), self.width + len(firsts)), self.spec.dtype)
-        updates.move_rows(self._slab, self.width, firsts, slab)
-        self.slots, self.row_slots, self._slab = slots, row_slots, slab
+        self._widen(len(optimizer.slots), len(optimizer.row_slots), firsts)
         self.optimizer = optimizer.name
+        return self._settle(most_bytes)
 
     def _resize_slots(self, slots: int, row_slots: int) -> None:
-        if (self.slots, self.row_slots) == (slots, row_slots):
-            return
-        columns = self.width * (1 + slots) + row_slots
-        slab = aligned_empty((self._slab.shape[0], columns), self.spec.dtype)
-        slab[:, : self.width] = self._slab[:, : self.width]
-        self.slots, self.row_slots, self._slab = slots, row_slots, slab
+        self._settle()
+        if (self.slots, self.row_slots) != (slots, row_slots):
+            columns = self.width * slots + row_slots
+            self._widen(slots, row_slots, np.zeros(columns, self.spec.dtype))
+            self._settle()
+
+    def _widen(self, slots: int, row_slots: int, firsts: Array) -> None:
+        self._rows.widen(self.width, firsts, is_kept=bool(self._needing()))
+        self.slots, self.row_slots = slots, row_slots
+
+    def _settle(self, most_bytes: int | None = None) -> int:
+        """Ends what :meth:`make_slots` has begun, or does a part; how many rows are left."""
+        return self._rows.move(most_bytes)

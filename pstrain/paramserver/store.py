@@ -7,7 +7,9 @@ decided; a checkpoint sees whole parts only.
 
 from __future__ import annotations
 
+import functools
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +26,9 @@ from pstrain.vocabulary import OptimizerSpec, VariableSpec
 ShardKey = tuple[int, int]
 
 _GATE_TIMEOUT_S = 600.0
+# What a request does of work that takes long, and what is done between two looks at the clock.
+_WORK_S = 1.0
+_WORK_BYTES = 16 << 20
 
 
 class Store:
@@ -36,6 +41,7 @@ class Store:
     def __init__(self, *, first_version: int = 0) -> None:
         self._first_version = first_version
         self._shards: dict[ShardKey, Shard] = {}
+        self._unfilled: dict[ShardKey, Shard] = {}
         self._commits: Commits[list[Change]] = Commits()
         self._low_water = 0
         self._lock = threading.Lock()
@@ -48,18 +54,49 @@ class Store:
         Raises AlreadyExistsError if the id is taken by a variable of another name or shape; the
         same variable again is left as it is, so that a repeated request is harmless.
         """
-        key = (spec.id, index)
-        existing = self._shards.get(key)
-        if existing is None:
-            shard = Shard(spec, index, value, version=self._first_version)
+        if value is not None and (spec.id, index) not in self._shards:
             with self._lock:
-                existing = self._shards.setdefault(key, shard)
-        if existing.spec != spec:
+                shard = Shard(spec, index, value, version=self._first_version)
+                self._shards.setdefault((spec.id, index), shard)
+        while self.make(spec, index):
+            pass
+        return self._shards[spec.id, index]
+
+    def make(self, spec: VariableSpec, index: int) -> int:
+        """Works on :meth:`create` for a second or so; how many rows are left.
+
+        The shard is not here before none is.
+        """
+        key = (spec.id, index)
+        with self._lock:
+            shard = self._shards.get(key) or self._unfilled.get(key)
+            if shard is None:
+                shard = Shard(spec, index, version=self._first_version, is_filled=False)
+                self._unfilled[key] = shard
+        if shard.spec != spec:
             raise AlreadyExistsError(
-                f"variable id {spec.id} belongs to {existing.spec.name!r} {existing.spec.shape}; "
+                f"variable id {spec.id} belongs to {shard.spec.name!r} {shard.spec.shape}; "
                 f"it cannot also be {spec.name!r} {spec.shape}"
             )
-        return existing
+        left = _work(shard.fill)
+        if not left:
+            with self._lock:
+                self._unfilled.pop(key, None)
+                self._shards.setdefault(key, shard)
+        return left
+
+    def make_slots(self, shards: Sequence[Shard], optimizer: OptimizerSpec) -> int:
+        """Works on the slots of shards for a second or so; how many rows are left.
+
+        Updates make them too: this is for tables for which that would take them too long.
+        """
+        for shard in shards:
+            shard.check_rule(optimizer)
+        for shard in shards:
+            left = _work(functools.partial(shard.make_slots, optimizer))
+            if left:
+                return left
+        return 0
 
     def shard(self, variable: int, index: int) -> Shard:
         """The shard, or NotFoundError saying what usually explains its absence."""
@@ -153,6 +190,8 @@ class Store:
 
         They keep what changes until :meth:`drop_snapshot`. The same again gives the same.
         """
+        for shard in self.shards():
+            shard.make_ready()
         with self.quiet():
             if snapshot not in self._snapshots:
                 self._snapshots[snapshot] = [
@@ -208,6 +247,15 @@ class Store:
     def size_bytes(self) -> int:
         """Memory of all slabs."""
         return sum(shard.slab.nbytes for shard in self.shards())
+
+
+def _work(some: Callable[[int], int]) -> int:
+    """Calls ``some``, with as much as it should do, until it has left nothing or time is up."""
+    end_s = time.monotonic() + _WORK_S
+    left = some(_WORK_BYTES)
+    while left and time.monotonic() < end_s:
+        left = some(_WORK_BYTES)
+    return left
 
 
 class _Gate:

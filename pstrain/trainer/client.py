@@ -77,6 +77,7 @@ class RemoteParameters:
             share_memory=self._config.share_memory,
         )
         self._wholes: dict[tuple[int, int], tuple[int, Array]] = {}
+        self._has_slots: set[tuple[int, str]] = set()
         self.hold_closures: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @property
@@ -92,9 +93,9 @@ class RemoteParameters:
         for index, shard in enumerate(spec.shards):
             shards.setdefault(shard.ps, []).append(index)
         described = spec_to_json(spec)
-        self._ask(
+        self._work_through(
             {
-                ps: self._request({"kind": "create", "spec": described, "shards": indices})
+                ps: {"kind": "create", "spec": described, "shards": indices}
                 for ps, indices in shards.items()
             }
         )
@@ -124,6 +125,7 @@ class RemoteParameters:
         *,
         iterations: VariableSpec | None = None,
     ) -> None:
+        self._make_slots(updates, optimizer)
         pushes: dict[int, _Push] = {}
         for update in updates:
             for index, ids, gradient in update_parts(update):
@@ -250,6 +252,7 @@ class RemoteParameters:
         """All that is asked from now on is of another session; nothing is known of its values."""
         self.session = session
         self._wholes.clear()
+        self._has_slots.clear()
 
     def begin_session(self, ps: int) -> None:
         """Makes this session the current one of a server, which drops all variables of others."""
@@ -301,6 +304,33 @@ class RemoteParameters:
         for reply in replies.values():
             messages.decode_reply(reply.header)
         return replies
+
+    def _work_through(self, headers: Mapping[int, Header]) -> None:
+        """Asks servers for what takes them long until nothing is left: each time for a bit of it.
+
+        So no request takes long, however large a table is.
+        """
+        while headers:
+            replies = self._ask({ps: self._request(header) for ps, header in headers.items()})
+            headers = {
+                ps: header
+                for ps, header in headers.items()
+                if messages.decode_header(replies[ps].header)["left"]
+            }
+
+    def _make_slots(self, updates: Sequence[Update], optimizer: OptimizerSpec) -> None:
+        """Before a large table's first step, which would else take as long as its slots do."""
+        for spec in (update.variable for update in updates):
+            key = (spec.id, optimizer.name)
+            if key in self._has_slots:
+                continue
+            if spec.rows * _row_bytes(spec) > self._config.chunk_bytes:
+                shards: dict[int, list[list[int]]] = {}
+                for index, shard in enumerate(spec.shards):
+                    shards.setdefault(shard.ps, []).append([spec.id, index])
+                header = {"kind": "slots", "optimizer": asdict(optimizer)}
+                self._work_through({ps: {**header, "shards": s} for ps, s in shards.items()})
+            self._has_slots.add(key)
 
     def exchange(self, messages_by_ps: Mapping[int, tuple[Header, Any]]) -> dict[int, Header]:
         """One message to each of some servers, sent again where its reply may be lost; replies."""

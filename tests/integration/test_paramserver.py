@@ -202,6 +202,22 @@ def test_large_variables_travel_in_pieces(addresses: list[str]) -> None:
     strategy.parameters.close()
 
 
+def test_slots_of_large_variables_are_asked_for_before_the_first_step(
+    addresses: list[str],
+) -> None:
+    strategy = _strategy(addresses, config=ParameterConfig(chunk_bytes=1000))
+    with strategy.scope():
+        table = _table()
+    before = [strategy.parameters.status(ps)["requests"].get("slots", 0) for ps in range(2)]
+    lookup: Any = table.parameters.fetch([Fetch(table.spec, np.array([1, 999]))])[0]
+    for _ in range(2):
+        table.parameters.apply([Update(table.spec, np.ones((2, 5), np.float32), lookup)], ADAGRAD)
+    after = [strategy.parameters.status(ps)["requests"]["slots"] for ps in range(2)]
+    assert [b + 1 for b in before] == after
+    np.testing.assert_allclose(table.sparse_read([1]), lookup.rows[:1] - 0.1636, atol=1e-3)
+    strategy.parameters.close()
+
+
 def test_errors_name_what_is_wrong_and_leave_the_connection_usable(
     strategy: ParameterServerStrategy,
 ) -> None:
