@@ -76,7 +76,7 @@ class ReadSession:
         """
         accepted = self._tracker.receive(stream.worker_id, header.spans, divisible=header.divisible)
         self._ended = False
-        self.streams.note_frame(stream)
+        self.streams.note_frame(stream, more_follows=header.more_follows)
         self._pacing.note_arrival()
         if accepted.slices and header.rows:
             if not self._sequenced:
@@ -151,7 +151,7 @@ class ReadSession:
         if not self._takers or self._outstanding or self._waits_for_turn or self._finished:
             return False
         if self._has_windows:
-            return self._tracker.is_quiet()
+            return self._tracker.is_quiet() and not self.streams.are_owing()
         return self.streams.are_silent()
 
     def time_to_call(self, now_s: float) -> float:

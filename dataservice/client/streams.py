@@ -26,6 +26,7 @@ class Slot(Generic[Stream]):
         self.attempts = attempts
         self.has_ended = False
         self.is_reported = False
+        self.more_follows = False
         self.broken_s: float | None = None
 
     def is_silent(self) -> bool:
@@ -59,11 +60,12 @@ class StreamTable(Generic[Stream]):
                 stream = self._open_stream(worker_id, address)
                 self._slots[worker_id] = Slot(stream, slot.attempts + 1)
 
-    def note_frame(self, stream: WorkerStream) -> None:
-        """Rows arrived, so the worker is well."""
+    def note_frame(self, stream: WorkerStream, *, more_follows: bool = False) -> None:
+        """Rows arrived, so the worker is well; whether it is at work on more."""
         slot = self._slots.get(stream.worker_id)
         if slot is not None and slot.stream is stream:
             slot.attempts = 0
+            slot.more_follows = more_follows
 
     def note_end(self, stream: WorkerStream) -> None:
         """The worker has nothing more for this reader."""
@@ -81,6 +83,10 @@ class StreamTable(Generic[Stream]):
         """Broken streams that the dispatcher has not been told of."""
         slots = self._slots.values()
         return tuple(slot for slot in slots if slot.broken_s is not None and not slot.is_reported)
+
+    def are_owing(self) -> bool:
+        """Whether a worker that can be heard has said that more is to come."""
+        return any(slot.more_follows and not slot.is_silent() for slot in self._slots.values())
 
     def are_silent(self) -> bool:
         """Nothing more will come from any stream."""

@@ -24,6 +24,7 @@ _VERSION = 2
 _HEAD = struct.Struct("<BBBxHIIQ")
 _SPAN = struct.Struct("<qqqqB")
 _DIVISIBLE = 1
+_MORE_FOLLOWS = 2
 _MAX_ROWS = (1 << 32) - 1
 
 
@@ -69,8 +70,9 @@ class Header(NamedTuple):
     elements which were dropped.
 
     `divisible` says that the body's rows are the spans' rows one by one, so that a part of them
-    may be kept; a batch that operators were applied to as a whole is not. `notes` are those of an
-    OMITTED.
+    may be kept; a batch that operators were applied to as a whole is not. `more_follows`: the
+    worker is at work on more for this reader, so that another frame is certain to come unless the
+    stream ends or breaks. `notes` are those of an OMITTED.
     """
 
     kind: FrameKind
@@ -80,6 +82,7 @@ class Header(NamedTuple):
     divisible: bool = False
     notes: bytes = b""
     element_rows: int = 0
+    more_follows: bool = False
 
     @property
     def elements(self) -> int:
@@ -107,9 +110,10 @@ def pack_data(
     *,
     divisible: bool,
     element_rows: int = 0,
+    more_follows: bool = False,
 ) -> bytes:
     """Header of a data frame; at most 65,535 spans."""
-    flags = _DIVISIBLE if divisible else 0
+    flags = (_DIVISIBLE if divisible else 0) | (_MORE_FOLLOWS if more_follows else 0)
     head = _HEAD.pack(_VERSION, FrameKind.DATA, flags, len(spans), rows, element_rows, checksum)
     return head + b"".join(_SPAN.pack(*span) for span in spans)
 
@@ -176,7 +180,13 @@ def unpack(header: bytes) -> Header:
         if element_rows and not is_divisible:
             raise ValueError("several elements in a body that is a unit")
         return Header(
-            FrameKind(kind), rows, checksum, spans, is_divisible, element_rows=element_rows
+            FrameKind(kind),
+            rows,
+            checksum,
+            spans,
+            is_divisible,
+            element_rows=element_rows,
+            more_follows=bool(flags & _MORE_FOLLOWS),
         )
     except (struct.error, ValueError) as error:
         raise DataLossError(f"damaged element header of {len(header)} bytes: {error}") from error

@@ -53,7 +53,13 @@ class CachedFrames:
     def size_bytes(self) -> int:
         return self._window.size_bytes
 
-    def put(self, element: Element, *, divisible: bool = False) -> None:  # noqa: ARG002
+    def put(
+        self,
+        element: Element,
+        *,
+        divisible: bool = False,  # noqa: ARG002
+        more_follows: bool = False,  # noqa: ARG002
+    ) -> None:
         """Encodes and adds, by the number of its first row; waits until the trainer ahead needs it.
 
         Where the rows come from is dropped: trainers cannot ask for them again. CancelledError once

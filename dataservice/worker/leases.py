@@ -128,6 +128,10 @@ class LeaseFeed:
         """The dispatcher has nothing for this reader now."""
         return not self._leases and (self._dry or self._ended)
 
+    def holds_any_held(self) -> bool:
+        """Whether a lease is in store."""
+        return bool(self._leases)
+
     def is_over_held(self) -> bool:
         """No lease is in store and none will come: the end, or asking failed."""
         return not self._leases and (self._ended or self._failure is not None)

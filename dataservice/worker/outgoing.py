@@ -61,7 +61,7 @@ class FrameSink(Protocol):
     @property
     def size_bytes(self) -> int: ...
 
-    def put(self, element: Element, *, divisible: bool) -> None: ...
+    def put(self, element: Element, *, divisible: bool, more_follows: bool = False) -> None: ...
 
     def end(self, failure: Exception | None = None) -> None: ...
 
@@ -86,6 +86,7 @@ class Frame(NamedTuple):
     header: bytes | None = None
     size_bytes: int = 0
     element_rows: int = 0
+    more_follows: bool = False
 
     @property
     def elements(self) -> int:
@@ -118,7 +119,9 @@ class FrameSender:
         if frame.header is not None:
             self._channel.send(frame.header)
         elif frame.payload is None:
-            self._channel.send(pack_data(0, 0, frame.spans, divisible=False))
+            self._channel.send(
+                pack_data(0, 0, frame.spans, divisible=False, more_follows=frame.more_follows)
+            )
         elif self._channel.shares_memory:
             body = frame.payload
             if not isinstance(body, pa.Buffer):
@@ -138,6 +141,7 @@ def _header(frame: Frame, body_checksum: int) -> bytes:
         frame.spans,
         divisible=frame.divisible,
         element_rows=frame.element_rows,
+        more_follows=frame.more_follows,
     )
 
 
@@ -157,9 +161,11 @@ class FrameBuffer:
     def size_bytes(self) -> int:
         return self._queue.size_bytes
 
-    def put(self, element: Element, *, divisible: bool) -> None:
+    def put(self, element: Element, *, divisible: bool, more_follows: bool = False) -> None:
         """Stores; waits for room. CancelledError once closed."""
         frame = frame_of(element, self._compression, divisible=divisible)
+        if more_follows:
+            frame = frame._replace(more_follows=True)
         if not self._queue.try_put(frame, frame.size_bytes):
             with self.patience.waiting():
                 self._wait_for_room(frame)

@@ -102,6 +102,8 @@ class WindowProducer(Generic[Sink]):
         # Of the windows that the element being finished has rows of; for its errors.
         self._splits: dict[int, Sequence[Split]] = {}
         self._closed = False
+        # Whether windows were begun or in store when the last step was given out.
+        self.more_follows = False
         self._threads = [
             self._new_thread(self._compute, name, f"compute-{index}") for index in range(threads)
         ]
@@ -193,7 +195,9 @@ class WindowProducer(Generic[Sink]):
             )
             divisible = self._pipeline.is_divisible
             for element in self._elements():
-                self.frames.put(finish(element), divisible=divisible)
+                self.frames.put(
+                    finish(element), divisible=divisible, more_follows=self.more_follows
+                )
                 for span in element.spans:
                     if span.final:
                         self._splits.pop(span.window, None)
@@ -234,16 +238,21 @@ class WindowProducer(Generic[Sink]):
         with self._lock:
             while not self._closed:
                 step = self._head_held()
+                self.more_follows = bool(self._tickets) or self._feed.holds_any_held()
                 if step is not None:
                     return step
-                nothing_leased = not self._tickets and self._feed.is_dry_held()
-                if rebatcher.holds_anything and (nothing_leased or not rebatcher.is_batched):
+                if rebatcher.holds_anything and self._must_flush_held(rebatcher):
                     return _FLUSH
                 if not self._tickets and self._feed.is_over_held():
                     self._feed.raise_failure_held()
                     return _ENDED
                 self._news.wait(_RECHECK_S)
             return _ENDED
+
+    def _must_flush_held(self, rebatcher: Rebatcher) -> bool:
+        """Whether what is held goes out although no rows are there to complete it."""
+        nothing_leased = not self._tickets and self._feed.is_dry_held()
+        return nothing_leased or rebatcher.holds_only_ends or not rebatcher.is_batched
 
     def _head_held(self) -> _Rows | _Ticket | None:
         """What the first window has to give: rows, its end, or nothing yet."""

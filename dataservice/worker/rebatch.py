@@ -16,7 +16,9 @@ from dataservice.wire.elements import RowSpan
 
 # Large enough that the cost per frame vanishes, small enough to stay in a core's cache.
 UNBATCHED_ELEMENT_BYTES = 1 << 20
-_MAX_RUN_BYTES = 4 << 20
+_MAX_RUN_BYTES = 8 << 20
+# Ends of windows without rows that may wait for the rows after them.
+_MAX_WAITING_ENDS = 64
 
 
 class Element(NamedTuple):
@@ -64,6 +66,11 @@ class Rebatcher:
         """Whether `flush` would give an element."""
         return bool(self._spans)
 
+    @property
+    def holds_only_ends(self) -> bool:
+        """Whether what is held are ends of windows whose rows have all been given."""
+        return bool(self._spans) and not self._held_rows
+
     def add(
         self,
         batch: pa.RecordBatch,
@@ -81,7 +88,7 @@ class Rebatcher:
         offset = 0
         while offset < batch.num_rows:
             left = batch.num_rows - offset
-            if not self._spans and left >= 2 * target and run_rows > target:
+            if not self._held_rows and left >= 2 * target and run_rows > target:
                 count = min(run_rows, left // target * target)
             else:
                 count = min(target - self._held_rows, left)
@@ -93,13 +100,17 @@ class Rebatcher:
                 yield self._emit()
 
     def end_window(self, window: int, generation: int, end_row: int) -> Iterator[Element]:
-        """Marks a window as complete after `end_row` rows."""
+        """Marks a window as complete after `end_row` rows.
+
+        An end alone waits for the next rows, and makes an element of its own only by `flush` or
+        when there are many.
+        """
         last = self._spans[-1] if self._spans else None
         if last is not None and last.window == window:
             self._spans[-1] = last._replace(final=True)
         else:
             self._spans.append(RowSpan(window, generation, end_row, end_row, True))
-        if not self._held_rows:
+        if not self._held_rows and len(self._spans) >= _MAX_WAITING_ENDS:
             yield self._emit()
 
     def flush(self) -> Iterator[Element]:

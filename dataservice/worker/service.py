@@ -373,9 +373,7 @@ def _pump(
             _send_notes(frames, channel, is_last=True)
             channel.send(END)
             return
-        # With the last row of a window the reader may leave.
-        ends = frame is not None and any(span.final for span in frame.spans)
-        _send_notes(frames, channel, is_last=ends)
+        _send_notes(frames, channel, is_last=frame is not None and _may_be_last(frame))
         if frame is not None:
             await_credit(frame.elements)
             credit -= frame.elements
@@ -386,6 +384,11 @@ def _pump(
             raise CancelledError("the reader has gone")
         else:
             channel.send(KEEPALIVE)
+
+
+def _may_be_last(frame: Frame) -> bool:
+    """Whether a reader that has the frame may find that it has everything, and leave."""
+    return not frame.more_follows and any(span.final for span in frame.spans)
 
 
 def _send_notes(frames: FrameSource, channel: Channel, *, is_last: bool) -> None:

@@ -149,11 +149,12 @@ class Frames:
         self.is_over = False
         self.failure: Exception | None = None
 
-    def put(self, element: Any, *, divisible: bool) -> None:
+    def put(self, element: Any, *, divisible: bool, more_follows: bool) -> None:
         if self.is_over:
             raise CancelledError("the producer is closed")
         if element.batch is None or not element.batch.num_rows:
-            self.queue.append((pack_data(0, 0, element.spans, divisible=False), None))
+            header = pack_data(0, 0, element.spans, divisible=False, more_follows=more_follows)
+            self.queue.append((header, None))
             return
         body = array("q", element.batch.ids).tobytes()
         rows = element.batch.num_rows
@@ -165,6 +166,7 @@ class Frames:
                     element.spans,
                     divisible=divisible,
                     element_rows=element.element_rows,
+                    more_follows=more_follows,
                 ),
                 body,
             )

@@ -179,7 +179,11 @@ class WorkerNode(Node):
                 step = producer._next_step(stream.rebatcher)
                 if step is not _ENDED:
                     for element in _elements(stream.rebatcher, step):
-                        frames.put(element, divisible=self._pipeline.is_divisible)
+                        frames.put(
+                            element,
+                            divisible=self._pipeline.is_divisible,
+                            more_follows=producer.more_follows,
+                        )
                     continue
             except Blocked:
                 return

@@ -24,14 +24,27 @@ U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
 
 
-@given(U32, U64, SPANS, st.booleans(), U32)
+@given(U32, U64, SPANS, st.booleans(), U32, st.booleans())
 def test_a_header_comes_back_as_it_was(
-    rows: int, checksum: int, spans: list[RowSpan], divisible: bool, element_rows: int
+    rows: int,
+    checksum: int,
+    spans: list[RowSpan],
+    divisible: bool,
+    element_rows: int,
+    more_follows: bool,
 ) -> None:
     cut = element_rows if divisible else 0
-    packed = pack_data(rows, checksum, spans, divisible=divisible, element_rows=cut)
+    packed = pack_data(
+        rows, checksum, spans, divisible=divisible, element_rows=cut, more_follows=more_follows
+    )
     assert unpack(packed) == Header(
-        FrameKind.DATA, rows, checksum, tuple(spans), divisible, element_rows=cut
+        FrameKind.DATA,
+        rows,
+        checksum,
+        tuple(spans),
+        divisible,
+        element_rows=cut,
+        more_follows=more_follows,
     )
 
 

@@ -29,9 +29,32 @@ def test_elements_have_the_wanted_size_and_span_windows() -> None:
     assert [ids(e) for e in rebatcher.flush()] == [[102]]
 
 
-def test_an_end_without_rows_before_it_goes_out_at_once() -> None:
+def test_an_end_without_rows_before_it_rides_with_the_next_rows() -> None:
+    rebatcher = Rebatcher(2, run=2)
+    assert list(rebatcher.end_window(3, 1, 0)) == []
+    assert rebatcher.holds_only_ends
+    (element,) = rebatcher.add(rows(0, 4), 4, 0, 0)
+    assert element.spans == (RowSpan(3, 1, 0, 0, True), RowSpan(4, 0, 0, 4, False))
+    assert (ids(element), element.element_rows) == ([0, 1, 2, 3], 2)
+    assert not rebatcher.holds_anything
+
+
+def test_an_end_alone_is_given_by_flush_and_when_there_are_many() -> None:
     rebatcher = Rebatcher(4)
-    assert list(rebatcher.end_window(3, 1, 0)) == [Element(None, (RowSpan(3, 1, 0, 0, True),))]
+    list(rebatcher.end_window(3, 1, 0))
+    assert list(rebatcher.flush()) == [Element(None, (RowSpan(3, 1, 0, 0, True),))]
+    given = [list(rebatcher.end_window(window, 0, 0)) for window in range(64)]
+    assert [len(elements) for elements in given] == [0] * 63 + [1]
+    (many,) = given[-1]
+    assert (many.batch, len(many.spans)) == (None, 64)
+
+
+def test_rows_that_are_held_are_more_than_ends() -> None:
+    rebatcher = Rebatcher(4)
+    list(rebatcher.add(rows(0, 1), 0, 0, 0))
+    list(rebatcher.end_window(0, 0, 1))
+    assert rebatcher.holds_anything
+    assert not rebatcher.holds_only_ends
 
 
 def test_a_replay_starts_where_its_lease_says() -> None:

@@ -46,9 +46,11 @@ class Reader:
     def join(self, *workers: str, now_s: float = 0.0) -> None:
         self.session.follow(pb.OpenIterationReply(workers=members(*workers)), now_s)
 
-    def frame(self, first: int, end: int, *, window: int = 0, final: bool = False) -> RowSpan:
+    def frame(
+        self, first: int, end: int, *, window: int = 0, final: bool = False, more: bool = False
+    ) -> RowSpan:
         span = RowSpan(window, 0, first, end, final)
-        header = Header(FrameKind.DATA, end - first, 0, (span,), True)
+        header = Header(FrameKind.DATA, end - first, 0, (span,), True, more_follows=more)
         self.session.accept(self.opened[0], header)
         return span
 
@@ -93,6 +95,29 @@ def test_a_reader_is_idle_only_while_somebody_waits_for_nothing_known() -> None:
     assert reader.session.is_idle()
     reader.session.end_wait()
     assert not reader.session.is_idle()
+
+
+def test_a_reader_is_not_idle_while_a_worker_has_said_that_more_follows() -> None:
+    reader = Reader(DYNAMIC, "a")
+    reader.session.begin_wait()
+    reader.use(reader.frame(0, 4, final=True, more=True))
+    assert not reader.session.is_idle()
+    reader.use(reader.frame(0, 4, window=1, final=True))
+    assert reader.session.is_idle()
+
+
+@pytest.mark.parametrize("how", ["ended", "broken", "lost"])
+def test_what_a_stream_promised_is_forgotten_with_it(how: str) -> None:
+    reader = Reader(DYNAMIC, "a")
+    reader.session.begin_wait()
+    reader.use(reader.frame(0, 4, final=True, more=True))
+    if how == "ended":
+        reader.session.note_end(reader.opened[0])
+    elif how == "broken":
+        reader.session.note_broken(reader.opened[0], UnavailableError("gone"), 0.0)
+    else:
+        reader.join("b")
+    assert reader.session.is_idle()
 
 
 def test_the_end_is_told_once_and_asked_for_anew() -> None:

@@ -53,7 +53,7 @@ class Divided:
                 assert not rebatcher.holds_anything
                 at = span.end_row
                 yield element.batch
-        (end,) = rebatcher.end_window(window, 0, at)
+        (end,) = (*rebatcher.end_window(window, 0, at), *rebatcher.flush())
         assert (end.batch, end.spans[0].final, end.spans[0].rows) == (None, True, 0)
 
     def rows(self, window: int, column: str) -> list[Any]:
