@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 from dataservice.runtime.identity import new_id
@@ -54,6 +56,10 @@ class Checkpoint:
                 )
         self._last: SavedCheckpoint | None = None
         self.followers: list[Follower] = []
+        self._attached: dict[str, Attached] = {}
+        self._restored: dict[str, Any] = {}
+        # Threads that save, and those that bring lost servers back.
+        self._lock = threading.RLock()
 
     def save(
         self,
@@ -77,7 +83,8 @@ class Checkpoint:
         partial = manifest.PartialCheckpoint(directory, name, number)
         pauses, held = Pauses(), contextlib.ExitStack()
         try:
-            objects, parts, marks = self._hold(pauses, held)
+            with self._lock:
+                objects, parts, marks = self._hold(pauses, held)
         except BaseException:
             held.close()
             partial.end()
@@ -106,6 +113,24 @@ class Checkpoint:
         )
         return self._last
 
+    def alone(self) -> AbstractContextManager[Any]:
+        """Scope in which no other thread takes values for a save."""
+        return self._lock
+
+    def attach(self, name: str, value: Attached) -> Any:
+        """Has ``value`` saved and restored too; a checkpoint that lacks it gives it None.
+
+        Returns its state in the checkpoint that this object restored last, once, or None.
+        """
+        if name in self._objects or name in self._attached:
+            raise InvalidArgumentError(f"the checkpoint already holds an object named {name!r}")
+        self._attached[name] = value
+        return self._restored.pop(name, {}).get("state")
+
+    def detach(self, name: str) -> None:
+        """Inverse of :meth:`attach`."""
+        del self._attached[name]
+
     def follow(self, follower: Follower) -> None:
         """Has somebody told of each save and restore."""
         self.followers.append(follower)
@@ -130,7 +155,8 @@ class Checkpoint:
             for group in groups:
                 barriers.enter_context(group.parameters.barrier())
             reached_s = time.monotonic()
-            objects = {name: _describe(value) for name, value in self._objects.items()}
+            saved = {**self._objects, **self._attached}
+            objects = {name: _describe(value) for name, value in saved.items()}
             manifest.check_json(objects)
             marks = [(follower, follower.held()) for follower in self.followers]
             parts = []
@@ -142,14 +168,14 @@ class Checkpoint:
         pauses.pause_s = time.monotonic() - reached_s
         return objects, parts, marks
 
-    def restore(self, path: Path) -> RestoreStatus:
+    def restore(self, path: Path, *, with_attached: bool = False) -> RestoreStatus:
         """Restores all objects from a checkpoint, or from the newest in a directory; its path.
 
         An object that has no variables yet gets its values as it makes them; the returned path
         has ``assert_consumed`` and the like, to ask whether all went well. No variable changes
         unless all fit and no file is damaged. Raises NotFoundError for a checkpoint, object or
         variable that is not there, InvalidArgumentError for a variable of another shape or dtype,
-        DataLossError for damaged files.
+        DataLossError for damaged files. ``with_attached``: what is attached goes back too.
         """
         found = manifest.find(path)
         contents = manifest.read(found)
@@ -160,6 +186,9 @@ class Checkpoint:
         for name, value in self._objects.items():
             if _is_stateful(value):
                 value.load_state_dict(contents["objects"][name]["state"])
+        for name, attached in self._attached.items() if with_attached else ():
+            attached.load_state_dict(contents["objects"].get(name, {}).get("state"))
+        self._restored = dict(contents["objects"])
         for follower in self.followers:
             follower.restored()
         logger.info("restored checkpoint %s", found)
@@ -210,6 +239,15 @@ class Checkpoint:
                 yield name, value
             elif _has_variables(value):
                 yield from _named_variables(name, value.variables)
+
+
+class Attached(Protocol):
+    """What is saved besides, for as long as somebody wants it."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """None where the checkpoint does not hold it."""
 
 
 class Follower(Protocol):

@@ -16,6 +16,7 @@ runtime raises. Training's own derive from the nearest built-in too::
         ├── DataError               ValueError      rows that cannot be trained on
         ├── ClosureInputError       RuntimeError    an argument of a closure failed elsewhere
         ├── AbortedError            RuntimeError    given up after too many retries, or fenced
+        │   └── RolledBackError                     given up because all went back to a checkpoint
         ├── OutOfRangeError         RuntimeError    an iterator inside a closure ended
         └── RemoteError             RuntimeError    an exception class unknown on this side
 
@@ -60,6 +61,7 @@ __all__ = [
     "PSTrainError",
     "RemoteError",
     "ResourceExhaustedError",
+    "RolledBackError",
     "ServerLostError",
     "ServerRestartedError",
     "UnauthenticatedError",
@@ -122,6 +124,13 @@ class AbortedError(PSTrainError, RuntimeError):
     """Given up: too many retries, or another coordinator took the cluster over."""
 
     code = "ABORTED"
+
+
+@register_error
+class RolledBackError(AbortedError):
+    """A lost parameter server took everything back to a checkpoint; what came later is undone."""
+
+    code = "ROLLED_BACK"
 
 
 @register_error

@@ -36,9 +36,11 @@ def evaluate(
 
     Exact for a Dataset that is not distributed, a table or arrays: each closure names the rows
     that it reads and returns its metrics' states, so neither the number of trainers nor a trainer
-    that is lost changes the result. A dataset of the data service, or a dataset function, is read
-    by all trainers together: there a trainer lost on the way takes along what it was reading,
-    which is logged. ``distributed=False`` evaluates in this process. Blocks.
+    that is lost changes the result. Exact too for a dataset of a data service that gives each row
+    out once (``DYNAMIC``): rows count as read when the report on them has been heard, so those
+    of a lost trainer go to the others. What a dataset function reads elsewhere is read by
+    trainers by themselves: one that is lost takes along what it was reading. ``distributed=False``
+    evaluates in this process. Blocks.
     """
     executor = executor_of(model, distributed)
     metrics = [LogLoss(name="loss"), *model.metrics]
@@ -103,7 +105,8 @@ def predict(
     """Probability of label 1 for every row, float32 [rows], in the order of the rows.
 
     On the trainers if there are any and each can read the data by itself (a Dataset that is not
-    distributed, a table, arrays), else in this process. Blocks.
+    distributed, a table, arrays), else in this process. With ``distributed=True`` trainers read a
+    data service together: each row once, in no order. Blocks.
     """
     source = as_source(data, batch_size)
     if distributed is None and not can_be_chunked(source):

@@ -11,8 +11,9 @@ import collections
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -22,11 +23,14 @@ from pstrain.consistency import ASYNC
 from pstrain.coordinator.client import ClusterCoordinator
 from pstrain.coordinator.per_worker import PerWorkerDataset
 from pstrain.coordinator.remote_value import RemoteValue
-from pstrain.errors import CancelledError, InvalidArgumentError
+from pstrain.errors import CancelledError, InvalidArgumentError, UnimplementedError
 from pstrain.input_sharding import AutoShardPolicy, DistributedDataset
 from pstrain.strategy import ParameterServerStrategy
 from pstrain.trainer.context import InputContext, get_current_worker_index
 from pstrain.trainer.resources import TrainerIterator, open_dataset
+
+if TYPE_CHECKING:
+    from pstrain.checkpoint_manager import CheckpointManager
 
 Report = dict[str, Any]
 """What a run of a function says: at least ``steps`` (how many it took) and ``ended`` (no data)."""
@@ -50,9 +54,30 @@ class Executor(Protocol):
         """A handle of which each ``iter`` is the next epoch."""
 
     def run(
-        self, function: StepFunction, iterator: Any, steps: int | None, steps_per_execution: int
+        self,
+        function: StepFunction,
+        iterator: Any,
+        steps: int | None,
+        steps_per_execution: int,
+        done: int = 0,
     ) -> Iterator[Report]:
-        """Yields reports as runs end."""
+        """Yields reports as runs end; ``done`` of the steps were done before."""
+
+    def unreported(self) -> list[Report]:
+        """Reports of the present :meth:`run` that are there and were not yielded yet."""
+
+    @property
+    def checkpoint(self) -> CheckpointManager | None:
+        """What the program gave its coordinator to go back to."""
+
+    def going_back(self, manager: CheckpointManager) -> AbstractContextManager[None]:
+        """Scope in which a lost server takes everything back to the newest of these checkpoints."""
+
+    def went_back(self, error: Exception) -> bool:
+        """Whether ``error`` comes of that; waits until everything is there."""
+
+    def confirm(self) -> None:
+        """Raises where what was trained is lost."""
 
     def run_once(
         self, function: StepFunction, data: Any, steps: int | None, steps_per_execution: int
@@ -82,9 +107,56 @@ class _Epochs:
         self._source = source
         self._epoch = 0
 
-    def __iter__(self) -> TrainerIterator:
+    def __iter__(self) -> _LocalIterator:
         epoch, self._epoch = self._epoch, self._epoch + 1
-        return TrainerIterator(lambda: open_dataset(self._source, epoch, InputContext()))
+        return _LocalIterator(self._source, epoch, self._note_epoch)
+
+    def _note_epoch(self, epoch: int) -> None:
+        """An iterator was moved to an epoch: the next one follows it."""
+        self._epoch = epoch + 1
+
+
+class _LocalIterator:
+    """One epoch in this process; saved and restored as a per-worker iterator is."""
+
+    def __init__(self, source: Any, epoch: int, moved: Callable[[int], None]) -> None:
+        self._source, self._moved = source, moved
+        self._open(epoch)
+
+    def __iter__(self) -> _LocalIterator:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._reader)
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able; UnimplementedError for data whose position cannot be saved."""
+        return {"epoch": self.epoch, "reader": self._reader.position()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.close()
+        self._open(int(state["epoch"]))
+        self._moved(self.epoch)
+        if state.get("reader") is not None:
+            self._reader.load_state_dict(state["reader"])
+        else:
+            self.rewind()
+
+    def rewind(self) -> None:
+        """A data service that counts its rows gives out all of the epoch again."""
+        try:
+            state = self._reader.state_dict()
+        except (UnimplementedError, AttributeError):
+            return
+        if dataservice.is_service_state(state):
+            self._reader.load_state_dict(dataservice.rewound_state(state))
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _open(self, epoch: int) -> None:
+        source, self.epoch = self._source, epoch
+        self._reader = TrainerIterator(lambda: open_dataset(source, epoch, InputContext()))
 
 
 class LocalExecutor:
@@ -94,9 +166,13 @@ class LocalExecutor:
         return _Epochs(data)
 
     def run(
-        self, function: StepFunction, iterator: Any, steps: int | None, steps_per_execution: int
+        self,
+        function: StepFunction,
+        iterator: Any,
+        steps: int | None,
+        steps_per_execution: int,
+        done: int = 0,
     ) -> Iterator[Report]:
-        done = 0
         while steps is None or done < steps:
             report = function(iterator, _share(steps, done, steps_per_execution))
             done += report["steps"]
@@ -113,6 +189,29 @@ class LocalExecutor:
         finally:
             iterator.close()
 
+    def unreported(self) -> list[Report]:
+        return []
+
+    @property
+    def checkpoint(self) -> None:
+        return None
+
+    def going_back(self, manager: CheckpointManager) -> AbstractContextManager[None]:  # noqa: ARG002
+        return nullcontext()
+
+    def went_back(self, error: Exception) -> bool:  # noqa: ARG002
+        return False
+
+    def confirm(self) -> None: ...
+
+
+class _Asked(NamedTuple):
+    """A run that was scheduled: of so many steps, after so many losses."""
+
+    value: RemoteValue
+    share: int
+    losses: int
+
 
 class ClusterExecutor:
     """Runs functions on the trainers of a coordinator, several in flight on each."""
@@ -120,6 +219,23 @@ class ClusterExecutor:
     def __init__(self, coordinator: ClusterCoordinator) -> None:
         self._coordinator = coordinator
         self._deals = False
+        self._in_flight: collections.deque[_Asked] = collections.deque()
+
+    def unreported(self) -> list[Report]:
+        return [asked.value.peek() for asked in self._in_flight if asked.value.has_value]
+
+    @property
+    def checkpoint(self) -> CheckpointManager | None:
+        return self._coordinator.checkpoint
+
+    def going_back(self, manager: CheckpointManager) -> AbstractContextManager[None]:
+        return self._coordinator.going_back(manager)
+
+    def went_back(self, error: Exception) -> bool:
+        return self._coordinator.went_back(error)
+
+    def confirm(self) -> None:
+        self._coordinator.strategy.parameters.check_current()
 
     def dataset(self, data: Any) -> PerWorkerDataset:
         if isinstance(data, PerWorkerDataset):
@@ -132,12 +248,17 @@ class ClusterExecutor:
         return self._coordinator.create_per_worker_dataset(data)
 
     def run(
-        self, function: StepFunction, iterator: Any, steps: int | None, steps_per_execution: int
+        self,
+        function: StepFunction,
+        iterator: Any,
+        steps: int | None,
+        steps_per_execution: int,
+        done: int = 0,
     ) -> Iterator[Report]:
-        in_flight: collections.deque[tuple[RemoteValue, int, int]] = collections.deque()
+        in_flight = self._in_flight = collections.deque()
         window = 4 * self._coordinator.num_trainers
         on_trainer = _OnTrainer(function)
-        promised = 0
+        promised = done
         ended: set[int] = set()
         losses = self._coordinator.stats()["losses"]
         while True:
@@ -146,18 +267,19 @@ class ClusterExecutor:
                 # What a lost trainer had not finished is there again, for those at their end too.
                 losses = now
                 ended.clear()
-                if self._deals:
+                if self._deals and not self._coordinator.is_restoring:
                     logger.warning(_LOST)
             over = bool(ended) and ended >= live
             while len(in_flight) < window and not over and (steps is None or promised < steps):
                 share = _share(steps, promised, steps_per_execution)
                 value = self._coordinator.schedule(on_trainer, args=(iterator, share))
-                in_flight.append((value, share, losses))
+                in_flight.append(_Asked(value, share, losses))
                 promised += share
             if not in_flight:
                 return
-            value, share, asked_after = in_flight.popleft()
+            value, share, asked_after = in_flight[0]
             report = self._fetch(value)
+            in_flight.popleft()
             promised += report["steps"] - share
             if report["ended"] and asked_after == losses:
                 ended.add(report["trainer"])
@@ -170,7 +292,8 @@ class ClusterExecutor:
 
         A closure names the chunk that it reads, so one that runs again reads the same rows; what
         counts is its result, of which there is one. Data that trainers share otherwise (of the
-        data service, or by a dataset function) is read as in :meth:`run`.
+        data service, or by a dataset function) is read as in :meth:`run`: a service takes rows for
+        read when their report was heard, and gives others out again.
         """
         if not can_be_chunked(data):
             iterator = iter(self.dataset(data))

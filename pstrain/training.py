@@ -1,6 +1,7 @@
 """``fit``, to be read from top to bottom: epochs, steps, what is reported, what is called back.
 
-Where a step runs is the executor's business, how a model computes its loss the model's.
+Where a step runs is the executor's business, how a model computes its loss the model's, how far
+training has come, and how it goes on after a loss, is kept by ``progress`` and ``resumption``.
 Invariant: an epoch ends when its data or its steps are used up, and every report of a run is
 counted once.
 """
@@ -8,31 +9,17 @@ counted once.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
-from pstrain.callbacks.base import Callback, CallbackList
+from pstrain.callbacks.base import Callback, CallbackList, Logs
 from pstrain.callbacks.progress import ProgressBar
 from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.execution import Report, as_source, executor_of, steps_at_once, take
 from pstrain.losses import BinaryCrossentropy, sigmoid
+from pstrain.progress import History, Progress
+from pstrain.resumption import recovery
 from pstrain.tape import GradientTape
-
-Logs = dict[str, float]
-
-
-@dataclass(slots=True)
-class History:
-    """What ``fit`` returns: ``history[name]`` has one value per epoch."""
-
-    epoch: list[int] = field(default_factory=list)
-    history: dict[str, list[float]] = field(default_factory=dict)
-
-    def add(self, epoch: int, logs: Logs) -> None:
-        self.epoch.append(epoch)
-        for name, value in logs.items():
-            self.history.setdefault(name, []).append(value)
 
 
 def fit(
@@ -55,48 +42,91 @@ def fit(
     ``steps_per_epoch`` steps over all trainers together. ``steps_per_execution``: how many steps
     are scheduled as one, where the strategy's consistency is "async". ``verbose``: 0 nothing, 1
     (or "auto") a bar, 2 a line per epoch. Blocks.
-    Raises what a step raised, DataError where there were no rows.
+
+    With ``callbacks.Checkpoint``, or a coordinator that has a ``checkpoint``: a parameter server
+    that is lost, and started again, takes values, data position and counts back to the newest
+    checkpoint, from where training goes on; a program that was killed goes on there when it is
+    started again. Each row then counts once, in the values and in the history. Callbacks see what
+    is repeated again. Raises what a step raised, DataError where there were no rows,
+    UnavailableError where a server is lost and nothing was saved.
     """
     _check(model, epochs, steps_per_epoch, steps_per_execution)
     verbose = check_verbose(verbose)
-    steps_per_execution = steps_at_once(model, steps_per_execution)
     executor = executor_of(model)
     dataset = executor.dataset(as_source(data, batch_size))
-    step = TrainSteps(model)
     shown = [ProgressBar(verbose)] if verbose else []
     calls = CallbackList(
         [*callbacks, *shown], model, epochs=epochs, steps=steps_per_epoch, verbose=verbose
     )
-    history = History()
     calls.train_begin()
-    iterator, is_used_up = None, True
-    for epoch in range(initial_epoch, epochs):
-        calls.epoch_begin(epoch)
-        if is_used_up:
-            iterator, is_used_up = iter(dataset), False
-        totals = Totals(model.metrics)
-        for report in executor.run(step, iterator, steps_per_epoch, steps_per_execution):
-            if report["steps"]:
-                calls.batch_begin(totals.steps)
-                totals.add(report)
-                calls.batch_end(totals.steps, totals.logs())
-            if report["ended"]:
-                is_used_up = True
-        if not totals.steps:
-            raise DataError(f"epoch {epoch} had no rows to train on: the dataset is empty")
-        logs = totals.logs()
-        if validation_data is not None:
-            held_out = model.evaluate(
-                validation_data, batch_size=batch_size, verbose=0, callbacks=calls
-            )
-            measured = ["loss", *(metric.name for metric in model.metrics)]
-            logs |= {f"val_{name}": held_out[name] for name in measured}
-        calls.epoch_end(epoch, logs)
-        history.add(epoch, logs)
-        if calls.stop_training:
-            break
+    progress = Progress(
+        executor, dataset, model.metrics, calls, epochs=epochs, initial_epoch=initial_epoch
+    )
+    progress.begin()
+    loop = Loop(model, executor, progress, calls)
+    loop.steps_per_epoch = steps_per_epoch
+    loop.steps_at_once = steps_at_once(model, steps_per_execution)
+    loop.validation = validation_data, batch_size
+    with recovery(executor, progress, callbacks, initial_epoch) as recovering:
+        recovering.train(loop.train)
     calls.train_end()
-    return history
+    return progress.history
+
+
+class Loop:
+    """Epochs of steps, from wherever ``progress`` is."""
+
+    steps_per_epoch: int | None = None
+    steps_at_once: int = 1
+    validation: tuple[Any, int] = (None, 0)
+
+    def __init__(self, model: Any, executor: Any, progress: Progress, calls: CallbackList) -> None:
+        self._model, self._executor = model, executor
+        self._progress, self._calls = progress, calls
+        self._step = TrainSteps(model)
+
+    def train(self) -> None:
+        """The rest of the epochs."""
+        while not self._progress.is_complete:
+            self._train_epoch()
+            if self._calls.stop_training:
+                return
+
+    def _train_epoch(self) -> None:
+        """The rest of the present one."""
+        progress, calls, epoch = self._progress, self._calls, self._progress.epoch
+        calls.epoch_begin(epoch)
+        reports = self._executor.run(
+            self._step,
+            progress.iterator(),
+            self.steps_per_epoch,
+            self.steps_at_once,
+            done=progress.totals.steps,
+        )
+        for report in reports:
+            if report["steps"]:
+                before = progress.totals.steps
+                progress.add(report)
+                calls.batch_begin(before)
+                calls.batch_end(progress.totals.steps, progress.totals.logs())
+            if report["ended"]:
+                progress.use_up()
+        if not progress.totals.steps:
+            raise DataError(f"epoch {epoch} had no rows to train on: the dataset is empty")
+        logs = progress.totals.logs() | self._validate()
+        progress.end_epoch(logs)
+        calls.epoch_end(epoch, logs)
+        progress.close_epoch()
+
+    def _validate(self) -> Logs:
+        data, batch_size = self.validation
+        if data is None:
+            return {}
+        held_out = self._model.evaluate(
+            data, batch_size=batch_size, verbose=0, callbacks=self._calls
+        )
+        measured = ["loss", *(metric.name for metric in self._model.metrics)]
+        return {f"val_{name}": held_out[name] for name in measured}
 
 
 class TrainSteps:
@@ -134,46 +164,6 @@ class TrainSteps:
             "busy_s": time.perf_counter() - started_s,
             "states": states,
         }
-
-
-class Totals:
-    """Sums of an epoch's reports."""
-
-    def __init__(self, metrics: Iterable[Any]) -> None:
-        self._metrics = list(metrics)
-        self._states = [metric.initial_state() for metric in self._metrics]
-        self._started_s = time.perf_counter()
-        self.steps = 0
-        self.examples = 0
-        self._loss_sum = 0.0
-        self._wait_s = 0.0
-        self._busy_s = 0.0
-
-    def add(self, report: Report) -> None:
-        self.steps += report["steps"]
-        self.examples += report["examples"]
-        self._loss_sum += report["loss_sum"]
-        self._wait_s += report["wait_s"]
-        self._busy_s += report["busy_s"]
-        self._states = [
-            metric.merge(mine, theirs)
-            for metric, mine, theirs in zip(
-                self._metrics, self._states, report["states"], strict=True
-            )
-        ]
-
-    def logs(self) -> Logs:
-        """``data_stall``: share of the steps' time that was spent waiting for data."""
-        elapsed_s = max(time.perf_counter() - self._started_s, 1e-9)
-        values = {
-            "loss": self._loss_sum / max(self.examples, 1),
-            "examples": float(self.examples),
-            "examples_per_s": self.examples / elapsed_s,
-            "data_stall": self._wait_s / max(self._busy_s, 1e-9),
-        }
-        for metric, state in zip(self._metrics, self._states, strict=True):
-            values[metric.name] = metric.compute(state)
-        return values
 
 
 def check_verbose(verbose: int | str) -> int:

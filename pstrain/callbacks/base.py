@@ -36,6 +36,13 @@ class Callback:
     def set_params(self, params: Mapping[str, Any]) -> None:
         self.params = params
 
+    def state_dict(self) -> dict[str, Any]:
+        """What of it has to go back where training goes back to a checkpoint; JSON-able."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of :meth:`state_dict`; may be empty."""
+
     def on_train_begin(self) -> None: ...
 
     def on_train_end(self) -> None: ...
@@ -89,6 +96,22 @@ class CallbackList:
     def stop_training(self) -> bool:
         asked = any(callback.stop_training for callback in self._callbacks)
         return asked or getattr(self._model, "stop_training", False)
+
+    def state_dict(self) -> list[list[Any]]:
+        """States of all callbacks, with the names of their classes."""
+        return [[type(each).__name__, each.state_dict()] for each in self._callbacks]
+
+    def go_on(self, states: Sequence[Sequence[Any]]) -> None:
+        """Training goes on from where callbacks had these states: it has not been stopped."""
+        waiting = list(states)
+        self._model.stop_training = False
+        for callback in self._callbacks:
+            callback.stop_training = False
+            name = type(callback).__name__
+            found = next((each for each in waiting if each[0] == name), None)
+            if found is not None:
+                waiting.remove(found)
+                callback.load_state_dict(found[1])
 
     def train_begin(self) -> None:
         self._model.stop_training = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pstrain.callbacks.base import Callback, Logs
@@ -20,8 +21,14 @@ class Checkpoint(Callback):
     ``save_best_only`` an epoch is saved only where ``monitor`` is better than before (``mode`` as
     for EarlyStopping). ``max_to_keep``: how many stay (None: all). ``asynchronous`` (the default):
     training goes on while files are written, and ends when they are. ``objects`` are saved besides
-    ``model`` and ``optimizer``, such as ``data=iterator``. ``last_path.pause_s`` tells for how long
-    training stood still.
+    ``model`` and ``optimizer``. ``last_path.pause_s`` tells for how long training stood still.
+
+    How far ``fit`` has come is saved too: epoch, steps, metrics, history, position of the data.
+    From the first checkpoint on, a parameter server that is lost and started again (by its
+    supervisor) takes everything back to the newest one, and training goes on from there; the
+    first Checkpoint of a fit is where it goes back to. With ``resume``, a program that was killed
+    goes on with the unfinished fit whose checkpoint is the newest in ``directory``, when it is
+    started again.
     """
 
     def __init__(
@@ -35,10 +42,13 @@ class Checkpoint(Callback):
         save_best_only: bool = False,
         max_to_keep: int | None = None,
         asynchronous: bool = True,
+        resume: bool = True,
         **objects: Any,
     ) -> None:
+        self.resume = resume
         self._directory, self._every = os.fspath(directory), every
-        self._every_steps, self._saved_at = every_steps, 0
+        self._every_steps = every_steps
+        self._saved_at: int | None = None
         self._monitor = Monitor(monitor, mode=mode) if save_best_only else None
         self._max_to_keep = max_to_keep
         self._asynchronous = asynchronous
@@ -47,10 +57,14 @@ class Checkpoint(Callback):
         self.last_path: SavedCheckpoint | None = None
 
     def on_epoch_begin(self, epoch: int) -> None:  # noqa: ARG002
-        self._saved_at = 0
+        self._saved_at = None
+
+    def on_train_batch_begin(self, batch: int) -> None:
+        if self._saved_at is None:  # an epoch that is gone on with does not begin at 0
+            self._saved_at = batch
 
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:  # noqa: ARG002
-        if self._every_steps is not None and batch - self._saved_at >= self._every_steps:
+        if self._every_steps is not None and batch - (self._saved_at or 0) >= self._every_steps:
             self._saved_at = batch
             self._save()
 
@@ -68,10 +82,22 @@ class Checkpoint(Callback):
             self._manager.wait()
             self._manager = None
 
-    def _save(self) -> None:
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self._monitor is None else {"best": self._monitor.best}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if self._monitor is not None:
+            self._monitor.best = state.get("best")
+
+    @property
+    def manager(self) -> CheckpointManager:
+        """Of the training that is under way."""
         if self._manager is None:
             self._manager = self._make_manager()
-        self.last_path = self._manager.save()
+        return self._manager
+
+    def _save(self) -> None:
+        self.last_path = self.manager.save()
 
     def _make_manager(self) -> CheckpointManager:
         from pstrain.checkpoint import Checkpoint as Saved

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from pstrain.callbacks.base import Callback, Logs
 from pstrain.callbacks.monitor import Monitor
 
@@ -31,6 +34,13 @@ class EarlyStopping(Callback):
         self._start_from_epoch = start_from_epoch
         self._bad_epochs = 0
         self.stopped_epoch = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self._monitor.best, "bad_epochs": self._bad_epochs}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._monitor.best = state["best"]
+        self._bad_epochs, self.stopped_epoch = state["bad_epochs"], 0
 
     def on_train_begin(self) -> None:
         self._monitor.reset()

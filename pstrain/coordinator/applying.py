@@ -3,7 +3,7 @@
 One thread, which takes orders as the scheduler decides and tells it when all servers have done
 their part. Decides nothing. Invariant: rounds are applied in their order, each at every server that
 holds a part of it, before anybody hears that it ended; an order may be repeated, a server obeys it
-once.
+once. One whose round was undone, because a server was lost, comes to nothing.
 """
 
 from __future__ import annotations
@@ -26,12 +26,20 @@ class RoundServers(Protocol):
         """One message to each of some servers, sent again where its reply may be lost."""
 
 
+class Recovery(Protocol):
+    """What is done about lost parameter servers."""
+
+    def notice(self, error: Exception) -> bool:
+        """Tells of an error; True if it is of a lost server, and is seen to."""
+
+
 class RoundApplier:
     """Owns one thread from ``start`` until the scheduler has stopped."""
 
-    def __init__(self, scheduler: Scheduler, servers: RoundServers) -> None:
+    def __init__(self, scheduler: Scheduler, servers: RoundServers, recovery: Recovery) -> None:
         self._scheduler = scheduler
         self._servers = servers
+        self._recovery = recovery
         self._thread = threading.Thread(target=self._run, name="round-applier", daemon=True)
 
     def start(self) -> None:
@@ -44,13 +52,17 @@ class RoundApplier:
 
     def _run(self) -> None:
         while (order := self._scheduler.orders.get()) is not None:
+            if not self._scheduler.is_ordered(order):
+                continue
             try:
                 self._servers.exchange(messages_of(order))
             except DataServiceError as error:
+                if self._recovery.notice(error) or not self._scheduler.is_ordered(order):
+                    continue
                 error.add_note(f"round {order.number} could not be applied at all servers")
                 self._scheduler.stop(error)
                 return
-            self._scheduler.round_applied()
+            self._scheduler.round_applied(order)
 
 
 def messages_of(order: RoundOrder) -> dict[int, tuple[dict[str, Any], None]]:

@@ -11,8 +11,8 @@ import logging
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dataservice
@@ -25,7 +25,7 @@ from pstrain.coordinator.per_worker import PerWorkerDataset, PerWorkerIterator
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.restoring import RecoverySwitch, Restorer
 from pstrain.coordinator.service import Scheduler
-from pstrain.errors import InvalidArgumentError, InvalidTypeError, UnimplementedError
+from pstrain.errors import InvalidArgumentError, InvalidTypeError, RolledBackError
 from pstrain.strategy import ParameterServerStrategy
 from pstrain.vocabulary import CLOSURE_MAX_BYTES
 from pstrain.wire import trainer_pb2 as pb
@@ -89,9 +89,10 @@ class ClusterCoordinator:
             trainers_expected=strategy.num_input_pipelines,
         )
         self._iterators = _Iterators()
+        self._manager: CheckpointManager | None = None
         self._recovery = RecoverySwitch()
         self._links = self._make_links(strategy, closures_in_flight)
-        applier = RoundApplier(self._scheduler, strategy.parameters)
+        applier = RoundApplier(self._scheduler, strategy.parameters, self._recovery)
         strategy.coordinator = self
         strategy.parameters.hold_closures = _Barrier(self)
         self._finalizer = weakref.finalize(
@@ -142,26 +143,64 @@ class ClusterCoordinator:
 
     def recover_from(self, manager: CheckpointManager) -> None:
         """What ``checkpoint=`` says, from now on; another manager takes the place of the first."""
-        if isinstance(self.strategy.consistency, Sync):
-            raise UnimplementedError(
-                "in rounds (sync) a lost parameter server cannot be restored by itself: let the "
-                "program end, start it again and restore the checkpoint at its beginning"
-            )
+        self._manager = manager
+        self._scheduler.keep_ended()
+        self._recovery.use(self._restorer(manager))
+
+    @contextmanager
+    def going_back(self, manager: CheckpointManager) -> Iterator[None]:
+        """Scope in which a lost server takes the program back too, rather than its closures again.
+
+        Once everything is restored from the newest checkpoint of ``manager``, all closures that
+        have not ended raise RolledBackError; :meth:`went_back` must follow. Afterwards what
+        ``recover_from`` said holds again, from the next save on.
+        """
+        self._scheduler.keep_none()
+        self._recovery.use(self._restorer(manager, gives_up=True))
+        try:
+            yield
+        finally:
+            if self._manager is None:
+                self._recovery.use(None)
+            else:
+                self.recover_from(self._manager)
+
+    def went_back(self, error: Exception) -> bool:
+        """Whether ``error`` comes of a lost server and everything is back at a checkpoint.
+
+        Waits until it is. If so, closures may be scheduled again.
+        """
+        if not isinstance(error, RolledBackError) and not self._recovery.outlast(error):
+            return False
+        self._scheduler.forget_given_up()
+        return True
+
+    @property
+    def checkpoint(self) -> CheckpointManager | None:
+        """Where a lost server takes everything back to."""
+        return self._manager
+
+    @property
+    def is_restoring(self) -> bool:
+        """Whether everything goes back to a checkpoint just now."""
+        return self._recovery.is_restoring
+
+    def _restorer(self, manager: CheckpointManager, *, gives_up: bool = False) -> Restorer:
         links = self._links
 
         def leave() -> None:
             for link in links:
                 link.leave()
 
-        self._scheduler.keep_ended()
-        self._recovery.use(
-            Restorer(
-                manager,
-                self.strategy,
-                self._scheduler,
-                self._iterators,
-                leave,
-            )
+        earlier = self._recovery.restorer
+        return Restorer(
+            manager,
+            self.strategy,
+            self._scheduler,
+            self._iterators,
+            leave,
+            gives_up=gives_up,
+            is_saved=earlier is not None and earlier.is_saved_by(manager),
         )
 
     @property
@@ -321,6 +360,7 @@ class ClusterCoordinator:
     def _reference(self, value: object) -> tuple[str, ...] | None:
         """What is not pickled but found again on the trainer."""
         if isinstance(value, PerWorkerIterator):
+            value.note_use()
             return ("resource", value.resource_id)
         if isinstance(value, RemoteValue):
             raise InvalidArgumentError(

@@ -261,14 +261,31 @@ def let_go(state: CoordinatorState) -> Decision:
 
 
 def reopen(
-    state: CoordinatorState, closures: Iterable[int], bound: Mapping[int, int] = NOTHING_BOUND
+    state: CoordinatorState,
+    closures: Mapping[int, int | None],
+    bound: Mapping[int, int] = NOTHING_BOUND,
 ) -> Decision:
-    """These, which had ended, run again in their old order, and before what waits.
+    """These, which had ended, run again in their old order, before what waits, in their rounds.
 
     ``bound``: the trainers of those that only one may run.
     """
-    again = sorted(set(closures) - state.attempts.keys(), reverse=True)
-    return Decision(tuple(ev.ClosureReopened(closure=c, trainer=bound.get(c)) for c in again))
+    again = sorted(closures.keys() - state.attempts.keys(), reverse=True)
+    reopened = (
+        ev.ClosureReopened(closure=c, round=closures[c], trainer=bound.get(c)) for c in again
+    )
+    return Decision((*rounds.undo_round(state), *reopened))
+
+
+def give_up(state: CoordinatorState) -> Decision:
+    """Ends every closure; the program is shown why before anything else starts."""
+    return Decision((*cancel_all(state).events, ev.WorkGivenUp()))
+
+
+def await_trainers(state: CoordinatorState) -> Decision:
+    """Those that are there now are about to be taken off, and come back before the next round."""
+    if not isinstance(state.consistency, Sync) or not state.trainers:
+        return Decision()
+    return Decision((ev.TrainersAwaited(trainers=tuple(sorted(state.trainers))),))
 
 
 def report_errors(state: CoordinatorState) -> Decision:

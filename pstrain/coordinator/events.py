@@ -130,11 +130,30 @@ class TrainerLost:
 class ClosureReopened:
     """It had ended, and what it changed is undone: it waits again, before all others.
 
+    ``round``: the one that it was part of, where there are any; it makes one again with the others.
     ``trainer``: the only one that may run it, if it is bound to one.
     """
 
     closure: int
+    round: int | None = None
     trainer: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundUndone:
+    """The round that was being applied is not made: its closures wait again, to make it anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainersAwaited:
+    """No round begins before these have joined, or were given up."""
+
+    trainers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkGivenUp:
+    """All is as at an earlier moment, and the program has yet to be told: nothing starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +189,9 @@ Event = (
     | TrainerSilenced
     | TrainerLost
     | ClosureReopened
+    | RoundUndone
+    | TrainersAwaited
+    | WorkGivenUp
     | SchedulingHeld
     | SchedulingResumed
     | ErrorsReported

@@ -28,6 +28,9 @@ class Holding(Waiting):
     """What of the scheduler is not about single closures. Thread-safe."""
 
     _next_id: int
+    _errors: list[Exception]
+    _given_up: Exception | None
+    _joining_since_s: float
 
     def __init__(self, trainer_timeout_s: float) -> None:
         super().__init__(trainer_timeout_s)
@@ -61,12 +64,15 @@ class Holding(Waiting):
                 self.changed.notify_all()
 
     def hold(self) -> None:
-        """Nothing starts until :meth:`let_go`."""
+        """Nothing starts until :meth:`let_go`; trainers are about to be taken off."""
         with self.changed:
             self._apply(decide.hold(self._state))
+            self._apply(decide.await_trainers(self._state))
+            self.changed.notify_all()
 
     def let_go(self) -> None:
         with self.changed:
+            self._joining_since_s = time.monotonic()
             self._apply(decide.let_go(self._state))
             self._go_on()
 
@@ -82,6 +88,11 @@ class Holding(Waiting):
         with self.changed:
             self._kept = {}
 
+    def keep_none(self) -> None:
+        """Inverse of :meth:`keep_ended`."""
+        with self.changed:
+            self._kept = None
+
     def mark(self) -> int:
         """Stands for all closures that have ended so far."""
         with self.changed:
@@ -90,7 +101,8 @@ class Holding(Waiting):
     def forget(self, mark: int) -> None:
         """What ended before the mark will not be run again."""
         with self.changed:
-            self._kept = {number: c for number, c in (self._kept or {}).items() if number > mark}
+            if self._kept is not None:
+                self._kept = {number: c for number, c in self._kept.items() if number > mark}
 
     def redo(self) -> int:
         """Queues all that ended since the mark; how many. UnavailableError if they are too many."""
@@ -104,8 +116,30 @@ class Holding(Waiting):
             again = {closure.id: closure for closure in kept.values()}
             self._closures = OrderedDict(sorted({**again, **self._closures}.items()))
             bound = {c.id: c.trainer for c in again.values() if c.trainer is not None}
-            self._apply(decide.reopen(self._state, again, bound))
+            were_in = {c.id: c.round for c in again.values()}
+            self._apply(decide.reopen(self._state, were_in, bound))
             return len(again)
+
+    def give_up(self, error: Exception) -> int:
+        """Ends all that has not ended with ``error``; how many.
+
+        Whoever schedules or waits next is shown it, and nothing starts before.
+        """
+        with self.changed:
+            count = len(self._closures)
+            self._given_up = error
+            self._apply(decide.give_up(self._state))
+            self._errors = [error]
+            self.changed.notify_all()
+            return count
+
+    def forget_given_up(self) -> None:
+        """The program knows, and scheduling goes on."""
+        with self.changed:
+            if self._given_up is not None:
+                self._given_up, self._errors = None, []
+                self._apply(decide.report_errors(self._state))
+                self._go_on()
 
     def positions(self, resource_id: str, timeout_s: float) -> dict[int, Any]:
         """What each trainer that is there says of its iterator; only while nothing runs."""

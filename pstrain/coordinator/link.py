@@ -180,7 +180,8 @@ class TrainerLink:
         is_stopping = self._stopping.is_set()
         if not is_stopping and not self._recovery.is_restoring:
             # A round that is being applied needs what this trainer prepared.
-            self._scheduler.wait_for_round(_ROUND_TIMEOUT_S)
+            self._scheduler.wait_for_round(_ROUND_TIMEOUT_S, lambda: self._recovery.is_restoring)
+        if not is_stopping and not self._recovery.is_restoring:
             try:
                 legacy = settle_servers(self._servers, name)
             except DataServiceError as error:

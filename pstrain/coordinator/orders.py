@@ -18,7 +18,8 @@ class Closure:
 
     ``arguments`` keeps what the pickled form refers to, such as iterators, alive on the trainers.
     ``result`` is its value from when it has run until it has ended; ``part`` what it waits with
-    for its round. ``trainer``: the only one that may run it, if it is bound to one.
+    for its round, ``round`` the number of that. ``trainer``: the only one that may run it, if it is
+    bound to one.
     """
 
     id: int
@@ -30,6 +31,7 @@ class Closure:
     result: Any = None
     error: Exception | None = None
     part: RoundPart | None = None
+    round: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,8 @@ class PerWorkerIterator:
         self._source = source
         self._trainers = trainers
         self._loaded = loaded
+        self._positions: dict[str, Any] = {}
+        self._is_under_way = False
         self._finalizer = weakref.finalize(self, trainers.drop_resource, self.resource_id)
         self._finalizer.atexit = False
         trainers.define_resource(self.resource_id, (source, epoch, {}))
@@ -84,14 +86,20 @@ class PerWorkerIterator:
         for position in found.values():
             if isinstance(position, Exception):
                 raise position
-        used = {index: position for index, position in found.items() if position is not None}
+        used = {str(index): position for index, position in found.items() if position is not None}
         state: dict[str, Any] = {"epoch": self.epoch}
         if used and all(dataservice.is_service_state(position) for position in used.values()):
             state["service"] = dataservice.merge_states(list(used.values()))
-        elif used:
-            state["trainers"] = {str(index): position for index, position in used.items()}
+        elif used or self._positions:
+            state["trainers"] = {**self._positions, **used}
             state["trainers_count"] = self._trainers.num_trainers
+        elif self._is_under_way and (position := self._position_in_service()) is not None:
+            state["service"] = position
         return state
+
+    def note_use(self) -> None:
+        """A closure is about to take elements."""
+        self._is_under_way = True
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes every trainer's iterator anew, at the saved position. No closure may be using it.
@@ -116,6 +124,8 @@ class PerWorkerIterator:
             _load_into_service(self._source, epoch, state["service"], count)
         elif not positions:
             self._begin_again_in_service(epoch)
+        self._is_under_way = "service" in state
+        self._positions = positions
         self.epoch = epoch
         self._loaded(epoch)
         self._trainers.define_resource(self.resource_id, (self._source, epoch, positions))
@@ -123,22 +133,28 @@ class PerWorkerIterator:
     def rewind(self) -> None:
         """Every trainer begins again; of a data service's rows, all are given out again."""
         self._begin_again_in_service(self.epoch)
+        self._positions, self._is_under_way = {}, False
         self._trainers.define_resource(self.resource_id, (self._source, self.epoch, {}))
 
     def _begin_again_in_service(self, epoch: int) -> None:
         """What trainers have consumed of the epoch, if a data service knows, is forgotten."""
         self._trainers.drop_resource(self.resource_id)
-        count = self._trainers.num_trainers
-        with _opened(self._source, epoch, count) as reader:
+        state = self._position_in_service(epoch)
+        if state is not None:
+            rewound = dataservice.rewound_state(state)
+            _load_into_service(self._source, epoch, rewound, self._trainers.num_trainers)
+
+    def _position_in_service(self, epoch: int | None = None) -> Any:
+        """What a reader of this process knows of the epoch; None where no service counts rows."""
+        epoch = self.epoch if epoch is None else epoch
+        with _opened(self._source, epoch, self._trainers.num_trainers) as reader:
             if not hasattr(reader, "state_dict"):
-                return
+                return None
             try:
                 state = reader.state_dict()
             except UnimplementedError:
-                return  # no service counts its rows, so trainers begin again by themselves
-        if not dataservice.is_service_state(state):
-            return
-        _load_into_service(self._source, epoch, dataservice.rewound_state(state), count)
+                return None  # trainers begin again by themselves
+        return state if dataservice.is_service_state(state) else None
 
     def close(self) -> None:
         """Drops the trainers' iterators now rather than when this object is collected."""

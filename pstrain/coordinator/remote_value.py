@@ -56,6 +56,15 @@ class RemoteValue:
         self._tell()
         return self._is_ready
 
+    @property
+    def has_value(self) -> bool:
+        """True once there is a value and no error; asking hurries nothing."""
+        return self._is_ready and self._error is None
+
+    def peek(self) -> Any:
+        """The value where :attr:`has_value`, else None."""
+        return self._value
+
     def _tell(self) -> None:
         if self._on_wait is not None and not self._is_ready:
             self._on_wait(self.closure)

@@ -2,9 +2,10 @@
 
 What one server held is gone, and the others are ahead of any copy of it; so all of them, the data's
 position and what is known of closures return to the last checkpoint, in a session of its own that
-fences whoever still acts for the old one. Closures that ended since are run again. Decides when and
-in which order; who holds values, closures and streams does the work. Invariant: no closure runs
-while a restore is under way, and one that fails ends the scheduling with an error that says why.
+fences whoever still acts for the old one. Closures that ended since are run again; or all are given
+up, where the program itself goes back. Decides when and in which order; who holds values, closures
+and streams does the work. Invariant: no closure runs and nothing is saved while a restore is under
+way, and one that fails ends the scheduling with an error that says why.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pstrain.errors import (
     AbortedError,
     DataServiceError,
     DeadlineExceededError,
+    RolledBackError,
     ServerLostError,
     ServerRestartedError,
     UnavailableError,
@@ -61,6 +63,7 @@ class Work(Protocol):
     def mark(self) -> int: ...
     def forget(self, mark: int) -> None: ...
     def redo(self) -> int: ...
+    def give_up(self, error: Exception) -> int: ...
     def stop(self, error: Exception | None = None) -> None: ...
 
 
@@ -83,6 +86,8 @@ class Restorer:
     """Owns one thread from ``start`` to ``stop``. ``leave`` has all trainers let go of the session.
 
     Follows the checkpoint that it goes back to: what ended before its newest is not run again.
+    ``gives_up``: nothing is, and what waits ends with RolledBackError, for the program goes back.
+    ``is_saved``: all is as in the newest checkpoint.
     """
 
     def __init__(
@@ -92,15 +97,20 @@ class Restorer:
         work: Work,
         iterators: Iterators,
         leave: Callable[[], None],
+        *,
+        gives_up: bool = False,
+        is_saved: bool = False,
     ) -> None:
         self._manager = manager
+        self._gives_up = gives_up
         self._strategy = strategy
         self._work = work
         self._iterators = iterators
         self._leave = leave
         self._iterators_mark = 0
         # One of an earlier program may lie there, which says nothing of this one's values.
-        self._has_checkpoint = False
+        self._has_checkpoint = is_saved
+        self._closures_mark = -1
         self._incarnations: dict[int, str] = {}
         self._noticed = threading.Event()
         self._stopping = threading.Event()
@@ -145,12 +155,28 @@ class Restorer:
                 timeout_s,
             )
 
+    def outlast(self, error: Exception) -> bool:
+        """Waits until what ``error`` tells of is restored; False if it was not a lost server."""
+        with self._changed:
+            restores = self.restores
+            if not self.is_restoring and not self.notice(error):
+                return False
+            # Bounded by what a restore is: its thread ends if it fails.
+            while self.restores == restores and self._thread.is_alive():
+                self._changed.wait(_LOOK_EVERY_S)
+            return self.restores > restores
+
     def notice(self, error: Exception) -> bool:
         """A server did not answer; True if that is looked into, and nothing need be done."""
         if not is_server_loss(error) or self._stopping.is_set():
             return False
         self._noticed.set()
         return True
+
+    def is_saved_by(self, manager: Manager) -> bool:
+        """Whether no closure has ended since its newest checkpoint."""
+        is_mine = self._manager is manager and self._has_checkpoint
+        return is_mine and self._work.mark() == self._closures_mark
 
     # -- what the checkpoint tells
 
@@ -161,6 +187,7 @@ class Restorer:
     def committed(self, mark: _Mark) -> None:
         """The save of that moment is whole."""
         self._work.forget(mark.closures)
+        self._closures_mark = mark.closures
         self._iterators_mark = mark.iterators
         self._has_checkpoint = True
 
@@ -206,8 +233,8 @@ class Restorer:
 
     def _restore(self, reason: str) -> None:
         logger.warning("%s: going back to the last checkpoint", reason)
-        self._work.hold()
         self._open.clear()
+        self._work.hold()
         with self._changed:
             self._changed.notify_all()
         try:
@@ -220,22 +247,29 @@ class Restorer:
                     f"{reason}, and there is no checkpoint yet to go back to: start the server "
                     "again and the program anew, and save one before training begins"
                 )
-            self._strategy.begin_anew()
-            self._incarnations.clear()
-            self._manager.checkpoint.restore(path)
-            self._iterators.rewind_since(self._iterators_mark)
-            again = self._work.redo()
+            with self._manager.checkpoint.alone():
+                self._strategy.begin_anew()
+                self._incarnations.clear()
+                self._manager.checkpoint.restore(path, with_attached=True)
+                self._iterators.rewind_since(self._iterators_mark)
+                count = self._end_old_work(f"{reason}: everything is back at {path}")
         except BaseException:
             self._work.let_go()
             raise
-        self.restores += 1
         self._noticed.clear()
         self._open.set()
         self._work.let_go()
+        with self._changed:
+            self.restores += 1
+            self._changed.notify_all()
         logger.warning(
-            "%s: all servers and the data are back at %s; %d closures that had ended since are run "
-            "again", reason, path, again,
+            "%s: all servers and the data are back at %s; %d closures %s",
+            reason, path, count,
+            "were given up" if self._gives_up else "that had ended since are run again",
         )  # fmt: skip
+
+    def _end_old_work(self, why: str) -> int:
+        return self._work.give_up(RolledBackError(why)) if self._gives_up else self._work.redo()
 
     def _finish_save(self) -> None:
         """One that was under way is whole or not there at all."""
@@ -250,6 +284,8 @@ class Restorer:
             error = UnavailableError(f"parameter servers could not be restored: {error}")
         self._work.stop(error)
         self._open.set()
+        with self._changed:
+            self._changed.notify_all()
 
 
 class RecoverySwitch:
@@ -257,16 +293,28 @@ class RecoverySwitch:
 
     def __init__(self) -> None:
         self._restorer: Restorer | None = None
+        self._earlier = 0
 
-    def use(self, restorer: Restorer) -> None:
-        """Starts it; the one before ends."""
+    def use(self, restorer: Restorer | None) -> None:
+        """Starts it, if it is one; the one before ends."""
         self.stop()
+        self._earlier = self.restores
         self._restorer = restorer
-        restorer.start()
+        if restorer is not None:
+            restorer.start()
+
+    @property
+    def restorer(self) -> Restorer | None:
+        """The present one."""
+        return self._restorer
 
     @property
     def restores(self) -> int:
-        return 0 if self._restorer is None else self._restorer.restores
+        """Of all that were used."""
+        return self._earlier + (0 if self._restorer is None else self._restorer.restores)
+
+    def outlast(self, error: Exception) -> bool:
+        return self._restorer is not None and self._restorer.outlast(error)
 
     @property
     def is_restoring(self) -> bool:

@@ -19,6 +19,8 @@ def next_trainers(state: CoordinatorState, rule: Sync) -> list[int]:
     full = rule.full(state.trainers_expected)
     if this.decided or state.trainers_expected - len(this.absent) < full:
         return []
+    if this.again and this.absent:
+        return []  # what is made anew is made in the same places
     begun = len(this.prepared) + len(state.running)
     used = this.used if begun else {}
     free = sorted(state.free, key=lambda index: (state.trainers[index].drops, index))
@@ -26,7 +28,24 @@ def next_trainers(state: CoordinatorState, rule: Sync) -> list[int]:
     chosen = fresh[: max(0, state.trainers_expected - begun)]
     # Those that have run one of this round stand in for the lost; nobody spare does.
     missing = full - begun - len(chosen)
-    return chosen + [index for index in free if index in used][: max(0, missing)]
+    chosen += [index for index in free if index in used][: max(0, missing)]
+    return chosen[: _room(state)] if this.again else chosen
+
+
+def _room(state: CoordinatorState) -> int:
+    """How many of the closures that wait belong to the present round, which is made anew.
+
+    A round that is made anew has the closures that it had.
+    """
+    again = state.round.again
+    begun = {again.get(closure) for closure in (*state.round.prepared, *state.running)}
+    present = begun.pop() if begun else again.get(state.waiting[0])
+    if present is None:
+        return next((n for n, c in enumerate(state.waiting) if c in again), len(state.waiting))
+    return next(
+        (n for n, closure in enumerate(state.waiting) if again.get(closure) != present),
+        len(state.waiting),
+    )
 
 
 def seal(state: CoordinatorState, below: int) -> tuple[ev.Event, ...]:
@@ -45,6 +64,8 @@ def decide_round(state: CoordinatorState) -> tuple[ev.Event, ...]:
     this = state.round
     if not isinstance(state.consistency, Sync) or this.decided or not this.prepared:
         return ()
+    if this.again and _is_made_anew(state):
+        return () if _waits(state) else (ev.RoundDecided(closures=tuple(this.prepared)),)
     full = state.consistency.full(state.trainers_expected)
     if sum(run.has_changes for run in this.prepared.values()) < full and not _is_over(state, full):
         return ()
@@ -55,6 +76,23 @@ def decide_round(state: CoordinatorState) -> tuple[ev.Event, ...]:
         *(ev.ClosureCancelled(closure=closure) for closure in late if state.failed),
         ev.RoundDecided(closures=tuple(this.prepared)),
     )
+
+
+def _is_made_anew(state: CoordinatorState) -> bool:
+    """Whether the present round is one that was undone."""
+    return next(iter(state.round.prepared)) in state.round.again
+
+
+def _waits(state: CoordinatorState) -> bool:
+    """Whether a closure of the present round, which is made anew, is not prepared."""
+    this = state.round
+    number = this.again[next(iter(this.prepared))]
+    return any(this.again.get(closure) == number for closure in (*state.waiting, *state.running))
+
+
+def undo_round(state: CoordinatorState) -> tuple[ev.Event, ...]:
+    """What was being applied is not made, and its closures wait again."""
+    return (ev.RoundUndone(),) if state.round.decided else ()
 
 
 def _is_over(state: CoordinatorState, full: int) -> bool:

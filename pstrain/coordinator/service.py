@@ -55,11 +55,12 @@ class Scheduler(Holding):
     ) -> None:
         super().__init__(trainer_timeout_s)
         self.orders: queue.SimpleQueue[RoundOrder | None] = queue.SimpleQueue()
+        self._order: RoundOrder | None = None
         self._capacity = capacity
         self._attempts_max = attempts_max
         self._state = CoordinatorState(consistency, trainers_expected)
         self._in_rounds = isinstance(consistency, Sync)
-        self._started_s = time.monotonic()
+        self._joining_since_s = time.monotonic()
         self._closures: OrderedDict[int, Closure] = OrderedDict()
         self._next_id = 0
         self._paces = Paces()
@@ -72,6 +73,7 @@ class Scheduler(Holding):
         self._resources: dict[str, bytes] = {}
         self._errors: list[Exception] = []
         self._fatal: Exception | None = None
+        self._given_up: Exception | None = None
         self.retries = 0
 
     # -- the user's side
@@ -267,16 +269,27 @@ class Scheduler(Holding):
     def _is_quick(self, closure: int) -> bool:
         return self._paces.is_quick(self._closures[closure].function_id)
 
-    def wait_for_round(self, timeout_s: float) -> None:
-        """Returns once no round is being applied: what a lost trainer had of it is settled then."""
+    def wait_for_round(self, timeout_s: float, is_undone: Callable[[], bool]) -> None:
+        """Returns once no round is being applied: what a lost trainer had of it is settled then.
+
+        Or once :meth:`hold` was called and ``is_undone`` says that the round comes to nothing.
+        """
         with self.changed:
             self.changed.wait_for(
-                lambda: not self._state.round.decided or self._fatal is not None, timeout_s
+                lambda: not self._state.round.decided or self._fatal is not None or is_undone(),
+                timeout_s,
             )
 
-    def round_applied(self) -> None:
-        """All servers have made the changes of the round that was ordered last."""
+    def is_ordered(self, order: RoundOrder) -> bool:
+        """Whether the order still stands; False once its round is undone."""
         with self.changed:
+            return self._order is order and bool(self._state.round.decided)
+
+    def round_applied(self, order: RoundOrder) -> None:
+        """All servers have made the changes of this round, unless it was undone meanwhile."""
+        with self.changed:
+            if not self.is_ordered(order):
+                return
             settled: dict[int, list[int]] = {}
             for closure, run in self._state.round.decided.items():
                 settled.setdefault(run.trainer, []).append(closure)
@@ -289,8 +302,8 @@ class Scheduler(Holding):
     def _begin_without_absent(self) -> None:
         """Rounds begin, after a while, without trainers that never joined."""
         absent = self._state.round.absent if self._in_rounds and self._state.trainers else ()
-        if absent and time.monotonic() - self._started_s > ABSENT_TIMEOUT_S:
-            logger.warning("rounds begin without trainers %s: they never joined", sorted(absent))
+        if absent and time.monotonic() - self._joining_since_s > ABSENT_TIMEOUT_S:
+            logger.warning("rounds begin without trainers %s: they do not join", sorted(absent))
             self._apply(decide.Decision(rounds.give_up_absent(self._state)))
             self._go_on()
 
@@ -334,7 +347,8 @@ class Scheduler(Holding):
             if part is not None:
                 self._note_rows(run.trainer, part.rows)
                 parts.append((closure, run.attempt, part))
-        self.orders.put(RoundOrder(this.number, sorted(parts, key=lambda part: part[0])))
+        self._order = RoundOrder(this.number, sorted(parts, key=lambda part: part[0]))
+        self.orders.put(self._order)
 
     def _apply(self, decision: decide.Decision) -> None:
         for event in decision.events:
@@ -346,6 +360,7 @@ class Scheduler(Holding):
                     self._outboxes[event.trainer].items.put(run)
                 case ev.ClosureFinished():
                     ended = self._closures.pop(event.closure)
+                    ended.round = self._state.round.number if self._in_rounds else None
                     if not ended.value.is_ready():
                         ended.value._set(ended.result, None)
                     self._keep_ended(ended)
@@ -354,12 +369,18 @@ class Scheduler(Holding):
                     self._outboxes[event.trainer].items.put(drop)
                 case ev.RoundDecided():
                     self._order_round()
+                case ev.RoundUndone() | ev.WorkGivenUp():
+                    self._order = None
                 case ev.ClosureFailed():
                     self._end_failed(self._closures.pop(event.closure))
                 case ev.ClosureCancelled():
-                    cancelled = self._fatal or CancelledError(
-                        f"closure {event.closure} was cancelled because another one failed or "
-                        "the coordinator was closed; schedule it again"
+                    cancelled = (
+                        self._fatal
+                        or self._given_up
+                        or CancelledError(
+                            f"closure {event.closure} was cancelled because another one failed or "
+                            "the coordinator was closed; schedule it again"
+                        )
                     )
                     self._closures.pop(event.closure).value._set(None, cancelled)
                 case ev.ClosureReturned():
@@ -385,7 +406,7 @@ class Scheduler(Holding):
         self._wait(lambda: self._state.is_quiet, deadline_s, "closures in flight to end")
         self._apply(decide.report_errors(self._state))
         first, *others = self._errors
-        self._errors = []
+        self._errors, self._given_up = [], None
         for other in others:
             first.add_note(f"Also failed: {type(other).__name__}: {other}")
         raise first

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Final
 
 from pstrain.consistency import ASYNC, Consistency
 from pstrain.coordinator import events as ev
+
+GIVEN_UP: Final = -1
+"""Stands among the closures that failed for all that was given up at once."""
 
 
 @dataclass(slots=True)
@@ -46,8 +50,8 @@ class Round:
     """The present round: who has run a closure of it, what is prepared, what is being applied.
 
     ``prepared`` and ``decided`` are in the order of arrival. Rounds of closures
-    below ``sealed_below`` do not wait for later closures. ``absent``: trainers that have never
-    joined and are waited for before the first round.
+    below ``sealed_below`` do not wait for later closures. ``absent``: trainers that have not
+    joined, or not again after all were taken off, and are waited for before the next round.
     """
 
     number: int = 0
@@ -56,6 +60,7 @@ class Round:
     decided: dict[int, Run] = field(default_factory=dict)
     sealed_below: int = 0
     absent: set[int] = field(default_factory=set)
+    again: dict[int, int] = field(default_factory=dict)  # rounds of closures that make theirs anew
 
 
 @dataclass(slots=True)
@@ -148,6 +153,10 @@ class CoordinatorState:
                 self._bind(event.closure, event.trainer)
                 self._line(event.closure).appendleft(event.closure)
                 self.attempts[event.closure] = 0
+                if event.round is not None:
+                    self.round.again[event.closure] = event.round
+            case ev.WorkGivenUp():
+                self.failed.append(GIVEN_UP)
             case ev.SchedulingHeld():
                 self.holds += 1
             case ev.SchedulingResumed():
@@ -201,6 +210,14 @@ class CoordinatorState:
                 this.used.clear()
             case ev.AbsentGivenUp():
                 this.absent.clear()
+            case ev.TrainersAwaited():
+                this.absent.update(event.trainers)
+            case ev.RoundUndone():
+                for closure in sorted(this.decided, reverse=True):
+                    self.waiting.appendleft(closure)
+                    this.again[closure] = this.number
+                this.decided.clear()
+                this.used.clear()
 
     def _drop(self, closure: int) -> None:
         run = self.running.pop(closure)
@@ -254,6 +271,7 @@ class CoordinatorState:
         else:
             self._leave_line(closure)
         self.attempts.pop(closure, None)
+        self.round.again.pop(closure, None)
         self.parts.pop(closure, None)
         self.drops.pop(closure, None)
         self.bound.pop(closure, None)
@@ -282,6 +300,7 @@ class CoordinatorState:
         assert set(self.attempts) == set(known)
         assert set(self.parts) <= set(self.attempts)
         assert set(self.drops) <= set(self.attempts)
+        assert set(self.round.again) <= set(self.attempts)
         for closure, run in self.running.items():
             assert closure in self.trainers[run.trainer].running
             assert run.trainer == self.bound.get(closure, run.trainer)

@@ -139,7 +139,7 @@ class LocalCluster:
 
     def _restart(self, task: _Task) -> None:
         task.child.kill()
-        self._spawn(task.role, task.index, int(task.address.rpartition(":")[2]))
+        self._spawn(task.role, task.index, task.address)
         self._wait(task.role, task.index)
 
     def status(self) -> list[dict[str, Any]]:
@@ -175,7 +175,8 @@ class LocalCluster:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _spawn(self, role: str, index: int, port: int = 0) -> None:
+    def _spawn(self, role: str, index: int, address: str = "") -> None:
+        """At an address that it had before, which stays its own meanwhile, or at a new one."""
         log = os.path.join(self.log_dir, f"{role}-{index}.log")
         if role in ("ps", "worker"):
             module = "pstrain"
@@ -185,9 +186,9 @@ class LocalCluster:
             args = [role.removeprefix("data_")]
             if role == "data_worker":
                 args += ["--dispatcher", self._task("dispatcher", 0).address]
-        args += ["--port", str(port), "--ready-json"]
+        args += ["--port", address.rpartition(":")[2] or "0", "--ready-json"]
         child = spawn_module(module, args, env=_ENVIRONMENT, log_path=log)
-        self._tasks[role, index] = _Task(role, index, child)
+        self._tasks[role, index] = _Task(role, index, child, address)
 
     def _wait(self, role: str, index: int) -> None:
         task = self._tasks[role, index]

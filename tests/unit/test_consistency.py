@@ -301,6 +301,44 @@ def test_a_lost_trainers_place_is_taken_by_another_and_the_round_ends() -> None:
     assert prepare(state, 1) == (ev.RoundDecided(closures=(0, 1)),)
 
 
+def test_rounds_that_are_made_anew_have_the_closures_and_places_that_they_had() -> None:
+    """With closures waiting that a round had not, and one round undone while it was applied."""
+    state = in_rounds(Sync(), trainers=2, closures=3)
+    ended: dict[int, int | None] = {}
+    for closures in ([0, 1], [2]):
+        started(state)
+        apply(state, rounds.seal(state, 3))
+        for closure in closures:
+            prepare(state, closure)
+        ended |= dict.fromkeys(state.round.decided, state.round.number)
+        apply(state, rounds.end_round(state))
+    for closure in (3, 4, 5):
+        apply(state, decide.schedule(state, closure).events)
+    started(state)
+    prepare(state, 4)
+    prepare(state, 3)
+    apply(state, decide.hold(state).events)
+    apply(state, decide.await_trainers(state).events)
+    for trainer in (0, 1):
+        apply(state, decide.lose_trainer(state, trainer, attempts_max=3).events)
+    apply(state, decide.reopen(state, ended).events)
+    apply(state, decide.let_go(state).events)
+    assert list(state.waiting) == [0, 1, 2, 3, 4, 5]
+    apply(state, decide.join_trainer(state, 1, 1).events)
+    assert started(state) == []
+    apply(state, decide.join_trainer(state, 0, 1).events)
+    for expected in ([(0, 0), (1, 1)], [(2, 0)], [(3, 0), (4, 1)], [(5, 0)]):
+        assert started(state) == expected
+        assert started(state) == []
+        for closure, _ in reversed(expected[1:]):
+            assert prepare(state, closure) == ()
+        apply(state, rounds.seal(state, 6))
+        prepare(state, expected[0][0])
+        assert sorted(state.round.decided) == [closure for closure, _ in expected]
+        apply(state, rounds.end_round(state))
+    assert not state.round.again
+
+
 def test_the_late_run_again_and_their_trainers_when_they_have_given_back() -> None:
     state = in_rounds(Sync(1), trainers=2, closures=3)
     assert started(state) == [(0, 0), (1, 1)]

@@ -182,8 +182,21 @@ def test_closures_whose_changes_were_undone_run_again_before_others() -> None:
         apply(state, decide.finish(state, closure=closure, trainer=0, attempt=0))
         apply(state, decide.assign(state))
     apply(state, decide.lose_trainer(state, 0, attempts_max=None))
-    apply(state, decide.reopen(state, [1, 0, 2]))
+    apply(state, decide.reopen(state, {1: None, 0: None, 2: None}))
     assert list(state.waiting) == [0, 1, 2, 3]
+
+
+def test_what_is_given_up_is_shown_before_anything_starts() -> None:
+    state = running_state(closures=3, trainers=1)
+    apply(state, decide.lose_trainer(state, 0, attempts_max=None))
+    given_up = apply(state, decide.give_up(state))
+    assert [e.closure for e in given_up if isinstance(e, ev.ClosureCancelled)] == [0, 1, 2]
+    apply(state, decide.join_trainer(state, 0, slots=2))
+    assert apply(state, decide.schedule(state, 3))[-1] == ev.ClosureCancelled(closure=3)
+    assert apply(state, decide.assign(state)) == ()
+    apply(state, decide.report_errors(state))
+    apply(state, decide.schedule(state, 4))
+    assert started(apply(state, decide.assign(state))) == [(4, 0, 0)]
 
 
 class Coordinator(RuleBasedStateMachine):

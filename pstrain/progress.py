@@ -1,0 +1,297 @@
+"""How far a ``fit`` has come: sums, history, data position; also as a part of checkpoints.
+
+What is saved counts every step whose changes are in the values saved beside it, reported or not.
+Must not know how steps run, nor who saves. Invariant: after ``go_back`` everything is as in the
+state that was restored last, so each step of the state that survives is counted once.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import time
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from dataservice.runtime.identity import new_id
+from pstrain import results
+from pstrain.callbacks.base import CallbackList, Logs
+from pstrain.errors import RolledBackError, UnimplementedError
+
+logger = logging.getLogger(__name__)
+
+Report = dict[str, Any]
+
+_PROGRAM = new_id("program")
+
+
+@dataclass(slots=True)
+class History:
+    """What ``fit`` returns: ``history[name]`` has one value per epoch."""
+
+    epoch: list[int] = field(default_factory=list)
+    history: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, epoch: int, logs: Mapping[str, float]) -> None:
+        self.epoch.append(epoch)
+        for name, value in logs.items():
+            self.history.setdefault(name, []).append(value)
+
+
+class Totals:
+    """Sums of an epoch's reports."""
+
+    def __init__(self, metrics: Iterable[Any]) -> None:
+        self._metrics = list(metrics)
+        self._states = [metric.initial_state() for metric in self._metrics]
+        self._started_s = time.perf_counter()
+        self.steps = 0
+        self.examples = 0
+        self._loss_sum = 0.0
+        self._wait_s = 0.0
+        self._busy_s = 0.0
+
+    def add(self, report: Report) -> None:
+        self.steps += report["steps"]
+        self.examples += report["examples"]
+        self._loss_sum += report["loss_sum"]
+        self._wait_s += report["wait_s"]
+        self._busy_s += report["busy_s"]
+        self._states = [
+            metric.merge(mine, theirs)
+            for metric, mine, theirs in zip(
+                self._metrics, self._states, report["states"], strict=True
+            )
+        ]
+
+    def logs(self) -> Logs:
+        """``data_stall``: share of the steps' time that was spent waiting for data."""
+        elapsed_s = max(time.perf_counter() - self._started_s, 1e-9)
+        values = {
+            "loss": self._loss_sum / max(self.examples, 1),
+            "examples": float(self.examples),
+            "examples_per_s": self.examples / elapsed_s,
+            "data_stall": self._wait_s / max(self._busy_s, 1e-9),
+        }
+        for metric, state in zip(self._metrics, self._states, strict=True):
+            values[metric.name] = metric.compute(state)
+        return values
+
+    def to_json(self, reports: Iterable[Report] = ()) -> dict[str, Any]:
+        """These sums and what more reports add to them."""
+        both = Totals(self._metrics)
+        both._merge(self)
+        for report in reports:
+            both.add(report)
+        return {
+            "steps": both.steps,
+            "examples": both.examples,
+            "loss_sum": both._loss_sum,
+            "wait_s": both._wait_s,
+            "busy_s": both._busy_s,
+            "elapsed_s": time.perf_counter() - self._started_s,
+            "states": _packed(both._states),
+        }
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Goes on from sums given by :meth:`to_json`; with other metrics, theirs begin anew."""
+        self.steps, self.examples = int(saved["steps"]), int(saved["examples"])
+        self._loss_sum = float(saved["loss_sum"])
+        self._wait_s, self._busy_s = float(saved["wait_s"]), float(saved["busy_s"])
+        self._started_s = time.perf_counter() - float(saved["elapsed_s"])
+        states = _unpacked(saved["states"])
+        if [np.shape(state) for state in states] == [state.shape for state in self._states]:
+            self._states = states
+        else:
+            logger.warning("the metrics are not those that were saved: they count from here on")
+
+    def _merge(self, other: Totals) -> None:
+        self.steps, self.examples = other.steps, other.examples
+        self._loss_sum, self._wait_s = other._loss_sum, other._wait_s
+        self._busy_s, self._states = other._busy_s, list(other._states)
+
+
+class Runner(Protocol):
+    """Who runs the steps."""
+
+    def unreported(self) -> list[Report]:
+        """Reports of runs that have ended and were not yielded yet."""
+
+
+class Progress:
+    """Of one ``fit``: the loop reads and advances it, a checkpoint saves and restores it.
+
+    ``load_state_dict`` may be called by another thread, which restores lost servers: it takes
+    effect when the loop calls :meth:`go_back`. Until then nothing is saved.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        dataset: Any,
+        metrics: Iterable[Any],
+        calls: CallbackList,
+        *,
+        epochs: int,
+        initial_epoch: int,
+    ) -> None:
+        self._runner = runner
+        self._dataset = dataset
+        self._metrics = list(metrics)
+        self._calls = calls
+        self._epochs = epochs
+        self.epoch = initial_epoch
+        self.history = History()
+        self.totals = Totals(self._metrics)
+        self._ended: tuple[int, Logs] | None = None
+        self._iterator: Any = None
+        self._first: dict[str, Any] | None = None
+        self._is_used_up = True
+        self._begins_anew = False
+        self._saves_position = True
+        self._start: dict[str, Any] = {"epoch": initial_epoch}
+        self._restored: Mapping[str, Any] | None = None
+        self.is_behind = False
+
+    def begin(self) -> None:
+        """The callbacks are as at the beginning; without a checkpoint of this fit all goes back
+        to here."""
+        self._start["callbacks"] = self._calls.state_dict()
+
+    def iterator(self) -> Any:
+        """That of the present epoch: the next of the dataset once one is used up."""
+        if self._is_used_up:
+            self._iterator, self._is_used_up = iter(self._dataset), False
+            self._first = self._first or {"epoch": self._iterator.epoch}
+            if self._begins_anew:
+                # It may have been begun before everything went back.
+                self._iterator.rewind()
+        return self._iterator
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no epoch is left."""
+        return self.epoch >= self._epochs
+
+    def add(self, report: Report) -> None:
+        self.totals.add(report)
+
+    def use_up(self) -> None:
+        """The data of the present iterator has ended."""
+        self._is_used_up = True
+
+    def end_epoch(self, logs: Logs) -> None:
+        """What is saved from now on is of the next epoch; ``logs`` may still be added to."""
+        self._ended = (self.epoch, logs)
+        self.epoch += 1
+        self.totals = Totals(self._metrics)
+
+    def close_epoch(self) -> None:
+        """The logs of the epoch that has ended are complete."""
+        if self._ended is not None:
+            self.history.add(*self._ended)
+            self._ended = None
+        self.totals = Totals(self._metrics)
+
+    # -- for checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able. RolledBackError while :meth:`go_back` is due."""
+        if self.is_behind:
+            raise RolledBackError("everything went back to a checkpoint: there is nothing to save")
+        history = History(list(self.history.epoch), _copied(self.history.history))
+        if self._ended is not None:
+            history.add(*self._ended)
+        reports = [report for report in self._runner.unreported() if report["steps"]]
+        totals = self.totals.to_json(reports)
+        return {
+            "program": _PROGRAM,
+            "epochs": self._epochs,
+            "epoch": self.epoch,
+            "is_over": self.is_complete or self._calls.stop_training,
+            "totals": totals,
+            "history": {"epoch": history.epoch, "history": _plain(history.history)},
+            "data": self._position(is_begun=totals["steps"] > 0),
+            "callbacks": self._calls.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """None: of a checkpoint that this fit did not make; then it begins again."""
+        self._restored = state
+        self.is_behind = True
+
+    def go_back(self) -> None:
+        """Everything is as in the state that was restored last. No closure may be running."""
+        self.is_behind = False
+        state = self._restored if self._restored is not None else self._start
+        data = state.get("data") or self._first
+        self.epoch = int(state["epoch"])
+        self.history = History(**state.get("history", {}))
+        self._ended = None
+        self.totals = Totals(self._metrics)
+        if "totals" in state and (data is None or data.get("is_known", True)):
+            self.totals.load(state["totals"])
+        self._calls.go_on(state.get("callbacks", ()))
+        self._begins_anew = True
+        if data is None:
+            self._iterator, self._is_used_up = None, True
+            return
+        if self._iterator is None:
+            self._iterator = iter(self._dataset)
+            self._first = self._first or {"epoch": self._iterator.epoch}
+        self._iterator.load_state_dict(data)
+        self._is_used_up = False
+
+    def _position(self, *, is_begun: bool) -> dict[str, Any] | None:
+        if self._iterator is None:
+            return None
+        if self._is_used_up and not is_begun:
+            return {"epoch": self._iterator.epoch + 1}
+        try:
+            return dict(self._iterator.state_dict())
+        except UnimplementedError as error:
+            if self._saves_position:
+                self._saves_position = False
+                logger.warning(
+                    "the position of the data cannot be saved (%s): who goes back to such a "
+                    "checkpoint begins the epoch's data again", error
+                )  # fmt: skip
+            return {"epoch": self._iterator.epoch, "is_known": False}
+
+
+def is_unfinished(state: Any, initial_epoch: int) -> bool:
+    """Whether a fit that begins at ``initial_epoch`` goes on from a saved one."""
+    return bool(state) and not state["is_over"] and state["epoch"] >= initial_epoch
+
+
+def is_of_this_program(state: Mapping[str, Any]) -> bool:
+    """Whether this process saved it."""
+    return bool(state["program"] == _PROGRAM)
+
+
+def _packed(states: list[Any]) -> str:
+    return base64.b64encode(zlib.compress(results.encode(states), 1)).decode()
+
+
+def _unpacked(text: str) -> list[Any]:
+    return list(results.decode(zlib.decompress(base64.b64decode(text))))
+
+
+def _copied(history: Mapping[str, list[float]]) -> dict[str, list[float]]:
+    return {name: list(values) for name, values in history.items()}
+
+
+def _plain(history: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """Numbers as JSON has them; what is none, as text."""
+    return {name: [_number(value) for value in values] for name, values in history.items()}
+
+
+def _number(value: Any) -> Any:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return str(value)

@@ -1,0 +1,54 @@
+"""Trains with ``fit`` on a cluster that somebody else started, saving as it goes.
+
+Prints the steps of an epoch after each report, and ``whole`` and the history at the end. Started
+again, it goes on where its last checkpoint was.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import dataservice as ds
+import pstrain as ps
+from dataservice.runtime.process import exit_with_parent
+from tests.chaos.counted_fit import compiled, dataset
+
+ROWS = 4_000
+EPOCHS = 2
+
+
+class Tell(ps.callbacks.Callback):
+    """Prints how far it is once something is saved."""
+
+    def __init__(self, saved: ps.callbacks.Checkpoint) -> None:
+        self._saved = saved
+
+    def on_train_batch_end(self, batch: int, logs: Any) -> None:  # noqa: ARG002
+        if self._saved.last_path is not None and self._saved.last_path.is_complete:
+            print(batch, flush=True)
+
+
+def main(cluster: dict[str, Any], directory: str) -> None:
+    exit_with_parent()
+    resolver = ps.SimpleClusterResolver(
+        ps.ClusterSpec(cluster["spec"]), task_type="chief", task_id=0
+    )
+    strategy = ps.ParameterServerStrategy(resolver)
+    model = compiled(strategy, ROWS)
+    saved = ps.callbacks.Checkpoint(directory, every_steps=30, max_to_keep=3)
+    history = model.fit(
+        dataset(ROWS).distribute(ds.ShardingPolicy.DYNAMIC, cluster["service"], job_name="fit"),
+        EPOCHS,
+        callbacks=[saved, Tell(saved)],
+        steps_per_execution=2,
+        verbose=0,
+    )
+    model.check(EPOCHS)
+    ps.ClusterCoordinator(strategy).close()
+    print(json.dumps(["whole", history.epoch, history.history["examples"]]), flush=True)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]), sys.argv[2])
