@@ -235,7 +235,7 @@ class ClusterExecutor:
         return self._coordinator.went_back(error)
 
     def confirm(self) -> None:
-        self._coordinator.strategy.parameters.check_current()
+        self._coordinator.confirm()
 
     def dataset(self, data: Any) -> PerWorkerDataset:
         if isinstance(data, PerWorkerDataset):

@@ -25,7 +25,12 @@ from pstrain.coordinator.per_worker import PerWorkerDataset, PerWorkerIterator
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.restoring import RecoverySwitch, Restorer
 from pstrain.coordinator.service import Scheduler
-from pstrain.errors import InvalidArgumentError, InvalidTypeError, RolledBackError
+from pstrain.errors import (
+    InvalidArgumentError,
+    InvalidTypeError,
+    RolledBackError,
+    ServerLostError,
+)
 from pstrain.strategy import ParameterServerStrategy
 from pstrain.vocabulary import CLOSURE_MAX_BYTES
 from pstrain.wire import trainer_pb2 as pb
@@ -179,6 +184,12 @@ class ClusterCoordinator:
     def checkpoint(self) -> CheckpointManager | None:
         """Where a lost server takes everything back to."""
         return self._manager
+
+    def confirm(self) -> None:
+        """Raises ServerLostError, or the like, where values of this session are lost."""
+        self.strategy.parameters.check_current()
+        if self._recovery.is_restoring:
+            raise ServerLostError("a parameter server was lost, and is being restored")
 
     @property
     def is_restoring(self) -> bool:

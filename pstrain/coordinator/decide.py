@@ -273,7 +273,7 @@ def reopen(
     reopened = (
         ev.ClosureReopened(closure=c, round=closures[c], trainer=bound.get(c)) for c in again
     )
-    return Decision((*rounds.undo_round(state), *reopened))
+    return Decision((ev.PartsUndone(), *rounds.undo_round(state), *reopened))
 
 
 def give_up(state: CoordinatorState) -> Decision:

@@ -140,6 +140,11 @@ class ClosureReopened:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartsUndone:
+    """What closures that wait had changed in earlier runs is undone: they run from the start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundUndone:
     """The round that was being applied is not made: its closures wait again, to make it anew."""
 
@@ -189,6 +194,7 @@ Event = (
     | TrainerSilenced
     | TrainerLost
     | ClosureReopened
+    | PartsUndone
     | RoundUndone
     | TrainersAwaited
     | WorkGivenUp

@@ -208,6 +208,7 @@ class TrainerLink:
         self._scheduler.trainer_joined(self.index, self._slots, outbox)
         logger.info("trainer %d at %s joined", self.index, self.address)
         try:
+            self._check_session()
             for reply in self._stream:
                 self._learn_services(reply.services)
                 ended = [self._ended(result) for result in reply.results]
@@ -220,6 +221,11 @@ class TrainerLink:
                     self._scheduler.position(self.index, _position(position))
         finally:
             outbox.items.put(None)
+
+    def _check_session(self) -> None:
+        """A restore that began before this trainer had joined has not told it to leave."""
+        if self._recovery.is_restoring or self._configuration.session != self._servers.session:
+            raise CancelledError("everything goes back to a checkpoint, in another session")
 
     def _is_noticed(self, error: Exception | None) -> bool:
         return error is not None and self._recovery.notice(error)

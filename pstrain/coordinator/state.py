@@ -155,6 +155,8 @@ class CoordinatorState:
                 self.attempts[event.closure] = 0
                 if event.round is not None:
                     self.round.again[event.closure] = event.round
+            case ev.PartsUndone():
+                self.parts.clear()
             case ev.WorkGivenUp():
                 self.failed.append(GIVEN_UP)
             case ev.SchedulingHeld():

@@ -17,7 +17,7 @@ from typing import Any
 from dataservice.runtime.process import ChildProcess, spawn_module
 from pstrain import kernels
 from pstrain.cluster import ClusterSpec, SimpleClusterResolver
-from pstrain.errors import InvalidArgumentError, NotFoundError
+from pstrain.errors import DataServiceError, InvalidArgumentError, NotFoundError
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,10 @@ class LocalCluster:
                 for task in list(self._tasks.values()):
                     if task.role in ("ps", "worker") and task.child.returncode is not None:
                         logger.warning("%s:%d has ended: it is restarted", task.role, task.index)
-                        self._restart(task)
+                        try:
+                            self._restart(task)
+                        except DataServiceError as error:
+                            logger.warning("it did not start, and is tried again: %s", error)
 
     def _start(self, workers: int, ps: int, data_workers: int) -> None:
         # Once here, into the cache, rather than in every process at the same time.

@@ -95,8 +95,10 @@ class Connections:
         """Calls an action of one server."""
         try:
             return self._clients[server].action(name, body, timeout_s=timeout_s)
-        except (UnavailableError, DeadlineExceededError) as error:
-            raise type(error)(f"parameter server {server}: {error}") from error
+        except UnavailableError as error:
+            raise self._unavailable(server, error) from error
+        except DeadlineExceededError as error:
+            raise DeadlineExceededError(f"parameter server {server}: {error}") from error
 
     def close(self) -> None:
         """Closes all streams; calls under way raise UnavailableError. Idempotent."""

@@ -1,8 +1,9 @@
 """Many seeds on several cores: `python -m tests.simulation --seeds 20000 --processes 2`.
 
 First of the data service, then of training, a tenth as many unless `--training-seeds` says
-otherwise. Prints how many schedules it played per second and, where one failed, the first failing
-seed with the command that replays it. The exit status is 1 then.
+otherwise, and of training that loses parameter servers, a fifth of those. Prints how many
+schedules it played per second and, where one failed, the first failing seed with the command that
+replays it. The exit status is 1 then.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ def main() -> int:
     counts = {"delivery": options.seeds, "training": options.training_seeds}
     if counts["training"] is None:
         counts["training"] = options.seeds // 10
+    counts["restores"] = counts["training"] // 5
     return max(
         _play(protocol, range(options.first, options.first + count), options.processes)
         for protocol, count in counts.items()

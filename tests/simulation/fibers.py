@@ -271,6 +271,9 @@ class Event:
         self._is_set = True
         self._changed.notify_all()
 
+    def clear(self) -> None:
+        self._is_set = False
+
     def wait(self, timeout_s: float | None = None) -> bool:
         with self._changed:
             return self._changed.wait_for(self.is_set, timeout_s)

@@ -21,11 +21,13 @@ from tests.simulation import (
     training_scenario,
 )
 from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.restore_mutants import RESTORE_MUTANTS
 from tests.simulation.scenario import Failure
 from tests.simulation.training_mutants import TRAINING_MUTANTS
 
 DELIVERY_LIVES = 3_000
 TRAINING_LIVES = 1_500
+RESTORE_LIVES = 500
 
 DELIVERY_MODULES = (mutants, membership_mutants, quarantine_mutants)
 """Where they are; a module's mutants are among MUTANTS once it is imported."""
@@ -59,6 +61,12 @@ def noticed_training(mutant: Mutant) -> Failure | None:
         return _first_failure(training_scenario.play, mutant, TRAINING_LIVES)
 
 
+def noticed_restores(mutant: Mutant) -> Failure | None:
+    """The same of a mistake in going back to checkpoints."""
+    with training_scenario.staged(), _applied(mutant):
+        return _first_failure(training_scenario.play_restores, mutant, RESTORE_LIVES)
+
+
 @contextmanager
 def _applied(mutant: Mutant) -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
@@ -78,7 +86,12 @@ def _first_failure(play: Callable[[int], object], mutant: Mutant, lives: int) ->
 
 def main() -> None:
     NOTICED_IN.clear()
-    for noticed, each in (noticed_delivery, MUTANTS), (noticed_training, TRAINING_MUTANTS):
+    kinds = (
+        (noticed_delivery, MUTANTS),
+        (noticed_training, TRAINING_MUTANTS),
+        (noticed_restores, RESTORE_MUTANTS),
+    )
+    for noticed, each in kinds:
         for mutant in each:
             failure = noticed(mutant)
             print(f'    "{mutant.name}": {None if failure is None else failure.seed},', flush=True)

@@ -1,6 +1,7 @@
 """Shows what happens under one seed: `python -m tests.simulation.replay SEED`, or a range A:B.
 
-With `--training` it is a seed of the training protocol, else of the data service's.
+With `--training` it is a seed of the training protocol, with `--restores` of training that loses
+parameter servers, else of the data service's.
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ from tests.simulation.scenario import Failure
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.replay", description=__doc__)
     parser.add_argument("seeds", help="a seed, shown step by step, or a range A:B, only judged")
-    parser.add_argument("--training", action="store_true", help="of trainers and their servers")
+    for protocol, what in (("training", "of trainers"), ("restores", "of lost servers")):
+        parser.add_argument(
+            f"--{protocol}", action="store_const", dest="protocol", const=protocol, help=what
+        )
+    parser.set_defaults(protocol="delivery")
     arguments = parser.parse_args()
-    staged, play = PROTOCOLS["training" if arguments.training else "delivery"]
+    staged, play = PROTOCOLS[arguments.protocol]
     first, _, last = arguments.seeds.partition(":")
     seeds = range(int(first), int(last) if last else int(first) + 1)
     failures, started_s = 0, time.perf_counter()

@@ -33,6 +33,7 @@ class Protocol(NamedTuple):
 PROTOCOLS = {
     "delivery": Protocol(stage.staged, scenario.play),
     "training": Protocol(training_scenario.staged, training_scenario.play),
+    "restores": Protocol(training_scenario.staged, training_scenario.play_restores),
 }
 """Of the data service, and of trainers and parameter servers."""
 

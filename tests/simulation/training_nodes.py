@@ -15,7 +15,7 @@ from dataservice.errors import CancelledError, DataServiceError
 from pstrain.paramserver import messages
 from pstrain.paramserver.commits import Commits
 from pstrain.paramserver.requests import Call, answer
-from pstrain.paramserver.store import Store
+from pstrain.paramserver.server import Sessions
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.service import TrainerService
 from tests.simulation.checker import Violation
@@ -24,6 +24,7 @@ from tests.simulation.stage import STAGE
 from tests.simulation.training_wires import passage_s
 
 SERVICE = "data:1"
+FIRST_SESSION = "s1"
 # How long the data service waits for the word of a lost reader's owner.
 OWNER_TIMEOUT_S = 15.0
 
@@ -33,17 +34,48 @@ class ServerNode(Process):
 
     def __init__(self, world: Any, number: int) -> None:
         super().__init__(world, f"ps{number}")
-        self.store: Any = Store()
-        self.store.ps = number
+        self._number = number
+        self._boot(FIRST_SESSION)
+
+    @property
+    def store(self) -> Any:
+        return self._sessions._store
+
+    def restart(self) -> None:
+        """Another process, which holds nothing."""
+        if not self.alive:
+            self._boot(None)
+
+    def _boot(self, session: str | None) -> None:
+        self.alive = True
+        self._sessions = Sessions()
+        self._begin(session)
+
+    def _begin(self, session: str | None) -> None:
+        if session is not None:
+            self._sessions.begin(session)
+        self.store.ps = self._number
 
     def answer(self, header: bytes) -> bytes:
         request = messages.decode_header(header)
         try:
-            reply, _ = answer(self.store, Call(request, None))
+            if "action" in request:
+                return messages.encode_header(self._act(request))
+            reply, _ = answer(self._sessions.store(request["session"]), Call(request, None))
         except DataServiceError as error:
             return messages.encode_error(error)
         self.world.checker.answered(request)
         return messages.encode_header(reply)
+
+    def _act(self, request: dict[str, Any]) -> dict[str, Any]:
+        match request["action"]:
+            case "reset":
+                self._begin(request["session"])
+            case "advance":
+                self._sessions.store(request["session"]).advance(request["low_water"])
+            case "status":
+                return self._sessions.status()
+        return {}
 
     def restore_ledger(self) -> None:
         """As if it were loaded from what a checkpoint saved just now."""
@@ -103,6 +135,12 @@ class DataNode(Process):
         self.use_up(reader, used)
         self._owners[reader] = ""
         self._held.pop(reader, None)
+
+    def load(self, used: set[int]) -> None:
+        """Goes back to where so many rows were used; who read on reads no more."""
+        self.used = set(used)
+        self._owners = dict.fromkeys(self._owners, "")
+        self._held.clear()
 
     def _use_up(self, rows: list[int]) -> None:
         self.world.checker.use_up(row for row in rows if row not in self.void)

@@ -18,9 +18,9 @@ from typing import Any
 from pstrain import session
 from pstrain.coordinator.link import PickledFunction, TrainerLink
 from pstrain.coordinator.remote_value import RemoteValue
-from pstrain.coordinator.restoring import RecoverySwitch
+from pstrain.coordinator.restoring import RecoverySwitch, Restorer
 from pstrain.coordinator.service import Scheduler
-from pstrain.errors import CancelledError
+from pstrain.errors import CancelledError, DataServiceError, RolledBackError
 from pstrain.parameters import current_staging
 from pstrain.trainer.client import RemoteParameters
 from pstrain.wire import trainer_pb2 as pb
@@ -28,7 +28,8 @@ from tests.simulation.checker import Violation
 from tests.simulation.fibers import Process, running, wait
 from tests.simulation.stage import STAGE
 from tests.simulation.training_checker import Tag
-from tests.simulation.training_nodes import SERVICE, Reader, ask
+from tests.simulation.training_nodes import FIRST_SESSION, SERVICE, Reader, ask
+from tests.simulation.training_restores import Checkpoints, Iterators, Strategy, confirm
 
 ATTEMPTS_MAX = 50
 _ITERATOR = "iterator"
@@ -146,8 +147,14 @@ def _reference(value: object) -> tuple[str, ...] | None:
 class CoordinatorNode(Process):
     """The training program's process."""
 
-    def __init__(self, world: Any, *, closures_in_flight: int, fails: bool) -> None:
+    def __init__(
+        self, world: Any, *, closures_in_flight: int, fails: bool, after_a_loss: str = "ends"
+    ) -> None:
+        """``after_a_loss`` of a server: the program "ends", "goes back" with everything else, or
+        hears nothing, for closures "run again"."""
         super().__init__(world, "coordinator")
+        self._after_a_loss = after_a_loss
+        self.recovery = RecoverySwitch()
         self.is_done = False
         self._in_flight = closures_in_flight
         self._fails = fails
@@ -169,7 +176,7 @@ class CoordinatorNode(Process):
     def _start(self) -> None:
         world = self.world
         addresses = [server.name for server in world.servers]
-        self.parameters = RemoteParameters(addresses, session="s1", token="-")
+        self.parameters = RemoteParameters(addresses, session=FIRST_SESSION, token="-")
         self.scheduler = Scheduler(
             ids=itertools.count(), capacity=64, attempts_max=ATTEMPTS_MAX, trainer_timeout_s=300.0
         )
@@ -180,7 +187,7 @@ class CoordinatorNode(Process):
                 index,
                 address,
                 configuration=pb.ConfigureRequest(
-                    session="s1",
+                    session=FIRST_SESSION,
                     trainer_index=index,
                     trainer_count=len(world.trainers),
                     ps_addresses=addresses,
@@ -191,15 +198,70 @@ class CoordinatorNode(Process):
                 servers=self.parameters,
                 incarnations=incarnations,
                 slots=2 * self._in_flight,
-                recovery=RecoverySwitch(),
+                recovery=self.recovery,
                 token="-",
             )
             self.links.append(link)
             link.start()
+        if self._after_a_loss != "ends":
+            self._start_restorer()
+
+    def _start_restorer(self) -> None:
+        gives_up = self._after_a_loss == "goes back"
+        self.checkpoints = Checkpoints(self, gives_up=gives_up)
+        if not gives_up:
+            self.scheduler.keep_ended()
+
+        def leave() -> None:
+            for link in self.links:
+                link.leave()
+
+        self.recovery.use(
+            Restorer(
+                self.checkpoints,
+                Strategy(self),
+                self.scheduler,
+                Iterators(),
+                leave,
+                gives_up=gives_up,
+            )
+        )
 
     def _run(self) -> None:
-        """Schedules until the data are used up, with a barrier now and then."""
         self._start()
+        if self._after_a_loss == "ends":
+            self._train()
+        else:
+            self._train_on()
+            self.recovery.stop()
+        self.is_done = True
+
+    def _train_on(self) -> None:
+        """Trains until it has ended with no server lost, whatever was lost meanwhile."""
+        self._save()
+        while True:
+            try:
+                self._train()
+                confirm(self)
+                if self.world.data.is_over:
+                    return
+            except DataServiceError as error:
+                is_back = isinstance(error, RolledBackError)
+                if not is_back and not self.recovery.outlast(error):
+                    raise
+                self.scheduler.forget_given_up()
+
+    def _save(self) -> None:
+        """A save that fails because a server is lost is one that was not made."""
+        try:
+            self.checkpoints.save()
+        except RolledBackError:
+            raise
+        except DataServiceError as error:
+            self.world.note(f"not saved: {type(error).__name__}", self)
+
+    def _train(self) -> None:
+        """Schedules until the data are used up, with a barrier now and then."""
         world, dice = self.world, self.world.dice
         while not world.data.is_over:
             self._round(dice.choice((1, 4, 12)))
@@ -207,13 +269,17 @@ class CoordinatorNode(Process):
                 self._barrier()
             if dice.random() < 0.2:
                 wait(0.2)
+            if self._after_a_loss != "ends" and dice.random() < 0.4:
+                self._save()
         self._round(4)
         self._barrier()
-        self.is_done = True
 
     def _round(self, closures: int) -> None:
         dice, checker = self.world.dice, self.world.checker
         programs = [program for program in PROGRAMS if self._fails or program is not fail]
+        if self._after_a_loss == "run again":
+            # Its value is heard once, and its rows are others when it runs again.
+            programs.remove(evaluate)
         scheduled = []
         for _ in range(closures):
             program = dice.choice(programs)
@@ -222,12 +288,16 @@ class CoordinatorNode(Process):
             except MadeUp:
                 break
             scheduled.append((program, value))
+        if self._after_a_loss != "ends" and dice.random() < 0.3:
+            self._save()
         with contextlib.suppress(MadeUp):
             self.scheduler.wait_idle(None)
         for program, value in scheduled:
             tags = tuple(("closure", value.closure, part) for part in range(PROGRAMS[program]))
             try:
-                if value.fetch() is not None or program is not train:
+                # One that runs again may find no row, and then changes nothing.
+                is_sure = program is not train or self._after_a_loss != "run again"
+                if is_sure and (value.fetch() is not None or program is not train):
                     checker.finished[value.closure] = tags
             except (CancelledError, MadeUp):
                 if program is not count_twice:
@@ -246,7 +316,7 @@ class CoordinatorNode(Process):
         self.scheduler.wait_idle(None)
         world.checker.barrier()
         for server in world.servers:
-            if world.dice.random() < 0.5:
+            if world.dice.random() < 0.5 and server.alive:
                 server.restore_ledger()
             held = server.store.commit_counts()["ledger_blocks"]
             if held > 8:

@@ -13,7 +13,16 @@ from typing import Any
 
 import pytest
 
-from pstrain.coordinator import holding, link, orders, recovery, remote_value, service, waiting
+from pstrain.coordinator import (
+    holding,
+    link,
+    orders,
+    recovery,
+    remote_value,
+    restoring,
+    service,
+    waiting,
+)
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.paramserver import requests
 from pstrain.trainer import client, committing, resources
@@ -31,13 +40,15 @@ from tests.simulation.world import Node, World
 
 FAULTS_UNTIL_S = 4.0
 PATIENCE_S = 60.0
-COMMAND = "python -m tests.simulation.replay --training"
+COMMAND = "python -m tests.simulation.replay"
 
 
 class Scenario:
     """One cluster and what befalls it."""
 
-    def __init__(self, seed: int, *, verbose: bool = False) -> None:
+    def __init__(
+        self, seed: int, *, verbose: bool = False, after_a_loss: tuple[str, ...] = ("ends",)
+    ) -> None:
         world: Any = World(seed, verbose=verbose)
         STAGE.world, STAGE.node, STAGE.task, STAGE.ids = world, None, None, 0
         self.world, self.dice = world, world.dice
@@ -55,8 +66,13 @@ class Scenario:
             node.boot()
             if dice.random() < 0.1:
                 self._start_later(node)
+        follows = after_a_loss[seed % len(after_a_loss)]
+        self._loses_servers = follows != "ends"
         self.coordinator = world.coordinator = CoordinatorNode(
-            world, closures_in_flight=dice.choice((1, 2, 3)), fails=dice.random() < 0.3
+            world,
+            closures_in_flight=dice.choice((1, 2, 3)),
+            fails=dice.random() < 0.3 and not self._loses_servers,
+            after_a_loss=follows,
         )
         self.coordinator.boot()
         self._plan_faults()
@@ -69,7 +85,8 @@ class Scenario:
 
     def _plan_faults(self) -> None:
         for _ in range(self.dice.choice((0, 1, 2, 3, 5))):
-            fault = self.dice.choice(FAULTS)
+            faults = FAULTS + SERVER_FAULTS if self._loses_servers else FAULTS
+            fault = self.dice.choice(faults)
             delay_s = self.dice.random() * FAULTS_UNTIL_S * self.dice.random()
             self.world.at(delay_s, None, fault, self)
         self.world.at(FAULTS_UNTIL_S, None, self._heal)
@@ -111,7 +128,15 @@ class Scenario:
         node.crash_at = (self.dice.choice(("prepared", "decided")), self.dice.choice((1, 2, 5)))
         self._note(f"kill when {node.crash_at[0]}", node)
 
-    def _crash(self, node: TrainerNode) -> None:
+    def kill_server(self) -> None:
+        """There is something to go back to, and somebody who does."""
+        node = self.dice.choice(self.world.servers)
+        is_saved = self.coordinator.checkpoints.latest_checkpoint is not None
+        if node.alive and is_saved and not self.coordinator.is_done:
+            self._note("kill", node)
+            self._crash(node)
+
+    def _crash(self, node: TrainerNode | ServerNode) -> None:
         node.crash()
         self.world.at(self._pause_s(), None, node.restart)
 
@@ -148,7 +173,7 @@ class Scenario:
     def _heal(self) -> None:
         world = self.world
         world.loss = world.doubling = world.delay_s = 0.0
-        for node in self.trainers:
+        for node in (*self.trainers, *world.servers):
             node.restart()
 
     # The end
@@ -163,7 +188,9 @@ class Scenario:
             world.run(world.now_s + PATIENCE_S, self._is_settled)
             self._check_end()
         except Exception as error:
-            raise Failure(world.seed, error, tuple(self.faults), COMMAND) from error
+            kind = "--restores" if self._loses_servers else "--training"
+            command = f"{COMMAND} {kind}"
+            raise Failure(world.seed, error, tuple(self.faults), command) from error
         finally:
             for node in (self.coordinator, *world.trainers.values()):
                 node.crash()
@@ -204,11 +231,18 @@ FAULTS: tuple[Callable[[Scenario], None], ...] = (
     Scenario.noise,
     Scenario.noise,
 )
+SERVER_FAULTS = (Scenario.kill_server,) * 6
+RESTORING = ("goes back", "run again")
 
 
 def play(seed: int, *, verbose: bool = False) -> Outcome:
     """Runs one seed; to be called inside `staged`."""
     return Scenario(seed, verbose=verbose).play()
+
+
+def play_restores(seed: int, *, verbose: bool = False) -> Outcome:
+    """The same with servers that are lost, and checkpoints to go back to."""
+    return Scenario(seed, verbose=verbose, after_a_loss=RESTORING).play()
 
 
 def _read_changes(store: Any, headers: Any, _body: object) -> list[Callable[[], None]]:
@@ -234,6 +268,7 @@ def staged() -> Iterator[None]:
             service,
             holding,
             waiting,
+            restoring,
             link,
             remote_value,
             trainer_service,

@@ -7,6 +7,7 @@ arrive late, after its repetition. A cut delays, and is noticed by silence.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,9 @@ from dataservice.errors import (
     UnavailableError,
 )
 from dataservice.runtime.flight import Message
+from pstrain.errors import ServerLostError
+from pstrain.paramserver import messages
+from pstrain.trainer.connections import Request
 from tests.simulation.fibers import Fiber, Process, SimpleQueue, running, wait
 from tests.simulation.stage import STAGE
 
@@ -56,12 +60,15 @@ class Exchange:
         world.at(world.latency_s() * 2, self._caller, self._finish, broken)
 
     def _arrive(self) -> None:
-        reply = self._server.answer(self._header)
+        reply: Any = UnavailableError("refused")
+        if self._server.alive:
+            reply = self._server.answer(self._header)
         self._world.at(passage_s(self._server, self._caller), self._caller, self._finish, reply)
 
     def _echo(self) -> None:
         """Arrives, and nobody hears what comes of it."""
-        self._server.answer(self._header)
+        if self._server.alive:
+            self._server.answer(self._header)
 
     def _finish(self, reply: Any) -> None:
         if self.reply is None:
@@ -90,12 +97,17 @@ class Connections:
             if isinstance(reply, UnavailableError) and repeat:
                 reply = self._reply(self._call(fiber, ps, request), ps, deadline_s)
             if isinstance(reply, DataServiceError):
-                raise UnavailableError(f"parameter server {ps} is gone: {reply}")
+                raise ServerLostError(f"parameter server {ps} is gone: {reply}")
             replies[ps] = Message(reply, None)
         return replies
 
     def action(self, server: int, name: str, body: bytes, timeout_s: float) -> bytes:
-        raise NotImplementedError((server, name, body, timeout_s))
+        header = messages.encode_header({"action": name, **json.loads(body)})
+        call = self._call(running(), server, Request(header))
+        reply = self._reply(call, server, STAGE.world.now_s + timeout_s)
+        if isinstance(reply, DataServiceError):
+            raise ServerLostError(f"parameter server {server}: {reply}")
+        return json.dumps(messages.decode_reply(reply)).encode()
 
     def close(self) -> None:
         self._closed = True

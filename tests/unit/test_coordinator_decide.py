@@ -186,6 +186,15 @@ def test_closures_whose_changes_were_undone_run_again_before_others() -> None:
     assert list(state.waiting) == [0, 1, 2, 3]
 
 
+def test_parts_that_were_undone_are_made_again() -> None:
+    state = running_state(closures=1, trainers=1)
+    left = {0: decide.Left(attempt=0, parts=1)}
+    apply(state, decide.lose_trainer(state, 0, left, attempts_max=None))
+    assert state.parts == {0: 1}
+    apply(state, decide.reopen(state, {}))
+    assert state.parts == {}
+
+
 def test_what_is_given_up_is_shown_before_anything_starts() -> None:
     state = running_state(closures=3, trainers=1)
     apply(state, decide.lose_trainer(state, 0, attempts_max=None))

@@ -1,0 +1,82 @@
+"""Deliberate mistakes in checkpoints and in going back to them, each of which must be noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from pstrain.coordinator import decide
+from pstrain.coordinator import events as ev
+from pstrain.coordinator.holding import Holding
+from pstrain.coordinator.link import TrainerLink
+from pstrain.coordinator.state import CoordinatorState
+from pstrain.trainer.client import RemoteParameters
+from tests.simulation.mutants import Mutant
+
+Patch = pytest.MonkeyPatch
+
+RESTORE_MUTANTS: list[Mutant] = []
+
+
+def mutant(*signs: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
+    def note(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
+        RESTORE_MUTANTS.append(Mutant(apply.__name__, apply, signs))
+        return apply
+
+    return note
+
+
+@mutant("I1", "I7", "I8")
+def a_save_waits_for_no_closure(patch: Patch) -> None:
+    @contextmanager
+    def held(self: Any, _timeout_s: float) -> Iterator[None]:
+        self.hold()
+        try:
+            yield
+        finally:
+            self.let_go()
+
+    patch.setattr(Holding, "held", held)
+
+
+@mutant("I7")
+def closures_that_ended_are_not_run_again(patch: Patch) -> None:
+    patch.setattr(Holding, "redo", lambda _self: 0)
+
+
+@mutant("I7")
+def a_save_forgets_what_ends_after_it(patch: Patch) -> None:
+    def forget_all(self: Any, _mark: int) -> None:
+        self._kept = {}
+
+    patch.setattr(Holding, "forget", forget_all)
+
+
+@mutant("I7")
+def parts_that_were_undone_are_not_made_again(patch: Patch) -> None:
+    apply = CoordinatorState.apply
+
+    def keep_parts(self: Any, event: ev.Event) -> None:
+        if not isinstance(event, ev.PartsUndone):
+            apply(self, event)
+
+    patch.setattr(CoordinatorState, "apply", keep_parts)
+
+
+@mutant("I1", "I7", "I8", "I9")
+def everything_goes_back_in_the_old_session(patch: Patch) -> None:
+    patch.setattr(RemoteParameters, "change_session", lambda _self, _session: None)
+
+
+@mutant("session s1 is over", "I1", "I7", "is over")
+def who_joins_in_a_restore_stays_in_the_old_session(patch: Patch) -> None:
+    patch.setattr(TrainerLink, "_check_session", lambda _self: None)
+
+
+@mutant("I1", "I7", "I10")
+def what_is_given_up_is_not_told(patch: Patch) -> None:
+    patch.setattr(decide, "give_up", decide.cancel_all)
+    patch.setattr(Holding, "_raise_errors", lambda _self, _deadline_s: None, raising=False)

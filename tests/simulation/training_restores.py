@@ -1,0 +1,127 @@
+"""Checkpoints of a simulated training cluster, and what a lost parameter server goes back to.
+
+Real: the restorer, the scheduler's barrier, what it runs again or gives up, the servers' sessions.
+Modelled: what a checkpoint holds (what was applied, by the checker's books, and which rows that
+used up), its write, which takes a while, and the strategy's new sessions.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from pstrain.errors import (
+    DataServiceError,
+    DeadlineExceededError,
+    ServerLostError,
+    UnavailableError,
+)
+from tests.simulation.fibers import Fiber, Lock, wait
+from tests.simulation.training_nodes import FIRST_SESSION
+
+_HOLD_TIMEOUT_S = 60.0
+
+
+class Checkpoints:
+    """A manager and its checkpoint in one: the newest is what counts."""
+
+    def __init__(self, node: Any, *, gives_up: bool) -> None:
+        self.checkpoint = self
+        self.followers: list[Any] = []
+        self._node, self._gives_up = node, gives_up
+        self._lock = Lock()
+        self._writer: Fiber | None = None
+        self._saved: tuple[dict[str, Any], set[int]] | None = None
+
+    @property
+    def latest_checkpoint(self) -> str | None:
+        return None if self._saved is None else "newest"
+
+    def follow(self, follower: Any) -> None:
+        self.followers.append(follower)
+
+    def unfollow(self, follower: Any) -> None:
+        self.followers.remove(follower)
+
+    def alone(self) -> Lock:
+        return self._lock
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Until what is being written is there, or not."""
+        if self._writer is not None:
+            self._writer.join(timeout)
+
+    def save(self) -> None:
+        """Returns when all is held; raises where a server is lost."""
+        self.wait()
+        node, world = self._node, self._node.world
+        with self._lock, node.scheduler.held(_HOLD_TIMEOUT_S):
+            node.parameters.check_current()
+            world.checker.saved()
+            marks = [(follower, follower.held()) for follower in self.followers]
+            books, session = world.checker.books(), node.parameters.session
+            saved = copy.deepcopy(books), world.checker.rows_used()
+        self._writer = node.spawn(self._write, saved, session, marks)
+
+    def _write(self, saved: Any, session: str, marks: list[tuple[Any, Any]]) -> None:
+        wait(self._node.world.dice.random() * 0.3)
+        if session != self._node.parameters.session:
+            return
+        try:
+            self._node.parameters.check_current()
+        except DataServiceError:
+            return
+        self._saved = saved
+        for follower, mark in marks:
+            follower.committed(mark)
+
+    def restore(self, _path: str, *, with_attached: bool) -> None:
+        assert with_attached
+        assert self._saved is not None
+        books, used = self._saved
+        self._node.world.checker.go_back(copy.deepcopy(books), is_told=self._gives_up)
+        self._node.world.data.load(used)
+
+
+class Strategy:
+    """The servers' sessions: `pstrain.strategy.ParameterServerStrategy`."""
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+        self._number = 0
+
+    @property
+    def parameters(self) -> Any:
+        return self._node.parameters
+
+    @property
+    def session(self) -> str:
+        return str(self.parameters.session)
+
+    def begin_anew(self) -> None:
+        self._number += 1
+        self.parameters.change_session(f"{FIRST_SESSION}-{self._number:04d}")
+        for ps in range(len(self.parameters.addresses)):
+            while True:
+                try:
+                    self.parameters.begin_session(ps)
+                    break
+                except (UnavailableError, DeadlineExceededError):
+                    wait(0.1)
+
+
+class Iterators:
+    """The only iterator is in each checkpoint."""
+
+    def made(self) -> int:
+        return 1
+
+    def rewind_since(self, made: int) -> None:
+        assert made == 1
+
+
+def confirm(node: Any) -> None:
+    """`ClusterCoordinator.confirm`."""
+    node.parameters.check_current()
+    if node.recovery.is_restoring:
+        raise ServerLostError("is being restored")
