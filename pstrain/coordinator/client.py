@@ -21,7 +21,7 @@ from pstrain import session
 from pstrain.consistency import Sync
 from pstrain.coordinator.applying import RoundApplier
 from pstrain.coordinator.link import PickledFunction, PickledFunctions, TrainerLink
-from pstrain.coordinator.per_worker import PerWorkerDataset, PerWorkerIterator
+from pstrain.coordinator.per_worker import IteratorsInUse, PerWorkerDataset, PerWorkerIterator
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.restoring import RecoverySwitch, Restorer
 from pstrain.coordinator.service import Scheduler
@@ -30,6 +30,7 @@ from pstrain.errors import (
     InvalidTypeError,
     RolledBackError,
     ServerLostError,
+    UnimplementedError,
 )
 from pstrain.strategy import ParameterServerStrategy
 from pstrain.vocabulary import CLOSURE_MAX_BYTES
@@ -93,7 +94,7 @@ class ClusterCoordinator:
             consistency=strategy.consistency,
             trainers_expected=strategy.num_input_pipelines,
         )
-        self._iterators = _Iterators()
+        self._iterators = IteratorsInUse()
         self._manager: CheckpointManager | None = None
         self._recovery = RecoverySwitch()
         self._links = self._make_links(strategy, closures_in_flight)
@@ -401,30 +402,6 @@ class _Barrier:
     def __call__(self) -> AbstractContextManager[None]:
         coordinator = self._coordinator()
         return nullcontext() if coordinator is None else coordinator.barrier()
-
-
-class _Iterators:
-    """Those that are in use, in the order in which they were made. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._made = 0
-        self._used: weakref.WeakKeyDictionary[PerWorkerIterator, int] = weakref.WeakKeyDictionary()
-
-    def add(self, iterator: PerWorkerIterator) -> None:
-        with self._lock:
-            self._made += 1
-            self._used[iterator] = self._made
-
-    def made(self) -> int:
-        with self._lock:
-            return self._made
-
-    def rewind_since(self, made: int) -> None:
-        with self._lock:
-            later = [iterator for iterator, number in self._used.items() if number > made]
-        for iterator in later:
-            iterator.rewind()
 
 
 def _shut_down(

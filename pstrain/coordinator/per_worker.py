@@ -161,6 +161,30 @@ class PerWorkerIterator:
         self._finalizer()
 
 
+class IteratorsInUse:
+    """Those that are in use, in the order in which they were made. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made = 0
+        self._used: weakref.WeakKeyDictionary[PerWorkerIterator, int] = weakref.WeakKeyDictionary()
+
+    def add(self, iterator: PerWorkerIterator) -> None:
+        with self._lock:
+            self._made += 1
+            self._used[iterator] = self._made
+
+    def made(self) -> int:
+        with self._lock:
+            return self._made
+
+    def rewind_since(self, made: int) -> None:
+        with self._lock:
+            later = [iterator for iterator, number in self._used.items() if number > made]
+        for iterator in later:
+            iterator.rewind()
+
+
 @contextlib.contextmanager
 def _opened(source: Any, epoch: int, trainers: int) -> Iterator[Any]:
     """An iterator in this process, of which no element is taken."""

@@ -10,7 +10,7 @@ import logging
 import queue
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from pstrain.consistency import ASYNC, Consistency, Sync
