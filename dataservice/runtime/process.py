@@ -10,6 +10,7 @@ start is reported with the last lines of its log.
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import logging
@@ -216,13 +217,18 @@ def exit_with_parent() -> None:
     """In a child: from now on, exit at once when the parent is gone.
 
     Does nothing in a process that `spawn_module` did not start. The kernel reports the parent's
-    end however it came; a child that is frozen notices it when it is resumed.
+    end however it came, and resumes a child that is frozen (on Linux), which would stay for ever.
     """
     descriptor = os.environ.pop(PARENT_FD_ENV, None)
     if descriptor is None:
         return
     watched = int(descriptor)
     os.set_inheritable(watched, False)
+    if hasattr(fcntl, "F_SETSIG"):
+        fcntl.fcntl(watched, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(watched, fcntl.F_SETSIG, signal.SIGCONT)
+        flags = fcntl.fcntl(watched, fcntl.F_GETFL)
+        fcntl.fcntl(watched, fcntl.F_SETFL, flags | os.O_ASYNC)
     threading.Thread(target=_watch_parent, args=(watched,), name="parent", daemon=True).start()
 
 

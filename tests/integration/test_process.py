@@ -168,6 +168,21 @@ def test_children_die_with_a_parent_that_is_killed(
     wait_until(lambda: not is_running(grandchild["pid"]))
 
 
+def test_frozen_children_die_with_a_parent_that_is_killed(
+    spawn: Callable[..., ChildProcess],
+) -> None:
+    parent = spawn("parent")
+    grandchild = parent.wait_ready(30.0)["child"]
+    os.kill(grandchild["pid"], signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(grandchild["pid"]).status() == psutil.STATUS_STOPPED)
+    try:
+        os.kill(parent.pid, signal.SIGKILL)
+        wait_until(lambda: not is_running(grandchild["pid"]))
+    finally:
+        if is_running(grandchild["pid"]):
+            os.kill(grandchild["pid"], signal.SIGKILL)
+
+
 def test_children_die_with_a_parent_that_just_ends(tmp_path: pathlib.Path) -> None:
     (tmp_path / "child_under_test.py").write_text(CHILD)
     code = (
