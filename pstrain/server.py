@@ -15,6 +15,7 @@ from pstrain.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
 from pstrain.errors import InvalidArgumentError
 from pstrain.paramserver.server import ParameterServer
 from pstrain.presence import Presence
+from pstrain.security import server_tls
 from pstrain.trainer.server import TrainerServer
 
 logger = logging.getLogger(__name__)
@@ -37,8 +38,11 @@ class Server:
     """Serves one task of a cluster until it is stopped; the coordinator drives it.
 
     The address to listen on is the task's own in the cluster spec, unless ``host`` or ``port``
-    say otherwise. An address that other hosts can reach needs ``insecure_network=True``: its
-    traffic is not encrypted. ``token`` None: the user's own. A server whose coordinator has left
+    say otherwise. An address that other hosts can reach needs TLS, or ``insecure_network=True``
+    where its traffic may travel unencrypted. ``tls_cert_path`` and ``tls_key_path``: what it shows
+    those who connect; ``tls_ca_path``: whom a trainer trusts as parameter servers, where it is not
+    the file in PSTRAIN_TLS_CA; all servers of a cluster have TLS or none.
+    ``token`` None: the user's own. A server whose coordinator has left
     stays, idle, for the next one; with ``exit_with_coordinator`` it stops, and :meth:`join`
     returns, when nobody has been connected for 30 s, or the number of seconds given: time enough
     for a coordinator that is started again. Parameter servers count trainers too, so give it to
@@ -55,6 +59,9 @@ class Server:
         port: int | None = None,
         token: str | None = None,
         insecure_network: bool = False,
+        tls_cert_path: str | None = None,
+        tls_key_path: str | None = None,
+        tls_ca_path: str | None = None,
         exit_with_coordinator: bool | float = False,
         start: bool = True,
     ) -> None:
@@ -63,14 +70,15 @@ class Server:
         self.job_name, self.task_index = job, index
         spec_host, spec_port = _split(resolver.cluster_spec().task_address(job, index))
         host = host if host is not None else _bind_host(spec_host)
-        if not is_loopback(host) and not insecure_network:
+        tls = server_tls(tls_cert_path, tls_key_path, tls_ca_path)
+        if tls is None and not is_loopback(host) and not insecure_network:
             raise InvalidArgumentError(
                 f"{job}:{index} would listen on {host}, which other hosts can reach, without "
-                "encryption: pass insecure_network=True (--insecure-network) if the network is "
-                "trusted"
+                "encryption: set tls_cert_path and tls_key_path (--tls-cert, --tls-key), or accept "
+                "that with insecure_network=True (--insecure-network)"
             )
         role = TrainerServer if job == "worker" else ParameterServer
-        self._role: _Role = role(host, spec_port if port is None else port, token=token)
+        self._role: _Role = role(host, spec_port if port is None else port, token=token, tls=tls)
         self._grace_s = _grace(exit_with_coordinator)
         self._stopping = threading.Event()
         self._watch: threading.Thread | None = None

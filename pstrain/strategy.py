@@ -32,6 +32,7 @@ from pstrain.errors import (
 from pstrain.partition import PartitionFunction, shard_count, split_rows
 from pstrain.placement import Colocated, ShardPlacer, placer
 from pstrain.replica import ReduceOp, Replica
+from pstrain.security import client_tls
 from pstrain.trainer.client import RemoteParameters
 from pstrain.variable import BaseVariable, placement_scope
 
@@ -84,8 +85,9 @@ class ParameterServerStrategy(Replica):
     ``pstrain.consistency.ssp(staleness=...)`` or ``pstrain.consistency.sync(backup_workers=...)``
     (see :mod:`pstrain.consistency`). In rounds (sync) a step is made of the mean of the gradients
     of ``num_replicas_in_sync`` closures: a loss that is the mean over its own batch is right as it
-    is, not to be divided by the number of replicas, and a step learns from so many batches. A
-    cluster without parameter servers
+    is, not to be divided by the number of replicas, and a step learns from so many batches.
+    ``tls_ca_path``: the PEM file that vouches for trainers and servers which have TLS; without it
+    the one in PSTRAIN_TLS_CA, without that no TLS is spoken. A cluster without parameter servers
     or workers, with other jobs, or a task that is not in it raises InvalidArgumentError (a
     ValueError).
     """
@@ -98,6 +100,7 @@ class ParameterServerStrategy(Replica):
         placement: str = "round_robin",
         consistency: Consistency | str = "async",
         config: ParameterConfig | None = None,
+        tls_ca_path: str | None = None,
     ) -> None:
         spec = cluster_resolver.cluster_spec()
         check_training_cluster(spec, cluster_resolver.task_type, cluster_resolver.task_id)
@@ -108,9 +111,11 @@ class ParameterServerStrategy(Replica):
         self._config = config or ParameterConfig()
         # Named by when it began, so that trainers can tell an older session from a newer one.
         self.session = _new_session()
+        self.tls = client_tls(tls_ca_path)
         self.parameters = RemoteParameters(
             [spec.task_address("ps", index) for index in spec.task_indices("ps")],
             token=getattr(cluster_resolver, "token", None),
+            tls=self.tls,
             session=self.session,
             config=self._config,
         )

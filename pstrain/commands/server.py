@@ -27,7 +27,16 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--index", type=int, help="task index; default: from TF_CONFIG, or 0")
     parser.add_argument("--host", help="address to listen on; default: the task's own")
     parser.add_argument("--port", type=int, help="port to listen on (0: a free one)")
-    parser.add_argument(
+    tls = parser.add_argument_group("encryption, for all servers of a cluster or for none")
+    tls.add_argument("--tls-cert", metavar="PEM", help="certificate that the server shows")
+    tls.add_argument("--tls-key", metavar="PEM", help="its key")
+    tls.add_argument(
+        "--tls-ca",
+        metavar="PEM",
+        help="whom to trust as parameter servers (default: the file in PSTRAIN_TLS_CA, else the "
+        "system's roots)",
+    )
+    tls.add_argument(
         "--insecure-network",
         action="store_true",
         help="listen where other hosts can reach it, without encryption",
@@ -56,6 +65,9 @@ def run(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         insecure_network=args.insecure_network,
+        tls_cert_path=args.tls_cert,
+        tls_key_path=args.tls_key,
+        tls_ca_path=args.tls_ca,
         exit_with_coordinator=(
             False if args.exit_with_coordinator is None else args.exit_with_coordinator
         ),

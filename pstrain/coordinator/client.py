@@ -142,6 +142,7 @@ class ClusterCoordinator:
                 incarnations=strategy.incarnations,
                 slots=1 if in_rounds else 2 * closures_in_flight,
                 token=token,
+                tls=strategy.tls,
                 recovery=self._recovery,
             )
             for index, address in trainers

@@ -21,6 +21,7 @@ from dataservice.errors import (
     DeadlineExceededError,
     UnavailableError,
 )
+from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.rpc import RpcClient
 from pstrain import results
 from pstrain.coordinator.orders import (
@@ -106,6 +107,7 @@ class TrainerLink:
         slots: int,
         token: str,
         recovery: Recovery,
+        tls: TlsConfig | None = None,
     ) -> None:
         self.index = index
         self.address = address
@@ -115,7 +117,7 @@ class TrainerLink:
         self._servers = servers
         self._incarnations = incarnations
         self._slots = slots
-        self._token = token
+        self._token, self._tls = token, tls
         self._recovery = recovery
         self._stopping = threading.Event()
         self._stream: Any = None
@@ -150,7 +152,7 @@ class TrainerLink:
         descriptor = pb.DESCRIPTOR.services_by_name["Trainer"]
         while not self._stopping.is_set():
             self._recovery.wait_open()
-            client = RpcClient(self.address, descriptor, token=self._token)
+            client = RpcClient(self.address, descriptor, token=self._token, tls=self._tls)
             self._configuration.session = self._servers.session
             self._configuration.incarnation = next(self._incarnations)
             try:

@@ -6,7 +6,7 @@ import functools
 import threading
 from collections.abc import Iterator
 
-from dataservice.runtime.auth import resolve_token
+from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.rpc import RpcServer
 from pstrain import kernels
 from pstrain.presence import Presence
@@ -18,14 +18,17 @@ from pstrain.wire import trainer_pb2 as pb
 class TrainerServer:
     """Serves one trainer at ``host:port`` (0: a free port). Idle until a coordinator comes.
 
-    ``token`` None: the user's own. A port in use raises AddressInUseError.
+    ``token`` None: the user's own. ``tls``: what it shows the coordinator, and whom it trusts as
+    parameter servers. A port in use raises AddressInUseError.
     """
 
-    def __init__(self, host: str, port: int, *, token: str | None = None) -> None:
+    def __init__(
+        self, host: str, port: int, *, token: str | None = None, tls: TlsConfig | None = None
+    ) -> None:
         token = resolve_token(token)
         self.presence = Presence()
-        self._service = _AttendedService(functools.partial(_connect, token), self.presence)
-        self._server = RpcServer(host, port, token=token)
+        self._service = _AttendedService(functools.partial(_connect, token, tls), self.presence)
+        self._server = RpcServer(host, port, token=token, tls=tls)
         self._server.add_service(pb.DESCRIPTOR.services_by_name["Trainer"], self._service)
         self._host = host
         self._stopped = threading.Event()
@@ -64,5 +67,7 @@ class _AttendedService(TrainerService):
             yield from super().run_closures(requests)
 
 
-def _connect(token: str, addresses: list[str], session: str) -> RemoteParameters:
-    return RemoteParameters(addresses, token=token, session=session)
+def _connect(
+    token: str, tls: TlsConfig | None, addresses: list[str], session: str
+) -> RemoteParameters:
+    return RemoteParameters(addresses, token=token, tls=tls, session=session)

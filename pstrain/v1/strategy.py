@@ -18,6 +18,7 @@ from pstrain.config import ParameterConfig
 from pstrain.errors import AbortedError, InvalidArgumentError, ServerRestartedError
 from pstrain.input_sharding import DistributedDataset
 from pstrain.replica import Replica
+from pstrain.security import client_tls
 from pstrain.strategy import entered_scope
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.context import InputContext, call_with_context, trainer_scope
@@ -37,8 +38,10 @@ class ParameterServerStrategy(Replica):
     checkpoints; the other workers wait for it, and all for the servers, at most
     ``config.start_timeout_s``: then DeadlineExceededError. Train inside of :meth:`session`. Updates
     of the workers are not ordered among each other; a step that is run again after a lost
-    connection may be applied twice. Without a cluster all is in this process. A cluster without
-    'ps', or a task that is not told or not in it: InvalidArgumentError (a ValueError).
+    connection may be applied twice. ``tls_ca_path``: the PEM file that vouches for servers with
+    TLS, where it is not the one in PSTRAIN_TLS_CA. Without a cluster all is in this process. A
+    cluster without 'ps', or a task that is not told or not in it: InvalidArgumentError (a
+    ValueError).
     """
 
     def __init__(
@@ -46,7 +49,9 @@ class ParameterServerStrategy(Replica):
         cluster_resolver: ClusterResolver | None = None,
         *,
         config: ParameterConfig | None = None,
+        tls_ca_path: str | None = None,
     ) -> None:
+        self._tls = client_tls(tls_ca_path)
         self._resolver = cluster_resolver or TFConfigClusterResolver()
         self._config = config or ParameterConfig()
         self._session: TrainingSession | None = None
@@ -181,6 +186,7 @@ class ParameterServerStrategy(Replica):
         self.parameters = _WorkerParameters(
             addresses,
             token=getattr(self._resolver, "token", None),
+            tls=self._tls,
             session="",
             config=self._config,
             is_chief=self.is_chief,

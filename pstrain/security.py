@@ -1,0 +1,44 @@
+"""Which certificates training shows and trusts.
+
+Reads the environment, opens no connection. Invariant: who was told to use TLS never speaks without.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from dataservice.runtime.auth import TlsConfig
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+
+TLS_CA_ENV: Final = "PSTRAIN_TLS_CA"
+
+
+def client_tls(ca_path: str | None) -> TlsConfig | None:
+    """Towards servers that the file vouches for; None: that in PSTRAIN_TLS_CA, or no TLS."""
+    path = ca_path if ca_path is not None else os.environ.get(TLS_CA_ENV)
+    if path is None:
+        return None
+    if not os.path.exists(path):
+        source = TLS_CA_ENV if ca_path is None else "tls_ca_path"
+        raise FailedPreconditionError(f"{source} names {path!r}, which does not exist")
+    return TlsConfig(ca_path=path)
+
+
+def server_tls(
+    cert_path: str | None, key_path: str | None, ca_path: str | None
+) -> TlsConfig | None:
+    """Of a server that shows the certificate; None without any path."""
+    if cert_path is None and key_path is None:
+        if ca_path is not None:
+            raise InvalidArgumentError(
+                f"a server with tls_ca_path={ca_path!r} needs a certificate of its own: set "
+                "tls_cert_path and tls_key_path (--tls-cert, --tls-key) too"
+            )
+        return None
+    trusted = client_tls(ca_path)
+    return TlsConfig(
+        cert_path=cert_path,
+        key_path=key_path,
+        ca_path=None if trusted is None else trusted.ca_path,
+    )

@@ -1,0 +1,109 @@
+"""Training over TLS: with the right certificates, without them, and what is said then."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import trustme
+
+import pstrain as ps
+from pstrain.__main__ import main
+from pstrain.config import ParameterConfig
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
+
+DEADLINE_S = 60.0
+SHORT = ParameterConfig(start_timeout_s=1.0, share_memory=False)
+
+
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Arguments of servers."""
+    folder = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1", "localhost")
+    paths = {f"tls_{name}_path": str(folder / f"{name}.pem") for name in ("cert", "key", "ca")}
+    certificate.cert_chain_pems[0].write_to_path(paths["tls_cert_path"])
+    certificate.private_key_pem.write_to_path(paths["tls_key_path"])
+    authority.cert_pem.write_to_path(paths["tls_ca_path"])
+    return paths
+
+
+@pytest.fixture(scope="module")
+def resolver(pem: dict[str, str]) -> Iterator[ps.SimpleClusterResolver]:
+    """Of a trainer and a parameter server with TLS, in this process."""
+    with contextlib.ExitStack() as stack:
+        addresses = {}
+        for job in ("ps", "worker"):
+            spec = ps.ClusterSpec({job: ["localhost:0"]})
+            server = stack.enter_context(ps.Server(spec, **pem))
+            addresses[job] = [server.address]
+        yield ps.SimpleClusterResolver(ps.ClusterSpec(addresses))
+
+
+def test_coordinator_trainer_and_server_speak_tls(
+    resolver: ps.SimpleClusterResolver, pem: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PSTRAIN_TLS_CA", pem["tls_ca_path"])
+    # Through shared memory there is nothing to encrypt.
+    monkeypatch.setattr("pstrain.trainer.client.ParameterConfig", lambda: SHORT)
+    strategy = ps.ParameterServerStrategy(resolver, config=ParameterConfig(share_memory=False))
+    coordinator = ps.ClusterCoordinator(strategy)
+    with strategy.scope():
+        total = ps.Variable(np.zeros(3))
+
+    def add() -> list[float]:
+        total.assign_add(np.ones(3))
+        return list(total.numpy())
+
+    assert coordinator.schedule(add).fetch(DEADLINE_S) == [1.0] * 3
+    assert total.numpy().tolist() == [1.0] * 3
+    coordinator.close()
+
+
+def test_who_does_not_trust_the_certificate_is_not_heard(
+    resolver: ps.SimpleClusterResolver, tmp_path: pathlib.Path
+) -> None:
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
+    for path in (str(tmp_path / "other.pem"), None):
+        with pytest.raises(UnavailableError, match="parameter server 0"):
+            ps.ParameterServerStrategy(resolver, config=SHORT, tls_ca_path=path)
+
+
+def test_the_v1_form_speaks_tls(resolver: ps.SimpleClusterResolver, pem: dict[str, str]) -> None:
+    own = ps.SimpleClusterResolver(resolver.cluster_spec(), "", "worker", 0)
+    strategy = ps.v1.ParameterServerStrategy(own, config=SHORT, tls_ca_path=pem["tls_ca_path"])
+    with strategy.scope():
+        assert ps.Variable(3.0).numpy() == 3.0
+    strategy.close()
+
+
+def test_wrong_paths_are_named(
+    resolver: ps.SimpleClusterResolver, pem: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = {"ps": ["localhost:0"]}
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"tls_cert_path": pem["tls_cert_path"]}, "both a certificate and its key"),
+        ({"tls_ca_path": pem["tls_ca_path"]}, "needs a certificate of its own"),
+    ]
+    for options, message in wrong:
+        with pytest.raises(InvalidArgumentError, match=message):
+            ps.Server(spec, **options)
+    monkeypatch.setenv("PSTRAIN_TLS_CA", "no-such.pem")
+    with pytest.raises(FailedPreconditionError, match=r"PSTRAIN_TLS_CA names 'no-such.pem'"):
+        ps.ParameterServerStrategy(resolver)
+    with pytest.raises(FailedPreconditionError, match=r"tls_ca_path names 'absent.pem'"):
+        ps.ParameterServerStrategy(resolver, tls_ca_path="absent.pem")
+
+
+def test_other_hosts_need_tls_or_a_word(
+    pem: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["server", "--job", "ps", "--host", "0.0.0.0", "--port", "0"]) == 2
+    assert "--tls-cert, --tls-key" in capsys.readouterr().err
+    server = ps.Server({"ps": ["0.0.0.0:0"]}, start=False, **pem)
+    assert server.job_name == "ps"
