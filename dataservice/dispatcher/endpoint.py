@@ -414,13 +414,14 @@ def _lease_message(lease: Lease) -> pb.WindowLease:
 
 
 def _split_message(split: Split) -> pb.Split:
-    return pb.Split(
-        segment=split.segment,
-        path=split.path,
-        row_groups=split.row_groups or (),
-        start=split.start,
-        stop=split.stop,
-        rows=split.rows,
-        size_bytes=split.size_bytes,
-        version=split.version,
-    )
+    """Only what it has: to name a field takes time, also one without a value."""
+    message = pb.Split(path=split.path, size_bytes=split.size_bytes, version=split.version)
+    if split.row_groups:
+        message.row_groups.extend(split.row_groups)
+    if split.start or split.stop:
+        message.start, message.stop = split.start, split.stop
+    if split.rows is not None:
+        message.rows = split.rows
+    if split.segment:
+        message.segment = split.segment
+    return message
