@@ -66,6 +66,9 @@ class Executor(Protocol):
     def unreported(self) -> list[Report]:
         """Reports of the present :meth:`run` that are there and were not yielded yet."""
 
+    resumes: bool
+    """Whether a program that is started again may take values back to a checkpoint by itself."""
+
     @property
     def checkpoint(self) -> CheckpointManager | None:
         """What the program gave its coordinator to go back to."""
@@ -160,7 +163,10 @@ class _LocalIterator:
 
 
 class LocalExecutor:
-    """Runs everything in this process."""
+    """Runs everything in this process; ``is_alone``: which is the only one of its training."""
+
+    def __init__(self, *, is_alone: bool = True) -> None:
+        self.resumes = is_alone
 
     def dataset(self, data: Any) -> _Epochs:
         return _Epochs(data)
@@ -215,6 +221,8 @@ class _Asked(NamedTuple):
 
 class ClusterExecutor:
     """Runs functions on the trainers of a coordinator, several in flight on each."""
+
+    resumes = True
 
     def __init__(self, coordinator: ClusterCoordinator) -> None:
         self._coordinator = coordinator
@@ -382,7 +390,7 @@ def executor_of(model: Any, distributed: bool | None = None) -> Executor:
             "distributed=True needs a model that was made inside strategy.scope()"
         )
     if strategy is None or distributed is False:
-        return LocalExecutor()
+        return LocalExecutor(is_alone=getattr(model, "strategy", None) is None)
     return ClusterExecutor(ClusterCoordinator(strategy))
 
 

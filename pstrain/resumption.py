@@ -31,6 +31,8 @@ NAME: Final = "fit"
 class Executor(Protocol):
     """Where the steps run."""
 
+    resumes: bool
+
     @property
     def checkpoint(self) -> CheckpointManager | None:
         """Where its coordinator goes back to after a loss, if the program said so."""
@@ -106,7 +108,7 @@ def recovery(
         if not saving:
             if restored and is_unfinished(restored[0], initial_epoch):
                 progress.load_state_dict(restored[0])
-        elif saving[0].resume:
+        elif saving[0].resume and executor.resumes:
             _resume(managers[0], initial_epoch)
         if progress.is_behind:
             progress.go_back()

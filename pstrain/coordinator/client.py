@@ -55,9 +55,10 @@ class ClusterCoordinator:
     rounds (``sync``) it is 1.
     ``checkpoint``: a CheckpointManager. When a parameter server is lost, everything goes back to
     its newest checkpoint by itself once the server was started again, and what closures have done
-    since is done again; without one, closures raise UnavailableError. Put the iterators that
-    closures take elements of into that checkpoint. ``trainer_timeout_s``: how long to wait while
-    no trainer at all can be reached, or not the one that a closure needs, before UnavailableError.
+    since is done again, in rounds (``sync``) in the rounds that they made; without one, closures
+    raise UnavailableError. Put the iterators that closures take elements of into that checkpoint;
+    ``fit`` does that itself. ``trainer_timeout_s``: how long to wait while no trainer at all can be
+    reached, or not the one that a closure needs, before UnavailableError.
     """
 
     def __new__(cls, strategy: ParameterServerStrategy, **_options: Any) -> ClusterCoordinator:

@@ -18,6 +18,7 @@ import dataservice as ds
 import pstrain as ps
 from tests.chaos import fitting_program
 from tests.chaos.counted_fit import BATCH, columns, compiled, dataset
+from tests.chaos.counted_rows import counted
 
 ROWS = 4_000
 
@@ -292,6 +293,19 @@ def evaluated(strategy: ps.ParameterServerStrategy) -> Any:
         )
         model.compile(ps.optimizers.SGD(0.1), metrics=[ps.metrics.AUC()])
     return model
+
+
+def test_what_is_saved_right_after_a_restore_keeps_the_position(
+    cluster: ps.LocalCluster, tmp_path: pathlib.Path
+) -> None:
+    """Before any trainer has asked for an element again."""
+    with counted(cluster, 2_000, pause_s=0.0) as program:
+        program.run(until=500)
+        checkpoint = ps.Checkpoint(**program.objects())
+        for _ in range(2):
+            checkpoint.restore(checkpoint.save(tmp_path))
+        program.run()
+        program.check()
 
 
 @pytest.mark.long

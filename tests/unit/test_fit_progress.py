@@ -1,0 +1,181 @@
+"""What a checkpoint holds of a fit, and how the fit goes back to it; nothing runs here."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pstrain as ps
+from pstrain.callbacks.base import CallbackList
+from pstrain.errors import RolledBackError, UnimplementedError
+from pstrain.progress import Progress, is_unfinished
+
+
+class Iterator:
+    def __init__(self, dataset: Dataset, epoch: int) -> None:
+        self.dataset, self.epoch, self.at = dataset, epoch, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        if not self.dataset.has_positions:
+            raise UnimplementedError("no position")
+        return {"epoch": self.epoch, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch, self.at = state["epoch"], state.get("at", 0)
+        self.dataset.epoch = self.epoch + 1
+
+    def rewind(self) -> None:
+        self.dataset.rewound.append(self.epoch)
+
+
+class Dataset:
+    has_positions = True
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.rewound: list[int] = []
+
+    def __iter__(self) -> Any:
+        self.epoch += 1
+        return Iterator(self, self.epoch - 1)
+
+
+class Runner:
+    def __init__(self) -> None:
+        self.reports: list[dict[str, Any]] = []
+
+    def unreported(self) -> list[dict[str, Any]]:
+        return self.reports
+
+
+class Model:
+    stop_training = False
+
+
+def report(steps: int) -> dict[str, Any]:
+    return {
+        "steps": steps, "examples": 10 * steps, "loss_sum": 5.0 * steps, "wait_s": 0.0,
+        "busy_s": 1.0, "states": [np.full(2, steps)],
+    }  # fmt: skip
+
+
+class Count:
+    name = "count"
+
+    def initial_state(self) -> Any:
+        return np.zeros(2, np.int64)
+
+    def merge(self, mine: Any, theirs: Any) -> Any:
+        return mine + theirs
+
+    def compute(self, state: Any) -> float:
+        return float(state[0])
+
+
+def new_progress(
+    callbacks: Any = (), epochs: int = 3
+) -> tuple[Progress, Dataset, Runner, CallbackList]:
+    dataset, runner = Dataset(), Runner()
+    calls = CallbackList(callbacks, Model())
+    progress = Progress(runner, dataset, [Count()], calls, epochs=epochs, initial_epoch=0)
+    progress.begin()
+    return progress, dataset, runner, calls
+
+
+def saved(progress: Progress) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads(json.dumps(progress.state_dict()))
+    return state
+
+
+def test_steps_that_ended_unreported_are_saved_too() -> None:
+    progress, _, runner, _ = new_progress()
+    progress.iterator().at = 7
+    progress.add(report(4))
+    runner.reports = [report(2), report(0)]
+    state = saved(progress)
+    assert state["totals"]["steps"] == 6
+    assert state["data"] == {"epoch": 0, "at": 7}
+    assert progress.totals.steps == 4
+    other, dataset, _, _ = new_progress()
+    other.load_state_dict(state)
+    with pytest.raises(RolledBackError):
+        other.state_dict()
+    other.go_back()
+    assert (other.totals.steps, other.totals.logs()["count"]) == (6, 6.0)
+    assert (other.iterator().epoch, other.iterator().at, dataset.epoch) == (0, 7, 1)
+
+
+def test_at_the_end_of_an_epoch_the_next_one_is_saved_with_the_history() -> None:
+    progress, _, _, _ = new_progress()
+    progress.iterator()
+    progress.add(report(4))
+    progress.use_up()
+    progress.end_epoch(progress.totals.logs())
+    state = saved(progress)
+    assert (state["epoch"], state["data"], state["is_over"]) == (1, {"epoch": 1}, False)
+    assert state["history"]["history"]["examples"] == [40.0]
+    progress.close_epoch()
+    assert progress.history.history["examples"] == [40.0]
+    other, dataset, _, _ = new_progress()
+    other.load_state_dict(state)
+    other.go_back()
+    assert other.history.epoch == [0]
+    assert other.iterator().epoch == 1
+    other.use_up()
+    assert other.iterator().epoch == 2
+    assert dataset.rewound == [2]  # it may have been begun before all went back
+
+
+def test_without_a_state_all_goes_back_to_where_it_began() -> None:
+    progress, dataset, _, _ = new_progress()
+    progress.load_state_dict(None)
+    progress.go_back()
+    assert (progress.epoch, progress.iterator().epoch) == (0, 0)
+    progress.add(report(3))
+    progress.use_up()
+    progress.end_epoch({})
+    progress.close_epoch()
+    assert progress.iterator().epoch == 1
+    progress.load_state_dict(None)
+    progress.go_back()
+    assert (progress.epoch, progress.totals.steps, progress.history.epoch) == (0, 0, [])
+    assert (progress.iterator().epoch, dataset.epoch) == (0, 1)
+
+
+def test_data_without_positions_begin_their_epoch_again() -> None:
+    progress, dataset, _, _ = new_progress()
+    dataset.has_positions = False
+    progress.iterator()
+    progress.add(report(4))
+    progress.load_state_dict(saved(progress))
+    progress.go_back()
+    assert progress.totals.steps == 0
+    assert progress.iterator().epoch == 0
+
+
+def test_callbacks_go_back_and_training_is_not_stopped() -> None:
+    stop = ps.callbacks.EarlyStopping("loss", patience=2)
+    progress, _, _, calls = new_progress([stop])
+    calls.train_begin()
+    stop.on_epoch_end(0, {"loss": 1.0})
+    stop.on_epoch_end(1, {"loss": 2.0})
+    state = saved(progress)
+    stop.on_epoch_end(2, {"loss": 2.0})
+    assert calls.stop_training
+    assert saved(progress)["is_over"]
+    progress.load_state_dict(state)
+    progress.go_back()
+    assert not calls.stop_training
+    stop.on_epoch_end(2, {"loss": 3.0})
+    assert calls.stop_training
+
+
+def test_only_unfinished_fits_are_gone_on_with() -> None:
+    state = saved(new_progress()[0])
+    assert is_unfinished(state, 0)
+    assert not is_unfinished(state, 1)
+    assert not is_unfinished({**state, "is_over": True}, 0)
+    assert not is_unfinished(None, 0)
