@@ -18,6 +18,9 @@ class Iterator:
     def __init__(self, dataset: Dataset, epoch: int) -> None:
         self.dataset, self.epoch, self.at = dataset, epoch, 0
 
+    def __next__(self) -> int:
+        return self.at
+
     def state_dict(self) -> dict[str, Any]:
         if not self.dataset.has_positions:
             raise UnimplementedError("no position")
