@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+POOLINGS = ("sum", "mean", "sqrtn")
+
 if TYPE_CHECKING:
     from pstrain.launch.activity import Activity
 
@@ -47,6 +49,19 @@ def share(text: str) -> float:
 def names(text: str) -> tuple[str, ...]:
     """Names between commas, for argparse."""
     return tuple(name for part in text.split(",") if (name := part.strip()))
+
+
+def poolings(text: str) -> dict[str, str]:
+    """Rules by column, "" for the others': ``RULE`` or ``COLUMN=RULE`` between commas."""
+    rules: dict[str, str] = {}
+    for part in names(text):
+        name, _, rule = part.rpartition("=")
+        if rule not in POOLINGS:
+            raise argparse.ArgumentTypeError(
+                f"must be {', '.join(POOLINGS)}, or COLUMN= one of them, got {part}"
+            )
+        rules[name] = rule
+    return rules
 
 
 def role_rows(roles: Sequence[Activity]) -> list[tuple[str, ...]]:

@@ -67,6 +67,16 @@ def _writer(path: Path, ending: str, schema: pa.Schema) -> Any:
     if ending == ".csv":
         import pyarrow.csv
 
+        from pstrain.bags import is_list
+        from pstrain.errors import InvalidArgumentError
+
+        lists = [field.name for field in schema if is_list(field.type)]
+        if lists:
+            raise InvalidArgumentError(
+                f"columns {', '.join(lists)} hold lists, which CSV files cannot: write --output "
+                "FILE.parquet, or --only the predictions"
+            )
+
         return pyarrow.csv.CSVWriter(path, schema)
     import pyarrow.parquet
 

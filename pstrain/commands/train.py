@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pstrain.commands.options import add_cluster, names, positive, rate, role_rows, share
+from pstrain.commands.options import add_cluster, names, poolings, positive, rate, role_rows, share
 from pstrain.tabular.choices import MODELS, OPTIMIZERS
 
 
@@ -25,6 +25,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     columns = parser.add_argument_group("columns, where what is found out is wrong")
     for option in ("--dense", "--categorical", "--ignore"):
         columns.add_argument(option, type=names, default=(), metavar="COLUMN,...")
+    columns.add_argument(
+        "--pooling",
+        type=poolings,
+        default={},
+        metavar="RULE|COLUMN=RULE,...",
+        help="how the embeddings of a list's values become one, in Parquet columns of lists of "
+        "integers, text or booleans: sum, mean (default) or sqrtn (the sum over the root of the "
+        "count); a rule alone is that of all lists that are not named",
+    )
     model = parser.add_argument_group("model")
     model.add_argument("--model", choices=MODELS, help="default wide_deep")
     model.add_argument("--dim", type=positive, default=16, help="embedding size (default 16)")
@@ -52,7 +61,12 @@ def run(args: argparse.Namespace) -> int:
             "optimizer", "learning_rate", "batch_size", "epochs", "seed", "local", "workers", "ps",
             "data_workers")  # fmt: skip
     wanted = Wanted(
-        label=args.label, dense=args.dense, categorical=args.categorical, ignore=args.ignore
+        label=args.label,
+        dense=args.dense,
+        categorical=args.categorical,
+        ignore=args.ignore,
+        pooling={name: rule for name, rule in args.pooling.items() if name},
+        pool=args.pooling.get("", "mean"),
     )
     config = TrainConfig(wanted=wanted, **{name: getattr(args, name) for name in same})
     outcome = train(config, narrator)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pstrain import columns
+from pstrain.bags import Lists, is_list
 from pstrain.errors import DataError, InvalidArgumentError
 
 _BUCKETS = 2**31 - 1
@@ -38,13 +39,32 @@ class HoldOut:
 
 def _hash_rows(batch: pa.RecordBatch, seed: int) -> NDArray[np.uint64]:
     total = np.full(batch.num_rows, np.uint64(seed & (2**63 - 1)), dtype=np.uint64)
-    found = np.empty((batch.num_rows, 1), dtype=np.int64)
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        columns.ids_into(name, _hashable(name, column), _BUCKETS, True, 0, found, 0)
-        total ^= found[:, 0].astype(np.uint64)
+        hashes = _hash_lists if is_list(column.type) else _hash_values
+        total ^= hashes(name, column)
         total *= _MULTIPLIER
         total ^= total >> np.uint64(29)
     return total
+
+
+def _hash_values(name: str, column: pa.Array) -> NDArray[np.uint64]:
+    found = np.empty((len(column), 1), dtype=np.int64)
+    columns.ids_into(name, _hashable(name, column), _BUCKETS, True, 0, found, 0)
+    return found[:, 0].astype(np.uint64)
+
+
+def _hash_lists(name: str, column: pa.Array) -> NDArray[np.uint64]:
+    """By the values and their places; a null list is an empty one."""
+    lists = Lists(name, column)
+    if not len(lists.values):
+        return np.zeros(len(column), np.uint64)
+    first, lengths = lists.offsets[:-1], np.diff(lists.offsets)
+    places = np.arange(1, len(lists.values) + 1) - np.repeat(first, lengths)
+    hashes = _hash_values(name, lists.values) + places.astype(np.uint64) * np.uint64(_BUCKETS)
+    hashes *= _MULTIPLIER
+    hashes ^= hashes >> np.uint64(29)
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes, dtype=np.uint64)])
+    return sums[lists.offsets[1:]] - sums[first]
 
 
 def _hashable(name: str, column: pa.Array) -> pa.Array:

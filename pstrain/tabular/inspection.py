@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pstrain import columns
+from pstrain.bags import Pooling, is_list
 from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.features import Category, FeatureSchema
 from pstrain.tabular.preparation import Preparation, Value
@@ -31,12 +32,17 @@ _KEY_FROM = 2**31
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the user said of the columns; all else is found out."""
+    """What the user said of the columns; all else is found out.
+
+    ``pooling``: how the rows of a list's values become one, by column; the others' is ``pool``.
+    """
 
     label: str
     dense: Collection[str] = ()
     categorical: Collection[str] = ()
     ignore: Collection[str] = ()
+    pooling: Mapping[str, Pooling] = field(default_factory=dict)
+    pool: Pooling = "mean"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +64,14 @@ def inspect(sample: pa.Table, wanted: Wanted) -> Findings:
     negative, positive = label_values(wanted.label, sample[wanted.label])
     dense: list[str] = []
     categorical: list[str] = []
+    lists: list[str] = []
+    kinds = {"dense": dense, "categorical": categorical, "lists": lists}
     why: dict[str, str] = {wanted.label: f"label: {positive!r} is 1, {negative!r} is 0"}
     for name in sample.schema.names:
         if name != wanted.label:
             kind, why[name] = _kind(name, sample[name], wanted)
-            {"dense": dense, "categorical": categorical}.get(kind, []).append(name)
-    if not dense and not categorical:
+            kinds.get(kind, []).append(name)
+    if not any(kinds.values()):
         raise DataError(
             "no column is left to learn from: " + "; ".join(f"{n}: {r}" for n, r in why.items())
         )
@@ -73,9 +81,11 @@ def inspect(sample: pa.Table, wanted: Wanted) -> Findings:
         dense=tuple(dense),
         log1p=tuple(name for name in dense if _is_skewed(sample[name])),
         categorical=tuple(categorical),
+        lists=tuple(lists),
         types={f.name: str(f.type) for f in sample.schema if _has_alias(f.type)},
     )
-    return Findings(preparation=preparation, schema=_schema(preparation, sample), why=why)
+    schema = _schema(preparation, sample, wanted)
+    return Findings(preparation=preparation, schema=schema, why=why)
 
 
 def label_values(name: str, column: pa.ChunkedArray) -> tuple[Value, Value]:
@@ -105,7 +115,7 @@ def _check_names(schema: pa.Schema, wanted: Wanted) -> None:
         "--categorical": wanted.categorical,
         "--ignore": wanted.ignore,
     }
-    for option, names in named.items():
+    for option, names in (*named.items(), ("--pooling", wanted.pooling)):
         missing = [name for name in names if name not in schema.names]
         if missing:
             raise InvalidArgumentError(
@@ -116,15 +126,23 @@ def _check_names(schema: pa.Schema, wanted: Wanted) -> None:
         options = [option for option, names in named.items() if name in names]
         if len(options) > 1:
             raise InvalidArgumentError(f"column {name!r} is named by {' and '.join(options)}")
+    for name in wanted.pooling:
+        if not is_list(schema.field(name).type):
+            raise InvalidArgumentError(
+                f"--pooling names {name!r}, which holds {schema.field(name).type}: only columns of "
+                "lists are pooled"
+            )
 
 
 def _kind(name: str, column: pa.ChunkedArray, wanted: Wanted) -> tuple[str, str]:
-    """("dense", "categorical" or "", the reason)."""
+    """("dense", "categorical", "lists" or "", the reason)."""
     type_ = column.type
     if name in wanted.ignore:
         return "", "left out: --ignore"
     if name in wanted.dense:
         return "dense", "dense: --dense"
+    if is_list(type_):
+        return _kind_of_lists(name, type_, wanted)
     if name in wanted.categorical:
         return "categorical", "categorical: --categorical"
     if pa.types.is_floating(type_) or pa.types.is_decimal(type_):
@@ -134,6 +152,16 @@ def _kind(name: str, column: pa.ChunkedArray, wanted: Wanted) -> tuple[str, str]
     if columns.is_categorical(type_):
         return "categorical", f"categorical: {type_}"
     return "", f"left out: {type_} is neither number, text nor boolean"
+
+
+def _kind_of_lists(name: str, type_: pa.DataType, wanted: Wanted) -> tuple[str, str]:
+    if not columns.is_categorical(type_.value_type):
+        return "", f"left out: lists of {type_.value_type} are no categories"
+    return "lists", f"categorical: lists of {type_.value_type}, pooled by {_pooling(name, wanted)}"
+
+
+def _pooling(name: str, wanted: Wanted) -> Pooling:
+    return wanted.pooling.get(name, wanted.pool)
 
 
 def _kind_of_integers(name: str, column: pa.ChunkedArray) -> tuple[str, str]:
@@ -157,8 +185,11 @@ def _is_skewed(column: pa.ChunkedArray) -> bool:
     return bool(high > _SKEW * max(middle, 1.0))
 
 
-def _schema(preparation: Preparation, sample: pa.Table) -> FeatureSchema:
+def _schema(preparation: Preparation, sample: pa.Table, wanted: Wanted) -> FeatureSchema:
     categorical = {name: Category(_buckets(sample[name])) for name in preparation.categorical}
+    for name in preparation.lists:
+        buckets = _buckets(pc.list_flatten(sample[name]))
+        categorical[name] = Category(buckets, pooling=_pooling(name, wanted))
     normalization = {}
     for name in preparation.dense:
         values = _finite(sample[name])

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pstrain.bags import is_list
 from pstrain.errors import DataError, InvalidArgumentError, NotFoundError
 
 FILE = "preparation.json"
@@ -29,7 +30,8 @@ class Preparation:
     """What is done to the columns of a batch; callable, for ``map(..., format="arrow")``.
 
     ``label_values``: the value that means 0 and the one that means 1. ``log1p``: dense columns of
-    which the logarithm is taken. ``types``: Arrow types of the columns as they were in training.
+    which the logarithm is taken. ``lists``: categorical columns of several values. ``types``: Arrow
+    types of the columns as they were in training.
     """
 
     label: str
@@ -37,12 +39,13 @@ class Preparation:
     dense: tuple[str, ...] = ()
     log1p: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
+    lists: tuple[str, ...] = ()
     types: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The features' columns."""
-        return (*self.dense, *self.categorical)
+        return (*self.dense, *self.categorical, *self.lists)
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Features, and the label (int8 0 and 1) where the batch has it."""
@@ -52,6 +55,8 @@ class Preparation:
             prepared[name] = pc.log1p(values) if name in self.log1p else values
         for name in self.categorical:
             prepared[name] = _category(name, batch.column(name))
+        for name in self.lists:
+            prepared[name] = _categories(name, batch.column(name))
         if self.label in batch.schema.names:
             prepared[self.label] = self._labels(batch.column(self.label))
         return pa.RecordBatch.from_pydict(prepared)
@@ -77,6 +82,7 @@ class Preparation:
                 raise DataError(f"{path} was written by another version of pstrain")
             for key in _TUPLES:
                 value[key] = tuple(value[key])
+            value["lists"] = tuple(value.get("lists", ()))
             return cls(**value)
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path} is damaged ({error}): train again") from error
@@ -107,6 +113,17 @@ def _category(name: str, column: pa.Array) -> pa.Array:
     if pa.types.is_integer(values.type) or pa.types.is_boolean(values.type):
         return _cast(name, values, pa.int64())
     return _cast(name, values, pa.string())
+
+
+def _categories(name: str, column: pa.Array) -> pa.Array:
+    if not is_list(column.type):
+        raise InvalidArgumentError(
+            f"column {name!r} holds {column.type}, the model was trained on lists"
+        )
+    one = column.type.value_type
+    one = one.value_type if pa.types.is_dictionary(one) else one
+    is_number = pa.types.is_integer(one) or pa.types.is_boolean(one)
+    return _cast(name, column, pa.list_(pa.int64() if is_number else pa.string()))
 
 
 def _plain(column: pa.Array) -> pa.Array:

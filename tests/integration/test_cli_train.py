@@ -303,6 +303,32 @@ def test_a_model_larger_than_the_memory_is_refused_in_one_line(
     assert capsys.readouterr().err.startswith("pstrain train: not enough memory: ")
 
 
+def test_lists_of_values_are_pooled(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chance = np.random.default_rng(0)
+    tags = [chance.choice(40, chance.integers(0, 5), replace=False).tolist() for _ in range(4_000)]
+    table = pa.table({"tags": tags, "clicked": [int(7 in t or 8 in t) for t in tags]})
+    data, out = tmp_path / "rows.parquet", tmp_path / "model"
+    pq.write_table(table, data)
+    options = ("--pooling", "tags=sum", "--model", "logistic_regression", "--learning-rate", "1")
+    assert main([*local(data, out, *options), "--json"]) == 0
+    assert closing_line(capsys)["validation_auc"] > 0.95
+    assert Preparation.load(out).lists == ("tags",)
+    wanted = ["predict", str(out), "--data", str(data), "--output"]
+    assert "hold lists" in fails(capsys, [*wanted, str(tmp_path / "scores.csv")])
+    assert main([*wanted, str(tmp_path / "scores.parquet")]) == 0
+    found = pq.read_table(tmp_path / "scores.parquet")
+    assert found["tags"].to_pylist() == tags
+    assert "tags=most" in fails_at_options(capsys, local(data, out, "--pooling", "tags=most"))
+
+
+def fails_at_options(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
+    with pytest.raises(SystemExit):
+        main(arguments)
+    return capsys.readouterr().err
+
+
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])

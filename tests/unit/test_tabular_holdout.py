@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from pstrain.errors import InvalidArgumentError
-from pstrain.tabular.holdout import HoldOut
+from pstrain.tabular.holdout import HoldOut, _hash_rows
 
 ROWS = 20_000
 
@@ -55,3 +55,15 @@ def test_equal_rows_stay_together() -> None:
 def test_the_share_is_between_none_and_all(share: float) -> None:
     with pytest.raises(InvalidArgumentError, match="between 0 and 1"):
         HoldOut(share, "training")
+
+
+def test_lists_tell_rows_apart_by_their_values_and_order() -> None:
+    rows = [["a", "b"], ["b", "a"], ["a"], [], None, ["a", "b"], ["b"], ["a", "a"]]
+    hashes = _hash_rows(pa.RecordBatch.from_pydict({"tags": rows}), 0).tolist()
+    assert hashes[0] == hashes[5]
+    assert hashes[3] == hashes[4]
+    assert len(set(hashes)) == 6
+    sliced = pa.RecordBatch.from_pydict({"tags": rows}).slice(5)
+    assert _hash_rows(sliced, 0).tolist() == hashes[5:]
+    empty = pa.RecordBatch.from_pydict({"tags": pa.array([[], []], pa.list_(pa.int64()))})
+    assert len(set(_hash_rows(empty, 0).tolist())) == 1

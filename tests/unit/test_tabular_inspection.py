@@ -116,3 +116,29 @@ def test_names_that_are_not_there_are_refused_with_those_that_are() -> None:
 def test_no_feature_left_is_an_error() -> None:
     with pytest.raises(DataError, match="no column is left"):
         inspect(table().select(["clicked", "hour"]), Wanted(label="clicked", ignore=["hour"]))
+
+
+def test_lists_are_pooled_as_the_user_says() -> None:
+    lists = {
+        "tags": [["a", "b"][: value % 3] for value in range(ROWS)],
+        "pages": [[value, value + 1] for value in range(ROWS)],
+        "vector": [[0.5, 1.5]] * ROWS,
+    }
+    wanted = Wanted(label="clicked", pooling={"tags": "sqrtn"}, pool="sum")
+    found = inspect(table(**lists), wanted)
+    assert found.preparation.lists == ("tags", "pages")
+    assert {"tags", "pages"} < set(found.preparation.columns)
+    categorical = found.schema.categorical
+    assert (categorical["tags"].pooling, categorical["pages"].pooling) == ("sqrtn", "sum")
+    assert (categorical["tags"].buckets, categorical["pages"].buckets) == (64, 16_384)
+    assert categorical["site"].pooling is None
+    assert found.why["tags"] == "categorical: lists of string, pooled by sqrtn"
+    assert found.why["vector"] == "left out: lists of double are no categories"
+    assert inspect(table(**lists), WANTED).schema.categorical["pages"].pooling == "mean"
+
+
+def test_what_is_no_list_is_not_pooled() -> None:
+    with pytest.raises(InvalidArgumentError, match="--pooling names 'site', which holds string"):
+        inspect(table(), Wanted(label="clicked", pooling={"site": "sum"}))
+    with pytest.raises(InvalidArgumentError, match="--pooling names 'sites', which the data"):
+        inspect(table(), Wanted(label="clicked", pooling={"sites": "sum"}))

@@ -84,3 +84,22 @@ def test_damage_and_absence_are_told_apart(tmp_path: pathlib.Path) -> None:
     (tmp_path / FILE).write_text('{"format": 1, "label"')
     with pytest.raises(DataError, match="damaged"):
         Preparation.load(tmp_path)
+
+
+def test_lists_become_lists_of_numbers_or_text(tmp_path: pathlib.Path) -> None:
+    prepared = Preparation(label="y", label_values=(0, 1), lists=("a", "b", "c"))
+    columns = {
+        "a": pa.array([[True], None, []], pa.large_list(pa.bool_())),
+        "b": pa.array([["x", "y"], [], [None]], pa.list_(pa.dictionary(pa.int8(), pa.string()))),
+        "c": pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int16(), 2)),
+    }
+    found = prepared(pa.RecordBatch.from_pydict(columns))
+    assert found.to_pydict() == {
+        "a": [[1], None, []],
+        "b": [["x", "y"], [], [None]],
+        "c": [[1, 2], [3, 4], [5, 6]],
+    }
+    prepared.save(tmp_path)
+    assert Preparation.load(tmp_path) == prepared
+    with pytest.raises(InvalidArgumentError, match="'a' holds int64, the model was trained on"):
+        prepared(pa.RecordBatch.from_pydict({**columns, "a": pa.array([1, 2, 3])}))
