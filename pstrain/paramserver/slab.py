@@ -102,7 +102,12 @@ class _Pages:
         if size < _MAPPED_BYTES:
             self.array = aligned_empty(shape, dtype)
             return
-        self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        try:
+            self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, OverflowError) as error:
+            raise MemoryError(
+                f"{shape[0]:,} rows of {shape[1]:,} numbers take {size:,} bytes: {error}"
+            ) from error
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._memory.madvise(mmap.MADV_HUGEPAGE)
         self.array = np.frombuffer(self._memory, dtype).reshape(shape)
