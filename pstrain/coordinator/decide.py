@@ -36,6 +36,7 @@ class Left(NamedTuple):
 
 NOTHING_LEFT: Mapping[int, Left] = MappingProxyType({})
 NOTHING_BOUND: Mapping[int, int] = MappingProxyType({})
+NO_PARTS: Mapping[int, int] = MappingProxyType({})
 
 
 class Decision(NamedTuple):
@@ -264,16 +265,19 @@ def reopen(
     state: CoordinatorState,
     closures: Mapping[int, int | None],
     bound: Mapping[int, int] = NOTHING_BOUND,
+    parts: Mapping[int, int] = NO_PARTS,
 ) -> Decision:
     """These, which had ended, run again in their old order, before what waits, in their rounds.
 
-    ``bound``: the trainers of those that only one may run.
+    ``bound``: the trainers of those that only one may run. ``parts``: how many parts of closures
+    are in what everything went back to.
     """
     again = sorted(closures.keys() - state.attempts.keys(), reverse=True)
     reopened = (
         ev.ClosureReopened(closure=c, round=closures[c], trainer=bound.get(c)) for c in again
     )
-    return Decision((ev.PartsUndone(), *rounds.undo_round(state), *reopened))
+    restored = ev.PartsRestored(parts=tuple(sorted(parts.items())))
+    return Decision((*rounds.undo_round(state), *reopened, restored))
 
 
 def give_up(state: CoordinatorState) -> Decision:

@@ -140,8 +140,13 @@ class ClosureReopened:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartsUndone:
-    """What closures that wait had changed in earlier runs is undone: they run from the start."""
+class PartsRestored:
+    """Of what closures that wait had changed in earlier runs, only this is there now.
+
+    ``parts``: (closure, how many of its parts).
+    """
+
+    parts: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +199,7 @@ Event = (
     | TrainerSilenced
     | TrainerLost
     | ClosureReopened
-    | PartsUndone
+    | PartsRestored
     | RoundUndone
     | TrainersAwaited
     | WorkGivenUp

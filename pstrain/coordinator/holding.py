@@ -10,7 +10,7 @@ import logging
 import time
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -104,8 +104,16 @@ class Holding(Waiting):
             if self._kept is not None:
                 self._kept = {number: c for number, c in self._kept.items() if number > mark}
 
-    def redo(self) -> int:
-        """Queues all that ended since the mark; how many. UnavailableError if they are too many."""
+    def parts(self) -> dict[int, int]:
+        """How many of their parts closures have made that wait to run again."""
+        with self.changed:
+            return dict(self._state.parts)
+
+    def redo(self, parts: Mapping[int, int]) -> int:
+        """Queues all that ended since the mark; how many. UnavailableError if they are too many.
+
+        ``parts``: of closures, that were made by then.
+        """
         with self.changed:
             kept, self._kept = self._kept or {}, {}
             if len(kept) >= _KEPT_MAX:
@@ -117,7 +125,7 @@ class Holding(Waiting):
             self._closures = OrderedDict(sorted({**again, **self._closures}.items()))
             bound = {c.id: c.trainer for c in again.values() if c.trainer is not None}
             were_in = {c.id: c.round for c in again.values()}
-            self._apply(decide.reopen(self._state, were_in, bound))
+            self._apply(decide.reopen(self._state, were_in, bound, parts))
             return len(again)
 
     def give_up(self, error: Exception) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from pstrain.errors import (
@@ -62,7 +62,8 @@ class Work(Protocol):
     def wait_alone(self, timeout_s: float) -> None: ...
     def mark(self) -> int: ...
     def forget(self, mark: int) -> None: ...
-    def redo(self) -> int: ...
+    def parts(self) -> dict[int, int]: ...
+    def redo(self, parts: Mapping[int, int]) -> int: ...
     def give_up(self, error: Exception) -> int: ...
     def stop(self, error: Exception | None = None) -> None: ...
 
@@ -78,8 +79,11 @@ class Iterators(Protocol):
 
 
 class _Mark(NamedTuple):
+    """A moment: what had ended, which iterators there were, parts of what had not ended."""
+
     closures: int
     iterators: int
+    parts: Mapping[int, int]
 
 
 class Restorer:
@@ -111,6 +115,7 @@ class Restorer:
         # One of an earlier program may lie there, which says nothing of this one's values.
         self._has_checkpoint = is_saved
         self._closures_mark = -1
+        self._parts_mark: Mapping[int, int] = {}
         self._incarnations: dict[int, str] = {}
         self._noticed = threading.Event()
         self._stopping = threading.Event()
@@ -182,12 +187,13 @@ class Restorer:
 
     def held(self) -> _Mark:
         """The moment of a save."""
-        return _Mark(self._work.mark(), self._iterators.made())
+        return _Mark(self._work.mark(), self._iterators.made(), self._work.parts())
 
     def committed(self, mark: _Mark) -> None:
         """The save of that moment is whole."""
         self._work.forget(mark.closures)
         self._closures_mark = mark.closures
+        self._parts_mark = mark.parts
         self._iterators_mark = mark.iterators
         self._has_checkpoint = True
 
@@ -269,7 +275,9 @@ class Restorer:
         )  # fmt: skip
 
     def _end_old_work(self, why: str) -> int:
-        return self._work.give_up(RolledBackError(why)) if self._gives_up else self._work.redo()
+        if self._gives_up:
+            return self._work.give_up(RolledBackError(why))
+        return self._work.redo(self._parts_mark)
 
     def _finish_save(self) -> None:
         """One that was under way is whole or not there at all."""

@@ -155,8 +155,8 @@ class CoordinatorState:
                 self.attempts[event.closure] = 0
                 if event.round is not None:
                     self.round.again[event.closure] = event.round
-            case ev.PartsUndone():
-                self.parts.clear()
+            case ev.PartsRestored():
+                self.parts = {c: count for c, count in event.parts if c in self.attempts}
             case ev.WorkGivenUp():
                 self.failed.append(GIVEN_UP)
             case ev.SchedulingHeld():

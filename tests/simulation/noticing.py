@@ -45,6 +45,7 @@ NOTICED_IN = {
     "time_outs_do_not_follow_the_intervals": 1858,
     "old_streams_speak_for_new_sessions": 481,
     "parts_that_were_undone_are_not_made_again": 1401,
+    "parts_in_a_checkpoint_are_made_again": 2873,
     "who_joins_in_a_restore_stays_in_the_old_session": 347,
     "returned_closures_forget_their_trainer": 130,
 }

@@ -44,7 +44,7 @@ def a_save_waits_for_no_closure(patch: Patch) -> None:
 
 @mutant("I7")
 def closures_that_ended_are_not_run_again(patch: Patch) -> None:
-    patch.setattr(Holding, "redo", lambda _self: 0)
+    patch.setattr(Holding, "redo", lambda _self, _parts: 0)
 
 
 @mutant("I7")
@@ -60,10 +60,15 @@ def parts_that_were_undone_are_not_made_again(patch: Patch) -> None:
     apply = CoordinatorState.apply
 
     def keep_parts(self: Any, event: ev.Event) -> None:
-        if not isinstance(event, ev.PartsUndone):
+        if not isinstance(event, ev.PartsRestored):
             apply(self, event)
 
     patch.setattr(CoordinatorState, "apply", keep_parts)
+
+
+@mutant("I7")
+def parts_in_a_checkpoint_are_made_again(patch: Patch) -> None:
+    patch.setattr(Holding, "parts", lambda _self: {})
 
 
 @mutant("I1", "I7", "I8", "I9")

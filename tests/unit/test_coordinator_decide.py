@@ -193,6 +193,8 @@ def test_parts_that_were_undone_are_made_again() -> None:
     assert state.parts == {0: 1}
     apply(state, decide.reopen(state, {}))
     assert state.parts == {}
+    apply(state, decide.reopen(state, {1: None}, parts={0: 1, 1: 2, 2: 1}))
+    assert state.parts == {0: 1, 1: 2}
 
 
 def test_what_is_given_up_is_shown_before_anything_starts() -> None:
