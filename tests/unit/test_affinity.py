@@ -114,7 +114,7 @@ def test_what_ran_on_a_trainer_is_run_again_there() -> None:
     apply(state, decide.assign(state))
     for closure, trainer in ((0, 1), (1, 0)):
         apply(state, decide.finish(state, closure, trainer, 0))
-    apply(state, decide.reopen(state, [0, 1], {0: 1}))
+    apply(state, decide.reopen(state, {0: None, 1: None}, {0: 1}))
     assert sorted(started(apply(state, decide.assign(state)))) == [(0, 1, 0), (1, 0, 0)]
 
 
