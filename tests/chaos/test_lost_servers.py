@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import random
 import time
@@ -13,6 +14,7 @@ from pstrain.errors import UnavailableError
 from tests.chaos.counted_rows import counted
 
 ROWS = 5_000
+PART_BYTES = 8 << 20
 
 
 @pytest.mark.long
@@ -48,6 +50,46 @@ def test_every_row_once_although_servers_are_killed(seed: int, tmp_path: pathlib
         program.coordinator.join(60)
         assert not kill_at
         assert program.coordinator.stats()["restores"] >= 1
+        program.check()
+
+
+@pytest.mark.long
+def test_a_server_killed_while_it_writes_a_checkpoint(tmp_path: pathlib.Path) -> None:
+    with (
+        ps.LocalCluster(workers=2, ps=2, data_workers=1, supervise=True) as cluster,
+        counted(cluster, ROWS, pause_s=0.01) as program,
+    ):
+        with program.strategy.scope():
+            large = ps.Variable(ps.initializers.uniform(seed=1)((2_000_000, 16)), name="large")
+        manager = ps.CheckpointManager(
+            ps.Checkpoint(large=large, **program.objects()), tmp_path, 2, asynchronous=True
+        )
+        program.coordinator.recover_from(manager)
+        whole = manager.save()
+        assert whole is not None
+        whole.wait(60)
+        killed: list[bool] = []
+
+        def between(done: int) -> None:
+            if killed or done < ROWS // 3:
+                return
+            saving = manager.save()
+            assert saving is not None
+            while not saving.has_ended:
+                parts = tmp_path.glob(".partial*/**/ps1-variable-*.arrow")
+                if any(part.stat().st_size > PART_BYTES for part in parts):
+                    cluster.kill("ps", 1)
+                    killed.append(True)
+                    break
+            with contextlib.suppress(UnavailableError):
+                saving.wait(60)
+            killed.append(saving.is_complete)
+
+        program.run(between)
+        program.coordinator.join(60)
+        assert killed == [True, False]
+        assert program.coordinator.stats()["restores"] == 1
+        assert ps.latest_checkpoint(tmp_path) == str(whole)
         program.check()
 
 
