@@ -24,19 +24,19 @@ from pstrain.tape import Tensor, record
 
 WIDTH = 16
 ROWS_IN_MEMORY = 262_144
-_EMBEDDED = len(CATEGORICAL) * WIDTH
-_SIZES = (_EMBEDDED + len(DENSE), 64, 32, 1)
+_UNITS = (64, 32, 1)
 
 
 class EmbeddedRows(ps.layers.Embedding):
-    """Looked-up rows and the dense columns side by side, float32 [n, 26 * 16 + 13]."""
+    """Looked-up rows and the dense columns side by side, float32 [n, 26 * dim + 13]."""
 
     def forward(self, values: Sequence[Any], inputs: Features) -> Tensor:
         lookup = values[0]
         rows = looked_up(self.variables[0], lookup)
-        output = Tensor(buffers.empty((len(inputs), _SIZES[0])))
+        embedded = len(CATEGORICAL) * self.dim
+        output = Tensor(buffers.empty((len(inputs), embedded + len(DENSE))))
         kernels.gather_fields(rows.value, lookup.inverse, len(CATEGORICAL), output.value)
-        output.value[:, _EMBEDDED:] = inputs.dense
+        output.value[:, embedded:] = inputs.dense
 
         def backward(gradient: np.ndarray) -> np.ndarray:
             total = buffers.zeros(rows.shape)
@@ -49,12 +49,13 @@ class EmbeddedRows(ps.layers.Embedding):
 class ClickModel(Model):
     """Make it, and its optimizer, inside a strategy's scope, or outside for one process."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH) -> None:
         super().__init__(FeatureSchema(dense=DENSE, label="label"))
         # Ids are rows of the table already; all fields share all of it.
         share, rest = divmod(HASH_BUCKETS, len(CATEGORICAL))
         sizes = [share + (field < rest) for field in range(len(CATEGORICAL))]
-        self.table = EmbeddedRows(sizes, WIDTH, name="table")
+        self.table = EmbeddedRows(sizes, width, name="table")
+        inputs = len(CATEGORICAL) * width + len(DENSE)
         self.network = [
             ps.layers.Dense(
                 units,
@@ -62,7 +63,7 @@ class ClickModel(Model):
                 input_size=size,
                 name=f"dense_{layer}",
             )
-            for layer, (size, units) in enumerate(itertools.pairwise(_SIZES))
+            for layer, (size, units) in enumerate(itertools.pairwise((inputs, *_UNITS)))
         ]
         self.layers = [self.table, *self.network]
 

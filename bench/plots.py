@@ -90,10 +90,21 @@ def draw(plot: Plot, rates: list[float], folder: Path) -> Path:
 def run(options: argparse.Namespace, folder: Path) -> None:
     """Measures and draws one plot after another."""
     paths = [str(path) for path in stream.prepare(folder, options.rows, "parquet")]
-    options.out.mkdir(parents=True, exist_ok=True)
-    for plot in plots_of(paths, options):
+    draw_all(plots_of(paths, options), options.out)
+
+
+def need_matplotlib(module: str) -> None:
+    """Ends the program, saying what to install, where there is none."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise SystemExit(f"{module} needs matplotlib: pip install 'pstrain[demo]'")
+
+
+def draw_all(plots: list[Plot], out: Path) -> None:
+    """Measures each point and draws each plot; one JSON line per plot."""
+    out.mkdir(parents=True, exist_ok=True)
+    for plot in plots:
         rates = [plot.rate_at(value) for value in plot.values]
-        file = draw(plot, rates, options.out)
+        file = draw(plot, rates, out)
         points = [[value, round(rate)] for value, rate in zip(plot.values, rates, strict=True)]
         children.say(bench="plots", plot=plot.name, file=str(file), points=points)
 
@@ -110,8 +121,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--warm-up-s", type=float, default=1.0)
     parser.add_argument("--smoke", action="store_true", help="the shortest run that draws all")
     options = parser.parse_args(argv)
-    if importlib.util.find_spec("matplotlib") is None:
-        raise SystemExit(f"{_MODULE} needs matplotlib: pip install 'pstrain[demo]'")
+    need_matplotlib(_MODULE)
     if options.smoke:
         options.rows, options.seconds, options.warm_up_s = 1 << 15, 0.1, 0.0
         options.batches, options.workers, options.splits = [1_024], [1], [500]

@@ -24,52 +24,63 @@ from bench.peers import children
 from pstrain.partition import MinSizePartitioner
 
 _PEER_FORMS = ("tuned", "usual")
+# What CPU time is counted in.
+_TICK_S = 0.01
 
 
 def measure(processes: int, batch: int, options: argparse.Namespace) -> dict[str, Any]:
     """One run with that many trainers and servers; 0: one process, without either."""
     if processes:
-        examples, seconds = _train_cluster(processes, batch, options)
+        examples, seconds, cpu_s = train_cluster(processes, batch, options)
     else:
         alone = ["--alone", str(batch), "--rows", str(options.rows)]
         alone += ["--seconds", str(options.seconds), "--warm-up-s", str(options.warm_up_s)]
+        alone += ["--width", str(options.width)]
         with children.Children(options.deadline_s) as group:
             result = group.start("bench.train", alone).line()
-        examples, seconds = result["examples"], result["seconds"]
+        examples, seconds, cpu_s = result["examples"], result["seconds"], result["cpu_s"]
     return {
         "bench": "train",
         "system": "pstrain" if processes else "pstrain, one process, no servers",
         "workers": processes,
         "ps": processes,
         "batch": batch,
+        "width": options.width,
         "examples": examples,
         "seconds": round(seconds, 4),
         "examples_per_s": round(examples / seconds),
+        "cores_used": round(cpu_s / seconds, 2),
+        "examples_per_cpu_s": round(examples / max(cpu_s, _TICK_S)),
     }
 
 
-def _train_alone(batch: int, options: argparse.Namespace) -> tuple[int, float]:
-    model, rule = click_model.ClickModel(), click_model.optimizer()
+def _train_alone(batch: int, options: argparse.Namespace) -> tuple[int, float, float]:
+    model, rule = click_model.ClickModel(options.width), click_model.optimizer()
     data = click_model.batches(batch, options.rows)
     warm_until = time.perf_counter() + options.warm_up_s
     click_model.step(model, rule, next(data))
     while time.perf_counter() < warm_until:
         click_model.step(model, rule, next(data))
+    cpu_s = time.process_time()
     steps, began = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - began) < options.seconds:
         loss = click_model.step(model, rule, next(data))
         steps += 1
     _check(loss)
-    return steps * batch, elapsed
+    return steps * batch, elapsed, time.process_time() - cpu_s
 
 
-def _train_cluster(processes: int, batch: int, options: argparse.Namespace) -> tuple[int, float]:
+def train_cluster(
+    processes: int, batch: int, options: argparse.Namespace
+) -> tuple[int, float, float]:
+    """Examples, seconds and CPU seconds of a run with so many trainers and servers."""
     with ps.LocalCluster(workers=processes, ps=processes, data_workers=0) as cluster:
         partitioner = MinSizePartitioner(min_shard_bytes=1 << 20, max_shards=processes)
         strategy = ps.ParameterServerStrategy(cluster.resolver, variable_partitioner=partitioner)
         coordinator = ps.ClusterCoordinator(strategy)
         try:
-            return _train_scheduled(strategy, coordinator, batch, options)
+            pids = [os.getpid(), *(task["pid"] for task in cluster.status())]
+            return _train_scheduled(strategy, coordinator, batch, options, pids)
         finally:
             coordinator.close()
 
@@ -79,9 +90,10 @@ def _train_scheduled(
     coordinator: ps.ClusterCoordinator,
     batch: int,
     options: argparse.Namespace,
-) -> tuple[int, float]:
+    pids: list[int],
+) -> tuple[int, float, float]:
     with strategy.scope():
-        model, rule = click_model.ClickModel(), click_model.optimizer()
+        model, rule = click_model.ClickModel(options.width), click_model.optimizer()
     rows = options.rows
     iterator = iter(coordinator.create_per_worker_dataset(lambda: click_model.batches(batch, rows)))
 
@@ -102,7 +114,19 @@ def _train_scheduled(
     train(max(int(trial / train(trial) * options.warm_up_s), 1))
     rate = trial / train(trial)
     steps = max(int(rate * options.seconds), 4)
-    return steps * batch, train(steps)
+    cpu_s = _cpu_s(pids)
+    seconds = train(steps)
+    return steps * batch, seconds, _cpu_s(pids) - cpu_s
+
+
+def _cpu_s(pids: list[int]) -> float:
+    """CPU time that these processes have used so far, by /proc."""
+    ticks = 0
+    for pid in pids:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _check(loss: float) -> None:
@@ -123,18 +147,35 @@ def run(options: argparse.Namespace) -> None:
     """All runs in rounds, ours and theirs in turn, then the ratios of the medians."""
     forms = options.peer_forms if options.peer else []
     rates: dict[tuple[str, int, int], list[int]] = {}
+    per_cpu_s: dict[tuple[int, int], list[int]] = {}
     runs = itertools.product(range(options.rounds), options.batches, options.processes)
     for _, batch, processes in runs:
         result = measure(processes, batch, options)
         rates.setdefault(("", processes, batch), []).append(result["examples_per_s"])
         children.say(**result)
+        per_cpu_s.setdefault((processes, batch), []).append(result["examples_per_cpu_s"])
         for form in forms if processes else ():
             result = measure_peer(processes, batch, form, options)
             rates.setdefault((form, processes, batch), []).append(result["examples_per_s"])
             children.say(**result)
+    for (processes, batch), measured in per_cpu_s.items():
+        if processes and (0, batch) in per_cpu_s:
+            say_per_core(processes, batch, measured, per_cpu_s[0, batch])
     for (form, processes, batch), measured in rates.items():
         if form:
             say_ratio(form, processes, batch, rates["", processes, batch], measured)
+
+
+def say_per_core(processes: int, batch: int, ours: list[int], alone: list[int]) -> None:
+    """One JSON line: what a core does in the cluster, against one process with the same kernels."""
+    mine, other = statistics.median(ours), statistics.median(alone)
+    children.say(
+        bench="train",
+        per_core_against_one_process=round(mine / other, 2),
+        workers=processes,
+        ps=processes,
+        batch=batch,
+    )
 
 
 def say_ratio(form: str, processes: int, batch: int, ours: list[int], theirs: list[int]) -> None:
@@ -165,6 +206,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--batches", type=int, nargs="+", default=[1_024, 4_096])
     parser.add_argument("--rows", type=int, default=click_model.ROWS_IN_MEMORY, help="in memory")
+    parser.add_argument("--width", type=int, default=click_model.WIDTH, help="of an embedding")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=8.0, help="of one run, about")
     parser.add_argument("--warm-up-s", type=float, default=2.0)
@@ -181,8 +223,8 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     children.end_with_parent()
     if options.alone:
-        examples, seconds = _train_alone(options.alone, options)
-        children.say(examples=examples, seconds=seconds)
+        examples, seconds, cpu_s = _train_alone(options.alone, options)
+        children.say(examples=examples, seconds=seconds, cpu_s=cpu_s)
         return
     # The one process alone inherits it, so that BLAS computes on one core as in a trainer.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -190,6 +232,8 @@ def main(argv: list[str] | None = None) -> None:
         options.seconds, options.warm_up_s = 0.3, 0.1
         options.rows, options.batches = 2_048, [256]
     if options.peer:
+        if options.width != click_model.WIDTH:
+            raise SystemExit(f"the peer's embeddings have width {click_model.WIDTH}")
         options.peer_python = children.find_interpreter(options.peer_python)
     run(options)
 

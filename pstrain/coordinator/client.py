@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 QUEUE_CAPACITY = 262_144
 ATTEMPTS_MAX = 10
+# So many closures of a trainer wait for one that runs to end, that results travel together.
+_SLOTS_PER_RUNNER = 3
 _FUNCTIONS_REMEMBERED = 1_024
 _FUNCTIONS_MAX_BYTES = 256 << 20
 
@@ -141,7 +143,7 @@ class ClusterCoordinator:
                 functions=self._functions,
                 servers=strategy.parameters,
                 incarnations=strategy.incarnations,
-                slots=1 if in_rounds else 2 * closures_in_flight,
+                slots=1 if in_rounds else _SLOTS_PER_RUNNER * closures_in_flight,
                 token=token,
                 tls=strategy.tls,
                 recovery=self._recovery,

@@ -37,6 +37,10 @@ logger = logging.getLogger(__name__)
 
 _RESULTS_PER_MESSAGE = 64
 _MESSAGE_BYTES = 1 << 20
+HOLD_S = 0.005
+"""How long a result waits for others while closures wait here: a message and its answer take a
+tenth of the time of a small step."""
+_ENOUGH_TO_DO = 2
 
 Connect = Callable[[list[str], str], RemoteParameters]
 Ended = pb.RunReply | Exception | None
@@ -229,6 +233,35 @@ def _bounded(value: bytes) -> bytes:
     return value
 
 
+def with_following(
+    reply: pb.RunReply,
+    ended: queue.SimpleQueue[Ended],
+    waiting: queue.SimpleQueue[Order | None],
+) -> pb.RunReply:
+    """``reply`` with those that follow it soon, while there is other work to do meanwhile."""
+    until_s = time.monotonic() + HOLD_S
+    size_bytes = reply.ByteSize()
+    while len(reply.results) < _RESULTS_PER_MESSAGE and size_bytes < _MESSAGE_BYTES:
+        hold_s = until_s - time.monotonic() if _may_wait(reply, waiting) else 0.0
+        try:
+            following = ended.get(timeout=hold_s) if hold_s > 0 else ended.get_nowait()
+        except queue.Empty:
+            break
+        if not isinstance(following, pb.RunReply):
+            ended.put(following)
+            break
+        reply.MergeFrom(following)
+        size_bytes += following.ByteSize()
+    return reply
+
+
+def _may_wait(reply: pb.RunReply, waiting: queue.SimpleQueue[Order | None]) -> bool:
+    """Whether nobody is kept waiting: enough is left to do, and nothing is decided by hearing."""
+    plain = not reply.services and not reply.positions
+    settles = any(result.needs_settling or result.is_prepared for result in reply.results)
+    return plain and not settles and waiting.qsize() >= _ENOUGH_TO_DO
+
+
 def _drain(waiting: queue.SimpleQueue[Order | None]) -> None:
     try:
         while True:
@@ -288,20 +321,7 @@ class TrainerService:
         while (first := ended.get()) is not None:
             if isinstance(first, Exception):
                 raise first
-            reply = first
-            size_bytes = reply.ByteSize()
-            while (
-                len(reply.results) < _RESULTS_PER_MESSAGE
-                and size_bytes < _MESSAGE_BYTES
-                and not ended.empty()
-            ):
-                following = ended.get()
-                if not isinstance(following, pb.RunReply):
-                    ended.put(following)
-                    break
-                reply.MergeFrom(following)
-                size_bytes += following.ByteSize()
-            yield reply
+            yield with_following(first, ended, waiting)
 
     def get_status(self, request: pb.GetStatusRequest) -> pb.GetStatusReply:  # noqa: ARG002
         session_id = self._session.id if self._session is not None else None

@@ -25,6 +25,7 @@ from bench import (
     quality,
     stream,
     train,
+    train_plots,
     transform,
     transport,
 )
@@ -93,6 +94,15 @@ def test_plots_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         assert all(rate > 0 for _, rate in line["points"])
 
 
+def test_plots_of_training_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    train_plots.main(["--smoke", "--out", str(tmp_path)])
+    lines = _lines(capsys)
+    assert len(lines) == len(list(tmp_path.glob("training-by-*.png"))) == 3
+    for line in lines:
+        assert Path(line["file"]).read_bytes().startswith(b"\x89PNG")
+        assert all(rate > 0 for _, rate in line["points"])
+
+
 def test_plots_name_the_extra_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(plots.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(SystemExit, match=r"pstrain\[demo\]"):
@@ -139,9 +149,10 @@ def test_step_lowers_the_loss():
 def test_train_prints_a_line_per_run(capsys: pytest.CaptureFixture[str], monkeypatch: Any):
     monkeypatch.setattr(os, "environ", os.environ.copy())
     train.main(["--smoke", "--processes", "0", "1"])
-    alone, served = _lines(capsys)
+    alone, served, per_core = _lines(capsys)
     assert (alone["ps"], served["ps"]) == (0, 1)
     assert min(alone["examples_per_s"], served["examples_per_s"]) > 0
+    assert per_core["per_core_against_one_process"] > 0
     assert served["examples"] % served["batch"] == 0
 
 

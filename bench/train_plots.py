@@ -1,0 +1,82 @@
+"""How does the rate of training change with batch size, trainers and embedding size? PNG plots.
+
+Measures with the means of `bench.train`, one run per point, with as many parameter servers as
+trainers. Writes three files into `--out` and prints one JSON line per plot with its points. Needs
+matplotlib (extra `demo`), and says so before it measures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+from pathlib import Path
+
+from bench import click_model, plots, train
+from bench.peers import children
+
+_MODULE = "bench.train_plots"
+_BATCH = 4_096
+
+
+def plots_of(options: argparse.Namespace) -> list[plots.Plot]:
+    """All plots; nothing is measured yet, and no point twice."""
+
+    @functools.cache
+    def rate(trainers: int, batch: int, width: int) -> float:
+        at = argparse.Namespace(**{**vars(options), "width": width})
+        examples, seconds, _ = train.train_cluster(trainers, batch, at)
+        return examples / seconds
+
+    width = click_model.WIDTH
+    batch = options.batches[-1] if options.smoke else _BATCH
+    per_s = "examples/s"
+    return [
+        plots.Plot(
+            "training-by-batch-size",
+            "examples in a batch",
+            f"{per_s}, one trainer and server",
+            lambda size: rate(1, size, width),
+            options.batches,
+        ),
+        plots.Plot(
+            "training-by-trainers",
+            "trainers, and as many servers",
+            f"{per_s} in batches of {batch:,}",
+            lambda trainers: rate(trainers, batch, width),
+            options.trainers,
+        ),
+        plots.Plot(
+            "training-by-embedding-size",
+            "floats in an embedding",
+            f"{per_s}, one trainer and server, batches of {batch:,}",
+            lambda floats: rate(1, batch, floats),
+            options.widths,
+        ),
+    ]
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("bench/out"), help="folder of the PNGs")
+    parser.add_argument("--rows", type=int, default=click_model.ROWS_IN_MEMORY, help="in memory")
+    parser.add_argument("--batches", type=int, nargs="+", default=[256, 1_024, 4_096, 16_384])
+    parser.add_argument("--trainers", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--widths", type=int, nargs="+", default=[8, 16, 32, 64])
+    parser.add_argument("--seconds", type=float, default=3.0, help="of one run, about")
+    parser.add_argument("--warm-up-s", type=float, default=1.0)
+    parser.add_argument("--deadline-s", type=float, default=120.0)
+    parser.add_argument("--smoke", action="store_true", help="the shortest run that draws all")
+    options = parser.parse_args(argv)
+    plots.need_matplotlib(_MODULE)
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    if options.smoke:
+        options.rows, options.seconds, options.warm_up_s = 1_024, 0.05, 0.0
+        options.batches, options.trainers, options.widths = [128], [1], [click_model.WIDTH]
+    children.end_with_parent()
+    plots.draw_all(plots_of(options), options.out)
+
+
+if __name__ == "__main__":
+    main()
