@@ -291,11 +291,17 @@ class SimpleQueue:
         if self._waiting:
             self._waiting.popleft().wake()
 
-    def get(self) -> Any:
+    def get(self, timeout: float | None = None) -> Any:
+        deadline_s = None if timeout is None else STAGE.world.now_s + timeout
         while not self._items:
+            left_s = None if deadline_s is None else deadline_s - STAGE.world.now_s
+            if left_s is not None and left_s <= 0:
+                raise queue.Empty
             fiber = running()
             self._waiting.append(fiber)
-            fiber.wait(None)
+            fiber.wait(left_s)
+            if fiber in self._waiting:
+                self._waiting.remove(fiber)
         return self._items.popleft()
 
     def get_nowait(self) -> Any:
@@ -305,6 +311,9 @@ class SimpleQueue:
 
     def empty(self) -> bool:
         return not self._items
+
+    def qsize(self) -> int:
+        return len(self._items)
 
 
 def _now_s() -> float:
