@@ -131,11 +131,11 @@ class Restorer:
 
     def stop(self) -> None:
         """Idempotent."""
-        self._stopping.set()
+        with self._changed:
+            self._stopping.set()
+            self._changed.notify_all()
         self._noticed.set()
         self._open.set()
-        with self._changed:
-            self._changed.notify_all()
         if self in self._manager.checkpoint.followers:
             self._manager.checkpoint.unfollow(self)
         if self._thread.is_alive() and self._thread is not threading.current_thread():
@@ -239,10 +239,12 @@ class Restorer:
 
     def _restore(self, reason: str) -> None:
         logger.warning("%s: going back to the last checkpoint", reason)
-        self._open.clear()
-        self._work.hold()
         with self._changed:
+            if self._stopping.is_set():
+                return
+            self._open.clear()
             self._changed.notify_all()
+        self._work.hold()
         try:
             self._leave()
             self._work.wait_alone(_LEAVE_TIMEOUT_S)
