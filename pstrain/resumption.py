@@ -76,9 +76,12 @@ class Recovery:
             self._progress.go_back()
 
     def _went_back(self, error: Exception) -> bool:
-        if self._progress.is_behind:
-            error = RolledBackError(str(error))
-        return bool(self._managers) and self._executor.went_back(error)
+        if not self._managers:
+            return False
+        if not self._progress.is_behind and self._executor.went_back(error):
+            return True
+        # A request that was under way meanwhile says only that its session is over.
+        return self._progress.is_behind and self._executor.went_back(RolledBackError(str(error)))
 
     def _forget_saves(self) -> None:
         """Those of the past that was given up."""

@@ -28,7 +28,6 @@ from pstrain.coordinator.service import Scheduler
 from pstrain.errors import (
     InvalidArgumentError,
     InvalidTypeError,
-    RolledBackError,
     ServerLostError,
     UnimplementedError,
 )
@@ -180,7 +179,7 @@ class ClusterCoordinator:
 
         Waits until it is. If so, closures may be scheduled again.
         """
-        if not isinstance(error, RolledBackError) and not self._recovery.outlast(error):
+        if not self._recovery.outlast(error):
             return False
         self._scheduler.forget_given_up()
         return True

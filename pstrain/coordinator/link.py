@@ -214,11 +214,8 @@ class TrainerLink:
             for reply in self._stream:
                 self._learn_services(reply.services)
                 ended = [self._ended(result) for result in reply.results]
-                broken = [end for end in ended if self._is_noticed(end.error)]
-                self._scheduler.results(self.index, [end for end in ended if end not in broken])
-                if broken and broken[0].error is not None:
-                    # What it has committed is as unclear as that of a trainer that was lost.
-                    raise broken[0].error
+                self._check_servers(ended)
+                self._scheduler.results(self.index, ended)
                 for position in reply.positions:
                     self._scheduler.position(self.index, _position(position))
         finally:
@@ -229,8 +226,15 @@ class TrainerLink:
         if self._recovery.is_restoring or self._configuration.session != self._servers.session:
             raise CancelledError("everything goes back to a checkpoint, in another session")
 
-    def _is_noticed(self, error: Exception | None) -> bool:
-        return error is not None and self._recovery.notice(error)
+    def _check_servers(self, ended: Iterable[Ended]) -> None:
+        """Raises an error of a lost server, which is seen to.
+
+        What the trainer has committed is as unclear then as that of one that was lost. Nothing of
+        the message counts, for the marks of a closure may cover rows of others that ended with it.
+        """
+        for end in ended:
+            if end.error is not None and self._recovery.notice(end.error):
+                raise end.error
 
     def _learn_services(self, services: Iterable[str]) -> None:
         new, lost_names = self._scheduler.reads_services(services)

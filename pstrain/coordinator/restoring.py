@@ -324,6 +324,11 @@ class RecoverySwitch:
         return self._earlier + (0 if self._restorer is None else self._restorer.restores)
 
     def outlast(self, error: Exception) -> bool:
+        """Waits until all that ``error`` tells of is restored; False if it was no lost server."""
+        if isinstance(error, RolledBackError):
+            # It may be told as soon as some of it is.
+            self.wait_open()
+            return True
         return self._restorer is not None and self._restorer.outlast(error)
 
     @property

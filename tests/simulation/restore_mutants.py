@@ -12,7 +12,11 @@ from pstrain.coordinator import decide
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.holding import Holding
 from pstrain.coordinator.link import TrainerLink
+from pstrain.coordinator.orders import Ended
+from pstrain.coordinator.restoring import RecoverySwitch
+from pstrain.coordinator.service import Scheduler
 from pstrain.coordinator.state import CoordinatorState
+from pstrain.errors import RolledBackError
 from pstrain.trainer.client import RemoteParameters
 from tests.simulation.mutants import Mutant
 
@@ -85,3 +89,26 @@ def who_joins_in_a_restore_stays_in_the_old_session(patch: Patch) -> None:
 def what_is_given_up_is_not_told(patch: Patch) -> None:
     patch.setattr(decide, "give_up", decide.cancel_all)
     patch.setattr(Holding, "_raise_errors", lambda _self, _deadline_s: None, raising=False)
+
+
+@mutant("I11")
+def the_program_goes_back_before_everything_else_is_back(patch: Patch) -> None:
+    outlast = RecoverySwitch.outlast
+
+    def at_once(self: RecoverySwitch, error: Exception) -> bool:
+        return isinstance(error, RolledBackError) or outlast(self, error)
+
+    patch.setattr(RecoverySwitch, "outlast", at_once)
+
+
+@mutant("I1")
+def what_ended_beside_a_lost_server_counts(patch: Patch) -> None:
+    results = Scheduler.results
+
+    def check_last(self: TrainerLink, ended: list[Ended]) -> None:
+        broken = [end for end in ended if end.error and self._recovery.notice(end.error)]
+        if broken and broken[0].error is not None:
+            results(self._scheduler, self.index, [end for end in ended if end not in broken])
+            raise broken[0].error
+
+    patch.setattr(TrainerLink, "_check_servers", check_last)

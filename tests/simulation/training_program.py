@@ -22,6 +22,7 @@ from pstrain.coordinator.restoring import RecoverySwitch, Restorer
 from pstrain.coordinator.service import Scheduler
 from pstrain.errors import CancelledError, DataServiceError, RolledBackError
 from pstrain.parameters import current_staging
+from pstrain.resumption import Recovery
 from pstrain.trainer.client import RemoteParameters
 from pstrain.wire import trainer_pb2 as pb
 from tests.simulation.checker import Violation
@@ -29,7 +30,13 @@ from tests.simulation.fibers import Process, running, wait
 from tests.simulation.stage import STAGE
 from tests.simulation.training_checker import Tag
 from tests.simulation.training_nodes import FIRST_SESSION, SERVICE, Reader, ask
-from tests.simulation.training_restores import Checkpoints, Iterators, Strategy, confirm
+from tests.simulation.training_restores import (
+    Checkpoints,
+    Executor,
+    Iterators,
+    Progress,
+    Strategy,
+)
 
 ATTEMPTS_MAX = 50
 _ITERATOR = "iterator"
@@ -229,27 +236,39 @@ class CoordinatorNode(Process):
 
     def _run(self) -> None:
         self._start()
-        if self._after_a_loss == "ends":
-            self._train()
-        else:
-            self._train_on()
-            self.recovery.stop()
+        match self._after_a_loss:
+            case "ends":
+                self._train()
+            case "goes back":
+                self._fit()
+            case _:
+                self._train_on()
+        self.recovery.stop()
         self.is_done = True
+
+    def _fit(self) -> None:
+        progress = Progress(self)
+        self.checkpoints.attached.append(progress)
+        recovery: Any = Recovery(Executor(self), progress, [self.checkpoints])  # type: ignore[arg-type,list-item]
+        self._save()
+        recovery.train(self._train)
 
     def _train_on(self) -> None:
         """Trains until it has ended with no server lost, whatever was lost meanwhile."""
         self._save()
+        executor = Executor(self)
         while True:
+            restores = self.recovery.restores
             try:
                 self._train()
-                confirm(self)
+                executor.confirm()
                 if self.world.data.is_over:
                     return
             except DataServiceError as error:
-                is_back = isinstance(error, RolledBackError)
-                if not is_back and not self.recovery.outlast(error):
+                # What was asked while everything went back hears that its session is over.
+                is_back = self.recovery.restores > restores
+                if not is_back and not executor.went_back(error):
                     raise
-                self.scheduler.forget_given_up()
 
     def _save(self) -> None:
         """A save that fails because a server is lost is one that was not made."""

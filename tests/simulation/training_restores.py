@@ -1,6 +1,7 @@
 """Checkpoints of a simulated training cluster, and what a lost parameter server goes back to.
 
-Real: the restorer, the scheduler's barrier, what it runs again or gives up, the servers' sessions.
+Real: the restorer, the scheduler's barrier, what it runs again or gives up, the servers' sessions,
+how a fit goes on.
 Modelled: what a checkpoint holds (what was applied, by the checker's books, and which rows that
 used up), its write, which takes a while, and the strategy's new sessions.
 """
@@ -16,10 +17,12 @@ from pstrain.errors import (
     ServerLostError,
     UnavailableError,
 )
+from tests.simulation.checker import Violation
 from tests.simulation.fibers import Fiber, Lock, wait
 from tests.simulation.training_nodes import FIRST_SESSION
 
 _HOLD_TIMEOUT_S = 60.0
+_REWIND_S = 0.02
 
 
 class Checkpoints:
@@ -28,6 +31,7 @@ class Checkpoints:
     def __init__(self, node: Any, *, gives_up: bool) -> None:
         self.checkpoint = self
         self.followers: list[Any] = []
+        self.attached: list[Progress] = []
         self._node, self._gives_up = node, gives_up
         self._lock = Lock()
         self._writer: Fiber | None = None
@@ -81,6 +85,8 @@ class Checkpoints:
         books, used = self._saved
         self._node.world.checker.go_back(copy.deepcopy(books), is_told=self._gives_up)
         self._node.world.data.load(used)
+        for follower in self.attached:
+            follower.is_behind = True
 
 
 class Strategy:
@@ -111,17 +117,45 @@ class Strategy:
 
 
 class Iterators:
-    """The only iterator is in each checkpoint."""
+    """The only iterator is in each checkpoint; the data service is asked for a while."""
 
     def made(self) -> int:
         return 1
 
     def rewind_since(self, made: int) -> None:
         assert made == 1
+        wait(_REWIND_S)
 
 
-def confirm(node: Any) -> None:
-    """`ClusterCoordinator.confirm`."""
-    node.parameters.check_current()
-    if node.recovery.is_restoring:
-        raise ServerLostError("is being restored")
+class Progress:
+    """What of `pstrain.progress.Progress` tells that everything went back."""
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+        self.is_behind = False
+
+    def go_back(self) -> None:
+        """It sets the data's position too, which a restore under way would move again."""
+        if self._node.recovery.is_restoring:
+            raise Violation("I11: the program goes back before everything else is back")
+        self.is_behind = False
+
+
+class Executor:
+    """The coordinator, as `pstrain.execution` hands it to a fit."""
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+
+    def went_back(self, error: Exception) -> bool:
+        """`ClusterCoordinator.went_back`."""
+        if not self._node.recovery.outlast(error):
+            return False
+        self._node.scheduler.forget_given_up()
+        return True
+
+    def confirm(self) -> None:
+        """`ClusterCoordinator.confirm`."""
+        self._node.parameters.check_current()
+        if self._node.recovery.is_restoring:
+            raise ServerLostError("is being restored")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pstrain import resumption
 from pstrain.coordinator import (
     holding,
     link,
@@ -282,6 +283,7 @@ def staged() -> Iterator[None]:
             if hasattr(module, "logger"):
                 patch.setattr(module.logger, "disabled", True)
         patch.setattr(recovery.logger, "disabled", True)
+        patch.setattr(resumption.logger, "disabled", True)
         patch.setattr(link, "Outbox", lambda: orders.Outbox(SimpleQueue()))
         patch.setattr(link, "RpcClient", RpcClient)
         patch.setattr(
