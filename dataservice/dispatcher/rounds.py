@@ -158,14 +158,19 @@ def _check_marks(table: RoundTable, index: int, request: SyncRounds) -> None:
 def replace_lost(state: DispatcherState, request: SyncRounds) -> Decision:
     """Gives away the incomplete rounds of one worker that is lost or out of reach, if there is one.
 
-    To be repeated until nothing is left to do.
+    To be repeated until nothing is left to do. What one that is out of reach gives never goes to
+    another that is, or they would hand it to each other for ever; it stays until one of them is
+    lost, heard of again, or a new worker comes.
     """
     iteration = state.iterations[request.iteration_id]
     table = table_of(iteration)
-    for worker_id in _lost(state, table, request.broken_worker_ids):
-        parts = tuple(_deal(state, table, table.lost_rounds(worker_id), worker_id))
+    broken = request.broken_worker_ids
+    for worker_id in _lost(state, table, broken):
+        without = broken if worker_id in state.workers else ()
+        lost = table.lost_rounds(worker_id)
+        parts = tuple(_deal(state, table, lost, without))
         is_suspect = worker_id in state.workers and _has_others(state, worker_id)
-        if parts or (is_suspect and worker_id not in table.suspects):
+        if parts or (is_suspect and worker_id not in table.suspects and not lost):
             reassigned = facts.RoundsReassigned(
                 iteration_id=iteration.iteration_id,
                 worker_id=worker_id,
@@ -212,7 +217,7 @@ def assign(state: DispatcherState, request: SyncRounds) -> Decision:
     wanted = table.low + min(max(1, request.window), MAX_WINDOW)
     first = max(table.end, table.low)
     ranges = [(at, at + BLOCK_ROUNDS) for at in range(first, wanted, BLOCK_ROUNDS)]
-    parts = tuple(_deal(state, table, ranges, None))
+    parts = tuple(_deal(state, table, ranges, ()))
     if not parts:
         return Decision(())
     return Decision((facts.RoundsAssigned(iteration_id=request.iteration_id, parts=parts),))
@@ -222,10 +227,10 @@ def _deal(
     state: DispatcherState,
     table: RoundTable,
     ranges: list[tuple[int, int]],
-    without: WorkerId | None,
+    without: Collection[WorkerId],
 ) -> Iterator[tuple[int, int, WorkerId]]:
     """Ranges of rounds with a worker for each; none at all while there is no worker for them."""
-    live = [worker_id for worker_id in state.workers if worker_id != without]
+    live = [worker_id for worker_id in state.workers if worker_id not in without]
     chosen = [worker_id for worker_id in live if worker_id not in table.suspects] or live
     if chosen:
         for turn, (first, end) in enumerate(ranges, table.turns):

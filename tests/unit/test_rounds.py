@@ -180,6 +180,26 @@ def test_the_only_worker_keeps_its_rounds() -> None:
     assert answer.blocks == (block,)
 
 
+def test_workers_that_are_all_out_of_reach_do_not_hand_rounds_to_each_other() -> None:
+    cluster = Cluster(workers=3)
+    reader = cluster.join(0)
+    workers = sorted(cluster.state.workers)
+    before = cluster.sync(reader, window=30)
+    request = SyncRounds(
+        reader_id=reader, iteration_id="i", window=30, version=0, broken_worker_ids=tuple(workers)
+    )
+    for count, decision in enumerate(rounds.sync(cluster.state, request)):
+        assert count < 20, "it ends"
+        cluster.commit(decision)
+    assert [b.worker_id for b in cluster.sync(reader, window=30).blocks] == [
+        b.worker_id for b in before.blocks
+    ]
+    cluster.lose_worker(workers[0])
+    came = cluster.add_worker()
+    answer = cluster.sync(reader, window=30, broken_worker_ids=tuple(workers[1:]), version=1)
+    assert {block.worker_id for block in answer.blocks} == {came}
+
+
 def test_without_workers_rounds_wait() -> None:
     cluster = Cluster(workers=0)
     reader = cluster.join(0)
