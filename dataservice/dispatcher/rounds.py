@@ -246,12 +246,21 @@ def answer(state: DispatcherState, request: SyncRounds) -> RoundsAnswer:
     return RoundsAnswer(
         blocks=tuple(block for block in table.blocks if block.end > begin),
         version=table.version,
-        complete=table.complete,
+        complete=_may_take(table, begin),
         low=table.low,
         begin=begin,
         missing=table.missing(),
         late=tuple(sorted(late)),
     )
+
+
+def _may_take(table: RoundTable, begin: int) -> int:
+    """Rounds below may be handed out by a consumer that is at ``begin``.
+
+    Nobody goes on while one is missing, or before one that came back has what the others have: it
+    begins where they stand, and they must be there still when it does.
+    """
+    return max(begin, min(table.received)) if not table.missing() else begin
 
 
 def trust(

@@ -277,6 +277,7 @@ def test_a_killed_consumer_comes_back_at_the_current_round(
             doomed.send_signal(signal.SIGKILL)
         if also_worker:
             cluster.workers[0].kill()
+        wait_until(lambda: doomed.pid not in reader_pids(cluster), "the death to be noticed", 20)
         with start_consumer(cluster.target, dataset_id, 50) as again:
             wait_until(lambda: again.pid in reader_pids(cluster), "the new consumer's arrival", 20)
             for _ in range(50):

@@ -218,10 +218,26 @@ def test_who_comes_back_begins_where_the_others_are_and_fences_who_was_there() -
     cluster.sync(second, received=6, consumed=6)
     third = cluster.join(1)
     answer = cluster.sync(third)
-    assert (answer.begin, answer.complete) == (4, 6)
+    assert (answer.begin, answer.complete) == (4, 4)
     assert answer.blocks[0].first <= 4
     with pytest.raises(FailedPreconditionError, match="joined as consumer_index 1 of 2"):
         cluster.sync(second)
+
+
+def test_nobody_goes_on_without_one_that_is_missing_or_has_less() -> None:
+    cluster = Cluster()
+    first, second = cluster.join(0), cluster.join(1)
+    for reader in (first, second):
+        cluster.sync(reader)
+        cluster.sync(reader, received=6)
+    assert cluster.sync(first, received=6, consumed=4).complete == 6
+    cluster.commit(decide.lose_reader(cluster.state, second))
+    assert cluster.sync(first, received=6, consumed=4).complete == 4
+    third = cluster.join(1)
+    assert cluster.sync(first, received=6, consumed=4).complete == 4
+    assert cluster.sync(third, received=5, consumed=4).complete == 5
+    assert cluster.sync(first, received=6, consumed=4).complete == 5
+    assert cluster.sync(third, received=6, consumed=4).complete == 6
 
 
 def test_rounds_that_who_comes_back_cannot_get_are_left_out_by_all() -> None:
