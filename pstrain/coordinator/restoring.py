@@ -152,13 +152,15 @@ class Restorer:
         self._open.wait()
 
     def wait_restoring(self, timeout_s: float) -> bool:
-        """Blocks until a restore is under way; False if none begins."""
+        """Blocks until a restore is under way; False if none begins, as after :meth:`stop`."""
         with self._changed:
             restores = self.restores
-            return self._changed.wait_for(
-                lambda: self.is_restoring or self.restores > restores or self._stopping.is_set(),
-                timeout_s,
-            )
+
+            def has_begun() -> bool:
+                return self.is_restoring or self.restores > restores
+
+            self._changed.wait_for(lambda: has_begun() or self._stopping.is_set(), timeout_s)
+            return has_begun()
 
     def outlast(self, error: Exception) -> bool:
         """Waits until what ``error`` tells of is restored; False if it was not a lost server."""

@@ -10,7 +10,7 @@ import pytest
 
 from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.orders import Ended
-from pstrain.coordinator.restoring import RecoverySwitch
+from pstrain.coordinator.restoring import RecoverySwitch, Restorer
 from pstrain.errors import AbortedError, DataServiceError, RolledBackError, ServerLostError
 from pstrain.resumption import Recovery
 
@@ -82,6 +82,14 @@ def test_who_is_rolled_back_waits_until_all_the_rest_is_back() -> None:
     assert switch.outlast(RolledBackError("back"))
     assert not restorer.is_restoring
     assert not switch.outlast(AbortedError("another coordinator"))
+
+
+def test_nobody_goes_back_after_the_restorer_was_stopped() -> None:
+    """Who waited for it must not take what is lost for restored."""
+    parts: Any = SimpleNamespace(checkpoint=SimpleNamespace(followers=[]))
+    restorer = Restorer(parts, parts, parts, parts, leave=lambda: None)
+    restorer.stop()
+    assert not restorer.wait_restoring(60.0)
 
 
 class Fit:
