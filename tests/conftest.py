@@ -12,9 +12,11 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -32,6 +34,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("chaos", "killing real processes by seeded schedules")
     group.addoption("--chaos-seeds", type=int, default=0, help="random schedules to play (0)")
     group.addoption("--chaos-first", type=int, default=0, help="the first seed of them (0)")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    """With `-n`, a file stays in one process, for the clusters that its tests share.
+
+    Files begin in the order of collection: chaos and integration, which wait for processes, come
+    before the many short files of the rest, which fill what time is left.
+    """
+    config.option.loadscopereorder = False
+    return LoadFileScheduling(config, log)
 
 
 def _is_unit(item: pytest.Item | pytest.FixtureRequest) -> bool:

@@ -102,7 +102,9 @@ def test_nothing_is_left_when_training_is_cut_short(number: signal.Signals) -> N
         program.kill()
     wait_until(lambda: not any(is_running(task["pid"]) for task in tasks), "the processes to end")
     wait_until(lambda: all(is_free(task["address"]) for task in tasks), "the ports to be free")
-    assert not {name for name in shared_memory() - before if not is_mapped(name)}
+    wait_until(
+        lambda: all(is_mapped(name) for name in shared_memory() - before), "its shared memory to go"
+    )
 
 
 def test_a_task_can_be_killed_and_started_again_on_its_address() -> None:
