@@ -21,6 +21,7 @@ from pstrain.coordinator import events as ev
 from pstrain.coordinator import rounds
 from pstrain.coordinator.state import CoordinatorState, Run
 
+
 class Left(NamedTuple):
     """What servers decided of a lost trainer's closure: ``parts`` without elements, and its end."""
 
