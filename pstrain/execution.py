@@ -82,6 +82,9 @@ class Executor(Protocol):
     def confirm(self) -> None:
         """Raises where what was trained is lost."""
 
+    def retire(self, is_behind: Callable[[], bool]) -> bool:
+        """Nothing goes back from now on; False where it has begun to, or has, as that says."""
+
     def run_once(
         self, function: StepFunction, data: Any, steps: int | None, steps_per_execution: int
     ) -> Iterator[Report]:
@@ -210,6 +213,9 @@ class LocalExecutor:
 
     def confirm(self) -> None: ...
 
+    def retire(self, is_behind: Callable[[], bool]) -> bool:
+        return not is_behind()
+
 
 class _Asked(NamedTuple):
     """A run that was scheduled: of so many steps, after so many losses."""
@@ -244,6 +250,9 @@ class ClusterExecutor:
 
     def confirm(self) -> None:
         self._coordinator.confirm()
+
+    def retire(self, is_behind: Callable[[], bool]) -> bool:
+        return self._coordinator.retire(is_behind)
 
     def dataset(self, data: Any) -> PerWorkerDataset:
         if isinstance(data, PerWorkerDataset):

@@ -46,6 +46,9 @@ class Executor(Protocol):
     def confirm(self) -> None:
         """Raises where a server was lost."""
 
+    def retire(self, is_behind: Callable[[], bool]) -> bool:
+        """Nothing goes back from now on; False where it has begun to, or has, as that says."""
+
 
 class Recovery:
     """Of one fit. ``managers``: all that save it; a loss takes it back to those of the first."""
@@ -66,7 +69,8 @@ class Recovery:
                     manager.wait()
                 if self._managers:
                     self._executor.confirm()
-                if not self._progress.is_behind:
+                # A server that is lost from here on is lost after training.
+                if not self._managers or self._executor.retire(lambda: self._progress.is_behind):
                     return
                 raise RolledBackError("a parameter server was lost when training had ended")
             except DataServiceError as error:

@@ -20,10 +20,11 @@ from dataservice.runtime.auth import resolve_token
 from pstrain import session
 from pstrain.consistency import Sync
 from pstrain.coordinator.applying import RoundApplier
+from pstrain.coordinator.hooks import Barrier, Outlast
 from pstrain.coordinator.link import PickledFunction, PickledFunctions, TrainerLink
 from pstrain.coordinator.per_worker import IteratorsInUse, PerWorkerDataset, PerWorkerIterator
 from pstrain.coordinator.remote_value import RemoteValue
-from pstrain.coordinator.restoring import RecoverySwitch, Restorer
+from pstrain.coordinator.restoring import RecoverySwitch, Restorer, is_server_loss
 from pstrain.coordinator.service import Scheduler
 from pstrain.errors import (
     InvalidArgumentError,
@@ -32,6 +33,7 @@ from pstrain.errors import (
     UnimplementedError,
 )
 from pstrain.strategy import ParameterServerStrategy
+from pstrain.trainer.outlasting import never
 from pstrain.vocabulary import CLOSURE_MAX_BYTES
 from pstrain.wire import trainer_pb2 as pb
 
@@ -102,7 +104,8 @@ class ClusterCoordinator:
         self._links = self._make_links(strategy, closures_in_flight)
         applier = RoundApplier(self._scheduler, strategy.parameters, self._recovery)
         strategy.coordinator = self
-        strategy.parameters.hold_closures = _Barrier(self)
+        strategy.parameters.hold_closures = Barrier(self)
+        strategy.parameters.outlast = Outlast(self)
         self._finalizer = weakref.finalize(
             self, _shut_down, self._scheduler, self._recovery, self._links, applier
         )
@@ -194,6 +197,24 @@ class ClusterCoordinator:
         self.strategy.parameters.check_current()
         if self._recovery.is_restoring:
             raise ServerLostError("a parameter server was lost, and is being restored")
+
+    def retire(self, is_behind: Callable[[], bool]) -> bool:
+        """Inside :meth:`going_back`, at its end: nothing goes back from now on.
+
+        False where it has begun to, or has done so, as ``is_behind`` says; :meth:`went_back` must
+        follow then.
+        """
+        return self._recovery.retire(is_behind)
+
+    def outlast(self, error: Exception | None) -> bool:
+        """Waits, for a read, while everything goes back, or until what ``error`` tells of is back.
+
+        Not within :meth:`barrier`, which a restore may wait for.
+        """
+        if self._scheduler.is_held_here():
+            return False
+        self._recovery.wait_over(self.strategy.parameters.config.transfer_timeout_s)
+        return error is not None and is_server_loss(error) and self._recovery.outlast(error)
 
     @property
     def is_restoring(self) -> bool:
@@ -334,6 +355,7 @@ class ClusterCoordinator:
         if self.strategy.coordinator is self:
             self.strategy.coordinator = None
             self.strategy.parameters.hold_closures = nullcontext
+            self.strategy.parameters.outlast = never
 
     def _function(self, fn: Callable[..., Any]) -> PickledFunction:
         generation = session.generation()
@@ -394,17 +416,6 @@ class _Known(NamedTuple):
     fn: object
     generation: int
     function: PickledFunction
-
-
-class _Barrier:
-    """A coordinator's barrier, for those that it must not be kept alive by."""
-
-    def __init__(self, coordinator: ClusterCoordinator) -> None:
-        self._coordinator = weakref.ref(coordinator)
-
-    def __call__(self) -> AbstractContextManager[None]:
-        coordinator = self._coordinator()
-        return nullcontext() if coordinator is None else coordinator.barrier()
 
 
 def _shut_down(

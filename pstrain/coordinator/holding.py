@@ -7,6 +7,7 @@ round which has begun needs; what is kept is run again at most once for each res
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from abc import abstractmethod
 from collections import OrderedDict
@@ -36,6 +37,7 @@ class Holding(Waiting):
         super().__init__(trainer_timeout_s)
         self._positions: dict[int, Any] = {}
         self._kept: dict[int, Closure] | None = None
+        self._holders: set[object] = set()
 
     @abstractmethod
     def _go_on(self) -> None: ...
@@ -56,12 +58,18 @@ class Holding(Waiting):
                 deadline_s = time.monotonic() + timeout_s
                 self._seal(self._next_id)
                 self._wait(lambda: self._state.is_settled, deadline_s, "closures to end, to save")
+            self._holders.add(threading.current_thread())
             yield
         finally:
+            self._holders.discard(threading.current_thread())
             with self.changed:
                 self._apply(decide.let_go(self._state))
                 self._go_on()
                 self.changed.notify_all()
+
+    def is_held_here(self) -> bool:
+        """Whether this thread is in such a scope, which a restore may have to wait for."""
+        return threading.current_thread() in self._holders
 
     def hold(self) -> None:
         """Nothing starts until :meth:`let_go`; trainers are about to be taken off."""

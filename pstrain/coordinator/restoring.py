@@ -173,6 +173,25 @@ class Restorer:
                 self._changed.wait(_LOOK_EVERY_S)
             return self.restores > restores
 
+    def wait_over(self, timeout_s: float) -> None:
+        """Blocks while a restore is under way, but for what the restore itself does."""
+        if self._thread is threading.current_thread() or self._open.wait(timeout_s):
+            return
+        raise DeadlineExceededError(
+            "a parameter server was lost, and for more than "
+            f"{timeout_s:g} s everything has been going back to the last checkpoint: values can be "
+            "read when that is over; start the lost server again if it is not there yet"
+        )
+
+    def retire(self, is_behind: Callable[[], bool]) -> bool:
+        """From now on nothing goes back; False where it has begun to, or has done, as that says."""
+        with self._changed:
+            if self.is_restoring or is_behind():
+                return False
+            self._stopping.set()
+            self._changed.notify_all()
+            return True
+
     def notice(self, error: Exception) -> bool:
         """A server did not answer; True if that is looked into, and nothing need be done."""
         if not is_server_loss(error) or self._stopping.is_set():
@@ -340,6 +359,15 @@ class RecoverySwitch:
     def wait_open(self) -> None:
         if self._restorer is not None:
             self._restorer.wait_open()
+
+    def wait_over(self, timeout_s: float) -> None:
+        if self._restorer is not None:
+            self._restorer.wait_over(timeout_s)
+
+    def retire(self, is_behind: Callable[[], bool]) -> bool:
+        if self._restorer is None:
+            return not is_behind()
+        return self._restorer.retire(is_behind)
 
     def wait_restoring(self, timeout_s: float) -> bool:
         return self._restorer is not None and self._restorer.wait_restoring(timeout_s)

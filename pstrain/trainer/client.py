@@ -36,6 +36,7 @@ from pstrain.rows import (
     update_parts,
 )
 from pstrain.trainer.connections import Connections, Request
+from pstrain.trainer.outlasting import Outlast, never, outlasting
 from pstrain.trainer.pull import Pull
 from pstrain.trainer.snapshot import RemoteSnapshot
 from pstrain.vocabulary import (
@@ -79,6 +80,7 @@ class RemoteParameters:
         self._wholes: dict[tuple[int, int], tuple[int, Array]] = {}
         self._has_slots: set[tuple[int, str]] = set()
         self.hold_closures: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.outlast: Outlast = never
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -102,6 +104,7 @@ class RemoteParameters:
         if value is not None:
             self.assign(spec, "set", value)
 
+    @outlasting
     def fetch(self, requests: Sequence[Fetch]) -> list[Array | Lookup]:
         _before_read(request.variable for request in requests)
         pull = Pull(requests, self._wholes, self._config.chunk_bytes)
@@ -154,6 +157,7 @@ class RemoteParameters:
             },
         )
 
+    @outlasting
     def read(self, spec: VariableSpec, start: int = 0, stop: int | None = None) -> Array:
         _before_read([spec])
         stop = spec.rows if stop is None else stop
@@ -171,6 +175,7 @@ class RemoteParameters:
                 out[a - start : b - start] = rows
         return out.reshape(shape_of_rows(spec, stop - start))
 
+    @outlasting
     def read_rows(self, spec: VariableSpec, ids: Array) -> Array:
         _before_read([spec])
         lookup = look_up(spec, ids)

@@ -13,7 +13,7 @@ from pstrain.coordinator import events as ev
 from pstrain.coordinator.holding import Holding
 from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.orders import Ended
-from pstrain.coordinator.restoring import RecoverySwitch
+from pstrain.coordinator.restoring import RecoverySwitch, Restorer
 from pstrain.coordinator.service import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import RolledBackError
@@ -112,3 +112,16 @@ def what_ended_beside_a_lost_server_counts(patch: Patch) -> None:
             raise broken[0].error
 
     patch.setattr(TrainerLink, "_check_servers", check_last)
+
+
+@mutant("I11", "I1", "I7")
+def a_fit_has_no_last_word(patch: Patch) -> None:
+    patch.setattr(RecoverySwitch, "retire", lambda _self, _is_behind: True)
+
+
+@mutant("I11", "I1", "I7")
+def a_restore_may_begin_after_the_last_word(patch: Patch) -> None:
+    def retire(self: Restorer, is_behind: Any) -> bool:
+        return not self.is_restoring and not is_behind()
+
+    patch.setattr(Restorer, "retire", retire)

@@ -252,6 +252,9 @@ class CoordinatorNode(Process):
         recovery: Any = Recovery(Executor(self), progress, [self.checkpoints])  # type: ignore[arg-type,list-item]
         self._save()
         recovery.train(self._train)
+        wait(1.5)
+        if self.recovery.is_restoring or progress.is_behind:
+            raise Violation("I11: the program goes on while everything goes back")
 
     def _train_on(self) -> None:
         """Trains until it has ended with no server lost, whatever was lost meanwhile."""

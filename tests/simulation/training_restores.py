@@ -9,6 +9,7 @@ used up), its write, which takes a while, and the strategy's new sessions.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 from pstrain.errors import (
@@ -159,3 +160,9 @@ class Executor:
         self._node.parameters.check_current()
         if self._node.recovery.is_restoring:
             raise ServerLostError("is being restored")
+        # Threads may change at any place; here it matters what is lost meanwhile.
+        wait(self._node.world.dice.choice((0.0, 0.01, 1.0)))
+
+    def retire(self, is_behind: Callable[[], bool]) -> bool:
+        """`ClusterCoordinator.retire`."""
+        return bool(self._node.recovery.retire(is_behind))

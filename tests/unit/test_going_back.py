@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +12,15 @@ import pytest
 from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.orders import Ended
 from pstrain.coordinator.restoring import RecoverySwitch, Restorer
-from pstrain.errors import AbortedError, DataServiceError, RolledBackError, ServerLostError
+from pstrain.errors import (
+    AbortedError,
+    DataServiceError,
+    DeadlineExceededError,
+    RolledBackError,
+    ServerLostError,
+)
 from pstrain.resumption import Recovery
+from pstrain.trainer.outlasting import outlasting
 
 
 class Link(TrainerLink):
@@ -92,8 +100,86 @@ def test_nobody_goes_back_after_the_restorer_was_stopped() -> None:
     assert not restorer.wait_restoring(60.0)
 
 
+def test_nothing_goes_back_after_the_last_word() -> None:
+    parts: Any = SimpleNamespace(checkpoint=SimpleNamespace(followers=[]))
+    restorer = Restorer(parts, parts, parts, parts, leave=lambda: None)
+    assert not restorer.retire(lambda: True), "all went back since it was looked at"
+    assert restorer.retire(lambda: False)
+    # Its work would be asked of `parts`, which do none.
+    restorer._restore("a server was lost after the last look")
+    assert not restorer.is_restoring
+    assert RecoverySwitch().retire(lambda: False)
+
+
+def test_the_last_word_is_not_said_while_everything_goes_back() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def leave() -> None:
+        begun.set()
+        may_end.wait(30)
+        raise RuntimeError("the end of this test")
+
+    work: Any = SimpleNamespace(hold=lambda: None, let_go=lambda: None)
+    parts: Any = SimpleNamespace(checkpoint=SimpleNamespace(followers=[]))
+    restorer = Restorer(parts, parts, work, parts, leave)
+
+    def restore() -> None:
+        with pytest.raises(RuntimeError, match="the end of this test"):
+            restorer._restore("a server was lost")
+
+    thread = threading.Thread(target=restore)
+    thread.start()
+    assert begun.wait(30)
+    assert not restorer.retire(lambda: False)
+    with pytest.raises(DeadlineExceededError, match="values can be read when that is over"):
+        restorer.wait_over(0.01)
+    may_end.set()
+    thread.join(30)
+
+
+class Values:
+    """Parameters of which everything goes back once while they are read."""
+
+    def __init__(self, error: Exception | None, *, is_restored: bool = True) -> None:
+        self.session, self.waits = "s1", 0
+        self._error, self._is_restored = error, is_restored
+
+    def outlast(self, error: Exception | None) -> bool:
+        self.waits += 1
+        if error is None or not self._is_restored:
+            return False
+        self.session = "s2"
+        return True
+
+    @outlasting
+    def read(self, row: int) -> str:
+        if self.session == "s2":
+            return f"row {row} of the checkpoint"
+        if self._error is not None:
+            raise self._error
+        self.session = "s2"
+        return "half of this and half of that"
+
+
+@pytest.mark.parametrize("error", [None, ServerLostError("gone")])
+def test_a_read_that_a_restore_overtook_is_made_again(error: Exception | None) -> None:
+    assert Values(error).read(3) == "row 3 of the checkpoint"
+
+
+def test_a_read_fails_where_nothing_is_restored() -> None:
+    values = Values(ServerLostError("gone"), is_restored=False)
+    with pytest.raises(ServerLostError):
+        values.read(3)
+    assert values.waits == 2
+
+
 class Fit:
-    """Progress and executor of a fit; ``ends_meanwhile``: a restore does while it is asked for."""
+    """Progress and executor of a fit; ``ends_meanwhile``: a restore does while it is asked for.
+
+    ``late``: so often a server is lost after the executor was asked for the last time.
+    """
+
+    late = 0
 
     def __init__(self, *, ends_meanwhile: bool) -> None:
         self.is_behind = False
@@ -104,8 +190,12 @@ class Fit:
         self.is_behind = False
 
     def confirm(self) -> None:
-        if self.runs == 1:
+        if self.runs == 1 and not self.late:
             raise AbortedError("session s1 is over")
+
+    def retire(self, is_behind: Callable[[], bool]) -> bool:
+        self.late -= 1
+        return self.late < 0 and not is_behind()
 
     def went_back(self, error: Exception) -> bool:
         self.is_behind = self.is_behind or self._ends_meanwhile
@@ -125,6 +215,13 @@ def test_a_request_that_a_restore_overtook_takes_the_fit_back() -> None:
     fit.train()
     assert fit.runs == 2
     assert not fit.is_behind
+
+
+def test_a_fit_does_not_end_while_everything_goes_back() -> None:
+    fit = Fit(ends_meanwhile=True)
+    fit.late = 2
+    fit.train()
+    assert (fit.runs, fit.is_behind) == (3, False)
 
 
 def test_a_fit_whose_servers_another_coordinator_took_fails() -> None:
