@@ -121,7 +121,7 @@ class Roll:
         self._name = f"consumer {index} of {count}"
         self._patience_s = patience_s
         self._since_s: float | None = None
-        self._reminded_s = 0.0
+        self._reminded_s: float | None = None
 
     def note(
         self, waits: bool, missing: Sequence[int], late: Sequence[int], now_s: float
@@ -141,7 +141,10 @@ class Roll:
                 "must run at once: start them, or give distribute() a larger timeout_s to wait "
                 "longer"
             )
-        if now_s - self._reminded_s >= _REMIND_S:
+        if self._reminded_s is None and not missing:
+            # A little behind is everybody now and then.
+            self._reminded_s = now_s
+        if self._reminded_s is None or now_s - self._reminded_s >= _REMIND_S:
             self._reminded_s = now_s
             whom = f"{_listed(missing)} (missing)" if missing else f"{_listed(late)} (behind)"
             logger.warning("%s waits for consumer_index %s", self._name, whom)

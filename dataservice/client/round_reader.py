@@ -38,10 +38,16 @@ from dataservice.wire.elements import Header
 logger = logging.getLogger(__name__)
 
 _TAKE_POLL_S = 1.0
+# Others that are there have stopped by then: they speak at least once in half that time.
+_MEET_S = 2 * MAX_HEARTBEAT_S
 
 
 class RoundReader:
-    """One consumer. Thread safe; `close` frees it, also after an error."""
+    """One consumer. Thread safe; `close` frees it, also after an error.
+
+    Once it is made the others that are there take nothing more before all go on together, unless
+    the dispatcher or one of them cannot be heard for seconds.
+    """
 
     def __init__(self, spec: ReadSpec) -> None:
         self._spec = spec
@@ -53,6 +59,7 @@ class RoundReader:
         self._failure: DataServiceError | None = None
         self._takers = 0
         self._damaged = 0
+        self._has_met = False
         self._sleeps_until_s = 0.0
         self._tracker: RoundTracker[Delivery] = RoundTracker(spec.max_elements, spec.buffer_bytes)
         self._connection = Connection(spec.target, token=spec.token)
@@ -74,6 +81,17 @@ class RoundReader:
             self._synchronise, owner=f"reader {self.reader_id}", name="sync", on_failure=self._crash
         )
         self._thread.start()
+        self._meet()
+
+    def _meet(self) -> None:
+        """Waits until those who are there have stopped."""
+        deadline_s = time.monotonic() + _MEET_S
+        with self._lock:
+            while not self._has_met and self._failure is None:
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    return
+                self._arrivals.wait(left_s)
 
     # Taking
 
@@ -250,12 +268,14 @@ class RoundReader:
         for slot in broken:
             slot.is_reported = True
         blocks = tuple(Block(b.first, b.end, b.worker_id, b.generation) for b in reply.blocks)
-        answer = Answer(blocks, reply.version, reply.complete, reply.low, reply.begin)
+        answer = Answer(blocks, reply.version, reply.complete, reply.low, reply.begin, reply.roll)
         progress = self._tracker.digest(report, answer)
         self._pacing.note_call(now_s, progress=progress)
         self._pacing.note_interval(reply.heartbeat_interval_ms / 1_000)
         self._streams.follow({w.worker_id: w.address for w in reply.workers}, now_s)
         self._ask()
+        is_told = report.roll == reply.roll
+        self._has_met |= bool(reply.missing_consumers) or (is_told and not reply.late_consumers)
         self._arrivals.notify_all()
         waits = self._takers > 0 and not self._tracker.has_next()
         starving = waits and not reply.workers

@@ -1,7 +1,8 @@
 """What one consumer of coordinated reads holds, may hand out, and has yet to ask for.
 
 Pure: no threads, no network, no clock. Invariants: rounds are handed out strictly in order; a round
-is handed out only once all consumers hold it, as given by one worker under one generation; nothing
+is handed out only once all consumers hold it, as given by one worker under one generation; once an
+answer has told it to stop, it hands out nothing until another one tells it to go on; nothing
 is asked for further ahead of the slowest consumer than the window, so what workers and consumers
 hold is bounded.
 """
@@ -42,6 +43,7 @@ class Answer(NamedTuple):
     complete: int
     low: int
     begin: int
+    roll: int = 0
 
 
 class Report(NamedTuple):
@@ -52,6 +54,7 @@ class Report(NamedTuple):
     consumed: int
     sought: int
     window: int
+    roll: int
 
 
 class _Held(NamedTuple, Generic[Item]):
@@ -75,6 +78,7 @@ class RoundTracker(Generic[Item]):
         self._held: dict[int, _Held[Item]] = {}
         self._asked: dict[int, tuple[str, int]] = {}
         self._reported = (0, 0)
+        self._stopped = 0
         self._sought = 0
 
     @property
@@ -102,8 +106,12 @@ class RoundTracker(Generic[Item]):
         return max(0, self.received - received) + max(0, self.next_round - consumed)
 
     def is_waited_for(self) -> bool:
-        """Whether others may wait for word of what came: nothing more is on its way here."""
-        return not self._asked and self.received > self._reported[0]
+        """Whether others may wait for word of what came, nothing more being on its way here, or for
+        word that this one has stopped.
+        """
+        return self._stopped < self._answer.roll or (
+            not self._asked and self.received > self._reported[0]
+        )
 
     def take(self) -> Item | None:
         """The element of the next round; None while it must not be, or cannot be, handed out."""
@@ -155,7 +163,10 @@ class RoundTracker(Generic[Item]):
     def report(self) -> Report:
         """What to tell the dispatcher."""
         consumed = self.next_round
-        return Report(self._answer.version, self.received, consumed, self._sought, self.window)
+        answer = self._answer
+        return Report(
+            answer.version, self.received, consumed, self._sought, self.window, answer.roll
+        )
 
     def digest(self, report: Report, answer: Answer) -> bool:
         """Takes in the answer to a report; whether it brought anything on."""
@@ -164,6 +175,7 @@ class RoundTracker(Generic[Item]):
         # What was received under an older version does not count, and may have to be got again.
         is_current = report.version == answer.version
         self._reported = (report.received if is_current else answer.begin, report.consumed)
+        self._stopped = report.roll
         self._sought = 0 if report.sought == self._sought else self._sought
         self._begin_at(answer.begin)
         self._drop_void()

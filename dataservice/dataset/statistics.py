@@ -73,10 +73,7 @@ class StatsCounter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # As plain numbers: they change with every batch.
-        self._iterators = self._batches = self._rows = 0
-        self._wait_s = self._compute_s = 0.0
-        self._retired = DatasetStats()
+        self._total = DatasetStats()
         self._running: list[tuple[OperatorTimes, WorkLog]] = []
 
     def add(
@@ -90,11 +87,15 @@ class StatsCounter:
     ) -> None:
         """Adds to the totals."""
         with self._lock:
-            self._iterators += iterators
-            self._batches += batches
-            self._rows += rows
-            self._wait_s += wait_s
-            self._compute_s += compute_s
+            total = self._total
+            self._total = dataclasses.replace(
+                total,
+                iterators=total.iterators + iterators,
+                batches=total.batches + batches,
+                rows=total.rows + rows,
+                wait_s=total.wait_s + wait_s,
+                compute_s=total.compute_s + compute_s,
+            )
 
     def watch(self, times: OperatorTimes, workers: WorkLog) -> None:
         """Counts the operators of a pass that begins, and those that data workers run for it."""
@@ -106,19 +107,12 @@ class StatsCounter:
         with self._lock:
             if (times, workers) in self._running:
                 self._running.remove((times, workers))
-                self._retired = _with_operators(self._retired, times, workers)
+                self._total = _with_operators(self._total, times, workers)
 
     def total(self) -> DatasetStats:
         """The totals so far."""
         with self._lock:
-            total = dataclasses.replace(
-                self._retired,
-                iterators=self._iterators,
-                batches=self._batches,
-                rows=self._rows,
-                wait_s=self._wait_s,
-                compute_s=self._compute_s,
-            )
+            total = self._total
             for times, workers in self._running:
                 total = _with_operators(total, times, workers)
             return total

@@ -235,6 +235,7 @@ class DispatcherEndpoint:
                 consumed=request.consumed,
                 sought=request.sought,
                 window=request.window,
+                roll=request.roll,
                 broken_worker_ids=tuple(map(WorkerId, request.broken_worker_ids)),
             ),
             ReaderReport(rows_consumed=request.rows_consumed, wait_share=request.wait_share),
@@ -248,6 +249,7 @@ class DispatcherEndpoint:
             begin=answer.begin,
             missing_consumers=answer.missing,
             late_consumers=answer.late,
+            roll=answer.roll,
             heartbeat_interval_ms=self._interval_ms(request.reader_id),
         )
 

@@ -105,7 +105,8 @@ class Sync:
 class SyncRounds:
     """How far a consumer is, by the round tables of `version`, and how far ahead it may ask.
 
-    `sought`: it was told to go on at this round, whoever consumed those before.
+    `sought`: it was told to go on at this round, whoever consumed those before. `roll`: the roll
+    call that it knows of.
     """
 
     reader_id: ReaderId
@@ -115,13 +116,15 @@ class SyncRounds:
     consumed: int = 0
     sought: int = 0
     window: int = 1
+    roll: int = 0
     broken_worker_ids: tuple[WorkerId, ...] = ()
 
 
 class RoundsAnswer(NamedTuple):
     """Who gives the rounds from `begin` on, and which may be handed out.
 
-    `missing` consumers have no reader, `late` ones received less than the one that asks.
+    `missing` consumers have no reader, `late` ones received less than the one that asks, or have
+    yet to stop for the roll call `roll`.
     """
 
     blocks: tuple[Block, ...]
@@ -131,6 +134,7 @@ class RoundsAnswer(NamedTuple):
     begin: int
     missing: tuple[int, ...]
     late: tuple[int, ...]
+    roll: int
 
 
 class Lease(NamedTuple):

@@ -14,7 +14,10 @@ from dataservice.vocabulary import IterationId, ReaderId, WorkerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerJoined(Event):
-    """A reader is a consumer of coordinated reads, from this round on."""
+    """A reader is a consumer of coordinated reads, from about this round on.
+
+    All consumers stop and say how far they are, so that it begins where they stand.
+    """
 
     iteration_id: IterationId
     reader_id: ReaderId
@@ -42,20 +45,31 @@ class RoundsReassigned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundsMarked(Event):
-    """A consumer holds the rounds below `received` and has handed out those below `consumed`."""
+    """A consumer holds the rounds below `received` and has handed out those below `consumed`.
+
+    `roll`: it stopped for this roll call before it said so.
+    """
 
     iteration_id: IterationId
     consumer_index: int
     received: int
     consumed: int
+    roll: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundsSkipped(Event):
-    """Rounds below are left out by all consumers, since one of them cannot get them any more."""
+class RollCalled(Event):
+    """All consumers are to stop and to say how far they are."""
 
     iteration_id: IterationId
-    first_round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsAligned(Event):
+    """Everybody has stopped; the consumers go on at these rounds."""
+
+    iteration_id: IterationId
+    begins: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,10 @@
 A round is one element for every consumer, all from one worker. Values and their total changes
 only; `rounds` decides. A consumer has *received* a round when it holds its element, and *consumed*
 it when it handed the element out; a round that all have received is *complete*, and only complete
-rounds are handed out. Invariants: blocks are consecutive; a complete round keeps its worker for
-ever, so that no two consumers hand out elements of different workers as one round.
+rounds are handed out. When a consumer joins there is a *roll call*: all stop and say how far they
+are, and only then it is known where the new one begins. Invariants: blocks are consecutive; a
+complete round keeps its worker for ever, so that no two consumers hand out elements of different
+workers as one round.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ RoundFact = (
     | facts.RoundsAssigned
     | facts.RoundsReassigned
     | facts.RoundsMarked
-    | facts.RoundsSkipped
+    | facts.RollCalled
+    | facts.RoundsAligned
     | facts.WorkerTrusted
 )
 ROUND_FACTS: Final = get_args(RoundFact)
@@ -42,7 +45,9 @@ class RoundTable:
 
     `received` and `consumed` count the rounds of each consumer, `complete` those of all. Rounds
     below `end` are assigned, or over. `version` counts the reassignments, `turns` all assignments.
-    `suspects`: workers that a consumer could not reach lately.
+    `suspects`: workers that a consumer could not reach lately. `roll` counts the roll calls,
+    `stopped` has the last one that each consumer has stopped for, `aligned` is the last one after
+    which they went on; `newcomers` joined since, and only seem to be where `consumed` says.
     """
 
     num_consumers: int
@@ -55,8 +60,13 @@ class RoundTable:
     turns: int = 0
     blocks: list[Block] = field(default_factory=list)
     suspects: set[WorkerId] = field(default_factory=set)
+    roll: int = 0
+    stopped: list[int] = field(default_factory=list)
+    aligned: int = 0
+    newcomers: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self.stopped = self.stopped or [0] * self.num_consumers
         self.received = self.received or [0] * self.num_consumers
         self.consumed = self.consumed or [0] * self.num_consumers
 
@@ -73,9 +83,15 @@ class RoundTable:
                     self.suspects.add(event.worker_id)
             case facts.RoundsMarked():
                 self._mark(event.consumer_index, event.received, event.consumed)
-            case facts.RoundsSkipped():
-                for index in range(self.num_consumers):
-                    self._mark(index, event.first_round, event.first_round)
+                index = event.consumer_index
+                self.stopped[index] = max(self.stopped[index], event.roll)
+            case facts.RollCalled():
+                self.roll += 1
+            case facts.RoundsAligned():
+                for index, begin in enumerate(event.begins):
+                    self._mark(index, begin, begin)
+                self.aligned = self.roll
+                self.newcomers.clear()
             case facts.WorkerTrusted():
                 self.suspects.discard(event.worker_id)
 
@@ -83,6 +99,15 @@ class RoundTable:
     def low(self) -> int:
         """Every consumer is done with the rounds below."""
         return min(self.consumed)
+
+    @property
+    def is_calling_roll(self) -> bool:
+        """Whether nobody may go on, since not all have said how far they are."""
+        return self.aligned < self.roll
+
+    def absent(self) -> tuple[int, ...]:
+        """Consumers that have yet to stop for the roll call."""
+        return tuple(i for i in range(self.num_consumers) if self.stopped[i] < self.roll)
 
     def index_of(self, reader_id: ReaderId) -> int:
         """The consumer that a reader is."""
@@ -95,6 +120,8 @@ class RoundTable:
     def _join(self, index: int, reader_id: ReaderId, first_round: int) -> None:
         self.members[index] = reader_id
         self.received[index] = self.consumed[index] = first_round
+        self.newcomers.add(index)
+        self.roll += 1
         self._note_progress()
 
     def leave(self, reader_id: ReaderId) -> None:
@@ -153,6 +180,10 @@ class RoundTable:
             "turns": self.turns,
             "blocks": [list(block) for block in self.blocks],
             "suspects": sorted(self.suspects),
+            "roll": self.roll,
+            "stopped": list(self.stopped),
+            "aligned": self.aligned,
+            "newcomers": sorted(self.newcomers),
         }
 
     @classmethod
@@ -167,6 +198,8 @@ class RoundTable:
                 "members": {index: ReaderId(reader) for index, reader in values["members"]},
                 "blocks": [Block(*block) for block in values["blocks"]],
                 "suspects": set(values["suspects"]),
+                "stopped": list(values["stopped"]),
+                "newcomers": set(values["newcomers"]),
             }
         )
 
@@ -174,6 +207,11 @@ class RoundTable:
 def check_rounds(table: RoundTable) -> None:
     """Raises AssertionError where parts of the table contradict each other."""
     assert len(table.received) == len(table.consumed) == table.num_consumers
+    assert len(table.stopped) == table.num_consumers
+    assert table.aligned <= table.roll, table
+    assert max(table.stopped) <= table.roll, table
+    assert table.is_calling_roll or not table.newcomers, table
+    assert table.newcomers <= set(range(table.num_consumers)), table.newcomers
     assert all(0 <= index < table.num_consumers for index in table.members), table.members
     assert len(set(table.members.values())) == len(table.members), "a reader is two consumers"
     assert all(c <= r for c, r in zip(table.consumed, table.received, strict=True)), table

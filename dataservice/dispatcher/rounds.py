@@ -3,7 +3,7 @@
 Pure, like `decide`. Consumers ask for rounds by the block, so the control plane works per block and
 not per round, and everyone gets the same answer whoever asks first. Rules: a worker that is lost,
 or that a consumer cannot reach, loses the rounds that are not complete, and only those; a consumer
-that comes back begins where the others are.
+that comes back begins where the others stand, which they are asked for (`roll_call`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from dataservice.dispatcher import events as ev
+from dataservice.dispatcher import roll_call
 from dataservice.dispatcher import round_events as facts
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.requests import (
@@ -80,17 +81,14 @@ def check_request(request: OpenIteration, cardinality: int) -> None:
 def join(
     table: RoundTable | None, request: OpenIteration, iteration_id: IterationId
 ) -> tuple[list[ev.Event], list[ev.Event]]:
-    """Facts before and after a reader joins: who was this consumer is fenced, it begins where the
-    others are.
-    """
+    """Facts before and after a reader joins; who was this consumer until now is fenced at once."""
     if not request.options.num_consumers:
         return [], []
     index = request.consumer_index
     before: list[ev.Event] = []
     first_round = 0
     if table is not None:
-        others = [consumed for i, consumed in enumerate(table.consumed) if i != index]
-        first_round = min(others, default=table.consumed[index])
+        first_round = roll_call.first_round(table, index)
         if index in table.members:
             reason = f"another reader joined as consumer_index {index} of {table.num_consumers}"
             before.append(ev.ReaderLost(reader_id=table.members[index], reason=reason))
@@ -114,13 +112,15 @@ def table_of(iteration: Iteration) -> RoundTable:
 
 def sync(state: DispatcherState, request: SyncRounds) -> Iterator[Decision]:
     """The decisions of a call, each made in the state with the facts of those before."""
+    table = table_of(state.iterations[request.iteration_id])
     yield mark(state, request)
     is_lost = True
     while is_lost:
         decision = replace_lost(state, request)
         is_lost = bool(decision.events)
         yield decision
-    yield skip_lost(state, request.iteration_id)
+    yield roll_call.call(state, request.iteration_id, table)
+    yield roll_call.align(state, request.iteration_id, table)
     yield assign(state, request)
 
 
@@ -134,13 +134,16 @@ def mark(state: DispatcherState, request: SyncRounds) -> Decision:
     _check_marks(table, index, request)
     received = request.received if request.version == table.version else request.consumed
     received = max(received, request.consumed)
-    if received <= table.received[index] and request.consumed <= table.consumed[index]:
+    has_stopped = request.roll == table.roll > table.stopped[index]
+    has_more = received > table.received[index] or request.consumed > table.consumed[index]
+    if not has_more and not has_stopped:
         return Decision(())
     marked = facts.RoundsMarked(
         iteration_id=request.iteration_id,
         consumer_index=index,
         received=received,
         consumed=request.consumed,
+        roll=table.roll if has_stopped else 0,
     )
     return Decision((marked,))
 
@@ -193,24 +196,6 @@ def _has_others(state: DispatcherState, worker_id: WorkerId) -> bool:
     return any(other != worker_id for other in state.workers)
 
 
-def skip_lost(state: DispatcherState, iteration_id: IterationId) -> Decision:
-    """Leaves out complete rounds that a consumer came back for and whose worker is lost.
-
-    For all consumers, as the others must not hand out what one of them cannot.
-    """
-    table = table_of(state.iterations[iteration_id])
-    behind = min(table.received)
-    lost = [
-        min(block.end, table.complete)
-        for block in table.blocks
-        if block.worker_id not in state.workers and block.first < table.complete
-    ]
-    first_round = max((end for end in lost if end > behind), default=behind)
-    if first_round <= behind:
-        return Decision(())
-    return Decision((facts.RoundsSkipped(iteration_id=iteration_id, first_round=first_round),))
-
-
 def assign(state: DispatcherState, request: SyncRounds) -> Decision:
     """Deals out what a consumer may ask for and nobody gives yet, round robin by blocks."""
     table = table_of(state.iterations[request.iteration_id])
@@ -242,7 +227,8 @@ def answer(state: DispatcherState, request: SyncRounds) -> RoundsAnswer:
     table = table_of(state.iterations[request.iteration_id])
     index = table.index_of(request.reader_id)
     begin = table.consumed[index]
-    late = [i for i in table.members if table.received[i] < table.received[index]]
+    late = {i for i in table.members if table.received[i] < table.received[index]}
+    late |= set(table.absent()) & set(table.members) - {index}
     return RoundsAnswer(
         blocks=tuple(block for block in table.blocks if block.end > begin),
         version=table.version,
@@ -251,16 +237,20 @@ def answer(state: DispatcherState, request: SyncRounds) -> RoundsAnswer:
         begin=begin,
         missing=table.missing(),
         late=tuple(sorted(late)),
+        roll=table.roll,
     )
 
 
 def _may_take(table: RoundTable, begin: int) -> int:
     """Rounds below may be handed out by a consumer that is at ``begin``.
 
-    Nobody goes on while one is missing, or before one that came back has what the others have: it
-    begins where they stand, and they must be there still when it does.
+    Nobody goes on while one is missing, before all have stopped for a roll call, or before one
+    that came back has what the others have: it begins where they stand, and they must be there
+    still when it does.
     """
-    return max(begin, min(table.received)) if not table.missing() else begin
+    if table.missing() or table.is_calling_roll:
+        return begin
+    return max(begin, min(table.received))
 
 
 def trust(

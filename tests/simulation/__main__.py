@@ -1,9 +1,10 @@
 """Many seeds on several cores: `python -m tests.simulation --seeds 20000 --processes 2`.
 
-First of the data service, then of training, a tenth as many unless `--training-seeds` says
-otherwise, and of training that loses parameter servers as many as `--restore-seeds` says. Prints
-how many schedules it played per second and, where one failed, the first failing seed with the
-command that replays it. The exit status is 1 then.
+First of the delivery of rows, then of coordinated reads, a hundredth as many unless
+`--coordinated-seeds` says otherwise, of training, a tenth as many unless `--training-seeds` does,
+and of training that loses parameter servers as many as `--restore-seeds` says. Prints how many
+schedules it played per second and, where one failed, the first failing seed with the command that
+replays it. The exit status is 1 then.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=20_000, metavar="N", help="how many")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="where to begin")
     parser.add_argument("--processes", type=int, default=available_cores(), metavar="N")
+    parser.add_argument("--coordinated-seeds", type=int, metavar="N", help="how many of rounds")
     parser.add_argument("--training-seeds", type=int, metavar="N", help="how many of training")
     parser.add_argument("--restore-seeds", type=int, default=0, metavar="N", help="of restores")
     options = parser.parse_args()
@@ -28,11 +30,13 @@ def main() -> int:
         parser.error("--processes must be at least 1, --seeds at least 0")
     counts = {
         "delivery": options.seeds,
+        "coordinated": options.coordinated_seeds,
         "training": options.training_seeds,
         "restores": options.restore_seeds,
     }
-    if counts["training"] is None:
-        counts["training"] = options.seeds // 10
+    for protocol, part in (("coordinated", 100), ("training", 10)):
+        if counts[protocol] is None:
+            counts[protocol] = options.seeds // part
     return max(
         _play(protocol, range(options.first, options.first + count), options.processes)
         for protocol, count in counts.items()

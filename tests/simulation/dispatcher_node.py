@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+from dataservice.dataset.node import UNKNOWN_CARDINALITY
 from dataservice.dispatcher.decide import check_worker
 from dataservice.dispatcher.endpoint import DispatcherEndpoint
 from dataservice.dispatcher.plans import WindowPlan
@@ -66,7 +67,13 @@ class DispatcherNode(Node):
     """Serves calls; also the service's clock and journal."""
 
     def __init__(
-        self, world: World, plan: WindowPlan, *, fsync_s: float, shorten_at: int | None
+        self,
+        world: World,
+        plan: WindowPlan,
+        *,
+        fsync_s: float,
+        shorten_at: int | None,
+        cardinality: int = UNKNOWN_CARDINALITY,
     ) -> None:
         super().__init__(world, "dispatcher")
         self.disk: list[bytes] = []
@@ -74,7 +81,9 @@ class DispatcherNode(Node):
         self._plan = plan
         self._shorten_at = shorten_at
         self._boot()
-        request = RegisterDataset(plan=b"p", schema=b"s", cardinality=-2, compression="NONE")
+        request = RegisterDataset(
+            plan=b"p", schema=b"s", cardinality=cardinality, compression="NONE"
+        )
         self.dataset_id = self.service.register_dataset(request)
         self.flush()
 

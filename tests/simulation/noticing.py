@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.simulation import (
+    coordinated_scenario,
     membership_mutants,
     mutants,
     quarantine_mutants,
@@ -20,12 +21,14 @@ from tests.simulation import (
     stage,
     training_scenario,
 )
+from tests.simulation.coordinated_mutants import COORDINATED_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.restore_mutants import RESTORE_MUTANTS
 from tests.simulation.scenario import Failure
 from tests.simulation.training_mutants import TRAINING_MUTANTS
 
 DELIVERY_LIVES = 3_000
+COORDINATED_LIVES = 500
 TRAINING_LIVES = 1_500
 RESTORE_LIVES = 1_500
 
@@ -43,8 +46,16 @@ NOTICED_IN = {
     "a_new_stream_leaves_old_leases_alone": 166,
     "a_worker_outliving_its_lease_fails_its_readers": 2302,
     "time_outs_do_not_follow_the_intervals": 1858,
+    "who_was_last_heard_somewhere_counts_as_standing_there": 25,
+    "nobody_is_waited_for_in_a_roll_call": 30,
+    "consumers_do_not_stop": 44,
+    "one_that_is_ahead_is_caught_up_with": 193,
+    "lost_rounds_are_waited_for": 85,
+    "a_shortened_journal_forgets_who_came_back": 9,
+    "complete_rounds_move_too": 30,
+    "what_was_received_of_a_lost_worker_counts": 64,
     "old_streams_speak_for_new_sessions": 481,
-    "parts_that_were_undone_are_not_made_again": 2449,
+    "parts_that_were_undone_are_not_made_again": 1781,
     "parts_in_a_checkpoint_are_made_again": 2873,
     "who_joins_in_a_restore_stays_in_the_old_session": 347,
     "what_ended_beside_a_lost_server_counts": 269,
@@ -58,6 +69,12 @@ def noticed_delivery(mutant: Mutant) -> Failure | None:
     with stage.staged(), _applied(mutant) as patch:
         patch.setattr(scenario, "POISONED", mutant.poisoned)
         return _first_failure(scenario.play, mutant, DELIVERY_LIVES)
+
+
+def noticed_coordinated(mutant: Mutant) -> Failure | None:
+    """The same of a mistake in coordinated reads."""
+    with coordinated_scenario.staged(), _applied(mutant):
+        return _first_failure(coordinated_scenario.play, mutant, COORDINATED_LIVES)
 
 
 def noticed_training(mutant: Mutant) -> Failure | None:
@@ -93,6 +110,7 @@ def main() -> None:
     NOTICED_IN.clear()
     kinds = (
         (noticed_delivery, MUTANTS),
+        (noticed_coordinated, COORDINATED_MUTANTS),
         (noticed_training, TRAINING_MUTANTS),
         (noticed_restores, RESTORE_MUTANTS),
     )

@@ -1,7 +1,7 @@
 """Shows what happens under one seed: `python -m tests.simulation.replay SEED`, or a range A:B.
 
-With `--training` it is a seed of the training protocol, with `--restores` of training that loses
-parameter servers, else of the data service's.
+With `--coordinated` it is a seed of coordinated reads, with `--training` of the training protocol,
+with `--restores` of training that loses parameter servers, else of the delivery of rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ from tests.simulation.scenario import Failure
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.replay", description=__doc__)
     parser.add_argument("seeds", help="a seed, shown step by step, or a range A:B, only judged")
-    for protocol, what in (("training", "of trainers"), ("restores", "of lost servers")):
+    for protocol, what in (
+        ("coordinated", "of coordinated reads"),
+        ("training", "of trainers"),
+        ("restores", "of lost servers"),
+    ):
         parser.add_argument(
             f"--{protocol}", action="store_const", dest="protocol", const=protocol, help=what
         )

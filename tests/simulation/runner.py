@@ -14,7 +14,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from tests.simulation import scenario, stage, training_scenario
+from tests.simulation import coordinated_scenario, scenario, stage, training_scenario
 from tests.simulation.scenario import Failure
 
 # Large enough that handing out costs nothing, small enough that processes end together.
@@ -32,6 +32,7 @@ class Protocol(NamedTuple):
 
 PROTOCOLS = {
     "delivery": Protocol(stage.staged, scenario.play),
+    "coordinated": Protocol(coordinated_scenario.staged, coordinated_scenario.play),
     "training": Protocol(training_scenario.staged, training_scenario.play),
     "restores": Protocol(training_scenario.staged, training_scenario.play_restores),
 }

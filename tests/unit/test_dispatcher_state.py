@@ -130,7 +130,8 @@ ROUND_FACTS = (
     rounds.RoundsAssigned(iteration_id="i", parts=((0, 8, "w"), (8, 16, "v"))),
     rounds.RoundsReassigned(iteration_id="i", worker_id="w", suspect=True, parts=((3, 8, "v"),)),
     rounds.RoundsMarked(iteration_id="i", consumer_index=1, received=7, consumed=5),
-    rounds.RoundsSkipped(iteration_id="i", first_round=6),
+    rounds.RollCalled(iteration_id="i"),
+    rounds.RoundsAligned(iteration_id="i", begins=(6, 7)),
     rounds.WorkerTrusted(iteration_id="i", worker_id="w"),
 )
 

@@ -55,6 +55,7 @@ class Cluster:
         self.state = DispatcherState()
         self.consumers = consumers
         self._ids = 0
+        self._rolls: dict[str, int] = {}
         self.commit(
             decide.register_dataset(
                 self.state,
@@ -102,13 +103,19 @@ class Cluster:
         return reader
 
     def sync(self, reader: str, **marks: Any) -> RoundsAnswer:
-        request = SyncRounds(
-            reader_id=reader, iteration_id="i", **{"window": WINDOW, "version": 0, **marks}
-        )
+        known = {"window": WINDOW, "version": 0, "roll": self._rolls.get(reader, 0)}
+        request = SyncRounds(reader_id=reader, iteration_id="i", **{**known, **marks})
         decide.find_reader(self.state, reader, "i")
         for decision in rounds.sync(self.state, request):
             self.commit(decision)
-        return rounds.answer(self.state, request)
+        answer = rounds.answer(self.state, request)
+        self._rolls[reader] = answer.roll
+        return answer
+
+    def meet(self, *readers: str, **marks: Any) -> None:
+        """They learn of a roll call, and stop for it."""
+        for reader in readers * 2:
+            self.sync(reader, **marks)
 
     @property
     def table(self) -> RoundTable:
@@ -131,7 +138,7 @@ def test_everyone_gets_the_same_blocks_from_workers_in_turn() -> None:
 def test_a_round_is_complete_when_all_have_it() -> None:
     cluster = Cluster()
     first, second = cluster.join(0), cluster.join(1)
-    cluster.sync(first)
+    cluster.meet(first, second)
     assert cluster.sync(first, received=5).complete == 0
     answer = cluster.sync(second, received=3)
     assert (answer.complete, answer.late) == (3, ())
@@ -208,33 +215,68 @@ def test_without_workers_rounds_wait() -> None:
     assert cluster.sync(reader).blocks
 
 
-def test_who_comes_back_begins_where_the_others_are_and_fences_who_was_there() -> None:
+def test_who_comes_back_begins_where_the_others_stand_and_fences_who_was_there() -> None:
     cluster = Cluster()
     first, second = cluster.join(0), cluster.join(1)
-    cluster.sync(first)
+    cluster.meet(first, second)
     for reader in (first, second):
         cluster.sync(reader, received=6)
     cluster.sync(first, received=6, consumed=4)
     cluster.sync(second, received=6, consumed=6)
     third = cluster.join(1)
     answer = cluster.sync(third)
-    assert (answer.begin, answer.complete) == (4, 4)
+    assert (answer.begin, answer.complete, answer.late) == (4, 4, (0,))
     assert answer.blocks[0].first <= 4
     with pytest.raises(FailedPreconditionError, match="joined as consumer_index 1 of 2"):
         cluster.sync(second)
+    cluster.sync(third)
+    # What it says before it knows of the roll call may be old by the time it hears of it.
+    assert cluster.sync(first, received=6, consumed=4).complete == 4
+    assert cluster.sync(third).late == (0,)
+    assert cluster.sync(first, received=6, consumed=5).complete == 5
+    assert cluster.sync(third).begin == 5
+
+
+def test_one_that_is_ahead_stays_ahead() -> None:
+    cluster = Cluster(consumers=3)
+    readers = [cluster.join(index) for index in range(3)]
+    cluster.meet(*readers)
+    for reader in readers * 2:
+        answer = cluster.sync(reader, received=6)
+    assert answer.complete == 6
+    fourth = cluster.join(2)
+    for consumed, reader in ((4, readers[0]), (3, readers[1]), (0, fourth)):
+        cluster.meet(reader, received=6 if consumed else 0, consumed=consumed)
+    begins = [cluster.sync(reader).begin for reader in (readers[0], readers[1], fourth)]
+    assert begins == [4, 3, 3]
+
+
+def test_where_nobody_has_stayed_all_begin_where_the_furthest_was() -> None:
+    cluster = Cluster(consumers=3)
+    readers = [cluster.join(index) for index in range(3)]
+    cluster.meet(*readers)
+    for reader in readers:
+        cluster.sync(reader, received=6)
+    for consumed, reader in enumerate(readers, 2):
+        cluster.sync(reader, received=6, consumed=consumed)
+        cluster.commit(decide.lose_reader(cluster.state, reader))
+    again = [cluster.join(index) for index in range(3)]
+    cluster.meet(*again)
+    assert [cluster.sync(reader).begin for reader in again] == [4, 4, 4]
 
 
 def test_nobody_goes_on_without_one_that_is_missing_or_has_less() -> None:
     cluster = Cluster()
     first, second = cluster.join(0), cluster.join(1)
+    cluster.meet(first, second)
     for reader in (first, second):
-        cluster.sync(reader)
         cluster.sync(reader, received=6)
     assert cluster.sync(first, received=6, consumed=4).complete == 6
     cluster.commit(decide.lose_reader(cluster.state, second))
     assert cluster.sync(first, received=6, consumed=4).complete == 4
     third = cluster.join(1)
     assert cluster.sync(first, received=6, consumed=4).complete == 4
+    cluster.meet(first, third)
     assert cluster.sync(third, received=5, consumed=4).complete == 5
     assert cluster.sync(first, received=6, consumed=4).complete == 5
     assert cluster.sync(third, received=6, consumed=4).complete == 6
@@ -244,13 +286,35 @@ def test_rounds_that_who_comes_back_cannot_get_are_left_out_by_all() -> None:
     cluster = Cluster()
     first, second = cluster.join(0), cluster.join(1)
     giver = cluster.sync(first).blocks[0].worker_id
+    cluster.meet(first, second)
     for reader in (first, second):
         cluster.sync(reader, received=6)
     cluster.sync(first, received=6, consumed=4)
     cluster.lose_worker(giver)
     third = cluster.join(1)
+    cluster.meet(first, third, version=1)
     assert cluster.sync(third, version=1).begin == 6
-    assert cluster.sync(first, received=6, consumed=4, version=1).begin == 6
+    assert cluster.sync(first, received=6, consumed=6, version=1).begin == 6
+
+
+def test_rounds_that_are_lost_while_one_that_is_ahead_has_handed_them_out() -> None:
+    """It leaves out as many more, so that it stays as many steps ahead as it was."""
+    cluster = Cluster(consumers=3)
+    first, second, third = (cluster.join(index) for index in range(3))
+    giver = cluster.sync(first).blocks[0].worker_id
+    cluster.meet(first, second, third)
+    for reader in (first, second, third):
+        cluster.sync(reader, received=6)
+    fourth = cluster.join(2)
+    cluster.meet(fourth)
+    cluster.meet(first, received=6, consumed=1)
+    cluster.meet(second, received=6)
+    cluster.lose_worker(giver)
+    assert cluster.sync(second, received=6).roll == 5, "what it lacks was lost afterwards"
+    for consumed, reader in ((1, first), (0, second), (0, fourth)):
+        cluster.meet(reader, version=1, consumed=consumed)
+    begins = [cluster.sync(reader, version=1).begin for reader in (first, second, fourth)]
+    assert begins == [7, 6, 6]
 
 
 def test_missing_consumers_are_told() -> None:
@@ -376,6 +440,17 @@ class TestTracker:
         assert tracker.window == 4
         tracker.receive("a", 1, 0, "huge", 10_000)
         assert tracker.window == 2
+
+    def test_word_that_it_stopped_is_waited_for(self) -> None:
+        block = Block(0, 8, "a", 0)
+        tracker = tracker_with(answer_of(block))
+        tracker.receive("a", 0, 0, "x", 1)
+        tracker.digest(tracker.report(), Answer((block,), 0, 0, 0, 0, roll=3))
+        assert (tracker.is_waited_for(), tracker.take()) == (True, None)
+        report = tracker.report()
+        assert report.roll == 3
+        tracker.digest(report, Answer((block,), 0, 1, 0, 0, roll=3))
+        assert (tracker.is_waited_for(), tracker.take()) == (False, "x")
 
     def test_word_of_what_came_is_waited_for_once_nothing_is_under_way(self) -> None:
         tracker = tracker_with(answer_of(Block(0, 2, "a", 0)))
@@ -518,7 +593,7 @@ class Rounds(RuleBasedStateMachine):
         blocks = tuple(Block(*block) for block in answer.blocks)
         consumer.tracker.digest(
             consumer.report,
-            Answer(blocks, answer.version, answer.complete, answer.low, answer.begin),
+            Answer(blocks, answer.version, answer.complete, answer.low, answer.begin, answer.roll),
         )
         consumer.report = consumer.answer = None
         self.exchange(consumer)

@@ -1,0 +1,167 @@
+"""What must hold of coordinated reads at every step, whatever fails.
+
+C1: in each step all consumers get their elements of one round: the same number, of the same worker,
+from the same group of its elements. C2: a consumer's rounds come in order, none twice. C3: a round
+has the same elements whoever gets it, and whenever. C4: nobody hands out anything before it was
+told where the others stand, and nobody is told to go on behind where it is. C5: after the last
+fault the steps go on. I5: what the disk has is the state.
+
+A consumer's step is how often the program took. One that comes back begins with the first step that
+one of those who stayed has yet to make. Only where the elements of a step are lost that some had
+taken already, the others make it with other ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from dataservice.dispatcher import events as ev
+from dataservice.dispatcher import round_events as facts
+from dataservice.dispatcher.invariants import check_invariants
+from dataservice.dispatcher.round_table import RoundTable
+from dataservice.dispatcher.state import DispatcherState
+from dataservice.errors import DataServiceError, FailedPreconditionError
+from tests.simulation.checker import Violation
+from tests.simulation.fibers import Fiber, running, wait
+
+Source = tuple[int, str, int]
+
+
+class RoundsChecker:
+    """Watches durable frames and what consumers hand out."""
+
+    def __init__(self, consumers: int) -> None:
+        self.shadow = DispatcherState()
+        self.steps = [0] * consumers  # the step that comes next
+        self.taken: Counter[int] = Counter()
+        self.left_out = self.split_steps = 0
+        self._next = [0] * consumers  # the round that comes next
+        self._newcomers = set(range(consumers))
+        self._readers: dict[int, str] = {}
+        self._sources: dict[int, Source] = {}
+        self._rounds: dict[int, Source] = {}
+        self._split: set[int] = set()
+        self._expelled: set[str] = set()
+        self._lost_workers = 0
+        self._waiting: list[Fiber] = []
+
+    # The dispatcher
+
+    def durable(self, frame: bytes) -> None:
+        """A decision is on disk."""
+        for event in ev.decode_frame(frame):
+            self._before(event)
+            self.shadow.apply(event)
+        try:
+            check_invariants(self.shadow)
+        except AssertionError as error:
+            raise Violation(f"I5: parts of the state contradict each other: {error}") from error
+
+    def flushed(self, state: DispatcherState) -> None:
+        self.replayed(state)
+
+    def replayed(self, state: DispatcherState) -> None:
+        """A dispatcher's state, all of which is on disk."""
+        if state != self.shadow:
+            raise Violation("I5: the state is not what its journal says")
+
+    def compacted(self, frames: Iterable[bytes]) -> None:
+        """The journal was replaced."""
+        state = DispatcherState()
+        for frame in frames:
+            for event in ev.decode_frame(frame):
+                state.apply(event)
+        self.replayed(state)
+
+    def _before(self, event: ev.Event) -> None:
+        match event:
+            case facts.ConsumerJoined():
+                self._newcomers.add(event.consumer_index)
+                self._readers[event.consumer_index] = event.reader_id
+            case ev.ReaderLost() | ev.ReaderReleased():
+                self._expelled.add(event.reader_id)
+            case ev.WorkerLost():
+                self._lost_workers += 1
+            case facts.RoundsAligned():
+                self._align(event.begins)
+
+    def table(self) -> RoundTable | None:
+        """The rounds by what is on disk."""
+        return next((i.rounds for i in self.shadow.iterations.values()), None)
+
+    def _align(self, begins: tuple[int, ...]) -> None:
+        """Everybody stands still: who came back makes the first step that somebody has to make."""
+        stayed = [i for i in range(len(self.steps)) if i not in self._newcomers]
+        left_out = {begins[index] - self._next[index] for index in stayed}
+        if min(left_out, default=0) < 0:
+            raise Violation(f"C4: consumers are at {self._next}, and told to go on at {begins}")
+        if len(left_out) > 1:
+            raise Violation(f"C4: consumers at {self._next} leave out {left_out}")
+        if max(left_out, default=0) and not self._lost_workers:
+            raise Violation("C4: rounds are left out, and no worker was lost")
+        steps = [self.steps[index] for index in stayed]
+        if max(left_out, default=0):
+            self.left_out += 1
+            self._split |= set(range(min(steps), max(steps)))
+            self.split_steps = len(self._split)
+        for index in self._newcomers:
+            self.steps[index] = min(steps) if steps else max(self.steps)
+        self._next = list(begins)
+        self._newcomers.clear()
+        self._wake()
+
+    # Consumers
+
+    def took(self, node: Any, delivery: Any) -> int:
+        """An element reaches the program; the step that it makes with it."""
+        index = node.index
+        if node.name in self._expelled or self._readers.get(index) != node.name:
+            return -1
+        (span,) = delivery.spans
+        row = delivery.batch.to_pylist()[0]
+        group, place = divmod(row["element"], len(self.steps))
+        source = (span.window, row["maker"], group)
+        self._check(node, source, place, span.first_row == row["element"])
+        step = self.steps[index]
+        known = self._sources.setdefault(step, source)
+        if known != source and step not in self._split:
+            raise Violation(f"C1: in step {step} {node.name} gets {source}, and others {known}")
+        self.steps[index] += 1
+        self._next[index] = span.window + 1
+        self.taken[index] += 1
+        self._wake()
+        return step
+
+    def _check(self, node: Any, source: Source, place: int, is_numbered: bool) -> None:
+        index, number = node.index, source[0]
+        if index in self._newcomers:
+            raise Violation(f"C4: {node.name} hands out {source} before it was told to begin")
+        if number != self._next[index]:
+            raise Violation(f"C2: {node.name} gets {source}, and is at {self._next[index]}")
+        if place != index or not is_numbered:
+            raise Violation(f"C1: {node.name} gets the element of consumer {place}")
+        if self._rounds.setdefault(number, source) != source:
+            raise Violation(f"C3: round {number} is {source} and {self._rounds[number]}")
+
+    def failed(self, node: Any, error: DataServiceError) -> None:
+        """A consumer raises in its user's hands."""
+        if node.name in self._expelled and isinstance(error, FailedPreconditionError):
+            return
+        raise Violation(f"{node.name} fails: {error!r}") from error
+
+    # Steps that all make together
+
+    def is_over_for_all(self, step: int) -> bool:
+        return min(self.steps) > step
+
+    def wait_for_step(self) -> None:
+        """The running program waits for the others."""
+        self._waiting.append(running())
+        wait(None)
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for fiber in waiting:
+            fiber.wake()

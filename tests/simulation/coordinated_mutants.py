@@ -1,0 +1,147 @@
+"""Deliberate mistakes in coordinated reads, each of which the simulation must notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dataservice.client.rounds import RoundTracker
+from dataservice.dispatcher import roll_call, rounds
+from dataservice.dispatcher import round_events as facts
+from dataservice.dispatcher.requests import Decision
+from dataservice.dispatcher.round_table import RoundTable
+from dataservice.worker.rounds import RoundBuffer
+from tests.simulation.mutants import Mutant
+
+Patch = pytest.MonkeyPatch
+
+COORDINATED_MUTANTS: list[Mutant] = []
+
+
+def mutant(*signs: str) -> Callable[[Callable[[Patch], None]], None]:
+    def note(apply: Callable[[Patch], None]) -> None:
+        COORDINATED_MUTANTS.append(Mutant(apply.__name__, apply, signs))
+
+    return note
+
+
+# Roll calls
+
+
+@mutant("C4", "C1", "C2")
+def who_was_last_heard_somewhere_counts_as_standing_there(patch: Patch) -> None:
+    original = rounds.mark
+
+    def mark(state: Any, request: Any) -> Decision:
+        roll = rounds.table_of(state.iterations[request.iteration_id]).roll
+        return original(state, replace(request, roll=roll))
+
+    patch.setattr(rounds, "mark", mark)
+
+
+@mutant("C4", "C1")
+def nobody_is_waited_for_in_a_roll_call(patch: Patch) -> None:
+    patch.setattr(RoundTable, "absent", lambda _self: ())
+
+
+@mutant("C4", "C1")
+def consumers_do_not_stop(patch: Patch) -> None:
+    original = RoundTracker.digest
+
+    def digest(self: Any, report: Any, answer: Any) -> bool:
+        complete = max(answer.complete, self._answer.complete)
+        return original(self, report, answer._replace(complete=complete))
+
+    patch.setattr(RoundTracker, "digest", digest)
+
+
+@mutant("C1", "C4", "C2")
+def who_comes_back_begins_with_the_furthest(patch: Patch) -> None:
+    original = roll_call._begins
+
+    def begins(table: RoundTable) -> list[int]:
+        furthest = max(table.consumed)
+        return [
+            furthest if index in table.newcomers else begin
+            for index, begin in enumerate(original(table))
+        ]
+
+    patch.setattr(roll_call, "_begins", begins)
+
+
+@mutant("C4")
+def one_that_is_ahead_is_caught_up_with(patch: Patch) -> None:
+    def align(state: Any, iteration_id: Any, table: RoundTable) -> Decision:
+        if not table.is_calling_roll or table.missing() or table.absent():
+            return Decision(())
+        end = roll_call._end_of_lost(state, table)
+        begins = tuple(max(begin, end) for begin in roll_call._begins(table))
+        return Decision((facts.RoundsAligned(iteration_id=iteration_id, begins=begins),))
+
+    patch.setattr(roll_call, "align", align)
+
+
+@mutant("C5")
+def lost_rounds_are_waited_for(patch: Patch) -> None:
+    patch.setattr(roll_call, "_end_of_lost", lambda _state, _table: 0)
+
+
+@mutant("I5")
+def a_shortened_journal_forgets_who_came_back(patch: Patch) -> None:
+    original = RoundTable.to_json
+    patch.setattr(RoundTable, "to_json", lambda self: {**original(self), "newcomers": []})
+
+
+# Rounds
+
+
+@mutant("C1", "C3", "I5", "fails")
+def complete_rounds_move_too(patch: Patch) -> None:
+    def note_progress(self: RoundTable) -> None:
+        self.complete = min(self.received)
+        self.blocks = [block for block in self.blocks if block.end > self.low]
+
+    patch.setattr(RoundTable, "_note_progress", note_progress)
+
+
+@mutant("C1", "C3")
+def void_rounds_are_handed_out(patch: Patch) -> None:
+    patch.setattr(RoundTracker, "_drop_void", lambda _self: None)
+
+
+@mutant("C1", "C3", "C5")
+def what_was_received_of_a_lost_worker_counts(patch: Patch) -> None:
+    original = rounds.mark
+
+    def mark(state: Any, request: Any) -> Decision:
+        version = rounds.table_of(state.iterations[request.iteration_id]).version
+        return original(state, replace(request, version=version))
+
+    patch.setattr(rounds, "mark", mark)
+
+
+@mutant("C1", "C3")
+def workers_give_each_consumer_what_comes_next(patch: Patch) -> None:
+    def held(self: Any, _number: int, _generation: int) -> Any:
+        if not self._ahead:
+            return None
+        self._news.notify_all()
+        return self._ahead.popleft()
+
+    patch.setattr(RoundBuffer, "_group_held", held)
+
+
+@mutant("C5")
+def workers_forget_rounds_that_somebody_has(patch: Patch) -> None:
+    original = RoundBuffer._group_held
+
+    def held(self: Any, number: int, generation: int) -> Any:
+        known = number in self._given
+        group = original(self, number, generation)
+        self._low = max(self._low, number if known else 0)
+        return group
+
+    patch.setattr(RoundBuffer, "_group_held", held)

@@ -1,0 +1,277 @@
+"""From a seed to coordinated reads, their faults, and a verdict.
+
+Every choice comes from the seed's own generator. Invariant: `play(seed)` has one outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from dataservice.client import attendance, round_reader, round_stream, worker_stream
+from dataservice.dispatcher.plans import WindowPlan
+from dataservice.errors import UnavailableError
+from dataservice.runtime.frames import decode_batch
+from dataservice.vocabulary import INFINITE_CARDINALITY
+from dataservice.worker import plan_thread, production
+from dataservice.worker import rounds as worker_rounds
+from tests.simulation import coordinated_nodes as nodes
+from tests.simulation import stage
+from tests.simulation.checker import Violation
+from tests.simulation.coordinated_checker import RoundsChecker
+from tests.simulation.coordinated_nodes import ConsumerNode, Elements, GivingNode
+from tests.simulation.dispatcher_node import DispatcherNode
+from tests.simulation.fibers import THREADING, TIME
+from tests.simulation.scenario import FAULTS_UNTIL_S, Failure, Outcome
+from tests.simulation.stage import STAGE
+from tests.simulation.world import Node, World
+
+SILENCE_S = 2.0
+PATIENCE_S = 40.0
+# So many steps of everybody after the last fault show that nothing hangs.
+STEPS_AFTERWARDS = 8
+COMMAND = "python -m tests.simulation.replay --coordinated"
+
+
+class Scenario:
+    """One cluster and what befalls it."""
+
+    def __init__(self, seed: int, *, verbose: bool = False) -> None:
+        world: Any = World(seed, verbose=verbose)
+        STAGE.world, STAGE.node, STAGE.task, STAGE.ids = world, None, None, 0
+        self.world, self.dice = world, world.dice
+        dice = self.dice
+        self.faults: list[str] = []
+        world.wires, world.poison = [], None
+        world.consumers = dice.choice((1, 2, 2, 3))
+        world.restart_consumer = self._restart_consumer
+        world.checker = RoundsChecker(world.consumers)
+        self.dispatcher = world.dispatcher = DispatcherNode(
+            world,
+            WindowPlan(splits=(), target_rows=1),
+            fsync_s=dice.choice((0.0005, 0.005, 0.05)),
+            shorten_at=dice.choice((None, 10, 30)),
+            cardinality=INFINITE_CARDINALITY,
+        )
+        for _ in range(dice.choice((1, 2, 2, 3))):
+            self._add_worker()
+        self._settings = {
+            "use_s": dice.choice((0.02, 0.1, 0.3)),
+            "window": dice.choice((1, 4, 16)),
+            # Programs that step together, or that wait only where the service makes them.
+            "in_step": dice.random() < 0.7,
+        }
+        self._programs: list[ConsumerNode] = []
+        self.consumers: dict[int, ConsumerNode] = {}
+        for index in range(world.consumers):
+            self._begin(index, dice.choice((0.0, 0.01, 0.5)))
+        self._plan_faults()
+
+    def _add_worker(self) -> None:
+        pipeline: Any = Elements()
+        worker = GivingNode(self.world, len(self.world.workers), pipeline)
+        self.world.workers[worker.address] = worker
+        self.world.at(0.0, worker, worker.boot)
+
+    def _begin(self, index: int, delay_s: float) -> None:
+        """Another process begins as this consumer, whatever became of the one before."""
+        node = ConsumerNode(self.world, index, len(self._programs), **self._settings)
+        self._programs.append(node)
+        self.consumers[index] = node
+        self.world.at(delay_s, node, node.boot)
+
+    def _restart_consumer(self, index: int, pause_s: float) -> None:
+        """A program that ended begins anew, unless another one has taken its place."""
+        self.world.at(pause_s, None, self._return, index)
+
+    def _return(self, index: int) -> None:
+        if not self.consumers[index].alive or self.consumers[index].is_gone:
+            self._begin(index, 0.0)
+
+    # Faults
+
+    def _plan_faults(self) -> None:
+        for _ in range(self.dice.choice((0, 1, 2, 3, 5))):
+            delay_s = self.dice.random() * FAULTS_UNTIL_S
+            self.world.at(delay_s, None, self.dice.choice(FAULTS), self)
+        self.world.at(FAULTS_UNTIL_S, None, self._heal)
+
+    def _note(self, what: str, *nodes: Node) -> None:
+        names = ">".join(node.name for node in nodes)
+        self.faults.append(f"{what} {names} at {self.world.now_s:.3f} s".replace("  ", " "))
+        self.world.note("FAULT " + self.faults[-1])
+
+    def _until_heal_s(self) -> float:
+        return max(0.0, FAULTS_UNTIL_S - self.world.now_s)
+
+    def _pause_s(self) -> float:
+        """Short, or past the leases."""
+        seconds = self.dice.choice((0.01, 0.1, 1.0, 3.0, 6.0)) * self.dice.uniform(0.5, 1.5)
+        return min(seconds, self._until_heal_s() + 3.0)
+
+    def _some_worker(self) -> GivingNode:
+        return self.dice.choice(list(self.world.workers.values()))
+
+    def _some_consumer(self) -> ConsumerNode:
+        return self.dice.choice(list(self.consumers.values()))
+
+    def kill_consumer(self) -> None:
+        """It comes back at once, or when everybody has noticed."""
+        node = self._some_consumer()
+        if node.alive:
+            self._note("kill", node)
+            node.crash()
+            self.world.at(self._pause_s(), None, self._return, node.index)
+
+    def close_consumer(self) -> None:
+        node = self._some_consumer()
+        if node.alive and not node.is_gone:
+            self._note("close", node)
+            self.world.at(0.0, node, node.close, self._pause_s())
+
+    def replace_consumer(self) -> None:
+        """The one before lives on, and hears some time later that it was replaced."""
+        node = self._some_consumer()
+        self._note("replace", node)
+        self._begin(node.index, 0.0)
+
+    def kill_worker(self) -> None:
+        worker = self._some_worker()
+        if worker.alive:
+            self._note("kill", worker)
+            worker.crash()
+            self.world.at(self._pause_s(), None, worker.restart)
+
+    def kill_both(self) -> None:
+        self.kill_consumer()
+        self.kill_worker()
+
+    def join(self) -> None:
+        self._note("join")
+        self._add_worker()
+
+    def kill_dispatcher(self) -> None:
+        if self.dispatcher.alive:
+            self._note("kill", self.dispatcher)
+            self.dispatcher.crash()
+            self.world.at(self._pause_s() / 2, None, self.dispatcher.restart)
+
+    def _some_node(self) -> Node:
+        return self.dice.choice((self.dispatcher, self._some_consumer(), self._some_worker()))
+
+    def freeze(self) -> None:
+        node = self._some_node()
+        if node.alive:
+            self._note("freeze", node)
+            node.freeze(self._pause_s())
+
+    def cut(self) -> None:
+        """One way, or both."""
+        nodes: list[Node] = [self.dispatcher, self._some_consumer(), self._some_worker()]
+        source, target = self.dice.sample(nodes, 2)
+        seconds = min(self._pause_s(), self._until_heal_s())
+        self._note("cut", source, target)
+        self.world.cut(source, target, seconds)
+        if self.dice.random() < 0.4:
+            self.world.cut(target, source, seconds)
+
+    def reset_stream(self) -> None:
+        if self.world.wires:
+            self._note("reset")
+            self.dice.choice(self.world.wires).end(UnavailableError("connection reset"))
+
+    def noise(self) -> None:
+        """Calls get lost, doubled and late."""
+        world = self.world
+        self._note("noise")
+        world.loss, world.doubling = self.dice.choice(((0.0, 0.2), (0.1, 0.0), (0.2, 0.3)))
+        world.delay_s = self.dice.choice((0.0, 0.05, 0.3))
+
+    def slow_disk(self) -> None:
+        self._note("slow disk")
+        self.dispatcher.fsync_s = 0.3
+
+    def _heal(self) -> None:
+        world = self.world
+        world.loss = world.doubling = world.delay_s = 0.0
+        self.dispatcher.fsync_s = min(self.dispatcher.fsync_s, 0.05)
+        self.dispatcher.restart()
+        for worker in world.workers.values():
+            worker.restart()
+        for index in self.consumers:
+            self._return(index)
+        world.checker.taken.clear()
+
+    # The end
+
+    def play(self) -> Outcome:
+        """Runs to the end; raises Failure where an invariant does not hold."""
+        world = self.world
+        try:
+            world.run(FAULTS_UNTIL_S + PATIENCE_S, self._is_over)
+            if not self._is_over():
+                stand = f"{dict(world.checker.taken)}, {world.checker.table()}"
+                raise Violation(f"C5: the steps do not go on: {stand}")
+            self.dispatcher.flush()
+            world.checker.replayed(self.dispatcher.service._state)
+        except Exception as error:
+            raise Failure(world.seed, error, tuple(self.faults), COMMAND) from error
+        finally:
+            for node in (*self._programs, *world.workers.values()):
+                node.crash()
+        return Outcome(world.digest, world.events, world.now_s, tuple(self.faults))
+
+    def _is_over(self) -> bool:
+        taken = self.world.checker.taken
+        return self.world.now_s > FAULTS_UNTIL_S and all(
+            taken[index] >= STEPS_AFTERWARDS for index in self.consumers
+        )
+
+
+FAULTS: tuple[Callable[[Scenario], None], ...] = (
+    Scenario.kill_consumer,
+    Scenario.kill_consumer,
+    Scenario.kill_consumer,
+    Scenario.close_consumer,
+    Scenario.replace_consumer,
+    Scenario.kill_worker,
+    Scenario.kill_worker,
+    Scenario.kill_both,
+    Scenario.join,
+    Scenario.kill_dispatcher,
+    Scenario.freeze,
+    Scenario.freeze,
+    Scenario.cut,
+    Scenario.reset_stream,
+    Scenario.noise,
+    Scenario.noise,
+    Scenario.slow_disk,
+)
+
+
+def play(seed: int, *, verbose: bool = False) -> Outcome:
+    """Runs one seed; to be called inside `staged`."""
+    return Scenario(seed, verbose=verbose).play()
+
+
+@contextmanager
+def staged() -> Iterator[None]:
+    """Puts the stand-ins in place; several simulations may run one after the other inside."""
+    with stage.staged(), pytest.MonkeyPatch.context() as patch:
+        for module in (round_reader, round_stream, worker_stream, worker_rounds, plan_thread):
+            patch.setattr(module, "threading", THREADING)
+            patch.setattr(module, "time", TIME, raising=False)
+        patch.setattr(production, "time", TIME)
+        for module in (round_reader, worker_stream, plan_thread):
+            patch.setattr(module, "StoppableThread", nodes.Thread)
+        patch.setattr(round_reader, "Connection", nodes.Connection)
+        patch.setattr(round_reader, "decode_schema", lambda _schema: nodes.SCHEMA)
+        patch.setattr(round_reader, "SILENCE_S", SILENCE_S)
+        for module in (round_reader, attendance):
+            patch.setattr(module.logger, "disabled", True)
+        patch.setattr(worker_stream, "open_exchange", nodes.open_exchange)
+        patch.setattr(worker_stream, "decode_batch", decode_batch)
+        yield

@@ -1,0 +1,32 @@
+"""Lives of coordinated reads, each from a seed, each watched at every step.
+
+COORDINATED_SEEDS says how many (15 unless told); a failure names the command that replays it.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.simulation.coordinated_mutants import COORDINATED_MUTANTS
+from tests.simulation.coordinated_scenario import play, staged
+from tests.simulation.mutants import Mutant
+from tests.simulation.noticing import COORDINATED_LIVES, noticed_coordinated
+
+SEEDS = int(os.environ.get("COORDINATED_SEEDS", "15"))
+
+
+def test_whatever_fails_all_consumers_step_together() -> None:
+    with staged():
+        outcomes = [play(seed) for seed in range(SEEDS)]
+        assert [play(seed) for seed in range(3)] == outcomes[:3]
+    kinds = {fault.split()[0] for outcome in outcomes for fault in outcome.faults}
+    assert {"kill", "replace", "freeze", "cut", "noise"} <= kinds
+
+
+@pytest.mark.parametrize("mutant", COORDINATED_MUTANTS, ids=[m.name for m in COORDINATED_MUTANTS])
+def test_the_mistake_is_noticed(mutant: Mutant) -> None:
+    failure = noticed_coordinated(mutant)
+    assert failure is not None, f"{mutant.name} survived {COORDINATED_LIVES} lives"
+    assert any(sign in str(failure) for sign in mutant.signs), failure
