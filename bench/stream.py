@@ -2,11 +2,13 @@
 
 Real processes on loopback: a dispatcher, the data workers, and this process as the reader. DYNAMIC
 sharding over Parquet or Arrow IPC files that repeat without end; a worker makes batches of 4,096
-rows with log1p dense columns and ids hashed into 2^20. Rows are counted once the stream runs
-steadily, as in `bench.peers.tfdata_service`, which does the same work; `--peer` runs it between our
-own runs, so that a busy machine slows both. The same pipeline without the service runs in this
-process on one thread and on as many as there are cores, each with files of its own; the better rate
-counts. Prints JSON lines: one per run, and one per ratio of medians to that rate and to a peer's.
+rows with log1p dense columns and ids hashed into 2^20. The same pipeline without the service runs
+in this process on one thread and on as many as there are cores, each with files of its own. All
+of them are open at once and take turns of about a second, so that a machine whose speed drifts
+drifts for all: a ratio is the median of the turns' ratios, to the better number of threads.
+`--peer` runs tf.data service (`bench.peers.tfdata_service`) on the same rows between our own runs.
+Prints JSON lines: one per run, with the CPU seconds that a million rows cost each kind of process,
+and one per ratio.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import dataservice as ds
 from bench import data, transform
@@ -32,76 +34,144 @@ from dataservice.runtime.process import spawn_module
 _READY_S = 60.0
 _FILES = 8
 _FORMATS = {"parquet": "parquet", "ipc": "arrow"}
+_TURN_S = 1.0
+# Until what a service has in store when its turn begins is read.
+_REFILL_S = 0.3
+_ALONE = "one process, no service"
 _PEER_FORMS = {"example": "tfrecord", "packed": "packed"}
+
+
+class Slice(NamedTuple):
+    """What one turn counted; CPU seconds by kind of process."""
+
+    rows: int
+    seconds: float
+    cpu_s: dict[str, float]
+
+    @property
+    def rate(self) -> float:
+        """Rows per second."""
+        return self.rows / self.seconds
+
+
+def start_service(stack: contextlib.ExitStack, workers: int) -> tuple[str, dict[str, list[int]]]:
+    """Starts a dispatcher and data workers that end with `stack`.
+
+    The dispatcher's address, and the process ids by kind.
+    """
+
+    def start(*arguments: str) -> tuple[str, int]:
+        child = spawn_module("dataservice", [*arguments, "--ready-json"])
+        stack.callback(child.terminate)
+        return str(child.wait_ready(_READY_S)["address"]), child.pid
+
+    address, dispatcher = start("dispatcher", "--port", "0")
+    target = address.rpartition("://")[2]
+    started = [start("worker", "--dispatcher", target) for _ in range(workers)]
+    return target, {"dispatcher": [dispatcher], "worker": [pid for _, pid in started]}
 
 
 @contextlib.contextmanager
 def service(workers: int) -> Iterator[str]:
     """A dispatcher and data workers as processes; the dispatcher's address."""
     with contextlib.ExitStack() as stack:
+        yield start_service(stack, workers)[0]
 
-        def start(*arguments: str) -> str:
-            child = spawn_module("dataservice", [*arguments, "--ready-json"])
-            stack.callback(child.terminate)
-            return str(child.wait_ready(_READY_S)["address"])
 
-        target = start("dispatcher", "--port", "0").rpartition("://")[2]
-        for _ in range(workers):
-            start("worker", "--dispatcher", target)
-        yield target
+def _cpu_s(pids: list[int]) -> float:
+    """CPU seconds that these processes have used; Linux only."""
+    stats = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids)
+    return sum(int(stat[11]) + int(stat[12]) for stat in stats) / os.sysconf("SC_CLK_TCK")
+
+
+class System:
+    """One way to get the rows: iterators that stay open, each read by a thread of its own."""
+
+    def __init__(
+        self, stack: contextlib.ExitStack, pipelines: list[ds.Dataset], pids: dict[str, list[int]]
+    ) -> None:
+        self.slices: list[Slice] = []
+        self.workers = len(pids.get("worker", ()))
+        self._pids = {**pids, "reader": [os.getpid()]}
+        self._iterators = [stack.enter_context(iter(pipeline)) for pipeline in pipelines]
+        self._pool = stack.enter_context(ThreadPoolExecutor(len(pipelines)))
+
+    @property
+    def threads(self) -> int:
+        """How many read."""
+        return len(self._iterators)
+
+    @property
+    def rate(self) -> float:
+        """Median of its turns."""
+        return statistics.median(turn.rate for turn in self.slices)
+
+    def take_turn(self, warm_up_s: float, seconds: float) -> None:
+        """Reads, and counts what comes after `warm_up_s`."""
+        list(self._pool.map(lambda rows: count_slice(rows, warm_up_s), self._iterators))
+        began = {kind: _cpu_s(pids) for kind, pids in self._pids.items()}
+        counted = list(self._pool.map(lambda rows: count_slice(rows, seconds), self._iterators))
+        cpu_s = {kind: _cpu_s(pids) - began[kind] for kind, pids in self._pids.items()}
+        rows = sum(part for part, _ in counted)
+        self.slices.append(Slice(rows, max(took for _, took in counted), cpu_s))
+
+    def cpu_per_million_rows(self) -> dict[str, float]:
+        """CPU seconds by kind of process, over all turns."""
+        millions = sum(turn.rows for turn in self.slices) / 1e6
+        return {
+            kind: round(sum(turn.cpu_s[kind] for turn in self.slices) / millions, 4)
+            for kind in self._pids
+        }
+
+
+def count_slice(batches: Iterator[Any], seconds: float) -> tuple[int, float]:
+    """Rows that an iterator gives in about `seconds`, and the exact time."""
+    rows, began = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - began) < seconds:
+        rows += next(batches).num_rows
+    return rows, elapsed
 
 
 def count_rows(dataset: ds.Dataset, warm_up_s: float, seconds: float) -> tuple[int, float]:
     """Rows that came in about `seconds`, and the exact time; nothing before `warm_up_s` counts."""
     with iter(dataset) as batches:
-        warm_until = time.perf_counter() + warm_up_s
         next(batches)
-        while time.perf_counter() < warm_until:
-            next(batches)
-        rows, began = 0, time.perf_counter()
-        while (elapsed := time.perf_counter() - began) < seconds:
-            rows += next(batches).num_rows
-    return rows, elapsed
+        count_slice(batches, warm_up_s)
+        return count_slice(batches, seconds)
 
 
-def _alone(paths: list[str], options: argparse.Namespace) -> tuple[int, float, int]:
-    """The better of one iterator and one per core: rows, seconds and threads."""
-    found = []
-    for threads in sorted({1, min(usable_cores(), len(paths))}):
-        pipelines = [
-            transform.dataset(paths[k::threads], options.form, source=options.format)
-            for k in range(threads)
-        ]
-        with ThreadPoolExecutor(threads) as pool:
-            counted = list(
-                pool.map(lambda p: count_rows(p, options.warm_up_s, options.seconds), pipelines)
-            )
-        rows = sum(part for part, _ in counted)
-        found.append((rows, max(seconds for _, seconds in counted), threads))
-    return max(found, key=lambda run: run[0] / run[1])
+def open_systems(
+    stack: contextlib.ExitStack, paths: list[str], options: argparse.Namespace
+) -> tuple[list[System], list[System]]:
+    """Without the service, on one thread and on several; and with it. Open until `stack` ends."""
+
+    def pipeline(part: list[str]) -> ds.Dataset:
+        return transform.dataset(part, options.form, source=options.format)
+
+    alone, served = [], []
+    for workers in options.workers:
+        if workers:
+            target, pids = start_service(stack, workers)
+            remote = pipeline(paths).distribute(ds.ShardingPolicy.DYNAMIC, target)
+            served.append(System(stack, [remote], pids))
+        else:
+            for threads in sorted({1, min(usable_cores(), len(paths))}):
+                parts = [pipeline(paths[k::threads]) for k in range(threads)]
+                alone.append(System(stack, parts, {}))
+    return alone, served
 
 
-def measure(paths: list[str], workers: int, options: argparse.Namespace) -> dict[str, Any]:
-    """One run; `workers` 0 is the same pipeline in this process, without the service."""
-    threads = 1
-    if workers:
-        pipeline = transform.dataset(paths, options.form, source=options.format)
-        with service(workers) as target:
-            pipeline = pipeline.distribute(ds.ShardingPolicy.DYNAMIC, target)
-            rows, seconds = count_rows(pipeline, options.warm_up_s, options.seconds)
-    else:
-        rows, seconds, threads = _alone(paths, options)
-    return {
-        "bench": "stream",
-        "system": "dataservice" if workers else "dataservice, one process, no service",
-        "form": options.form,
-        "format": options.format,
-        "reading_threads": threads,
-        "workers": workers,
-        "rows": rows,
-        "seconds": round(seconds, 4),
-        "rows_per_s": round(rows / seconds),
-    }
+def measure(paths: list[str], options: argparse.Namespace) -> tuple[list[System], list[System]]:
+    """One run of all systems, which take turns."""
+    with contextlib.ExitStack() as stack:
+        alone, served = open_systems(stack, paths, options)
+        for system in alone + served:
+            system.take_turn(0.0, options.warm_up_s)
+            system.slices.clear()
+        turns = max(1, round(options.seconds / _TURN_S))
+        for _, system in itertools.product(range(turns), alone + served):
+            system.take_turn(min(options.warm_up_s, _REFILL_S), options.seconds / turns)
+        return alone, served
 
 
 def measure_peer(files: str, form: str, workers: int, options: argparse.Namespace) -> Any:
@@ -124,40 +194,66 @@ def prepare(folder: Path, rows: int, file_format: str) -> list[str]:
 
 
 def run(options: argparse.Namespace, folder: Path) -> None:
-    """All runs in rounds, ours and theirs in turn, then the ratios of the medians."""
+    """All runs in rounds, ours and theirs in turn, then the medians of the ratios."""
     files = prepare(folder, options.rows, _FORMATS[options.format])
     forms = options.peer_forms if options.peer else []
     globs = {
         form: str(Path(prepare(folder, options.rows, _PEER_FORMS[form])[0]).parent / "*.tfrecord")
         for form in forms
     }
-    rates: dict[tuple[str, int], list[int]] = {}
-    for _, workers in itertools.product(range(options.rounds), options.workers):
-        result = measure(files, workers, options)
-        rates.setdefault(("", workers), []).append(result["rows_per_s"])
-        children.say(**result)
-        for form in forms if workers else ():
-            result = measure_peer(globs[form], form, workers, options)
-            rates.setdefault((form, workers), []).append(result["rows_per_s"])
-            children.say(**result)
-    for (form, workers), measured in rates.items():
-        if form:
-            say_ratio(form, workers, rates["", workers], measured)
-        elif workers and ("", 0) in rates:
-            say_ratio("one process, no service", workers, measured, rates["", 0])
+    ratios: dict[tuple[str, int], list[float]] = {}
+    for _ in range(options.rounds):
+        alone, served = measure(files, options)
+        for system in [*alone, *served]:
+            children.say(**line_of(system, options))
+        for system in served:
+            ratios.setdefault((_ALONE, system.workers), []).extend(against(system, alone))
+            for form in forms:
+                theirs = measure_peer(globs[form], form, system.workers, options)
+                children.say(**theirs)
+                ratio = system.rate / theirs["rows_per_s"]
+                ratios.setdefault((form, system.workers), []).append(ratio)
+    for (form, workers), found in ratios.items():
+        if found:
+            say_ratio(form, workers, found)
 
 
-def say_ratio(form: str, workers: int, ours: list[int], theirs: list[int]) -> None:
-    """One JSON line with both medians and their ratio."""
-    mine, other = statistics.median(ours), statistics.median(theirs)
+def against(system: System, alone: list[System]) -> list[float]:
+    """The ratio of each turn to the turn beside it of the best of `alone`."""
+    if not alone:
+        return []
+    best = max(alone, key=lambda other: other.rate)
+    return [
+        ours.rate / theirs.rate for ours, theirs in zip(system.slices, best.slices, strict=True)
+    ]
+
+
+def line_of(system: System, options: argparse.Namespace) -> dict[str, Any]:
+    """What is printed of a run."""
+    return {
+        "bench": "stream",
+        "system": "dataservice" if system.workers else "dataservice, " + _ALONE,
+        "form": options.form,
+        "format": options.format,
+        "reading_threads": system.threads,
+        "workers": system.workers,
+        "rows": sum(turn.rows for turn in system.slices),
+        "seconds": round(sum(turn.seconds for turn in system.slices), 4),
+        "rows_per_s": round(system.rate),
+        "cpu_s_per_million_rows": system.cpu_per_million_rows(),
+    }
+
+
+def say_ratio(form: str, workers: int, ratios: list[float]) -> None:
+    """One JSON line with the median, and the least and the largest."""
     children.say(
         bench="stream",
-        ratio=round(mine / other, 2),
+        ratio=round(statistics.median(ratios), 2),
         peer_form=form,
         workers=workers,
-        rounds=len(theirs),
-        rows_per_s=round(mine),
-        peer_rows_per_s=round(other),
+        ratios=len(ratios),
+        least=round(min(ratios), 2),
+        largest=round(max(ratios), 2),
     )
 
 

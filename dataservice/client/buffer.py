@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -35,17 +36,25 @@ class ElementBuffer(Generic[Item]):
     def size_bytes(self) -> int:
         return self._bytes
 
-    def put(self, item: Item, size_bytes: int) -> bool:
-        """Waits for room; False once closed."""
+    def put(self, items: Iterable[tuple[Item, int]]) -> bool:
+        """Items with their sizes; waits for room for each. False once closed.
+
+        Getters wake when all are there, not one by one, unless room is lacking.
+        """
+        new = 0
         with self._lock:
-            while not self._closed and not self._has_room(size_bytes):
-                self._not_full.wait()
-            if self._closed:
-                return False
-            self._items.append((item, size_bytes))
-            self._bytes += size_bytes
-            self._not_empty.notify()
-            return True
+            for item, size_bytes in items:
+                while not self._closed and not self._has_room(size_bytes):
+                    self._not_empty.notify(new)
+                    new = 0
+                    self._not_full.wait()
+                if self._closed:
+                    return False
+                self._items.append((item, size_bytes))
+                self._bytes += size_bytes
+                new += 1
+            self._not_empty.notify(new)
+        return True
 
     def get(self, timeout_s: float) -> Item | None:
         """The next item; None after the time-out, a `wake`, or once closed."""

@@ -32,6 +32,7 @@ from dataservice.client.targets import Targets
 from dataservice.client.tracker import RowMark
 from dataservice.client.worker_stream import StreamEvents, WorkerStream
 from dataservice.config import DEFAULT_DISPATCHER_TIMEOUT_MS
+from dataservice.dataset.columns import encoded_bytes
 from dataservice.dataset.ledger import Ledger
 from dataservice.errors import CancelledError, DataServiceError, InternalError
 from dataservice.ranges import Consumed
@@ -272,9 +273,11 @@ class ServiceReader:
             return
         row_bytes = size_bytes / max(1, header.rows)
         rows = new_rows(batch, header, accepted)
-        for element, spans in cut(rows, accepted.spans, header.element_rows):
-            element_bytes = round(row_bytes * element.num_rows)
-            self._buffer.put(Delivery(element, spans, element_bytes), element_bytes)
+        deliveries = [
+            Delivery(element, spans, round(row_bytes * element.num_rows))
+            for element, spans in cut(rows, accepted.spans, header.element_rows)
+        ]
+        self._buffer.put((delivery, delivery.size_bytes) for delivery in deliveries)
 
     def _put_in_turn(
         self,
@@ -292,9 +295,10 @@ class ServiceReader:
             chunks = sequencer.add(accepted.spans, rows)
             self._session.note_sequenced(len(chunks), waits=sequencer.holds_anything)
             self._wake_if_idle()
-        for chunk in chunks:
-            size_bytes = chunk.batch.nbytes
-            self._buffer.put(Delivery(chunk.batch, (chunk.span,), size_bytes), size_bytes)
+        deliveries = [
+            Delivery(chunk.batch, (chunk.span,), encoded_bytes(chunk.batch)) for chunk in chunks
+        ]
+        self._buffer.put((delivery, delivery.size_bytes) for delivery in deliveries)
 
     def _on_end(self, stream: WorkerStream) -> None:
         with self._lock:

@@ -16,24 +16,66 @@ from dataservice.errors import SchemaError
 
 Columns: TypeAlias = dict[str, np.ndarray]
 
+# Numbers that lie in memory as Arrow has them.
+_PLAIN: Final = {
+    np.dtype(kind): pa.from_numpy_dtype(np.dtype(kind))
+    for kind in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
+}
 # Metadata of a field whose lists are all equally long within a batch.
 PADDED: Final = {b"dataservice.padded": b"1"}
 
 
-def to_numpy(batch: pa.RecordBatch) -> Columns:
-    """One array per column; numbers without nulls are read-only views of Arrow's memory.
+# Makes the NumPy form of a column; its name appears in errors.
+_View: TypeAlias = Callable[[pa.Array, str], np.ndarray]
 
-    Strings, binary and nested values become object arrays (a null is None); fixed-size lists and
-    padded lists become 2-D; nulls in float columns become NaN. SchemaError for nulls in any
-    other column.
+
+class NumpyViews:
+    """The batches of one stream as arrays, one per column.
+
+    Numbers without nulls are read-only views of Arrow's memory. Strings, binary and nested values
+    become object arrays (a null is None); fixed-size lists and padded lists become 2-D; nulls in
+    float columns become NaN. SchemaError for nulls in any other column.
+    How a column is read is decided once for all batches of a schema.
     """
-    pairs = zip(batch.schema, batch.columns, strict=True)
-    return {
-        field.name: _padded_to_numpy(column, field.name)
-        if field.metadata and PADDED.items() <= field.metadata.items()
-        else array_to_numpy(column, field.name)
-        for field, column in pairs
-    }
+
+    def __init__(self) -> None:
+        self._schema: pa.Schema | None = None
+        self._views: list[tuple[str, _View]] = []
+
+    def of(self, batch: pa.RecordBatch) -> Columns:
+        """The columns of a batch by name."""
+        schema = batch.schema
+        if self._schema is None or not schema.equals(self._schema, check_metadata=True):
+            self._views = [(field.name, _view_of(field)) for field in schema]
+            self._schema = schema
+        return {
+            name: view(column, name)
+            for (name, view), column in zip(self._views, batch.columns, strict=True)
+        }
+
+
+def to_numpy(batch: pa.RecordBatch) -> Columns:
+    """One array per column of a single batch; see `NumpyViews`."""
+    return NumpyViews().of(batch)
+
+
+def _view_of(field: pa.Field) -> _View:
+    if field.metadata and PADDED.items() <= field.metadata.items():
+        return _padded_to_numpy
+    if not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type)):
+        return array_to_numpy
+    dtype = np.dtype(field.type.to_pandas_dtype())
+    itemsize = dtype.itemsize
+
+    def view(array: pa.Array, name: str) -> np.ndarray:
+        if array.null_count or not len(array):
+            return array_to_numpy(array, name)
+        # As `Array.to_numpy`, which gives the GIL away and has to wait for it for each column.
+        values = np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * itemsize)
+        values.flags.writeable = False
+        return values
+
+    return view
 
 
 def _padded_to_numpy(array: pa.Array, name: str) -> np.ndarray:
@@ -75,8 +117,8 @@ def from_numpy(
     cast to its types. SchemaError, naming `what`, for a missing, extra or unequal column.
     """
     arrays = {name: to_arrow(values, name) for name, values in columns.items()}
-    lengths = {name: len(array) for name, array in arrays.items()}
-    if len(set(lengths.values())) > 1:
+    if len({len(array) for array in arrays.values()}) > 1:
+        lengths = {name: len(array) for name, array in arrays.items()}
         raise SchemaError(f"{what} have unequal lengths: {_listed(lengths)}")
     batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
     return batch if schema is None else conform(batch, schema, what=what)
@@ -107,7 +149,11 @@ def _ndarray_to_arrow(values: np.ndarray, name: str) -> pa.Array:
             "a column is an array with one value per row"
         )
     if values.ndim == 1:
-        return pa.array(values)
+        kind = _PLAIN.get(values.dtype)
+        if kind is None or not (values.size and values.flags.c_contiguous and values.flags.aligned):
+            return pa.array(values)
+        # As `pa.array`, which gives the GIL away and has to wait for it for each column.
+        return pa.Array.from_buffers(kind, values.size, [None, pa.py_buffer(values)], 0)
     if 0 in values.shape[1:]:
         raise SchemaError(f"column {name!r} has shape {values.shape}; each row must hold values")
     flat = _ndarray_to_arrow(np.ascontiguousarray(values).reshape(-1), name)
@@ -165,6 +211,8 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 def plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """`batch` under `schema`, which is `plain_schema` of its own: dictionaries are decoded."""
+    if batch.schema.equals(schema, check_metadata=True):
+        return batch
     arrays = [
         column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
         for column in batch.columns

@@ -73,7 +73,10 @@ class StatsCounter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._total = DatasetStats()
+        # As plain numbers: they change with every batch.
+        self._iterators = self._batches = self._rows = 0
+        self._wait_s = self._compute_s = 0.0
+        self._retired = DatasetStats()
         self._running: list[tuple[OperatorTimes, WorkLog]] = []
 
     def add(
@@ -87,15 +90,11 @@ class StatsCounter:
     ) -> None:
         """Adds to the totals."""
         with self._lock:
-            total = self._total
-            self._total = dataclasses.replace(
-                total,
-                iterators=total.iterators + iterators,
-                batches=total.batches + batches,
-                rows=total.rows + rows,
-                wait_s=total.wait_s + wait_s,
-                compute_s=total.compute_s + compute_s,
-            )
+            self._iterators += iterators
+            self._batches += batches
+            self._rows += rows
+            self._wait_s += wait_s
+            self._compute_s += compute_s
 
     def watch(self, times: OperatorTimes, workers: WorkLog) -> None:
         """Counts the operators of a pass that begins, and those that data workers run for it."""
@@ -107,12 +106,19 @@ class StatsCounter:
         with self._lock:
             if (times, workers) in self._running:
                 self._running.remove((times, workers))
-                self._total = _with_operators(self._total, times, workers)
+                self._retired = _with_operators(self._retired, times, workers)
 
     def total(self) -> DatasetStats:
         """The totals so far."""
         with self._lock:
-            total = self._total
+            total = dataclasses.replace(
+                self._retired,
+                iterators=self._iterators,
+                batches=self._batches,
+                rows=self._rows,
+                wait_s=self._wait_s,
+                compute_s=self._compute_s,
+            )
             for times, workers in self._running:
                 total = _with_operators(total, times, workers)
             return total

@@ -25,13 +25,26 @@ State: TypeAlias = dict[str, Any]
 # Maps one record batch to another; the second argument tells where its rows come from.
 Transform: TypeAlias = Callable[[pa.RecordBatch, Callable[[], str]], pa.RecordBatch]
 
-# 40 columns of 8 bytes make 5 MB: large enough to hide the cost of a Python call per column,
-# small enough that a column stays in the L2 cache between two operators.
+# 40 columns of 8 bytes make 5 MB: small enough for rows of any width.
 CHUNK_ROWS: Final = 16_384
+# Of columns whose width is known: the fewer chunks, the less Python per row, which threads of one
+# process cannot share; a column still fits into the L2 cache between two operators.
+_MAX_CHUNK_ROWS: Final = 65_536
+_MAX_CHUNK_BYTES: Final = 24 << 20
 
 
 def _never() -> bool:
     return False
+
+
+def chunk_rows(schema: pa.Schema) -> int:
+    """Rows of a chunk of these columns, as a source of files cuts them; a power of two."""
+    try:
+        row_bits = sum(field.type.bit_width for field in schema)
+    except ValueError:  # of a type without a fixed width
+        return CHUNK_ROWS
+    fitting = _MAX_CHUNK_BYTES * 8 // max(1, row_bits)
+    return min(_MAX_CHUNK_ROWS, 1 << max(0, fitting.bit_length() - 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,11 +16,12 @@ from dataservice.errors import DataLossError
 
 __all__ = ["MAX_PACKET_BYTES", "MAX_TEXT_BYTES", "Kind", "Packet", "pack", "unpack"]
 
-_VERSION: Final = 1
-_HEAD = struct.Struct("<BBBxIIQQ")
+_VERSION: Final = 2
+_HEAD = struct.Struct("<BBBxIIIQQ")
 _HAS_BODY: Final = 1
 _IS_NEW: Final = 2
 _IN_SEGMENT: Final = 4
+_RELEASES: Final = 8
 
 # Header and body together up to this size travel in the packet: a segment would cost more.
 MAX_TEXT_BYTES: Final = 16 << 10
@@ -38,12 +39,16 @@ class Kind(IntEnum):
     RETIRE = 6  # the receiver may forget a segment
 
 
+_KINDS: Final = {kind.value: kind for kind in Kind}
+
+
 class Packet(NamedTuple):
     """A parsed packet.
 
     `text` is the header and, after it, a body that is not `in_segment`. There, the body's
     `body_bytes` come at `offset` and the header after them if `text` is empty; `is_new` says
-    that the segment's descriptor comes with the packet.
+    that the segment's descriptor comes with the packet. `released`: a segment that the receiver of
+    this packet had lent, whatever the packet is for.
     """
 
     kind: Kind
@@ -54,6 +59,7 @@ class Packet(NamedTuple):
     offset: int = 0
     is_new: bool = False
     in_segment: bool = False
+    released: int | None = None
 
 
 def pack(packet: Packet) -> bytes:
@@ -61,12 +67,15 @@ def pack(packet: Packet) -> bytes:
     flags = (_IS_NEW if packet.is_new else 0) | (_IN_SEGMENT if packet.in_segment else 0)
     if packet.body_bytes is not None:
         flags |= _HAS_BODY
+    if packet.released is not None:
+        flags |= _RELEASES
     return (
         _HEAD.pack(
             _VERSION,
             packet.kind,
             flags,
             packet.segment,
+            packet.released or 0,
             packet.header_bytes,
             packet.offset,
             packet.body_bytes or 0,
@@ -78,11 +87,14 @@ def pack(packet: Packet) -> bytes:
 def unpack(data: bytes | memoryview) -> Packet:
     """Parses a packet; DataLossError where it is not one."""
     try:
-        version, kind, flags, segment, header_bytes, offset, body_bytes = _HEAD.unpack_from(data)
+        head = _HEAD.unpack_from(data)
+        version, kind, flags, segment, released, header_bytes, offset, body_bytes = head
         if version != _VERSION:
             raise ValueError(f"version {version}, this side speaks {_VERSION}")
+        if kind not in _KINDS:
+            raise ValueError(f"kind {kind}")
         packet = Packet(
-            Kind(kind),
+            _KINDS[kind],
             header_bytes,
             body_bytes if flags & _HAS_BODY else None,
             bytes(data[_HEAD.size :]),
@@ -90,6 +102,7 @@ def unpack(data: bytes | memoryview) -> Packet:
             offset,
             bool(flags & _IS_NEW),
             bool(flags & _IN_SEGMENT),
+            released if flags & _RELEASES else None,
         )
         _check_text(packet, body_bytes)
         return packet

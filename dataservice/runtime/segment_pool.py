@@ -93,6 +93,10 @@ class SegmentPool:
         self._lend(segment, capacity)
         return Place(segment, capacity, True, retired)
 
+    def has_free(self, size: int) -> bool:
+        """Whether a segment for `size` bytes is there, so that none has to be made."""
+        return self._best_free(size) is not None
+
     def release(self, segment: int) -> None:
         """The peer needs it no more. DataLossError for one that it does not have."""
         capacity = self._lent.pop(segment, None)

@@ -33,6 +33,8 @@ from dataservice.runtime.segment_pool import HELD_BYTES, HELD_SEGMENTS
 
 __all__ = ["Body", "Holdings", "OwnSegment", "PeerSegment", "is_supported"]
 
+# One segment smaller than this waits to go back with the next message of its receiver.
+_CARRIED_BYTES: Final = 1 << 20
 _SEALS: Final = getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEAL_GROW", 0)
 
 
@@ -122,6 +124,9 @@ class Holdings:
     `send` gives a segment back; it must not block: False when it cannot be done now.
     Collection may end a loan at any point of any thread, so `give_back` takes a lock that its own
     thread may hold already, and what `send` refuses waits for `flush`.
+
+    A small segment that nobody needs any more may go back with the next message, by `carry`, and
+    counts as held until then. So a peer that was asked something is not woken twice.
     """
 
     def __init__(self, send: Callable[[int], bool]) -> None:
@@ -130,6 +135,7 @@ class Holdings:
         self._held: dict[int, int] = {}
         self._held_bytes = 0
         self._refused: deque[int] = deque()
+        self._carried: int | None = None
         self._closed = False
         self._lock = threading.RLock()
 
@@ -186,6 +192,21 @@ class Holdings:
             self._refused.append(segment)
         self.flush()
 
+    def carry(self) -> int | None:
+        """A segment that the next message gives back; who does not send it must `give_back`."""
+        if self._carried is None:
+            return None
+        with self._lock:
+            segment, self._carried = self._carried, None
+            if segment is not None:
+                self._held_bytes -= self._held.pop(segment, 0)
+            return segment
+
+    @property
+    def owes(self) -> bool:
+        """Whether `flush` is needed."""
+        return bool(self._refused)
+
     def flush(self) -> bool:
         """Sends back what could not be before; whether some still could not be."""
         while self._refused:
@@ -203,10 +224,14 @@ class Holdings:
         """Sends nothing any more; what is in use stays mapped until it is not. Idempotent."""
         with self._lock:
             self._closed = True
+            self._carried = None
             self._segments.clear()
             self._refused.clear()
 
     def _end_loan(self, segment: int) -> None:
         with self._lock:
+            if self._carried is None and self._held.get(segment, _CARRIED_BYTES) < _CARRIED_BYTES:
+                self._carried = segment
+                return
             self._held_bytes -= self._held.pop(segment, 0)
         self.give_back(segment)

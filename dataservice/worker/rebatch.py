@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from dataservice.dataset.columns import concat_batches
+from dataservice.dataset.columns import concat_batches, encoded_bytes
 from dataservice.wire.elements import RowSpan
 
 # Large enough that the cost per frame vanishes, small enough to stay in a core's cache.
@@ -131,7 +131,7 @@ class Rebatcher:
         """Rows of the longest run of elements out of a batch."""
         if self._run == 1 or batch.num_rows < 2 * element_rows:
             return element_rows
-        size_bytes = batch.nbytes if size_bytes is None else size_bytes
+        size_bytes = encoded_bytes(batch) if size_bytes is None else size_bytes
         element_bytes = max(1, size_bytes * element_rows // batch.num_rows)
         return element_rows * max(1, min(self._run, _MAX_RUN_BYTES // element_bytes))
 
@@ -147,4 +147,4 @@ class Rebatcher:
 def _rows_per_element(batch: pa.RecordBatch) -> int:
     if not batch.num_rows:
         return 1
-    return max(1, UNBATCHED_ELEMENT_BYTES * batch.num_rows // max(1, batch.nbytes))
+    return max(1, UNBATCHED_ELEMENT_BYTES * batch.num_rows // max(1, encoded_bytes(batch)))

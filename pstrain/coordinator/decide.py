@@ -14,15 +14,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from pstrain.consistency import Ssp, Sync
 from pstrain.coordinator import events as ev
 from pstrain.coordinator import rounds
 from pstrain.coordinator.state import CoordinatorState, Run
-
-# Twice as many as travel in one message: one is on its way while the other is worked off.
-QUICK_MAX: Final = 128
 
 
 class Left(NamedTuple):
@@ -53,16 +50,16 @@ def schedule(state: CoordinatorState, closure: int, trainer: int | None = None) 
     return Decision((queued,))
 
 
-def _never(closure: int) -> bool:  # noqa: ARG001
-    return False
+def _as_slots(closure: int) -> int:  # noqa: ARG001
+    return 0
 
 
-def assign(state: CoordinatorState, is_quick: Callable[[int], bool] = _never) -> Decision:
+def assign(state: CoordinatorState, ahead: Callable[[int], int] = _as_slots) -> Decision:
     """Starts waiting closures where the rule of consistency allows it, oldest first.
 
-    Where it allows all, on free slots in the order they came free. Quick ones, whose way takes
-    longer than they do, also wait at the trainers: up to ``QUICK_MAX``, unless a loss has returned
-    them, so that one which kills its trainers takes few others with it.
+    Where it allows all, on free slots in the order they came free. Short ones also wait at the
+    trainers, unless a loss has returned them, so that one which kills its trainers takes few others
+    with it. ``ahead``: how many a trainer may have for this closure to be one more.
     """
     if state.failed or not (state.waiting or state.bound_waiting):
         return Decision()
@@ -75,7 +72,7 @@ def assign(state: CoordinatorState, is_quick: Callable[[int], bool] = _never) ->
             return Decision(_starts(state, _near_the_slowest(state, rule)))
     started = _starts(state, state.free)
     if len(started) == len(state.free):
-        return Decision((*started, *_ahead(state, started, is_quick)))
+        return Decision((*started, *_ahead(state, started, ahead)))
     return Decision(started)
 
 
@@ -112,16 +109,17 @@ def _starts_with_bound(
 
 
 def _ahead(
-    state: CoordinatorState, started: Sequence[ev.ClosureStarted], is_quick: Callable[[int], bool]
+    state: CoordinatorState, started: Sequence[ev.ClosureStarted], ahead: Callable[[int], int]
 ) -> Iterator[ev.ClosureStarted]:
-    """Quick closures beyond the slots, each for the trainer that has fewest.
+    """Short closures beyond the slots, each for the trainer that has fewest.
 
     None for a trainer for whose slots others wait.
     """
     loads: dict[int, int] | None = None
     begun = sum(event.closure not in state.bound for event in started)
     for closure in islice(state.waiting, begun, None):
-        if state.attempts[closure] or not is_quick(closure):
+        most = 0 if state.attempts[closure] else ahead(closure)
+        if not most:
             return
         if loads is None:
             loads = {
@@ -133,7 +131,7 @@ def _ahead(
                 if event.trainer in loads:
                     loads[event.trainer] += 1
         trainer = min(loads, key=loads.__getitem__, default=None)
-        if trainer is None or loads[trainer] >= QUICK_MAX:
+        if trainer is None or loads[trainer] >= most:
             return
         loads[trainer] += 1
         yield ev.ClosureStarted(closure=closure, trainer=trainer, attempt=0)

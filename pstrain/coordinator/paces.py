@@ -1,34 +1,42 @@
-"""Which functions take less time than their way to a trainer and back.
+"""How many closures of a function are work for a moment, by how long its runs took.
 
-Pure: no clock, no thread. Invariant: a function is called quick only after several runs in a row
-that were short, and no longer after one that was not.
+So many may wait at a trainer beyond those that run: messages between it and the coordinator then
+carry many orders and many results at a time. Pure: no clock, no thread. Invariant: a function's
+closures go ahead only after several runs in a row, and as few as the longest of the latest allows.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import Final
 
-QUICK_S: Final = 0.001
+AHEAD_S: Final = 0.2
+"""So much work may wait at a trainer: what ends with it, or what the others wait for at the end."""
+AHEAD_MAX: Final = 128
+"""Twice as many as travel in one message: one is on its way while the other is worked off."""
 _RUNS: Final = 8
 _REMEMBERED: Final = 1024
 
 
 class Paces:
-    """Counts short runs by function. Not thread-safe."""
+    """How long the latest runs took, by function. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._short: OrderedDict[str, int] = OrderedDict()
+        self._latest: OrderedDict[str, deque[float]] = OrderedDict()
 
     def note(self, function_id: str, seconds: float) -> None:
         """A run has ended after so long."""
-        if seconds >= QUICK_S:
-            self._short.pop(function_id, None)
-            return
-        self._short[function_id] = self._short.get(function_id, 0) + 1
-        if len(self._short) > _REMEMBERED:
-            self._short.popitem(last=False)
+        latest = self._latest.get(function_id)
+        if latest is None:
+            latest = self._latest[function_id] = deque(maxlen=_RUNS)
+            if len(self._latest) > _REMEMBERED:
+                self._latest.popitem(last=False)
+        latest.append(seconds)
 
-    def is_quick(self, function_id: str) -> bool:
-        """Whether the latest runs of a function were all short."""
-        return self._short.get(function_id, 0) >= _RUNS
+    def ahead(self, function_id: str) -> int:
+        """How many of a function's closures a trainer may have at a time; 0: as it has slots."""
+        latest = self._latest.get(function_id, ())
+        if len(latest) < _RUNS:
+            return 0
+        longest_s = max(latest)
+        return AHEAD_MAX if longest_s * AHEAD_MAX <= AHEAD_S else int(AHEAD_S / longest_s)

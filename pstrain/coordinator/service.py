@@ -266,8 +266,8 @@ class Scheduler(Holding):
             self._go_on()
             self.changed.notify_all()
 
-    def _is_quick(self, closure: int) -> bool:
-        return self._paces.is_quick(self._closures[closure].function_id)
+    def _ahead(self, closure: int) -> int:
+        return self._paces.ahead(self._closures[closure].function_id)
 
     def wait_for_round(self, timeout_s: float, is_undone: Callable[[], bool]) -> None:
         """Returns once no round is being applied: what a lost trainer had of it is settled then.
@@ -336,7 +336,7 @@ class Scheduler(Holding):
     def _go_on(self) -> None:
         """Ends the round if that can be, and starts what can be started."""
         self._apply(decide.Decision(rounds.decide_round(self._state)))
-        self._apply(decide.assign(self._state, self._is_quick))
+        self._apply(decide.assign(self._state, self._ahead))
 
     def _order_round(self) -> None:
         """Marks count in the order of arrival, which is that of a trainer's elements."""

@@ -37,9 +37,10 @@ logger = logging.getLogger(__name__)
 
 _RESULTS_PER_MESSAGE = 64
 _MESSAGE_BYTES = 1 << 20
-HOLD_S = 0.005
-"""How long a result waits for others while closures wait here: a message and its answer take a
-tenth of the time of a small step."""
+HOLD_S = 0.0025
+"""How long a result waits for others, for each closure that waits here: a message and its answer
+take a tenth of the time of a small step."""
+HOLD_MAX_S = 0.025
 _ENOUGH_TO_DO = 2
 
 Connect = Callable[[list[str], str], RemoteParameters]
@@ -239,10 +240,10 @@ def with_following(
     waiting: queue.SimpleQueue[Order | None],
 ) -> pb.RunReply:
     """``reply`` with those that follow it soon, while there is other work to do meanwhile."""
-    until_s = time.monotonic() + HOLD_S
+    began_s = time.monotonic()
     size_bytes = reply.ByteSize()
     while len(reply.results) < _RESULTS_PER_MESSAGE and size_bytes < _MESSAGE_BYTES:
-        hold_s = until_s - time.monotonic() if _may_wait(reply, waiting) else 0.0
+        hold_s = began_s + _may_wait_s(reply, waiting) - time.monotonic()
         try:
             following = ended.get(timeout=hold_s) if hold_s > 0 else ended.get_nowait()
         except queue.Empty:
@@ -255,11 +256,14 @@ def with_following(
     return reply
 
 
-def _may_wait(reply: pb.RunReply, waiting: queue.SimpleQueue[Order | None]) -> bool:
-    """Whether nobody is kept waiting: enough is left to do, and nothing is decided by hearing."""
-    plain = not reply.services and not reply.positions
-    settles = any(result.needs_settling or result.is_prepared for result in reply.results)
-    return plain and not settles and waiting.qsize() >= _ENOUGH_TO_DO
+def _may_wait_s(reply: pb.RunReply, waiting: queue.SimpleQueue[Order | None]) -> float:
+    """How long nobody is kept waiting: enough is left to do, and nothing is decided by hearing."""
+    to_do = waiting.qsize()
+    if to_do < _ENOUGH_TO_DO or reply.services or reply.positions:
+        return 0.0
+    if any(result.needs_settling or result.is_prepared for result in reply.results):
+        return 0.0
+    return min(HOLD_S * to_do, HOLD_MAX_S)
 
 
 def _drain(waiting: queue.SimpleQueue[Order | None]) -> None:

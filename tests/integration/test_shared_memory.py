@@ -453,6 +453,60 @@ def test_a_release_that_finds_the_socket_full_goes_later() -> None:
     own.forget_descriptor()
 
 
+def test_a_small_segment_goes_back_with_the_next_message() -> None:
+    sent: list[int] = []
+    holdings = shared_memory.Holdings(lambda segment: not sent.append(segment))
+    own = OwnSegment(MIB // 2)
+    assert own.descriptor is not None
+    for segment in (1, 2):
+        holdings.add(segment, os.dup(own.descriptor))
+    first, second = holdings.take(1, 0, 100), holdings.take(2, 0, 100)
+    del first
+    assert not sent
+    assert holdings.held_bytes == 2 * (MIB // 2)
+    del second  # only one of them waits
+    assert sent == [2]
+    assert (holdings.carry(), holdings.carry()) == (1, None)
+    assert holdings.held_bytes == 0
+    own.forget_descriptor()
+
+
+def test_an_answer_gives_back_what_the_request_came_in() -> None:
+    client, server = connected()
+    body = bytes(MIB // 4)
+    try:
+        for _ in range(50):
+            client.send(Kind.MESSAGE, b"ask", body, deadline_s=time.monotonic() + 5)
+            request = server.receive(time.monotonic() + 5)
+            assert request is not None
+            assert request.body == pa.py_buffer(body)
+            del request
+            server.send(Kind.MESSAGE, b"answer", deadline_s=time.monotonic() + 5)
+            assert client.receive(time.monotonic() + 5) is not None
+            assert client._pool.lent_bytes == 0
+        assert client._pool.total_bytes <= MIB // 2
+    finally:
+        client.close()
+        server.close()
+
+
+def test_a_message_that_could_not_go_keeps_nothing() -> None:
+    sender, receiver = connected()
+    body = bytes(MIB // 4)
+    try:
+        sender.send(Kind.MESSAGE, b"m", body, deadline_s=time.monotonic() + 5)
+        assert receiver.receive(time.monotonic() + 5) is not None  # and is dropped
+        assert send_until_refused(receiver, b"") > 10
+        for _ in range(3):
+            with pytest.raises(DeadlineExceededError):
+                receiver.send(Kind.MESSAGE, b"m", deadline_s=time.monotonic() + 0.02)
+        while sender._pool.lent_bytes:
+            assert sender.receive(time.monotonic() + 5) is not None
+    finally:
+        sender.close()
+        receiver.close()
+
+
 def connected() -> tuple[LocalConnection, LocalConnection]:
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     return LocalConnection(ends[0]), LocalConnection(ends[1])

@@ -55,7 +55,7 @@ NOTICED_IN = {
     "complete_rounds_move_too": 30,
     "what_was_received_of_a_lost_worker_counts": 64,
     "old_streams_speak_for_new_sessions": 481,
-    "parts_that_were_undone_are_not_made_again": 1781,
+    "parts_that_were_undone_are_not_made_again": 2449,
     "parts_in_a_checkpoint_are_made_again": 2873,
     "who_joins_in_a_restore_stays_in_the_old_session": 347,
     "what_ended_beside_a_lost_server_counts": 269,

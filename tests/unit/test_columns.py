@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from dataservice.dataset.columns import (
+    NumpyViews,
     concat_batches,
     conform,
     from_numpy,
@@ -118,3 +119,48 @@ def test_one_piece_is_not_copied() -> None:
     piece = from_numpy({"a": [1, 2]})
     assert concat_batches([piece]) is piece
     assert concat_batches([piece, piece.slice(1)]).to_pydict() == {"a": [1, 2, 2]}
+
+
+def test_views_follow_the_schema_from_batch_to_batch():
+    views = NumpyViews()
+    first = pa.RecordBatch.from_pydict({"a": pa.array([1, 2], pa.int64())})
+    second = pa.RecordBatch.from_pydict({"a": pa.array([0.5, None]), "b": pa.array(["x", "y"])})
+    assert views.of(first)["a"].tolist() == [1, 2]
+    found = views.of(second)
+    assert np.isnan(found["a"][1])
+    assert found["b"].tolist() == ["x", "y"]
+    assert views.of(first)["a"].dtype == np.int64
+
+
+@pytest.mark.parametrize("kind", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"])
+def test_numbers_are_views_there_and_back(kind: str):
+    values = np.arange(10).astype(kind)
+    batch = from_numpy({"a": values})
+    assert batch.column(0).type == pa.from_numpy_dtype(values.dtype)
+    assert batch.column(0).buffers()[1].address == values.ctypes.data
+    batch.validate(full=True)
+    back = NumpyViews().of(batch.slice(3, 4))["a"]
+    np.testing.assert_array_equal(back, values[3:7])
+    assert back.dtype == values.dtype
+    assert np.shares_memory(back, values)
+    assert not back.flags.writeable
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.arange(10)[::2],
+        np.arange(4).astype(">i8"),
+        np.zeros(0, np.int64),
+        np.frombuffer(b"\0" * 33, np.uint8)[1:].view("<i8"),
+    ],
+    ids=["strided", "big-endian", "empty", "unaligned"],
+)
+def test_numbers_that_arrow_cannot_view_as_they_are(values: np.ndarray):
+    if values.dtype.isnative:
+        batch = from_numpy({"a": values})
+        batch.validate(full=True)
+        assert batch.column(0).to_pylist() == values.tolist()
+    else:
+        with pytest.raises(SchemaError, match="cannot become"):
+            from_numpy({"a": values})

@@ -33,35 +33,48 @@ def running_state(closures: int, trainers: int, slots: int = 1) -> CoordinatorSt
     return state
 
 
-def test_quick_closures_wait_at_the_trainers_too() -> None:
+def test_short_closures_wait_at_the_trainers_too() -> None:
     state = CoordinatorState()
     for trainer in range(2):
         apply(state, decide.join_trainer(state, trainer, 2))
     for closure in range(400):
         apply(state, decide.schedule(state, closure))
-    apply(state, decide.assign(state, lambda closure: closure < 300))
-    assert [len(t.running) for t in state.trainers.values()] == [decide.QUICK_MAX] * 2
+    apply(state, decide.assign(state, lambda closure: 128 if closure < 300 else 0))
+    assert [len(t.running) for t in state.trainers.values()] == [128] * 2
     state.check_invariants()
     while state.running:
         closure, run = next(iter(state.running.items()))
         apply(state, decide.finish(state, closure, run.trainer, run.attempt))
         state.check_invariants()
     assert sorted(state.free) == [0, 0, 1, 1]
-    apply(state, decide.assign(state, lambda closure: closure < 300))
+    apply(state, decide.assign(state, lambda closure: 128 if closure < 300 else 0))
     assert len(state.running) == 44
     state.check_invariants()
 
 
-def test_a_quick_closure_that_lost_its_trainer_takes_a_slot() -> None:
+def test_as_many_wait_at_a_trainer_as_the_closure_allows() -> None:
+    state = CoordinatorState()
+    apply(state, decide.join_trainer(state, 0, 2))
+    for closure in range(20):
+        apply(state, decide.schedule(state, closure))
+    apply(state, decide.assign(state, lambda closure: 5 if closure < 10 else 9))
+    assert len(state.running) == 5
+    apply(state, decide.assign(state, lambda _: 9))
+    assert len(state.running) == 9
+    apply(state, decide.assign(state, lambda _: 1))
+    assert len(state.running) == 9
+
+
+def test_a_short_closure_that_lost_its_trainer_takes_a_slot() -> None:
     state = CoordinatorState()
     apply(state, decide.join_trainer(state, 0, 1))
     for closure in range(3):
         apply(state, decide.schedule(state, closure))
-    apply(state, decide.assign(state, lambda _: True))
+    apply(state, decide.assign(state, lambda _: 128))
     assert len(state.running) == 3
     apply(state, decide.lose_trainer(state, 0, attempts_max=5))
     apply(state, decide.join_trainer(state, 1, 1))
-    apply(state, decide.assign(state, lambda _: True))
+    apply(state, decide.assign(state, lambda _: 128))
     assert list(state.running) == [0]
     state.check_invariants()
 

@@ -13,7 +13,7 @@ def putting(
     buffer: ElementBuffer[str], item: str, size_bytes: int
 ) -> tuple[threading.Thread, list]:
     results: list[bool] = []
-    thread = threading.Thread(target=lambda: results.append(buffer.put(item, size_bytes)))
+    thread = threading.Thread(target=lambda: results.append(buffer.put([(item, size_bytes)])))
     thread.start()
     return thread, results
 
@@ -21,7 +21,7 @@ def putting(
 def test_items_leave_in_order_and_give_their_room_back() -> None:
     buffer: ElementBuffer[str] = ElementBuffer(3, 100)
     for item in "abc":
-        assert buffer.put(item, 10)
+        assert buffer.put([(item, 10)])
     assert (len(buffer), buffer.size_bytes) == (3, 30)
     assert [buffer.get(0.0) for _ in range(4)] == ["a", "b", "c", None]
     assert buffer.size_bytes == 0
@@ -29,7 +29,7 @@ def test_items_leave_in_order_and_give_their_room_back() -> None:
 
 def test_a_put_waits_for_room_in_items_or_bytes() -> None:
     for buffer in (ElementBuffer[str](1, 100), ElementBuffer[str](9, 15)):
-        buffer.put("a", 10)
+        buffer.put([("a", 10)])
         thread, results = putting(buffer, "b", 10)
         assert not results
         assert buffer.get(0.0) == "a"
@@ -40,7 +40,7 @@ def test_a_put_waits_for_room_in_items_or_bytes() -> None:
 
 def test_an_item_larger_than_the_buffer_passes_alone() -> None:
     buffer: ElementBuffer[str] = ElementBuffer(4, 10)
-    assert buffer.put("huge", 1_000)
+    assert buffer.put([("huge", 1_000)])
     assert buffer.get(0.0) == "huge"
 
 
@@ -64,10 +64,32 @@ def test_waking_lets_a_getter_look_around() -> None:
 
 def test_closing_drops_what_is_held_and_frees_everybody() -> None:
     buffer: ElementBuffer[str] = ElementBuffer(1, 100)
-    buffer.put("a", 10)
+    buffer.put([("a", 10)])
     thread, results = putting(buffer, "b", 10)
     buffer.close()
     thread.join(TIMEOUT_S)
     assert results == [False]
     assert buffer.get(TIMEOUT_S) is None
-    assert not buffer.put("c", 1)
+    assert not buffer.put([("c", 1)])
+
+
+def test_items_put_together_pass_a_buffer_that_is_smaller_than_they_are() -> None:
+    buffer: ElementBuffer[str] = ElementBuffer(2, 100)
+    results: list[bool] = []
+    thread = threading.Thread(
+        target=lambda: results.append(buffer.put((item, 10) for item in "abcde"))
+    )
+    thread.start()
+    assert [buffer.get(TIMEOUT_S) for _ in range(5)] == list("abcde")
+    thread.join(TIMEOUT_S)
+    assert results == [True]
+
+
+def test_closing_ends_a_put_of_several_items() -> None:
+    buffer: ElementBuffer[str] = ElementBuffer(1, 100)
+    results: list[bool] = []
+    thread = threading.Thread(target=lambda: results.append(buffer.put([("a", 10), ("b", 10)])))
+    thread.start()
+    buffer.close()
+    thread.join(TIMEOUT_S)
+    assert results == [False]

@@ -15,14 +15,15 @@ def packets(draw: st.DrawFn) -> Packet:
     kind = draw(st.sampled_from(Kind))
     header = draw(st.binary(max_size=100))
     segment = draw(st.integers(0, (1 << 32) - 1))
+    released = draw(st.none() | st.integers(0, (1 << 32) - 1))
     if draw(st.booleans()):
         size = draw(st.none() | st.integers(0, (1 << 64) - 1))
         text = header if draw(st.booleans()) else b""
         offset, is_new = draw(st.integers(0, (1 << 64) - 1)), draw(st.booleans())
-        return Packet(kind, len(header), size, text, segment, offset, is_new, True)
+        return Packet(kind, len(header), size, text, segment, offset, is_new, True, released)
     body = draw(st.none() | st.binary(max_size=100))
     size = None if body is None else len(body)
-    return Packet(kind, len(header), size, header + (body or b""), segment)
+    return Packet(kind, len(header), size, header + (body or b""), segment, released=released)
 
 
 @given(packets())
@@ -52,5 +53,5 @@ def test_a_packet_that_was_cut_is_noticed(packet: Packet, missing: int) -> None:
 def test_another_version_is_refused() -> None:
     data = bytearray(pack(Packet(Kind.MESSAGE)))
     data[0] += 1
-    with pytest.raises(DataLossError, match="version 2"):
+    with pytest.raises(DataLossError, match="version 3"):
         unpack(bytes(data))

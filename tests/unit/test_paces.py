@@ -1,24 +1,32 @@
-"""Which functions count as quick."""
+"""How many closures may wait at a trainer, by how long earlier ones took."""
 
 from __future__ import annotations
 
-from pstrain.coordinator.paces import QUICK_S, Paces
+from pstrain.coordinator.paces import AHEAD_MAX, AHEAD_S, Paces
 
 
-def test_a_function_is_quick_after_short_runs_until_a_long_one() -> None:
+def _paces(*seconds: float) -> Paces:
     paces = Paces()
-    for _ in range(7):
-        paces.note("f", QUICK_S / 2)
-    assert not paces.is_quick("f")
-    paces.note("f", 0.0)
-    assert paces.is_quick("f")
-    assert not paces.is_quick("g")
-    paces.note("f", QUICK_S)
-    assert not paces.is_quick("f")
+    for each in seconds:
+        paces.note("f", each)
+    return paces
 
 
-def test_functions_without_end_take_bounded_memory() -> None:
+def test_nothing_goes_ahead_before_several_runs_have_ended() -> None:
+    assert _paces(*[0.0] * 7).ahead("f") == 0
+    assert _paces(*[0.0] * 8).ahead("f") == AHEAD_MAX
+    assert _paces(*[0.0] * 8).ahead("g") == 0
+
+
+def test_the_longest_of_the_latest_runs_counts() -> None:
+    assert _paces(*[AHEAD_S / 20] * 8).ahead("f") == 20
+    assert _paces(*[0.0] * 8, AHEAD_S / 10).ahead("f") == 10
+    assert _paces(AHEAD_S / 10, *[0.0] * 8).ahead("f") == AHEAD_MAX
+    assert _paces(*[2 * AHEAD_S] * 8).ahead("f") == 0
+
+
+def test_what_is_remembered_is_bounded() -> None:
     paces = Paces()
     for number in range(5000):
         paces.note(str(number), 0.0)
-    assert len(paces._short) <= 1024
+    assert len(paces._latest) <= 1024

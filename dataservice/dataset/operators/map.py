@@ -11,7 +11,13 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 import pyarrow as pa
 
-from dataservice.dataset.columns import conform, from_numpy, plain_batch, plain_schema, to_numpy
+from dataservice.dataset.columns import (
+    NumpyViews,
+    conform,
+    from_numpy,
+    plain_batch,
+    plain_schema,
+)
 from dataservice.dataset.function import Function, call_user, call_user_per_row
 from dataservice.dataset.node import register_node
 from dataservice.dataset.operators.base import FunctionOperator
@@ -74,7 +80,7 @@ class Map(FunctionOperator):
         return apply
 
     def _applied(self, function: Callable[..., Any], keeps_rows: bool) -> Transform:
-        call = _CALLS[self.format]
+        call = _CALLS[self.format]()
         kind = self.kind
         keeps_rows = keeps_rows and not self.batched
         expected = self.schema
@@ -109,21 +115,26 @@ class FlatMap(Map):
     one_to_one: ClassVar[bool] = False
 
 
-def _call_numpy(
-    function: Callable[..., Any],
-    batch: pa.RecordBatch,
-    location: Callable[[], str],
-    expected: pa.Schema | None,
-    kind: str,
-) -> pa.RecordBatch:
-    result = call_user(function, to_numpy(batch), kind, location)
-    if not isinstance(result, Mapping) or not result:
-        raise SchemaError(
-            f"the function given to {kind} must return a dict of arrays, one per column; "
-            f"it returned {type(result).__name__}"
-            + (" without entries" if isinstance(result, Mapping) else "")
-        )
-    return from_numpy(result, expected, what=_returned(kind))
+def _numpy_call() -> _Call:
+    views = NumpyViews()
+
+    def call(
+        function: Callable[..., Any],
+        batch: pa.RecordBatch,
+        location: Callable[[], str],
+        expected: pa.Schema | None,
+        kind: str,
+    ) -> pa.RecordBatch:
+        result = call_user(function, views.of(batch), kind, location)
+        if not isinstance(result, Mapping) or not result:
+            raise SchemaError(
+                f"the function given to {kind} must return a dict of arrays, one per column; "
+                f"it returned {type(result).__name__}"
+                + (" without entries" if isinstance(result, Mapping) else "")
+            )
+        return from_numpy(result, expected, what=_returned(kind))
+
+    return call
 
 
 def _call_arrow(
@@ -191,4 +202,9 @@ def _flattened(made: list[Any]) -> list[Any]:
 
 
 _EXPECTED: Final = {"map": "a dict", "flat_map": "a dict or a list of dicts"}
-_CALLS: dict[str, _Call] = {"numpy": _call_numpy, "arrow": _call_arrow, "rows": _call_rows}
+# Each makes the call of one stream.
+_CALLS: dict[str, Callable[[], _Call]] = {
+    "numpy": _numpy_call,
+    "arrow": lambda: _call_arrow,
+    "rows": lambda: _call_rows,
+}

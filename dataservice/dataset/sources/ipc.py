@@ -37,7 +37,7 @@ from dataservice.dataset.sources.files import (
     unreadable,
 )
 from dataservice.dataset.sources.ipc_metadata import batch_metadata
-from dataservice.dataset.stream import CHUNK_ROWS, RunContext
+from dataservice.dataset.stream import RunContext, chunk_rows
 from dataservice.errors import DataServiceError, InvalidArgumentError, SchemaError, SourceError
 from dataservice.sharding import Split
 
@@ -109,12 +109,12 @@ class IpcSource(Source):
             self._plan_file(InputFile(split.path, split.size_bytes, split.version))
         begin = split.start + first_row
         end = None if split.row_groups is None else split.stop
-        row = 0
+        row, step = 0, chunk_rows(self._schema)
         for batch in self._batches(split.path, split.row_groups, context):
             low = max(begin - row, 0)
             high = batch.num_rows if end is None else min(batch.num_rows, end - row)
-            for first in range(low, high, CHUNK_ROWS):
-                yield batch.slice(first, min(CHUNK_ROWS, high - first))
+            for first in range(low, high, step):
+                yield batch.slice(first, min(step, high - first))
             row += batch.num_rows
             if end is not None and row >= end:
                 return

@@ -38,7 +38,7 @@ from dataservice.dataset.sources.files import (
     first_readable,
     opened,
 )
-from dataservice.dataset.stream import CHUNK_ROWS, RunContext
+from dataservice.dataset.stream import RunContext, chunk_rows
 from dataservice.errors import InvalidArgumentError, SchemaError, SourceError
 from dataservice.sharding import Split
 
@@ -163,7 +163,7 @@ class ParquetSource(Source):
         names = schema.names
         try:
             chunks = parquet.iter_batches(
-                batch_size=CHUNK_ROWS,
+                batch_size=chunk_rows(schema),
                 row_groups=groups,
                 columns=names,
                 use_threads=context.threads > 1,
