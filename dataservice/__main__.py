@@ -14,9 +14,6 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from dataservice.commands import dispatcher, inspect, worker
-from dataservice.commands.processes import EXIT_ERROR
-from dataservice.commands.snapshots import add_snapshots
 from dataservice.errors import DataServiceError
 
 _ACTIONS: Final = ("list", "delete", "cancel")
@@ -26,16 +23,18 @@ _GROUPS: Final = ("jobs", "datasets", "snapshots")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    options = _parser().parse_args(_action_first(arguments))
-    options.arguments = arguments
-    logging.basicConfig(
-        level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
     try:
+        # Commands are imported here: an interrupt meanwhile ends as quietly as later.
+        options = _parser().parse_args(_action_first(arguments))
+        options.arguments = arguments
+        logging.basicConfig(
+            level=options.log_level.upper(),
+            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        )
         return int(options.run(options) or 0)
     except DataServiceError as error:
         print(f"dataservice: {error}", file=sys.stderr)
-        return EXIT_ERROR
+        return 2
     except KeyboardInterrupt:
         return 0
     except BrokenPipeError:
@@ -67,6 +66,9 @@ class _Version(argparse.Action):
 
 
 def _parser() -> argparse.ArgumentParser:
+    from dataservice.commands import dispatcher, inspect, worker
+    from dataservice.commands.snapshots import add_snapshots
+
     parser = argparse.ArgumentParser(
         prog="dataservice",
         allow_abbrev=False,

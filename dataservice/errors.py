@@ -188,6 +188,13 @@ class SourceError(DataServiceError, OSError):
 
 
 @register_error
+class MissingFileError(SourceError, NotFoundError, FileNotFoundError):
+    """An input file is not there, or none matches a pattern."""
+
+    code = "MISSING_FILE"
+
+
+@register_error
 class UserFunctionError(DataServiceError, RuntimeError):
     """A function given by the user raised.
 

@@ -62,12 +62,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 1 failed on the way, 2 bad arguments or input, 130 interrupted."""
-    args = _parser().parse_args(argv)
-    logging.basicConfig(
-        level=logging.INFO if args.verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    command = ""
     try:
+        # Commands are imported here: an interrupt meanwhile ends as quietly as later.
+        args = _parser().parse_args(argv)
+        command = args.command
+        logging.basicConfig(
+            level=logging.INFO if args.verbose else logging.WARNING,
+            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        )
         return int(args.run(args) or 0)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -76,10 +79,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except MemoryError as error:
-        print(f"pstrain {args.command}: not enough memory: {error}", file=sys.stderr)
+        print(f"pstrain {command}: not enough memory: {error}", file=sys.stderr)
         return 1
     except (DataServiceError, OSError) as error:
-        print(f"pstrain {args.command}: {error}", file=sys.stderr)
+        print(f"pstrain {command}: {error}", file=sys.stderr)
         return 2 if isinstance(error, _WRONG_INPUT) else 1
 
 

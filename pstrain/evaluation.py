@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 
 from pstrain.callbacks.base import Callback, CallbackList
 from pstrain.errors import DataError
-from pstrain.execution import Report, as_source, can_be_chunked, executor_of, take
+from pstrain.execution import (
+    Report,
+    as_source,
+    can_be_chunked,
+    check_end,
+    executor_of,
+    take,
+)
 from pstrain.metrics import LogLoss
 
 Logs = dict[str, float]
@@ -51,6 +58,7 @@ def evaluate(
     examples = done = 0
     step = EvaluateSteps(model, metrics)
     source = as_source(data, batch_size)
+    check_end(source, steps, "steps")
     for report in executor.run_once(step, source, steps, steps_per_execution):
         examples += report["examples"]
         states = [
@@ -109,6 +117,7 @@ def predict(
     data service together: each row once, in no order. Blocks.
     """
     source = as_source(data, batch_size)
+    check_end(source, steps, "steps")
     if distributed is None and not can_be_chunked(source):
         distributed = False
     executor = executor_of(model, distributed)

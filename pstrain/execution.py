@@ -106,6 +106,14 @@ def as_source(data: Any, batch_size: int) -> Any:
     )
 
 
+def check_end(source: Any, steps: int | None, argument: str) -> None:
+    """InvalidArgumentError for data without an end, where no number of steps gives it one."""
+    if steps is None and isinstance(source, dataservice.Dataset) and source.is_endless:
+        raise InvalidArgumentError(
+            f"the data has no end (cardinality INFINITE): give {argument}=, or leave out repeat()"
+        )
+
+
 class _Epochs:
     """Makes the next epoch's iterator at each ``iter``."""
 

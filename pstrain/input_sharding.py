@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import dataservice
 from dataservice import ShardingPolicy
 from dataservice.runtime.identity import new_id
-from pstrain.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from pstrain.errors import InvalidArgumentError, NotFoundError
 from pstrain.trainer.context import InputContext, call_with_context
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class DistributedDataset:
         return self._dataset.share(_STATIC[policy], count, index, listing=listing)
 
     def __iter__(self) -> NoReturn:
-        raise FailedPreconditionError(_NOT_HERE)
+        raise InvalidArgumentError(_NOT_HERE)
 
     def _one_job(self, dataset: dataservice.Dataset) -> dataservice.Dataset:
         if self.auto_shard_policy is AutoShardPolicy.FILE:
@@ -118,7 +118,7 @@ class DistributedDatasetFunction:
         return call_with_context(self._dataset_fn, context)
 
     def __iter__(self) -> NoReturn:
-        raise FailedPreconditionError(_NOT_HERE)
+        raise InvalidArgumentError(_NOT_HERE)
 
 
 _NOT_HERE = (

@@ -22,6 +22,7 @@ from pstrain.errors import (
     InvalidTypeError,
     UnimplementedError,
 )
+from pstrain.indexed_slices import IndexedSlices
 from pstrain.input_sharding import DistributedDataset, DistributedDatasetFunction
 from pstrain.tape import Tensor
 from pstrain.trainer.context import current_trainer
@@ -196,6 +197,8 @@ def _refuse_in_replica(name: str) -> None:
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, dict):
         return {key: _mapped(item, change) for key, item in value.items()}
+    if isinstance(value, IndexedSlices):
+        return change(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(_mapped(item, change) for item in value))
     if isinstance(value, list | tuple):
@@ -216,7 +219,7 @@ def _reduced(op: ReduceOp, value: Any, axis: int | None) -> Any:
 
 
 def _gathered(value: Any, axis: int) -> Any:
-    if isinstance(value, Update) and value.lookup is not None:
+    if isinstance(value, IndexedSlices) or (isinstance(value, Update) and value.lookup is not None):
         raise UnimplementedError("gather of sparse gradients is not offered: gather their arrays")
     array = _array(value)
     _check_axis(array, axis)

@@ -27,6 +27,7 @@ from pstrain.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
+    InvalidTypeError,
     UnavailableError,
 )
 from pstrain.partition import PartitionFunction, shard_count, split_rows
@@ -102,6 +103,12 @@ class ParameterServerStrategy(Replica):
         config: ParameterConfig | None = None,
         tls_ca_path: str | None = None,
     ) -> None:
+        if not callable(getattr(cluster_resolver, "cluster_spec", None)):
+            raise InvalidTypeError(
+                "ParameterServerStrategy needs a ClusterResolver, got "
+                f"{type(cluster_resolver).__name__}; wrap a cluster: "
+                "SimpleClusterResolver(ClusterSpec({...}))"
+            )
         spec = cluster_resolver.cluster_spec()
         check_training_cluster(spec, cluster_resolver.task_type, cluster_resolver.task_id)
         self._consistency = consistency_of(consistency, spec.num_tasks("worker"))

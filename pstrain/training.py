@@ -15,7 +15,14 @@ from typing import Any
 from pstrain.callbacks.base import Callback, CallbackList, Logs
 from pstrain.callbacks.progress import ProgressBar
 from pstrain.errors import DataError, InvalidArgumentError
-from pstrain.execution import Report, as_source, executor_of, steps_at_once, take
+from pstrain.execution import (
+    Report,
+    as_source,
+    check_end,
+    executor_of,
+    steps_at_once,
+    take,
+)
 from pstrain.losses import BinaryCrossentropy, sigmoid
 from pstrain.progress import History, Progress
 from pstrain.resumption import recovery
@@ -53,7 +60,9 @@ def fit(
     _check(model, epochs, steps_per_epoch, steps_per_execution)
     verbose = check_verbose(verbose)
     executor = executor_of(model)
-    dataset = executor.dataset(as_source(data, batch_size))
+    source = as_source(data, batch_size)
+    check_end(source, steps_per_epoch, "steps_per_epoch")
+    dataset = executor.dataset(source)
     shown = [ProgressBar(verbose)] if verbose else []
     calls = CallbackList(
         [*callbacks, *shown], model, epochs=epochs, steps=steps_per_epoch, verbose=verbose

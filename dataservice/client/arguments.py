@@ -120,12 +120,13 @@ class ReadArguments:
 
 
 def check_compression(compression: str | None) -> str:
-    """The compression as it is registered; "SNAPPY" as "LZ4"."""
-    if compression not in _COMPRESSIONS:
+    """The compression as it is registered, from either case; "SNAPPY" as "LZ4"."""
+    chosen = compression.upper() if isinstance(compression, str) else compression
+    if chosen not in _COMPRESSIONS:
         raise InvalidArgumentError(
             f"Invalid `compression` argument: {compression!r}; use 'AUTO', 'LZ4', 'ZSTD' or None"
         )
-    return _COMPRESSIONS[compression]
+    return _COMPRESSIONS[chosen]
 
 
 def _check_ordered(arguments: ReadArguments) -> None:

@@ -137,6 +137,14 @@ class Dataset(SourceMethods, OperatorMethods):
         """Number of elements, or INFINITE_CARDINALITY or UNKNOWN_CARDINALITY."""
         return self._node.cardinality()
 
+    @property
+    def is_endless(self) -> bool:
+        """Whether its cardinality is INFINITE_CARDINALITY; most that are not, say so unread."""
+        may_be = self.is_distributed or any(
+            isinstance(node, ops.Repeat) and node.count is None for node in walk(self._node)
+        )
+        return may_be and self._node.cardinality() == INFINITE_CARDINALITY
+
     def stats(self) -> DatasetStats:
         """Totals over all iterators of this object, with time per operator and a verdict."""
         return self._stats.total()
@@ -180,7 +188,7 @@ class Dataset(SourceMethods, OperatorMethods):
 
     def to_table(self) -> pa.Table:
         """One pass as a table in memory. InvalidArgumentError for an endless dataset."""
-        if self._is_endless():
+        if self.is_endless:
             raise InvalidArgumentError("an endless dataset has no table; put take(n) before it")
         with iter(self) as iterator:
             batches = list(iterator)
@@ -190,10 +198,6 @@ class Dataset(SourceMethods, OperatorMethods):
             return pa.Table.from_batches(batches)
         except pa.ArrowException as error:
             raise SchemaError(f"the batches differ in their schema: {error}") from error
-
-    def _is_endless(self) -> bool:
-        endless = any(isinstance(n, ops.Repeat) and n.count is None for n in walk(self._node))
-        return endless and self._node.cardinality() == INFINITE_CARDINALITY
 
     def __reduce__(self) -> tuple[Any, ...]:
         homes = {type(node).__module__ for node in walk(self._node)}

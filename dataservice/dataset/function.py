@@ -113,7 +113,8 @@ def call_user(
 ) -> Any:
     """Calls a user's function; what it raises becomes a UserFunctionError with its frames only.
 
-    A numba-compiled function cannot take a dict: it gets the columns its parameters name.
+    A numba-compiled function cannot take a dict: it gets the columns its parameters name, or the
+    only column where it has one parameter.
     """
     try:
         if isinstance(argument, dict) and hasattr(function, "py_func"):
@@ -151,6 +152,8 @@ def _each(function: Callable[..., Any], rows: Iterable[Any]) -> list[Any]:
 def _call_compiled(function: Any, columns: dict[str, Any]) -> Any:
     code = function.py_func.__code__
     names = code.co_varnames[: code.co_argcount]
+    if len(names) == len(columns) == 1:
+        names = tuple(columns)
     for name in names:
         if name not in columns:
             raise SchemaError(

@@ -6,9 +6,10 @@ Invariant: a method returns a new dataset and reads nothing.
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,10 +22,26 @@ from dataservice.errors import InvalidArgumentError
 from dataservice.vocabulary import AUTOTUNE
 
 ColumnFunction: TypeAlias = "Expression | Callable[..., Any] | str"
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 # Covers the jitter of one step; more would only cost memory, as rates are not measured here.
 _AUTOTUNED_BATCHES = 4
 _CYCLE = 4
+
+
+def _called_n(parameter: str) -> Callable[[Method], Method]:
+    """The method's number may also be given by the short keyword `n`."""
+
+    def decorate(method: Method) -> Method:
+        @functools.wraps(method)
+        def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            if "n" in keywords and parameter not in keywords:
+                keywords[parameter] = keywords.pop("n")
+            return method(self, *arguments, **keywords)
+
+        return cast(Method, call)
+
+    return decorate
 
 
 class OperatorMethods:
@@ -112,9 +129,9 @@ class OperatorMethods:
         names = (*listed, *more)
         return self._over(ops.Select(self._node, names))
 
-    def rename(self, names: Mapping[str, str]) -> Self:
+    def rename(self, mapping: Mapping[str, str]) -> Self:
         """Columns under new names, given as old: new."""
-        return self._over(ops.Rename(self._node, names))
+        return self._over(ops.Rename(self._node, mapping))
 
     def with_column(
         self,
@@ -148,6 +165,7 @@ class OperatorMethods:
         node = ops.Shuffle(self._node, buffer_size, seed, drawn, reshuffle_each_iteration)
         return self._over(node)
 
+    @_called_n("batch_size")
     def batch(self, batch_size: int, drop_remainder: bool = False) -> Self:
         """Makes record batches of `batch_size` rows the elements."""
         return self._over(ops.Batch(self._node, batch_size, drop_remainder))
@@ -156,10 +174,12 @@ class OperatorMethods:
         """The elements `count` times over; endlessly for None or -1."""
         return self._over(ops.Repeat(self._node, count))
 
+    @_called_n("count")
     def take(self, count: int) -> Self:
         """The first `count` elements; all of them for -1."""
         return self if _is_auto(count) else self._over(ops.Take(self._node, count))
 
+    @_called_n("count")
     def skip(self, count: int) -> Self:
         """All elements but the first `count`; none for -1."""
         if _is_auto(count):
@@ -185,6 +205,7 @@ class OperatorMethods:
         """Adds an int64 column with the number of each element."""
         return self._over(ops.Enumerate(self._node, name))
 
+    @_called_n("buffer_size")
     def prefetch(self, buffer_size: int) -> Self:
         """Reads up to `buffer_size` record batches ahead on a thread; AUTOTUNE reads a few."""
         size = _AUTOTUNED_BATCHES if _is_auto(buffer_size) else buffer_size

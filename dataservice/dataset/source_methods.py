@@ -43,11 +43,14 @@ class SourceMethods:
         self._node = node
 
     @classmethod
-    def range(cls, start: int, stop: int | None = None, step: int = 1) -> Self:
-        """Integers as Python's range gives them, in one int64 column `id`."""
+    def range(cls, start: int | None = None, stop: int | None = None, step: int = 1) -> Self:
+        """Integers as Python's range gives them, in one int64 column `id`.
+
+        A lone number is the `stop`.
+        """
         if stop is None:
-            start, stop = 0, start
-        return cls(RangeSource(start, stop, step))
+            start, stop = None, start
+        return cls(RangeSource(0 if start is None else start, stop, step))  # type: ignore[arg-type]
 
     @classmethod
     def from_table(cls, table: pa.Table) -> Self:

@@ -1,17 +1,16 @@
-"""Logs as TensorBoard's event files; needs the package ``tensorboard`` (extra ``tensorboard``).
+"""Logs as TensorBoard's event files, one for training and one for what is held out.
 
-The one place that imports it, when training begins. Invariant: files are closed when training or
-evaluation ends, so their writer threads end too.
+Knows which logs go where, not how they are written. Invariant: files are closed when training or
+evaluation ends.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from typing import Any
 
 from pstrain.callbacks.base import Callback, Logs
-from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.callbacks.event_file import EventFile
+from pstrain.errors import InvalidArgumentError
 
 
 class TensorBoard(Callback):
@@ -19,8 +18,7 @@ class TensorBoard(Callback):
 
     ``update_freq``: "epoch", "batch" or a number of steps: the latter also write ``batch_<name>``
     by step. A lone evaluation, such as a side-car's, writes ``evaluation_<name>_vs_iterations``
-    into ``log_dir/validation``. Without the package: FailedPreconditionError (a RuntimeError) that
-    says how to install it.
+    into ``log_dir/validation``. Writing needs no package; to look at it, install tensorboard.
     """
 
     def __init__(
@@ -34,12 +32,11 @@ class TensorBoard(Callback):
             )
         self._log_dir = os.fspath(log_dir)
         self._every: int | None = {"epoch": None, "batch": 1}.get(update_freq, update_freq)  # type: ignore[arg-type, assignment]
-        self._writers: dict[str, Any] = {}
+        self._writers: dict[str, EventFile] = {}
         self._is_training = False
         self._steps = self._steps_before = self._written_at = 0
 
     def on_train_begin(self) -> None:
-        _event_files()
         self._is_training = True
         self._steps = self._steps_before = self._written_at = 0
 
@@ -74,31 +71,11 @@ class TensorBoard(Callback):
         self._close()
 
     def _write(self, run: str, values: Logs, step: int) -> None:
-        event_files, event_pb2, summary_pb2 = _event_files()
         if run not in self._writers:
-            self._writers[run] = event_files.EventFileWriter(os.path.join(self._log_dir, run))
-        summary = summary_pb2.Summary(
-            value=[
-                summary_pb2.Summary.Value(tag=name, simple_value=float(value))
-                for name, value in values.items()
-            ]
-        )
-        event = event_pb2.Event(wall_time=time.time(), step=step, summary=summary)
-        self._writers[run].add_event(event)
+            self._writers[run] = EventFile(os.path.join(self._log_dir, run))
+        self._writers[run].write(step, values)
 
     def _close(self) -> None:
         for writer in self._writers.values():
             writer.close()
         self._writers.clear()
-
-
-def _event_files() -> tuple[Any, Any, Any]:
-    try:
-        from tensorboard.compat.proto import event_pb2, summary_pb2
-        from tensorboard.summary.writer import event_file_writer
-    except ImportError as error:
-        raise FailedPreconditionError(
-            f"the TensorBoard callback needs the package tensorboard ({error}): "
-            "pip install 'pstrain[tensorboard]', or use CSVLogger"
-        ) from error
-    return event_file_writer, event_pb2, summary_pb2

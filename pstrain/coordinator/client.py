@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dataservice
@@ -256,8 +256,9 @@ class ClusterCoordinator:
 
         ``fn`` is sent once: what it captures is as it was at its first ``schedule``, but for the
         learning rate of an optimizer, which is as it is at each. A per-worker
-        iterator among the arguments becomes the trainer's own. Blocks while the queue is full.
-        Raises an error that an earlier closure ended with.
+        iterator among the arguments becomes the trainer's own. A RemoteValue among them, also in
+        lists, tuples and dicts, stands for its value, which is waited for here. Blocks while the
+        queue is full. Raises an error that an earlier closure ended with.
 
         ``trainer``: the index of the only one that may run it, as for tests and for what belongs to
         one machine. While that one is away the closure waits, in a queue of its own, so that others
@@ -273,8 +274,21 @@ class ClusterCoordinator:
         arguments = (tuple(args or ()), dict(kwargs or {}))
         pickled = b""
         if args or kwargs:
-            pickled = _bounded("the arguments of", fn, session.dumps(arguments, self._reference))
+            arguments, pickled = self._pickled(arguments)
+            _bounded("the arguments of", fn, pickled)
         return self._scheduler.submit(function.id, pickled, (function, arguments), trainer)
+
+    def _pickled(self, arguments: Any) -> tuple[Any, bytes]:
+        """With values in place of RemoteValues, which few arguments hold."""
+        with suppress(_RemoteValueFound):
+            return arguments, session.dumps(arguments, self._reference)
+        try:
+            values = self.fetch(arguments)
+        except Exception:
+            # What it failed with counts as raised, as by any other call that tells of it.
+            self.done()
+            raise
+        return values, session.dumps(values, self._reference)
 
     def _check_trainer(self, trainer: int) -> None:
         if isinstance(trainer, bool) or not isinstance(trainer, int):
@@ -400,14 +414,19 @@ class ClusterCoordinator:
             value.note_use()
             return ("resource", value.resource_id)
         if isinstance(value, RemoteValue):
-            raise InvalidArgumentError(
-                "a RemoteValue can't be an argument of schedule: fetch() it first"
+            raise _RemoteValueFound(
+                "a RemoteValue travels as an argument of schedule, by itself or in lists, tuples "
+                "and dicts, not in other objects or in what a function captures: fetch() it first"
             )
         if value is self.strategy:
             return ("strategy",)
         if value is self.strategy.parameters:
             return ("parameters",)
         return None
+
+
+class _RemoteValueFound(InvalidArgumentError):
+    """A RemoteValue where values are pickled."""
 
 
 class _Known(NamedTuple):

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 import dataservice
 from dataservice.runtime.identity import new_id
 from pstrain.errors import (
-    FailedPreconditionError,
     InvalidArgumentError,
     UnimplementedError,
 )
@@ -72,7 +71,7 @@ class PerWorkerIterator:
         return self
 
     def __next__(self) -> Any:
-        raise FailedPreconditionError(
+        raise UnimplementedError(
             "this iterator has its data on the trainers: pass it to a scheduled function and "
             "call next() there"
         )

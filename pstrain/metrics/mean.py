@@ -27,12 +27,13 @@ class Mean(Metric):
         super().__init__(name, _SHAPE)
 
     def update(self, state: State, values: ArrayLike, weights: ArrayLike | None = None) -> State:
-        """Adds values (any shape) with weights of the same shape, by default 1 each."""
+        """Adds values (any shape) with weights of the same shape, or one for all; by default 1."""
         numbers = np.ascontiguousarray(values, dtype=np.float64).reshape(-1)
         if weights is None:
             _add(state[1], np.array([len(numbers)], dtype=np.float64))
         else:
             by = np.ascontiguousarray(weights, dtype=np.float64).reshape(-1)
+            by = np.repeat(by, len(numbers)) if np.ndim(weights) == 0 else by
             if by.shape != numbers.shape:
                 raise InvalidArgumentError(
                     f"metric {self.name!r} got {len(numbers)} values and {len(by)} weights"
@@ -42,9 +43,9 @@ class Mean(Metric):
         _add(state[0], numbers)
         return state
 
-    def update_state(self, values: ArrayLike, weights: ArrayLike | None = None) -> None:
-        """Adds values to this object's own state."""
-        self.add_state(self.update(self.initial_state(), values, weights))
+    def update_state(self, values: ArrayLike, sample_weight: ArrayLike | None = None) -> None:
+        """Adds values to this object's own state, each ``sample_weight`` times; 1 unless given."""
+        self.add_state(self.update(self.initial_state(), values, sample_weight))
 
     def compute(self, state: State) -> float:
         weight = _exact(state[1])

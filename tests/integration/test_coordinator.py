@@ -137,11 +137,22 @@ def test_what_cannot_be_scheduled_is_refused(coordinator: ps.ClusterCoordinator)
         coordinator.schedule(lambda: 1, trainer="0")  # type: ignore[arg-type]
     value = coordinator.schedule(lambda: 1)
     with pytest.raises(ValueError, match="RemoteValue"):
-        coordinator.schedule(lambda x: x, args=([value],))
+        coordinator.schedule(lambda: value)
     with pytest.raises(InvalidArgumentError, match="can't return a set"):
         coordinator.schedule(lambda: {1}).fetch(DEADLINE_S)
     with pytest.raises(InvalidArgumentError):
         coordinator.join(timeout=DEADLINE_S)
+
+
+def test_results_are_arguments_of_other_closures(coordinator: ps.ClusterCoordinator) -> None:
+    first = coordinator.schedule(lambda: (time.sleep(0.2), np.arange(3))[1])
+    second = coordinator.schedule(lambda x, y: x.sum() + y["k"][0], args=(first, {"k": [first]}))
+    third = coordinator.schedule(lambda total: int(total.sum()), kwargs={"total": second})
+    assert third.fetch(DEADLINE_S) == 12
+    failed = coordinator.schedule(lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        coordinator.schedule(lambda x: x, args=(failed,))
+    coordinator.join(timeout=DEADLINE_S)
 
 
 def test_what_is_too_large_is_refused_and_the_rest_goes_on(

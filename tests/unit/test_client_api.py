@@ -101,7 +101,7 @@ def test_only_datasets_can_be_registered() -> None:
 
 
 def test_what_programs_for_tf_data_ask_for_is_lz4() -> None:
-    assert check_compression("SNAPPY") == "LZ4"
+    assert check_compression("SNAPPY") == check_compression("lz4") == "LZ4"
     assert check_compression(None) == "NONE"
 
 

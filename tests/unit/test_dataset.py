@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import pathlib
 import weakref
 from typing import Any
 
@@ -16,6 +17,7 @@ from dataservice.dataset.expressions import col
 from dataservice.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
+    NotFoundError,
     SchemaError,
     UserFunctionError,
 )
@@ -188,3 +190,27 @@ def test_bad_arguments(build: Any, error: type[Exception], message: str) -> None
 def test_apply_and_repr() -> None:
     assert numbers(9).apply(lambda d: d.batch(4)).cardinality() == 3
     assert repr(numbers(9).batch(4)) == "Dataset(table > batch)"
+
+
+def test_numbers_may_be_given_by_name() -> None:
+    assert Dataset.range(stop=4).skip(n=1).take(n=2).to_table()["id"].to_pylist() == [1, 2]
+    batches = Dataset.range(5).batch(n=2, drop_remainder=True).prefetch(n=1)
+    assert [batch.num_rows for batch in batches] == [2, 2]
+    assert Dataset.range(1).rename(mapping={"id": "x"}).schema.names == ["x"]
+    with pytest.raises(TypeError, match="n"):
+        Dataset.range(5).take(1, n=2)
+
+
+def test_a_missing_file_is_what_python_calls_it(tmp_path: pathlib.Path) -> None:
+    for path in (tmp_path / "none.parquet", tmp_path / "none*.parquet"):
+        dataset = Dataset.from_parquet(str(path))
+        with pytest.raises(FileNotFoundError, match="none"):
+            dataset.to_table()
+        with pytest.raises(NotFoundError):
+            dataset.to_table()
+
+
+def test_whether_a_dataset_ends() -> None:
+    assert Dataset.range(3).repeat().batch(2).is_endless
+    assert not Dataset.range(3).repeat().take(2).is_endless
+    assert not Dataset.from_parquet("there-is-no-such-file").is_endless

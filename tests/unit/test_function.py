@@ -157,4 +157,5 @@ def test_a_compiled_function_gets_the_columns_it_names() -> None:
     assert call_user(Compiled(add), {"a": 1, "b": 2, "c": 3}, "with_column", str) == 21
     with pytest.raises(UserFunctionError, match="'b' names no column"):
         call_user(Compiled(add), {"a": 1}, "with_column", str)
+    assert call_user(Compiled(lambda x: x + 1), {"id": 1}, "map", str) == 2
     assert issubclass(SchemaError, ValueError)

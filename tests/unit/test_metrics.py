@@ -150,3 +150,10 @@ def test_under_a_strategy_the_state_is_made_at_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("pstrain.metrics.base.LocalPlacement", int)
     assert LocalPlacement is not int
     assert len(Accuracy().variables) == 1
+
+
+def test_a_mean_of_weighted_values() -> None:
+    mean = Mean()
+    mean.update_state([1.0, 2.0], sample_weight=[1.0, 3.0])
+    mean.update_state([4.0, 4.0], sample_weight=2.0)
+    assert mean.result() == (1 + 6 + 16) / 8

@@ -115,3 +115,10 @@ def test_run_wants_a_tuple_or_list() -> None:
     with pytest.raises(ValueError, match="int"):
         Replica().run(print, args=3)  # type: ignore[arg-type]
     assert Replica().run(lambda a, b: a + b, [1], {"b": 2}) == 3
+
+
+def test_sparse_values_are_not_gathered() -> None:
+    slices = ps.IndexedSlices(np.ones((1, 2)), np.array([0]))
+    with pytest.raises(NotImplementedError, match="sparse"):
+        Replica().gather(slices, axis=0)
+    assert Replica().reduce("SUM", slices) is slices

@@ -17,7 +17,12 @@ from typing import Any, NamedTuple, TypeVar
 import fsspec
 import pyarrow as pa
 
-from dataservice.errors import FailedPreconditionError, InvalidArgumentError, SourceError
+from dataservice.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    MissingFileError,
+    SourceError,
+)
 from dataservice.sharding import Split
 
 T = TypeVar("T")
@@ -172,7 +177,7 @@ def _remote_file(path: str, info: Mapping[str, Any]) -> InputFile:
 def _require_matches(matches: list[str], path: str, suffixes: tuple[str, ...] = ()) -> None:
     if not matches:
         wanted = f" that ends in {' or '.join(suffixes)}" if suffixes else ""
-        raise SourceError(f"no file{wanted} matches {path!r}; check the path and the pattern")
+        raise MissingFileError(f"no file{wanted} matches {path!r}; check the path and the pattern")
 
 
 @contextlib.contextmanager
@@ -188,7 +193,7 @@ def _named_errors(path: str) -> Iterator[None]:
 def unreadable(path: str, error: BaseException) -> SourceError:
     """The error for a file that cannot be found or opened, with what to do about it."""
     if isinstance(error, FileNotFoundError):
-        return SourceError(
+        return MissingFileError(
             f"there is no file {path!r}; check the path, and that it exists on every machine "
             "that reads it"
         )
