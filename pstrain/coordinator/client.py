@@ -23,7 +23,7 @@ from pstrain.coordinator.applying import RoundApplier
 from pstrain.coordinator.hooks import Barrier, Outlast
 from pstrain.coordinator.link import PickledFunction, PickledFunctions, TrainerLink
 from pstrain.coordinator.per_worker import IteratorsInUse, PerWorkerDataset, PerWorkerIterator
-from pstrain.coordinator.remote_value import RemoteValue
+from pstrain.coordinator.remote_value import RemoteValue, RemoteValueFound, values_in
 from pstrain.coordinator.restoring import RecoverySwitch, Restorer, is_server_loss
 from pstrain.coordinator.service import Scheduler
 from pstrain.errors import (
@@ -280,10 +280,10 @@ class ClusterCoordinator:
 
     def _pickled(self, arguments: Any) -> tuple[Any, bytes]:
         """With values in place of RemoteValues, which few arguments hold."""
-        with suppress(_RemoteValueFound):
+        with suppress(RemoteValueFound):
             return arguments, session.dumps(arguments, self._reference)
         try:
-            values = self.fetch(arguments)
+            values = values_in(arguments)
         except Exception:
             # What it failed with counts as raised, as by any other call that tells of it.
             self.done()
@@ -315,15 +315,7 @@ class ClusterCoordinator:
 
     def fetch(self, structure: Any) -> Any:
         """``structure`` with each RemoteValue in it replaced by its value. Blocks for them."""
-        if isinstance(structure, RemoteValue):
-            return structure.fetch()
-        if isinstance(structure, dict):
-            return {key: self.fetch(value) for key, value in structure.items()}
-        if isinstance(structure, tuple) and hasattr(structure, "_fields"):
-            return type(structure)(*(self.fetch(item) for item in structure))
-        if isinstance(structure, list | tuple):
-            return type(structure)(self.fetch(item) for item in structure)
-        return structure
+        return values_in(structure)
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> PerWorkerDataset:
         """One dataset on each trainer: as given, or made by a function (of an InputContext).
@@ -414,19 +406,12 @@ class ClusterCoordinator:
             value.note_use()
             return ("resource", value.resource_id)
         if isinstance(value, RemoteValue):
-            raise _RemoteValueFound(
-                "a RemoteValue travels as an argument of schedule, by itself or in lists, tuples "
-                "and dicts, not in other objects or in what a function captures: fetch() it first"
-            )
+            raise RemoteValueFound
         if value is self.strategy:
             return ("strategy",)
         if value is self.strategy.parameters:
             return ("parameters",)
         return None
-
-
-class _RemoteValueFound(InvalidArgumentError):
-    """A RemoteValue where values are pickled."""
 
 
 class _Known(NamedTuple):

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from pstrain.errors import DeadlineExceededError
+from pstrain.errors import DeadlineExceededError, InvalidArgumentError
 
 
 class RemoteValue:
@@ -76,3 +76,27 @@ class RemoteValue:
     def __repr__(self) -> str:
         state = "waiting" if not self._is_ready else "failed" if self._error else "ready"
         return f"<RemoteValue closure={self.closure} {state}>"
+
+
+class RemoteValueFound(InvalidArgumentError):
+    """A RemoteValue stands where only values can be sent."""
+
+    def __init__(
+        self,
+        message: str = "a RemoteValue travels as an argument of schedule, by itself or in lists, "
+        "tuples and dicts, not in other objects or in what a function captures: fetch() it first",
+    ) -> None:
+        super().__init__(message)
+
+
+def values_in(structure: Any) -> Any:
+    """Lists, tuples and dicts with each RemoteValue in them replaced by its value. Blocks."""
+    if isinstance(structure, RemoteValue):
+        return structure.fetch()
+    if isinstance(structure, dict):
+        return {key: values_in(value) for key, value in structure.items()}
+    if isinstance(structure, tuple) and hasattr(structure, "_fields"):
+        return type(structure)(*(values_in(item) for item in structure))
+    if isinstance(structure, list | tuple):
+        return type(structure)(values_in(item) for item in structure)
+    return structure
