@@ -91,9 +91,20 @@ class OptimizerSpec:
     slots: tuple[float, ...] = ()
     row_slots: tuple[float, ...] = ()
 
+    def to_json(self) -> dict[str, Any]:
+        """JSON form; it holds the parameters themselves, for it is made for every step."""
+        return {
+            "name": self.name,
+            "learning_rate": self.learning_rate,
+            "l2": self.l2,
+            "parameters": self.parameters,
+            "slots": self.slots,
+            "row_slots": self.row_slots,
+        }
+
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> OptimizerSpec:
-        """Inverse of ``dataclasses.asdict`` through JSON."""
+        """Inverse of :meth:`to_json` through JSON."""
         kept = {name: tuple(value[name]) for name in ("slots", "row_slots")}
         return cls(**{**value, **kept})
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from dataservice.commands.serving import POLL_S, announce, catch_signals
+from dataservice.commands.serving import POLL_S, announce
 from dataservice.errors import DeadlineExceededError, InvalidArgumentError
 from dataservice.runtime.process import ChildProcess, exit_with_parent, spawn_module
+from dataservice.runtime.signals import StopSignals
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ def run_processes(options: argparse.Namespace) -> int:
             f"--port {options.port} cannot be shared by {options.processes} processes; leave it "
             "out, or start the workers one by one"
         )
-    stopping = catch_signals()
+    stopping = StopSignals(once=True)
     exit_with_parent()
     arguments = [*without_processes(options.arguments), "--ready-json"]
     places: list[Place] = []
@@ -112,7 +112,7 @@ def _starter(arguments: Sequence[str], log_path: str | None) -> Callable[[], Chi
     return lambda: spawn_module("dataservice", arguments, log_path=log_path)
 
 
-def _await_ready(places: Sequence[Place], stopping: threading.Event) -> list[str] | None:
+def _await_ready(places: Sequence[Place], stopping: StopSignals) -> list[str] | None:
     """The addresses once all serve, None when a signal came first; an error if one cannot."""
     addresses = []
     for place in places:

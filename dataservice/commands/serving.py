@@ -9,14 +9,13 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable
-from types import FrameType
 from typing import Any, Final, Protocol
 
 from dataservice.errors import CancelledError
+from dataservice.runtime.signals import StopSignals
 
 POLL_S: Final = 0.5
 _STOP_TIMEOUT_S: Final = 5.0
@@ -61,7 +60,7 @@ def serve(options: argparse.Namespace, server: Server, address_of: Callable[[Any
     """Runs a server until a signal comes or it stops by itself; raises what it stopped for."""
     from dataservice.runtime.process import exit_with_parent
 
-    stopping = catch_signals()
+    stopping = StopSignals(once=True)
     exit_with_parent()
     ended = threading.Event()
     failures: list[BaseException] = []
@@ -107,16 +106,3 @@ def announce(options: argparse.Namespace, *addresses: str) -> None:
         return
     for address in addresses:
         print(f"{options.command} serves at {address}", flush=True)
-
-
-def catch_signals() -> threading.Event:
-    """An event that SIGTERM and SIGINT set; a second signal ends the process at once."""
-    stopping = threading.Event()
-
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        stopping.set()
-        signal.signal(number, signal.SIG_DFL)
-
-    signal.signal(signal.SIGTERM, on_signal)
-    signal.signal(signal.SIGINT, on_signal)
-    return stopping

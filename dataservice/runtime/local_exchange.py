@@ -109,7 +109,7 @@ class LocalChannel:
         """
         self.idle = True
         try:
-            received = self._patiently(lambda until_s: self._connection.receive(until_s))
+            received = self._patiently(self._connection.receive)
         finally:
             self.idle = False
         if received is None:

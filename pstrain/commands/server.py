@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import signal
-import threading
 
 from dataservice.runtime.process import announce_ready, exit_with_parent
+from dataservice.runtime.signals import StopSignals
 from pstrain.cluster import (
     ClusterResolver,
     ClusterSpec,
@@ -72,9 +71,7 @@ def run(args: argparse.Namespace) -> int:
             False if args.exit_with_coordinator is None else args.exit_with_coordinator
         ),
     )
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = StopSignals()
     if args.ready_json:
         announce_ready(address=server.address, pid=os.getpid())
     else:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-import threading
 
 from dataservice.runtime.process import announce_ready, exit_with_parent
+from dataservice.runtime.signals import StopSignals
 from pstrain.paramserver.server import ParameterServer
 
 
@@ -17,9 +16,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0, help="0: a free one")
     args = parser.parse_args()
     exit_with_parent()
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = StopSignals()
     with ParameterServer(args.host, args.port) as server:
         announce_ready(address=server.address, pid=os.getpid())
         # A bare wait would not wake for a signal that another thread took.

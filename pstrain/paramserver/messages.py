@@ -30,15 +30,20 @@ Array = NDArray[Any]
 Part = tuple[str, tuple[int, ...]]
 
 
+# Made once: the functions of the module make their own, and look which encoding it is.
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+_DECODER = json.JSONDecoder()
+
+
 def encode_header(header: dict[str, Any]) -> bytes:
     """A header as bytes."""
-    return json.dumps(header, separators=(",", ":")).encode()
+    return _ENCODER.encode(header).encode()
 
 
 def decode_header(data: bytes) -> dict[str, Any]:
     """The header in ``data``; DataLossError if there is none."""
     try:
-        header = json.loads(data)
+        header = _DECODER.decode(data.decode())
     except ValueError as error:
         raise DataLossError(f"not a message header: {data[:80]!r}") from error
     if not isinstance(header, dict):

@@ -64,8 +64,23 @@ def find_rule(optimizer: OptimizerSpec) -> Rule:
     return rule
 
 
+class BoundRule(NamedTuple):
+    """A rule with the numbers that its kernels take, for all shards of a step."""
+
+    rule: Rule
+    hyper: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, optimizer: OptimizerSpec) -> BoundRule:
+        """As :func:`find_rule`."""
+        rule = find_rule(optimizer)
+        rates = [optimizer.learning_rate, optimizer.l2]
+        numbers = [*rates, *(optimizer.parameters[name] for name in rule.parameters)]
+        return cls(rule, np.array(numbers, np.float32))
+
+
 def apply_rule(
-    optimizer: OptimizerSpec,
+    bound: BoundRule,
     slab: Array,
     width: int,
     row_start: int,
@@ -73,9 +88,7 @@ def apply_rule(
     gradient: Array,
 ) -> None:
     """One step of rows ``ids`` (distinct, in range), or of all rows, of a slab with its slots."""
-    rule = find_rule(optimizer)
-    rates = [optimizer.learning_rate, optimizer.l2]
-    hyper = np.array([*rates, *(optimizer.parameters[p] for p in rule.parameters)], np.float32)
+    rule, hyper = bound
     if ids is None and rule.all is not None:
         rule.all(slab, width, gradient, hyper)
         return

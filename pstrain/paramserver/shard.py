@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pstrain.errors import InvalidArgumentError
 from pstrain.kernels import updates
 from pstrain.paramserver.initial import fill
-from pstrain.paramserver.rules import apply_rule, find_rule
+from pstrain.paramserver.rules import BoundRule, apply_rule, find_rule
 from pstrain.paramserver.slab import Slab
 from pstrain.paramserver.snapshot import Snapshot
 from pstrain.vocabulary import OptimizerSpec, VariableSpec
@@ -121,6 +121,10 @@ class Shard:
     def check_rule(self, optimizer: OptimizerSpec) -> None:
         """Raises InvalidArgumentError if the rule cannot be used on this variable."""
         find_rule(optimizer)
+        self.check_trainable()
+
+    def check_trainable(self) -> None:
+        """Raises InvalidArgumentError if no rule can be used on this variable."""
         if self.spec.dtype != "float32":
             raise InvalidArgumentError(
                 f"variable {self.spec.name!r} has dtype {self.spec.dtype}; only float32 variables "
@@ -139,13 +143,21 @@ class Shard:
             self.check_ids(ids)
 
     def update(
-        self, optimizer: OptimizerSpec, ids: NDArray[np.int64] | None, gradient: Array
+        self,
+        optimizer: OptimizerSpec,
+        ids: NDArray[np.int64] | None,
+        gradient: Array,
+        rule: BoundRule | None = None,
     ) -> None:
-        """One optimizer step of rows ``ids`` (distinct), or of all. Arguments must be checked."""
+        """One optimizer step of rows ``ids`` (distinct), or of all. Arguments must be checked.
+
+        ``rule``: the optimizer's, where it is at hand.
+        """
+        rule = rule or BoundRule.of(optimizer)
         with self._lock:
             self._own_slots(optimizer)
             self._keep(ids)
-            apply_rule(optimizer, self.slab, self.width, self.row_start, ids, gradient)
+            apply_rule(rule, self.slab, self.width, self.row_start, ids, gradient)
             self.version += 1
 
     def check_assign(self, op: str, start: int, rows: int) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pstrain.paramserver.rules import BoundRule
 from pstrain.paramserver.shard import Shard
 from pstrain.vocabulary import OptimizerSpec
 
@@ -41,8 +42,9 @@ class GradientStep:
     owner: int | None = None
 
     def __call__(self) -> None:
-        for update in self.updates:
-            update.shard.update(self.optimizer, update.ids, update.gradient)
+        rule = BoundRule.of(self.optimizer)
+        for shard, ids, gradient in self.updates:
+            shard.update(self.optimizer, ids, gradient, rule)
         if self.iterations is not None:
             self.iterations.assign("add", self.iterations.row_start, np.ones((1, 1), np.int64))
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from pstrain.errors import AlreadyExistsError, DeadlineExceededError, NotFoundError
 from pstrain.paramserver.commits import Commits, Entry, PartKey, Report
+from pstrain.paramserver.rules import find_rule
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.snapshot import Snapshot
 from pstrain.paramserver.steps import Change, GradientStep, ShardUpdate, changes_of_round
@@ -117,9 +118,10 @@ class Store:
         self, updates: Sequence[ShardUpdate], optimizer: OptimizerSpec, iterations: Shard | None
     ) -> GradientStep:
         """One optimizer step, to be done by calling it; raises where that cannot be done."""
-        for update in updates:
-            update.shard.check_rule(optimizer)
-            update.shard.check_gradient(update.ids, update.gradient)
+        find_rule(optimizer)
+        for shard, ids, gradient in updates:
+            shard.check_trainable()
+            shard.check_gradient(ids, gradient)
         return GradientStep(list(updates), optimizer, iterations)
 
     def apply(self, changes: Iterable[Change]) -> None:

@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -138,7 +137,7 @@ class RemoteParameters:
         if iterations is not None:
             counter = [iterations.id, 0]
             pushes.setdefault(iterations.shards[0].ps, _Push())
-        rule = asdict(optimizer)
+        rule = optimizer.to_json()
         variables = [update.variable.id for update in updates]
         self._change(
             variables if iterations is None else [*variables, iterations.id],
@@ -333,7 +332,7 @@ class RemoteParameters:
                 shards: dict[int, list[list[int]]] = {}
                 for index, shard in enumerate(spec.shards):
                     shards.setdefault(shard.ps, []).append([spec.id, index])
-                header = {"kind": "slots", "optimizer": asdict(optimizer)}
+                header = {"kind": "slots", "optimizer": optimizer.to_json()}
                 self._work_through({ps: {**header, "shards": s} for ps, s in shards.items()})
             self._has_slots.add(key)
 

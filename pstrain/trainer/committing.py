@@ -208,8 +208,9 @@ class Committer:
             "entries": [_entry(member) for member in group],
             "rows": _marks(tickets),
         }
-        with self._giving_up():
-            self._prepare(others, header, messages)
+        if others:
+            with self._giving_up():
+                self._prepare(others, header, messages)
         reached("prepared")
         with self._giving_up():
             self._parameters.exchange({home: _with_changes(decision, messages[home])})
@@ -217,9 +218,10 @@ class Committer:
         for member in group:
             member.run.next_part()
         self._use_up(tickets)
-        commit = {**header, "kind": "commit"}
-        with self._giving_up():
-            self._parameters.exchange(dict.fromkeys(others, (commit, None)))
+        if others:
+            commit = {**header, "kind": "commit"}
+            with self._giving_up():
+                self._parameters.exchange(dict.fromkeys(others, (commit, None)))
 
     @contextlib.contextmanager
     def _giving_up(self) -> Iterator[None]:

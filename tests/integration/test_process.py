@@ -38,6 +38,14 @@ if mode == "stubborn":
 if mode == "polite":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
     announce_ready()
+if mode == "stopping":
+    from dataservice.runtime.signals import StopSignals
+    stop = StopSignals()
+    announce_ready()
+    while not stop.wait(0.5):
+        pass
+    assert all(stop.wait(1.0) for _ in range(20_000)) and stop.is_set()
+    os._exit(9)
 if mode == "talk":
     announce_ready()
     print("y" * 1_000_000, flush=True)
@@ -124,6 +132,16 @@ def test_terminate_lets_a_child_end_by_itself(spawn: Callable[..., ChildProcess]
     assert child.terminate(10.0) == 7
     assert child.terminate() == 7
     assert child.kill() == 7
+
+
+def test_a_server_ends_however_many_signals_come(spawn: Callable[..., ChildProcess]) -> None:
+    child = spawn("stopping")
+    child.wait_ready(20.0)
+    give_up_s = time.monotonic() + 20.0
+    while child.returncode is None:
+        assert time.monotonic() < give_up_s, "a signal that came while one was noted stopped it"
+        os.kill(child.pid, signal.SIGTERM)
+    assert child.wait(1.0) == 9
 
 
 def test_terminate_kills_a_child_that_will_not(spawn: Callable[..., ChildProcess]) -> None:
