@@ -78,7 +78,7 @@ def _echo(_command: dict[str, Any], channel: ServerChannel) -> None:
     while (message := channel.recv()) is not None:
         size = int(message.header)
         if answer.size != size:
-            answer = pa.allocate_buffer(size)
+            answer = pa.py_buffer(np.ones(size, np.uint8))
         channel.send(b"ok", answer if size else None)
 
 

@@ -56,8 +56,10 @@ class ReplicaContext:
     """What a function called by ``run`` can ask of its replica, the only one of its trainer.
 
     ``num_replicas_in_sync``: the strategy's. ``replica_id_in_sync_group``: 0, but in rounds (sync)
-    the trainer's index, of all trainers. Reductions are over the trainer's own replica: gradients
-    of a round meet at the parameter servers.
+    the trainer's index, of all trainers: with ``backup_workers`` it may be as large as
+    ``num_replicas_in_sync`` or larger, because which closures make a step is only known once they
+    have come; ids stay different, so that seeds and file names made of them are. Reductions are
+    over the trainer's own replica: gradients of a round meet at the parameter servers.
     """
 
     def __init__(self, strategy: Replica) -> None:

@@ -46,8 +46,11 @@ def fit(
 
     ``data``: a Dataset of batches (under a strategy best a distributed one), a function that
     makes one, an Arrow table or a dict of arrays. An epoch is one pass over it, or
-    ``steps_per_epoch`` steps over all trainers together. ``steps_per_execution``: how many steps
-    are scheduled as one, where the strategy's consistency is "async". ``verbose``: 0 nothing, 1
+    ``steps_per_epoch`` steps over all trainers together. ``batch_size``: of tables and dicts, the
+    rows that one trainer takes at a time; in rounds (sync) a step learns from
+    ``num_replicas_in_sync`` such batches, so what Keras calls a (global) batch size is to be
+    divided by that. ``steps_per_execution``: how many steps are scheduled as one, where the
+    strategy's consistency is "async". ``verbose``: 0 nothing, 1
     (or "auto") a bar, 2 a line per epoch. Blocks.
 
     With ``callbacks.Checkpoint``, or a coordinator that has a ``checkpoint``: a parameter server

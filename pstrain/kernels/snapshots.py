@@ -66,44 +66,56 @@ def keep_range(
 
 
 @njit(nogil=True, cache=True)
-def read_rows(rows: Words, first: int, last: int, starts: I64, out: Words) -> None:
-    """Rows ``[first, last)`` as they are, cut into columns and laid one after the other.
+def read_column(rows: Words, first: int, a: int, b: int, start: int, out: Words) -> None:
+    """Words from ``start`` on of a column as it is: rows from ``first`` on, one after the other.
 
-    Column ``k`` is words ``[starts[k], starts[k + 1])`` of each row; ``out`` is flat.
+    The column is words ``[a, b)`` of each row; ``out`` is flat and says how many words.
     """
-    count = last - first
-    for column in range(starts.size - 1):
-        a, b = starts[column], starts[column + 1]
-        at = count * a
-        whole = a + (b - a) // _STRIDE * _STRIDE
-        for row in range(first, last):
-            # As many at a time as the compiler knows of, so that it moves them without a loop.
-            for word in range(a, whole, _STRIDE):
-                for step in range(_STRIDE):
-                    out[at + step] = rows[row, word + step]
-                at += _STRIDE
-            for word in range(whole, b):
-                out[at] = rows[row, word]
-                at += 1
+    width = b - a
+    row, word = first + start // width, a + start % width
+    at = 0
+    while at < out.size and word != a:
+        out[at] = rows[row, word]
+        at, word = at + 1, word + 1
+        if word == b:
+            row, word = row + 1, a
+    whole = a + width // _STRIDE * _STRIDE
+    last = row + (out.size - at) // width
+    while row < last:
+        # As many at a time as the compiler knows of, so that it moves them without a loop.
+        for word in range(a, whole, _STRIDE):
+            for step in range(_STRIDE):
+                out[at + step] = rows[row, word + step]
+            at += _STRIDE
+        for word in range(whole, b):
+            out[at] = rows[row, word]
+            at += 1
+        row += 1
+    for word in range(out.size - at):
+        out[at + word] = rows[row, a + word]
 
 
 @njit(nogil=True, cache=True)
 def read_kept(
-    kept: Words, first: int, last: int, group: int, taken: I32, starts: I64, out: Words
+    kept: Words, first: int, a: int, b: int, start: int, group: int, taken: I32, out: Words
 ) -> None:
-    """Overwrites what :func:`read_rows` gave for groups that were kept; they begin at ``first``."""
-    count = last - first
-    for index in range(first // group, (last + group - 1) // group):
+    """Overwrites what :func:`read_column` gave of groups that were kept."""
+    width = b - a
+    stop = start + out.size
+    low, high = first + start // width, first + (stop + width - 1) // width
+    last = (high + group - 1) // group
+    for index in range(low // group, last):
+        ahead = min(index + ROWS_AHEAD, last - 1)
+        if taken[ahead]:
+            ask_for(kept, (taken[ahead] - 1) * group, group * kept.shape[1] * kept.itemsize)
         if not taken[index]:
             continue
         place = (taken[index] - 1) * group
-        for row in range(index * group, min((index + 1) * group, last)):
+        for row in range(max(index * group, low), min((index + 1) * group, high)):
             source = kept[place + row % group]
-            for column in range(starts.size - 1):
-                a, b = starts[column], starts[column + 1]
-                at = count * a + (row - first) * (b - a)
-                for word in range(b - a):
-                    out[at + word] = source[a + word]
+            at = (row - first) * width - start
+            for word in range(max(0, -at), min(width, out.size - at)):
+                out[at + word] = source[a + word]
 
 
 def warm_up() -> None:
@@ -111,11 +123,10 @@ def warm_up() -> None:
     taken, ids = np.zeros(1, np.int32), np.zeros(1, np.int64)
     received = ids.copy()
     received.flags.writeable = False
-    starts = np.array([0, 4, 8], np.int64)
     for word in (np.uint32, np.uint8):
         rows, kept, out = np.zeros((1, 8), word), np.zeros((1, 8), word), np.zeros(8, word)
         for each in (ids, received):
             keep_rows(rows, 0, each, 1, taken, kept, 0, 0)
         keep_range(rows, 0, 1, 1, taken, kept, 0, 0)
-        read_rows(rows, 0, 1, starts, out)
-        read_kept(kept, 0, 1, 1, taken, starts, out)
+        read_column(rows, 0, 0, 8, 0, out)
+        read_kept(kept, 0, 0, 8, 0, 1, taken, out)

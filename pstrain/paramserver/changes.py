@@ -12,10 +12,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pyarrow as pa
-
 from pstrain.errors import InvalidArgumentError
-from pstrain.paramserver.messages import Array, Part, body_arrays
+from pstrain.paramserver.messages import Array, Part, Received, body_arrays
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.steps import Change, ShardUpdate
 from pstrain.paramserver.store import Store
@@ -25,7 +23,7 @@ Header = dict[str, Any]
 WHOLE = -1
 
 
-def read_changes(store: Store, headers: Sequence[Header], body: pa.Buffer | None) -> list[Change]:
+def read_changes(store: Store, headers: Sequence[Header], body: Received) -> list[Change]:
     """What is to be done, in order; raises where any of it cannot be done."""
     shapes = [_SHAPES[_kind(header)](store, header) for header in headers]
     arrays = body_arrays(body, [part for parts in shapes for part in parts])

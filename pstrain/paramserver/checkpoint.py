@@ -21,6 +21,7 @@ from pstrain.paramserver.output import OutputFile, size_and_checksum
 from pstrain.paramserver.saved import Saved, SavedShard, check_shape
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.snapshot import Snapshot
+from pstrain.paramserver.table_file import write_blocks
 
 __all__ = ["Saved", "SavedShard", "check_shape", "read_into", "verify", "write"]
 
@@ -41,10 +42,10 @@ def write(directory: str, snapshots: Sequence[tuple[str, Snapshot]], writer: str
     """
     try:
         os.makedirs(directory, exist_ok=True)
-        small = [pair for pair in snapshots if pair[1].size_bytes <= SMALL_BYTES]
+        small = [pair for pair in snapshots if _is_small(pair[1])]
         shards = _write_dense(directory, f"{writer}-{_DENSE}", small) if small else []
         for name, snapshot in snapshots:
-            if snapshot.size_bytes > SMALL_BYTES:
+            if not _is_small(snapshot):
                 shards.append(_write_table(directory, writer, name, snapshot))
         sync_folder(directory)
     except OSError as error:
@@ -53,6 +54,11 @@ def write(directory: str, snapshots: Sequence[tuple[str, Snapshot]], writer: str
             "untouched. Make room there, or keep fewer (max_to_keep)"
         ) from error
     return Saved(tuple(shards))
+
+
+def _is_small(snapshot: Snapshot) -> bool:
+    """Arrow would keep bools as bits, which are no rows."""
+    return snapshot.size_bytes <= SMALL_BYTES or snapshot.spec.dtype == "bool"
 
 
 def sync_folder(folder: str) -> None:
@@ -72,7 +78,7 @@ def _write_dense(
     with OutputFile(os.path.join(directory, file)) as output:
         output.write(safetensors.header(tensors, {"format": "np"}))
         for _, snapshot in snapshots:
-            blocks = [[column.copy() for column in block] for block in snapshot.blocks()]
+            blocks = [block.columns() for block in snapshot.blocks()]
             for columns in zip(*blocks, strict=True):
                 for column in columns:
                     output.write(column)
@@ -100,13 +106,8 @@ def _write_table(directory: str, writer: str, name: str, snapshot: Snapshot) -> 
     part = _described(
         name, snapshot, f"{writer}-variable-{snapshot.spec.id}-rows-{snapshot.row_start}.arrow"
     )
-    schema = _schema(part, snapshot.widths)
-    with (
-        OutputFile(os.path.join(directory, part.file)) as output,
-        pa.ipc.new_file(pa.PythonFile(output, mode="w"), schema) as writing,
-    ):
-        for block in snapshot.blocks():
-            writing.write_batch(_batch(block, schema))
+    with OutputFile(os.path.join(directory, part.file)) as output:
+        write_blocks(output, _schema(part, snapshot.widths), snapshot.blocks())
     return part._replace(size_bytes=output.size_bytes, checksum=output.checksum)
 
 
@@ -139,14 +140,6 @@ def _schema(part: SavedShard, widths: Sequence[int]) -> pa.Schema:
         "optimizer": part.optimizer or "",
     }
     return pa.schema(fields, metadata=metadata)
-
-
-def _batch(block: list[Array], schema: pa.Schema) -> pa.RecordBatch:
-    columns = []
-    for values, field in zip(block, schema, strict=True):
-        lists = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
-        columns.append(lists.cast(field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def verify(directory: str, targets: Targets, saved: Sequence[SavedShard]) -> None:

@@ -1,18 +1,18 @@
 """Messages between trainers and parameter servers: a JSON header and a body of arrays.
 
 The header says which arrays follow, in order; each starts at a multiple of 64 bytes in the body.
-Knows the form of messages, not what servers do with them. Invariant: arrays that come out of a
-received body are aligned and read-only, however it travelled, so that kernels see one type.
+Large arrays may have come by themselves, ahead of the message (see ``pieces``). Knows the form of
+messages, not what servers do with them. Invariant: arrays that come out of a received body are
+aligned and read-only, however it travelled, so that kernels see one type.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -24,10 +24,14 @@ from pstrain.errors import DataLossError
 
 EXCHANGE = "parameters"
 
+LARGE_BYTES: Final = 1 << 20
+"""Arrays of so much may travel by themselves."""
+
 _ALIGNMENT = 64
 
 Array = NDArray[Any]
 Part = tuple[str, tuple[int, ...]]
+Fill = Callable[[int, int, int, Array], None]
 
 
 # Made once: the functions of the module make their own, and look which encoding it is.
@@ -74,61 +78,127 @@ def new_body(parts: Sequence[Part]) -> tuple[pa.Buffer | None, list[Array]]:
 
 
 class LateBody:
-    """A body that is written where it is sent from: ``fill`` gets its arrays, of ``parts``.
+    """A body that is written where it is sent from.
 
-    Through shared memory that saves a copy. ``fill`` must not fail, and may be called again.
+    ``fill(part, start, stop, target)`` writes rows ``[start, stop)`` of an array, of ``parts``; it
+    must not fail, and may be called again. Through shared memory that saves a copy. ``arrays``:
+    those, where they are there already; they can be sent from where they are.
     """
 
-    def __init__(self, parts: Sequence[Part], fill: Callable[[list[Array]], None]) -> None:
+    def __init__(
+        self, parts: Sequence[Part], fill: Fill, arrays: Sequence[Array | None] | None = None
+    ) -> None:
         self.parts = list(parts)
         self.fill = fill
+        self.arrays = list(arrays) if arrays is not None else [None] * len(self.parts)
         self._offsets, self.room = _layout(parts)
 
     @classmethod
     def of(cls, arrays: Sequence[Array]) -> LateBody | None:
-        """Of arrays that nobody changes until the body was sent; None where there are none."""
+        """Of arrays that nobody changes until the reply has come; None where there are none."""
         if not arrays:
             return None
         parts = [(array.dtype.str, array.shape) for array in arrays]
-        return cls(parts, functools.partial(_copy_all, arrays))
+        return cls(parts, functools.partial(_copy_rows, arrays), arrays)
 
     @classmethod
     def joined(cls, bodies: Sequence[LateBody]) -> LateBody:
         """One body with the arrays of several, in order."""
+        places = [(body, part) for body in bodies for part in range(len(body.parts))]
 
-        def fill(targets: list[Array]) -> None:
-            rest = iter(targets)
-            for body in bodies:
-                body.fill(list(itertools.islice(rest, len(body.parts))))
+        def fill(part: int, start: int, stop: int, target: Array) -> None:
+            body, own_part = places[part]
+            body.fill(own_part, start, stop, target)
 
-        return cls([part for body in bodies for part in body.parts], fill)
+        arrays = [array for body in bodies for array in body.arrays]
+        return cls([part for body in bodies for part in body.parts], fill, arrays)
 
     def write_into(self, target: pa.Buffer) -> tuple[int, int]:
         """Writes the body at the start of ``target``; first byte and size."""
-        self.fill(_views(target, self.parts, self._offsets))
+        for part, array in enumerate(_views(target, self.parts, self._offsets)):
+            self.fill(part, 0, len(array), array)
         return 0, self.room
 
     def to_buffer(self) -> pa.Buffer:
         """The body in memory of its own, which this thread uses again once nobody reads it."""
-        floats = -(-self.room // 4)
-        buffer = pa.py_buffer(buffers.empty((floats,))).slice(0, self.room)
+        buffer = reused_buffer(self.room)
         self.write_into(buffer)
         return buffer
 
+    def rows(self, part: int, start: int, stop: int) -> pa.Buffer:
+        """Rows ``[start, stop)`` of an array; where they are, or as :meth:`to_buffer` does."""
+        array = self.arrays[part]
+        if array is not None and array.flags.c_contiguous:
+            return pa.py_buffer(array[start:stop])
+        dtype, (_, *shape) = self.parts[part]
+        rest = (stop - start, *shape)
+        buffer = reused_buffer(part_bytes((dtype, rest)))
+        self.fill(part, start, stop, np.ndarray(rest, dtype, bytes_of(buffer)))
+        return buffer
 
-def _copy_all(arrays: Sequence[Array], targets: Sequence[Array]) -> None:
-    for target, array in zip(targets, arrays, strict=True):
-        target[...] = array
+    def without(self, parts: Collection[int]) -> LateBody | None:
+        """A body of the other arrays; None where there are none."""
+        left = [part for part in range(len(self.parts)) if part not in parts]
+        if not left:
+            return None
+
+        def fill(part: int, start: int, stop: int, target: Array) -> None:
+            self.fill(left[part], start, stop, target)
+
+        return LateBody(
+            [self.parts[part] for part in left], fill, [self.arrays[part] for part in left]
+        )
+
+
+def _copy_rows(arrays: Sequence[Array], part: int, start: int, stop: int, target: Array) -> None:
+    target[...] = arrays[part][start:stop]
+
+
+def reused_buffer(size: int) -> pa.Buffer:
+    """Memory for ``size`` bytes, which this thread uses again once nobody refers to it."""
+    return pa.py_buffer(buffers.empty((-(-size // 4),))).slice(0, size)
+
+
+class SplitBody(NamedTuple):
+    """A received body whose large arrays came by themselves; ``rest`` holds the others."""
+
+    large: list[pa.Buffer]
+    rest: pa.Buffer | None
 
 
 Body: TypeAlias = "pa.Buffer | LateBody | None"
+Received: TypeAlias = "pa.Buffer | SplitBody | None"
 
 
-def body_arrays(body: pa.Buffer | None, parts: Sequence[Part]) -> list[Array]:
+def is_large(part: Part) -> bool:
+    """Whether an array travels by itself, where anything does."""
+    return part_bytes(part) >= LARGE_BYTES
+
+
+def part_bytes(part: Part) -> int:
+    """Size of an array."""
+    return int(np.dtype(part[0]).itemsize * math.prod(part[1]))
+
+
+def body_arrays(body: Received, parts: Sequence[Part]) -> list[Array]:
     """The arrays in a received body, without copying where it is aligned; keep it alive.
 
     Raises DataLossError when the body has another size than the parts need.
     """
+    if not isinstance(body, SplitBody):
+        return _arrays_of(body, parts)
+    large = [part for part in parts if is_large(part)]
+    if len(large) != len(body.large):
+        raise DataLossError(
+            f"{len(body.large)} large arrays came with a message, expected {len(large)}"
+        )
+    came = [_arrays_of(*each) for each in zip(body.large, ([part] for part in large), strict=True)]
+    alone = iter([array for arrays in came for array in arrays])
+    others = iter(_arrays_of(body.rest, [part for part in parts if not is_large(part)]))
+    return [next(alone if is_large(part) else others) for part in parts]
+
+
+def _arrays_of(body: pa.Buffer | None, parts: Sequence[Part]) -> list[Array]:
     if not parts:
         return []
     offsets, size = _layout(parts)
@@ -138,7 +208,7 @@ def body_arrays(body: pa.Buffer | None, parts: Sequence[Part]) -> list[Array]:
         )
     if body.address % np.dtype(np.int64).itemsize:
         aligned = pa.allocate_buffer(size)
-        _bytes(aligned)[...] = _bytes(body)
+        bytes_of(aligned)[...] = bytes_of(body)
         body = aligned
     arrays = _views(body, parts, offsets)
     for array in arrays:
@@ -151,19 +221,20 @@ def _layout(parts: Sequence[Part]) -> tuple[list[int], int]:
     for dtype, shape in parts:
         start = -(-end // _ALIGNMENT) * _ALIGNMENT
         offsets.append(start)
-        end = start + np.dtype(dtype).itemsize * math.prod(shape)
+        end = start + part_bytes((dtype, shape))
     return offsets, end
 
 
 def _views(buffer: pa.Buffer, parts: Sequence[Part], offsets: Sequence[int]) -> list[Array]:
-    data = _bytes(buffer)
+    data = bytes_of(buffer)
     return [
         np.ndarray(shape, dtype, data, offset)
         for (dtype, shape), offset in zip(parts, offsets, strict=True)
     ]
 
 
-def _bytes(buffer: pa.Buffer) -> NDArray[np.uint8]:
+def bytes_of(buffer: pa.Buffer) -> NDArray[np.uint8]:
+    """The memory of a buffer, to be written to as well; not a copy."""
     return np.asarray(_Memory(buffer))
 
 

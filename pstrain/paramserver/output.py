@@ -12,6 +12,7 @@ import fcntl
 import mmap
 import os
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Final
@@ -31,7 +32,7 @@ Piece = NDArray[np.uint8]
 
 
 class OutputFile:
-    """Also a sink for ``pyarrow.PythonFile``. Blocks; what the disk refuses is an OSError.
+    """Blocks; what the disk refuses is an OSError.
 
     Goes past the page cache where the file system lets it: to fill that with a table of gigabytes
     takes longer than to write it, and pushes out what others have cached. Pieces are written by a
@@ -46,7 +47,6 @@ class OutputFile:
         self._filled = 0
         self.size_bytes = 0
         self._sums: list[int] = []
-        self.closed = False
 
     @property
     def checksum(self) -> int:
@@ -55,21 +55,29 @@ class OutputFile:
 
     def write(self, data: Any) -> int:
         """All of ``data``, which is something with a buffer."""
-        reached("checkpoint_write")
         view = np.frombuffer(data, np.uint8)
-        self.size_bytes += view.size
+
+        def copy(start: int, target: Piece) -> None:
+            target[...] = view[start : start + target.size]
+
+        self.write_from(view.size, copy)
+        return int(view.size)
+
+    def write_from(self, size: int, read: Callable[[int, Piece], None]) -> None:
+        """``size`` bytes, which ``read(start, target)`` puts where they are written from."""
+        reached("checkpoint_write")
         at = 0
-        while at < view.size:
+        while at < size:
             if self._piece is None:
                 self._piece = self._next_piece()
-            count = min(view.size - at, _PIECE_BYTES - self._filled)
-            self._piece[self._filled : self._filled + count] = view[at : at + count]
+            count = min(size - at, _PIECE_BYTES - self._filled)
+            read(at, self._piece[self._filled : self._filled + count])
             at, self._filled = at + count, self._filled + count
             if self._filled == _PIECE_BYTES:
                 self._sums.append(checksum(self._piece))
                 self._writing.append((self._writer.submit(self._put, self._piece), self._piece))
                 self._piece, self._filled = None, 0
-        return int(view.size)
+        self.size_bytes += size
 
     def _next_piece(self) -> Piece:
         if len(self._writing) < _PIECES:
@@ -120,24 +128,6 @@ class OutputFile:
         finally:
             self._writer.shutdown(cancel_futures=True)
             os.close(self._handle)
-
-    def writable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-    def tell(self) -> int:
-        return self.size_bytes
-
-    def flush(self) -> None:
-        """What is written is on the disk when the context ends, not before."""
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def size_and_checksum(path: str) -> tuple[int, int]:

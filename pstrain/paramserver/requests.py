@@ -10,13 +10,19 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
 from pstrain.errors import InvalidArgumentError
 from pstrain.paramserver.changes import WHOLE, read_changes
 from pstrain.paramserver.checkpoint import Saved, read_into, verify, write
 from pstrain.paramserver.commits import Entry, PartKey
-from pstrain.paramserver.messages import Array, Body, LateBody, Part, body_arrays, new_body
+from pstrain.paramserver.messages import (
+    Array,
+    Body,
+    LateBody,
+    Part,
+    Received,
+    body_arrays,
+    new_body,
+)
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.store import Store
 from pstrain.vocabulary import OptimizerSpec, spec_from_json
@@ -29,7 +35,7 @@ class Call(NamedTuple):
     """A request as it arrived."""
 
     header: Header
-    body: pa.Buffer | None
+    body: Received
 
 
 def answer(store: Store, call: Call) -> Reply:
@@ -83,12 +89,14 @@ def _pull(store: Store, call: Call) -> Reply:
     return {"versions": versions}, LateBody(parts, functools.partial(_fill, wanted))
 
 
-def _fill(wanted: Sequence[tuple[Shard, Array | None]], targets: Sequence[Array]) -> None:
-    for (shard, ids), target in zip(wanted, targets, strict=True):
-        if ids is None:
-            shard.read(shard.row_start, shard.row_stop, target)
-        else:
-            shard.gather(ids, target)
+def _fill(
+    wanted: Sequence[tuple[Shard, Array | None]], part: int, start: int, stop: int, target: Array
+) -> None:
+    shard, ids = wanted[part]
+    if ids is None:
+        shard.read(shard.row_start + start, shard.row_start + stop, target)
+    else:
+        shard.gather(ids[start:stop], target)
 
 
 def _read(store: Store, call: Call) -> Reply:

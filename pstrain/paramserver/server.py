@@ -17,13 +17,13 @@ from typing import Any
 
 from dataservice.errors import DataServiceError
 from dataservice.runtime.auth import TlsConfig, resolve_token
-from dataservice.runtime.flight import FlightServer, Message
+from dataservice.runtime.flight import FlightServer
 from dataservice.runtime.identity import new_id
 from dataservice.runtime.local_exchange import LocalServer, NotLocalError
 from dataservice.runtime.transport import AnyChannel
 from pstrain.errors import AbortedError, ServerRestartedError
 from pstrain.kernels import initializers, snapshots, updates
-from pstrain.paramserver import messages
+from pstrain.paramserver import messages, pieces
 from pstrain.paramserver.requests import Call, answer
 from pstrain.paramserver.store import Store
 from pstrain.presence import Presence
@@ -117,17 +117,18 @@ class ParameterServer:
         self.stop()
 
     def _serve(self, command: dict[str, Any], channel: AnyChannel) -> None:  # noqa: ARG002
-        while (message := channel.recv()) is not None:
+        while (message := pieces.receive(channel.recv)) is not None:
             try:
                 header, body = self._answer(message)
             except DataServiceError as error:
                 channel.send(messages.encode_error(error))
                 continue
-            if isinstance(body, messages.LateBody) and not channel.shares_memory:
-                body = body.to_buffer()
-            channel.send(messages.encode_header(header), body)
+            if channel.shares_memory:
+                channel.send(messages.encode_header(header), body)
+            else:
+                pieces.send(channel.send, messages.encode_header(header), body)
 
-    def _answer(self, message: Message) -> tuple[dict[str, Any], Any]:
+    def _answer(self, message: pieces.Arrived) -> tuple[dict[str, Any], Any]:
         header = messages.decode_header(message.header)
         store = self._sessions.store(header.get("session"))
         reply = answer(store, Call(header, message.body))

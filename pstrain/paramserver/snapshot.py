@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,10 @@ from pstrain.vocabulary import VariableSpec
 
 Array = NDArray[Any]
 
-_GROUP_BYTES = 128
-_BLOCK_BYTES = 16 << 20
+_GROUP_BYTES: Final = 128
+_BLOCK_BYTES: Final = 16 << 20
+# Updates wait for no more than what was kept of so much; it stays in the processor's cache.
+_PART_BYTES: Final = 1 << 20
 
 
 class Snapshot:
@@ -89,33 +91,39 @@ class Snapshot:
                 self._taken, self._kept, self._used, self._read,
             )  # fmt: skip
 
-    def blocks(self) -> Iterator[list[Array]]:
-        """The columns (value, slots, row slots) of some MB of rows at a time, each [rows, width].
-
-        Arrays are valid until the next. May be iterated once.
-        """
-        word_bytes = self._words.itemsize
-        words = self._words.shape[1]
-        per_block = max(1, _BLOCK_BYTES // max(1, words * word_bytes * self._group))
-        widths = [width * self.dtype.itemsize // word_bytes for width in self.widths]
-        edges = np.cumsum([0, *widths])
-        rows = min(per_block * self._group, len(self._slab))
-        out = np.empty(rows * words, self._words.dtype)
-        for first_group in range(0, len(self._taken), per_block):
-            last_group = min(first_group + per_block, len(self._taken))
+    def blocks(self) -> Iterator[Block]:
+        """Some MB of rows at a time, to be read before the next. May be iterated once."""
+        row_bytes = self._words.shape[1] * self._words.itemsize
+        groups = max(1, _BLOCK_BYTES // max(1, row_bytes * self._group))
+        for first_group in range(0, len(self._taken), groups):
+            last_group = min(first_group + groups, len(self._taken))
             first = first_group * self._group
-            last = min(last_group * self._group, len(self._slab))
+            yield Block(self, first, min(last_group * self._group, len(self._slab)))
+            with self._lock:
+                self._check()
+                self._read = max(self._read, last_group)
+
+    def read(self, first: int, column: int, start: int, target: NDArray[np.uint8]) -> None:
+        """Bytes of a column, counted from row ``first`` and there from ``start``, into ``target``.
+
+        For blocks: what changes is kept until their iterator goes on.
+        """
+        size = self._words.itemsize
+        edges = np.cumsum([0, *self.widths]) * self.dtype.itemsize // size
+        a, b = int(edges[column]), int(edges[column + 1])
+        for at in range(0, len(target), _PART_BYTES):
+            out = target[at : at + _PART_BYTES].view(self._words.dtype)
+            word = (start + at) // size
             # Updates go on: what they change is kept before, and then put back in its place. Seen
             # with the lock, because whoever changed what was read here let go of it before.
-            snapshots.read_rows(self._words, first, last, edges, out)
+            snapshots.read_column(self._words, first, a, b, word, out)
             with self._lock:
-                if self._closed:
-                    raise CancelledError("this snapshot was given up while it was read")
-                snapshots.read_kept(
-                    self._kept, first, last, self._group, self._taken, edges, out,
-                )  # fmt: skip
-                self._read = last_group
-            yield self._columns(out.view(np.uint8), last - first)
+                self._check()
+                snapshots.read_kept(self._kept, first, a, b, word, self._group, self._taken, out)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise CancelledError("this snapshot was given up while it was read")
 
     def close(self) -> None:
         """Nothing is kept from now on. Idempotent."""
@@ -125,12 +133,30 @@ class Snapshot:
             self._used = 0
             self._kept = np.empty((0, 0), self._words.dtype)
 
-    def _columns(self, out: NDArray[np.uint8], rows: int) -> list[Array]:
-        columns, at = [], 0
-        for width in self.widths:
-            size = rows * width * self.dtype.itemsize
-            columns.append(out[at : at + size].view(self.dtype).reshape(rows, width))
-            at += size
+
+class Block:
+    """Rows ``[first, last)``, counted from the snapshot's first."""
+
+    def __init__(self, snapshot: Snapshot, first: int, last: int) -> None:
+        self._snapshot = snapshot
+        self._first = first
+        self.rows = last - first
+
+    def column_bytes(self, column: int) -> int:
+        """Size of a column: the value, a slot or a row slot."""
+        return self.rows * self._snapshot.widths[column] * self._snapshot.dtype.itemsize
+
+    def read(self, column: int, start: int, target: NDArray[np.uint8]) -> None:
+        """Bytes of a column from ``start`` on; both that and the size are of whole values."""
+        self._snapshot.read(self._first, column, start, target)
+
+    def columns(self) -> list[Array]:
+        """All columns, each [rows, width], in memory of their own."""
+        columns = []
+        for index, width in enumerate(self._snapshot.widths):
+            data = np.empty(self.column_bytes(index), np.uint8)
+            self.read(index, 0, data)
+            columns.append(data.view(self._snapshot.dtype).reshape(self.rows, width))
         return columns
 
 

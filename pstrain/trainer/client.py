@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataservice.runtime.auth import TlsConfig, resolve_token
-from dataservice.runtime.flight import Message
 from pstrain.config import ParameterConfig
 from pstrain.consistency import ASYNC, Consistency
 from pstrain.parameters import current_staging
 from pstrain.paramserver import messages
 from pstrain.paramserver.changes import WHOLE
 from pstrain.paramserver.messages import Array, LateBody, Part
+from pstrain.paramserver.pieces import Arrived
 from pstrain.paramserver.saved import Saved
 from pstrain.rows import (
     as_rows,
@@ -300,7 +300,7 @@ class RemoteParameters:
         *,
         repeat: bool = True,
         timeout_s: float | None = None,
-    ) -> dict[int, Message]:
+    ) -> dict[int, Arrived]:
         """Replies by server; raises the first error among them once all have been read."""
         replies = self._connections.ask(
             requests, timeout_s or self._config.request_timeout_s, repeat=repeat

@@ -12,10 +12,10 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dataservice.runtime.auth import TlsConfig
-from dataservice.runtime.flight import FlightClient, Message
+from dataservice.runtime.flight import FlightClient
 from dataservice.runtime.transport import AnyExchange, open_local
 from pstrain.errors import (
     CancelledError,
@@ -23,7 +23,9 @@ from pstrain.errors import (
     ServerLostError,
     UnavailableError,
 )
-from pstrain.paramserver.messages import EXCHANGE, Body, LateBody
+from pstrain.paramserver import pieces
+from pstrain.paramserver.messages import EXCHANGE, Body
+from pstrain.paramserver.pieces import Arrived
 
 Streams = dict[int, AnyExchange]
 
@@ -63,7 +65,7 @@ class Connections:
 
     def ask(
         self, requests: Mapping[int, Request], timeout_s: float, *, repeat: bool
-    ) -> dict[int, Message]:
+    ) -> dict[int, Arrived]:
         """Replies by server index.
 
         Where a stream breaks it is opened anew, a few times within a second, and with ``repeat``
@@ -73,7 +75,7 @@ class Connections:
         deadline_s = time.monotonic() + timeout_s
         streams = self._take()
         asked: dict[int, bool] = {}
-        replies: dict[int, Message] = {}
+        replies: dict[int, Arrived] = {}
         try:
             for server, request in requests.items():
                 asked[server] = self._send(streams, server, request, deadline_s)
@@ -132,11 +134,11 @@ class Connections:
     ) -> None:
         if server not in streams:
             self._open(streams, server, deadline_s)
-        _send(streams[server], request, _left(deadline_s, self.addresses[server]))
+        _send(streams[server], request, deadline_s, self.addresses[server])
 
     def _again(
         self, streams: Streams, server: int, request: Request, deadline_s: float, *, repeat: bool
-    ) -> Message:
+    ) -> Arrived:
         """The reply over a new stream."""
         for pause_s in _PAUSES_S:
             if self._send(streams, server, request, deadline_s):
@@ -155,11 +157,12 @@ class Connections:
 
     def _reply(
         self, streams: Streams, server: int, deadline_s: float, *, may_fail: bool
-    ) -> Message | None:
+    ) -> Arrived | None:
         """The next message; None if ``may_fail`` and the stream is broken."""
         error: Exception | None = None
         try:
-            message = streams[server].recv(_left(deadline_s, self.addresses[server]))
+            address, stream = self.addresses[server], streams[server]
+            message = pieces.receive(lambda: stream.recv(_left(deadline_s, address)))
         except UnavailableError as broken:
             message, error = None, broken
         if message is None and not may_fail:
@@ -184,11 +187,14 @@ class Connections:
         )
 
 
-def _send(stream: AnyExchange, request: Request, timeout_s: float) -> None:
-    body = request.body
-    if isinstance(body, LateBody) and not stream.shares_memory:
-        body = body.to_buffer()
-    stream.send(request.header, body, timeout_s=timeout_s)
+def _send(stream: AnyExchange, request: Request, deadline_s: float, address: str) -> None:
+    def send_one(header: bytes, body: Any) -> None:
+        stream.send(header, body, timeout_s=_left(deadline_s, address))
+
+    if stream.shares_memory:
+        send_one(*request)
+    else:
+        pieces.send(send_one, *request)
 
 
 def _left(deadline_s: float, address: str) -> float:

@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from pstrain.paramserver.changes import WHOLE
-from pstrain.paramserver.messages import Array, LateBody, Part, body_arrays
+from pstrain.paramserver.messages import Array, LateBody, Part, Received, body_arrays
 from pstrain.rows import look_up
 from pstrain.vocabulary import Fetch, Lookup, VariableSpec
 
@@ -68,7 +67,7 @@ class Pull:
                     items.append([spec.id, index, len(ids[-1]), _NONE])
             yield ps, items, LateBody.of(ids)
 
-    def receive(self, ps: int, versions: Sequence[int], body: pa.Buffer | None) -> None:
+    def receive(self, ps: int, versions: Sequence[int], body: Received) -> None:
         """Takes one server's reply."""
         asked = self._asked[ps]
         parts: list[Part] = []

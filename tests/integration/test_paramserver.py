@@ -135,6 +135,21 @@ def test_training_on_servers_gives_what_training_in_one_process_gives(
     np.testing.assert_array_equal(remote[0].sparse_read(ids), local[0].sparse_read(ids))
 
 
+def test_arrays_of_megabytes_travel_through_flight(addresses: list[str]) -> None:
+    strategy = _strategy(addresses, config=ParameterConfig(share_memory=False))
+    with strategy.scope():
+        remote = _table(50_000, 16)
+    with local_parameters():
+        local = _table(50_000, 16)
+    ids = np.random.default_rng(0).permutation(50_000)[:45_000]
+    for table in (remote, local):
+        for _ in range(2):
+            (lookup,) = table.parameters.fetch([Fetch(table.spec, ids)])
+            table.parameters.apply([Update(table.spec, lookup.rows + 1, lookup)], ADAGRAD)
+    np.testing.assert_array_equal(remote.numpy(), local.numpy())
+    strategy.parameters.close()
+
+
 def test_placement_is_round_robin_with_a_slot_per_shard(
     strategy: ParameterServerStrategy,
 ) -> None:

@@ -21,6 +21,7 @@ from tests.unit.shard_cases import ADAGRAD, ADAM, SGD, ids, make_spec, ones
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_BLOCK_BYTES", 256)
+    monkeypatch.setattr(module, "_PART_BYTES", 40)
 
 
 def change(shard: Shard, kind: int, chance: np.random.Generator) -> None:
@@ -42,7 +43,7 @@ def change(shard: Shard, kind: int, chance: np.random.Generator) -> None:
 
 
 def read(blocks: Any) -> list[np.ndarray]:
-    copied = [[column.copy() for column in block] for block in blocks]
+    copied = [block.columns() for block in blocks]
     return [np.concatenate(parts) for parts in zip(*copied, strict=True)]
 
 
@@ -74,9 +75,9 @@ def test_what_is_read_is_the_moment(
         change(shard, kind, chance)
         for _, _, blocks, seen in taken:
             if (block := next(blocks, None)) is not None:
-                seen.append([column.copy() for column in block])
+                seen.append(block.columns())
     for snapshot, expected, blocks, seen in taken:
-        seen += [[column.copy() for column in block] for block in blocks]
+        seen += [block.columns() for block in blocks]
         for index, values in enumerate(expected):
             np.testing.assert_array_equal(np.concatenate([b[index] for b in seen]), values)
         snapshot.close()

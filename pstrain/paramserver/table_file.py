@@ -1,0 +1,91 @@
+"""Tables as Arrow IPC files, each column read from the slab to where the file is written from.
+
+Arrow decides what lies where in the file; it never sees a value. Knows snapshots and open files,
+nothing of checkpoints. Invariant: what stands in a column's place in the file was read from its
+block, or the write fails.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pstrain.errors import InternalError
+from pstrain.paramserver.output import OutputFile
+from pstrain.paramserver.snapshot import Block
+
+
+def write_blocks(output: OutputFile, schema: pa.Schema, blocks: Iterable[Block]) -> None:
+    """Each block as a record batch; columns of ``schema`` are lists of fixed size."""
+    sink = _Promises(output)
+    with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writing:
+        for block in blocks:
+            writing.write_batch(sink.promise(block, schema))
+            sink.check()
+
+
+class _Promises:
+    """A sink for batches whose columns are not there before the moment they are written.
+
+    Arrow is given memory that nobody fills, and decides what lies where; when it comes to write
+    that memory, the column is read from the block to where the file is written from.
+    """
+
+    def __init__(self, output: OutputFile) -> None:
+        self._output = output
+        self._promised: dict[int, tuple[int, int]] = {}
+        self._memory = np.empty(0, np.uint8)
+        self._block: Block | None = None
+        self.closed = False
+
+    def promise(self, block: Block, schema: pa.Schema) -> pa.RecordBatch:
+        """A batch that stands for a block."""
+        sizes = [block.column_bytes(index) for index in range(len(schema))]
+        if self._memory.size < sum(sizes):
+            self._memory = np.empty(sum(sizes), np.uint8)
+        memory, at, columns = pa.py_buffer(self._memory), 0, []
+        self._block, self._promised = block, {}
+        for index, (field, size) in enumerate(zip(schema, sizes, strict=True)):
+            buffer = memory.slice(at, size)
+            self._promised[buffer.address] = (index, size)
+            item = field.type.value_type
+            values = pa.Array.from_buffers(item, block.rows * field.type.list_size, [None, buffer])
+            columns.append(pa.Array.from_buffers(field.type, block.rows, [None], children=[values]))
+            at += size
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def check(self) -> None:
+        """All columns of the block were written as such, not as the memory they were promised."""
+        if self._promised:
+            raise InternalError(f"Arrow copied columns {sorted(self._promised.values())}")
+
+    def write(self, data: Any) -> int:
+        index, size = -1, 0
+        if isinstance(data, pa.Buffer):
+            index, size = self._promised.pop(data.address, (-1, 0))
+        if self._block is None or size != len(memoryview(data)):
+            return self._output.write(data)
+        self._output.write_from(size, functools.partial(self._block.read, index))
+        return size
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+    def tell(self) -> int:
+        return self._output.size_bytes
+
+    def flush(self) -> None:
+        """What is written is on the disk when the file is finished, not before."""
+
+    def close(self) -> None:
+        self.closed = True
