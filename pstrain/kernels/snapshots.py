@@ -1,8 +1,11 @@
 """Keeping rows as they were: copies of what is about to change, and reading with them.
 
 Rows are words here, of 4 bytes or 1, [rows, words per row]. They are kept in groups of ``group``
-rows: group ``g`` was copied to place ``taken[g] - 1`` of ``kept`` if ``taken[g]`` is not 0. Groups
-below ``read`` have been read, so nobody needs them any more.
+rows, at places of ``kept``: group ``owners[place]``, with the group's bit set in ``bits``. Places
+of ``block`` groups in a row are a list: it begins at ``heads[group // block]`` and goes on at
+``nexts[place]``; both are one more than the place, and 0 is the end. ``room`` says where there are
+places: a list of free ones, those from ``USED`` to ``LIMIT``, whose memory is there already, and
+those below ``TOP``. Groups below ``read`` have been read, so nobody needs them any more.
 """
 
 from __future__ import annotations
@@ -16,53 +19,93 @@ from pstrain.kernels.prefetch import ROWS_AHEAD, ask_for
 Words = NDArray[np.uint32] | NDArray[np.uint8]
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
+U8 = NDArray[np.uint8]
+
+FREE, USED, LIMIT, TOP, COPIED = range(5)
+ROOM_ENTRIES = 5
 
 _STRIDE = 8
+_PAGE_BYTES = 4096
 
 
 @njit(nogil=True, cache=True)
-def keep_group(
-    rows: Words, group: int, index: int, taken: I32, kept: Words, used: int, read: int
-) -> int:
-    """Copies one group unless that was done or is not needed; how many are used then."""
-    if index < read or taken[index]:
-        return used
+def _take_place(room: I64, nexts: I32) -> int:
+    free = room[FREE]
+    if free:
+        room[FREE] = nexts[free - 1]
+        return free - 1
+    if room[USED] < room[LIMIT]:
+        room[USED] += 1
+        return room[USED] - 1
+    room[TOP] -= 1
+    return room[TOP]
+
+
+@njit(nogil=True, cache=True)
+def _keep_group(
+    rows: Words, index: int, group: int, block: int, bits: U8, heads: I32, nexts: I32,
+    owners: I32, kept: Words, room: I64,
+) -> None:  # fmt: skip
+    """Copies one group unless that was done."""
+    bit = np.uint8(1 << (index & 7))
+    if bits[index >> 3] & bit:
+        return
+    bits[index >> 3] |= bit
+    place = _take_place(room, nexts)
+    room[COPIED] += 1
     first = index * group
-    count = min(group, rows.shape[0] - first)
-    at = used * group
-    for row in range(count):
+    for row in range(min(group, rows.shape[0] - first)):
         source = rows[first + row]
-        target = kept[at + row]
+        target = kept[place * group + row]
         for column in range(rows.shape[1]):
             target[column] = source[column]
-    taken[index] = used + 1
-    return used + 1
+    owners[place] = index
+    nexts[place] = heads[index // block]
+    heads[index // block] = place + 1
 
 
 @njit(nogil=True, cache=True)
 def keep_rows(
-    rows: Words, row_start: int, ids: I64, group: int, taken: I32, kept: Words, used: int, read: int
-) -> int:
-    """Keeps rows ``ids``, which must be in range; how many groups are used then."""
+    rows: Words, row_start: int, ids: I64, group: int, block: int, bits: U8, heads: I32,
+    nexts: I32, owners: I32, kept: Words, room: I64, read: int,
+) -> None:  # fmt: skip
+    """Keeps rows ``ids``, which must be in range."""
     for position in range(ids.size):
         ahead = position + ROWS_AHEAD
         if ahead < ids.size:
-            row = ids[ahead] - row_start
-            ask_for(rows, row, rows.shape[1] * rows.itemsize)
-            ask_for(taken, row // group, 1)
+            ask_for(rows, ids[ahead] - row_start, rows.shape[1] * rows.itemsize)
         index = (ids[position] - row_start) // group
-        used = keep_group(rows, group, index, taken, kept, used, read)
-    return used
+        if index >= read:
+            _keep_group(rows, index, group, block, bits, heads, nexts, owners, kept, room)
 
 
 @njit(nogil=True, cache=True)
 def keep_range(
-    rows: Words, first: int, last: int, group: int, taken: I32, kept: Words, used: int, read: int
-) -> int:
-    """Keeps rows ``[first, last)`` of the array; how many groups are used then."""
-    for index in range(first // group, (last + group - 1) // group):
-        used = keep_group(rows, group, index, taken, kept, used, read)
-    return used
+    rows: Words, first: int, last: int, group: int, block: int, bits: U8, heads: I32,
+    nexts: I32, owners: I32, kept: Words, room: I64, read: int,
+) -> None:  # fmt: skip
+    """Keeps rows ``[first, last)`` of the array."""
+    for index in range(max(read, first // group), (last + group - 1) // group):
+        _keep_group(rows, index, group, block, bits, heads, nexts, owners, kept, room)
+
+
+@njit(nogil=True, cache=True)
+def touch(kept: Words, nexts: I32, owners: I32, group: int, start: int, stop: int) -> None:
+    """Makes the memory of places ``[start, stop)`` be there; nobody may use them meanwhile."""
+    row_bytes = kept.shape[1] * kept.itemsize
+    for row in range(start * group, stop * group, max(1, _PAGE_BYTES // row_bytes)):
+        kept[row, 0] = 0
+    for place in range(start, stop, _PAGE_BYTES // nexts.itemsize):
+        nexts[place] = 0
+        owners[place] = 0
+
+
+@njit(nogil=True, cache=True)
+def last_of(head: int, nexts: I32) -> int:
+    """The last place of a list that is not empty, as lists name places."""
+    while nexts[head - 1]:
+        head = nexts[head - 1]
+    return head
 
 
 @njit(nogil=True, cache=True)
@@ -97,36 +140,40 @@ def read_column(rows: Words, first: int, a: int, b: int, start: int, out: Words)
 
 @njit(nogil=True, cache=True)
 def read_kept(
-    kept: Words, first: int, a: int, b: int, start: int, group: int, taken: I32, out: Words
-) -> None:
-    """Overwrites what :func:`read_column` gave of groups that were kept."""
+    kept: Words, owners: I32, nexts: I32, head: int, group: int, first: int, a: int, b: int,
+    start: int, out: Words,
+) -> None:  # fmt: skip
+    """Overwrites what :func:`read_column` gave of the groups of a list."""
     width = b - a
-    stop = start + out.size
-    low, high = first + start // width, first + (stop + width - 1) // width
-    last = (high + group - 1) // group
-    for index in range(low // group, last):
-        ahead = min(index + ROWS_AHEAD, last - 1)
-        if taken[ahead]:
-            ask_for(kept, (taken[ahead] - 1) * group, group * kept.shape[1] * kept.itemsize)
-        if not taken[index]:
-            continue
-        place = (taken[index] - 1) * group
-        for row in range(max(index * group, low), min((index + 1) * group, high)):
-            source = kept[place + row % group]
-            at = (row - first) * width - start
+    while head:
+        place = head - 1
+        head = nexts[place]
+        if head:
+            ask_for(kept, (head - 1) * group, group * kept.shape[1] * kept.itemsize)
+            ask_for(owners, head - 1, 1)
+        for row in range(group):
+            at = (owners[place] * group + row - first) * width - start
+            source = kept[place * group + row]
             for word in range(max(0, -at), min(width, out.size - at)):
                 out[at + word] = source[a + word]
 
 
 def warm_up() -> None:
     """Compiles for ids made here and for those received, which are read-only."""
-    taken, ids = np.zeros(1, np.int32), np.zeros(1, np.int64)
+    ids = np.zeros(1, np.int64)
     received = ids.copy()
     received.flags.writeable = False
+    lists, bits = np.zeros(4, np.int32), np.zeros(1, np.uint8)
+    heads, nexts, owners, room = lists[:1], lists[1:2], lists[2:3], np.zeros(ROOM_ENTRIES, np.int64)
     for word in (np.uint32, np.uint8):
         rows, kept, out = np.zeros((1, 8), word), np.zeros((1, 8), word), np.zeros(8, word)
+        touch(kept, nexts, owners, 1, 0, 1)
+        keeping = bits, heads, nexts, owners, kept, room
         for each in (ids, received):
-            keep_rows(rows, 0, each, 1, taken, kept, 0, 0)
-        keep_range(rows, 0, 1, 1, taken, kept, 0, 0)
+            room[LIMIT] = room[USED] + 1
+            bits[:], room[USED] = 0, 0
+            keep_rows(rows, 0, each, 1, 1, *keeping, 0)
+        keep_range(rows, 0, 1, 1, 1, *keeping, 0)
+        last_of(1, np.zeros(1, np.int32))
         read_column(rows, 0, 0, 8, 0, out)
-        read_kept(kept, 0, 0, 8, 0, 1, taken, out)
+        read_kept(kept, owners, nexts, 0, 1, 0, 0, 8, 0, out)

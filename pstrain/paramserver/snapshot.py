@@ -1,14 +1,15 @@
 """The rows of one shard as they were at one moment, while they go on changing.
 
 Taking one copies nothing: whoever changes rows keeps what was there before, once, unless it has
-been read by then. Knows nothing of files. Invariant: what is read is the moment of the snapshot,
-whatever changes meanwhile; each row is read once.
+been read by then; what was read is let go. Knows nothing of files. Invariant: what is read is the
+moment of the snapshot, whatever changes meanwhile; each row is read once.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
 import numpy as np
@@ -16,21 +17,20 @@ from numpy.typing import NDArray
 
 from pstrain.errors import CancelledError
 from pstrain.kernels import snapshots
+from pstrain.paramserver.keeping import Keeping
 from pstrain.vocabulary import VariableSpec
 
 Array = NDArray[Any]
 
 _GROUP_BYTES: Final = 128
 _BLOCK_BYTES: Final = 16 << 20
-# Updates wait for no more than what was kept of so much; it stays in the processor's cache.
-_PART_BYTES: Final = 1 << 20
 
 
 class Snapshot:
     """Made by ``Shard.snapshot``, which tells it what is about to change, before that changes.
 
-    Its lock is held while rows are kept, not while they change, so that a reader waits for less
-    than an update. Memory: 4 bytes for every 128 of the shard, and what changes before it is read.
+    Its lock is held while rows are kept, not while they change or are read. Memory: what changes
+    before it is read, and a bit for every 128 bytes.
     """
 
     def __init__(
@@ -54,13 +54,13 @@ class Snapshot:
         self._lock = threading.Lock()
         row_bytes = slab.shape[1] * slab.itemsize
         self._group = max(1, _GROUP_BYTES // max(1, row_bytes))
-        groups = -(-len(slab) // self._group)
-        # Neither takes memory before it is written to.
-        self._taken = np.zeros(groups, np.int32)
-        self._kept = np.empty((groups * self._group, self._words.shape[1]), self._words.dtype)
-        self._used = 0
+        self._groups = -(-len(slab) // self._group)
+        self._block = max(1, _BLOCK_BYTES // max(1, row_bytes * self._group))
+        self._keeping: Keeping | None = Keeping(self._words, self._group, self._block)
         self._read = 0
-        self._closed = False
+        # Blocks that were read, and the ends of the lists of those before: not free yet.
+        self._passed: list[int] = []
+        self._ended: list[tuple[int, int]] = []
 
     @property
     def size_bytes(self) -> int:
@@ -68,40 +68,65 @@ class Snapshot:
 
     @property
     def kept_bytes(self) -> int:
-        """What was copied because it changed."""
-        return self._used * self._group * int(self._words[:1].nbytes)
+        """What was copied because it changed; 0 once it is closed."""
+        keeping = self._keeping
+        return 0 if keeping is None else keeping.copied_bytes
 
     def needs(self, slab: Array) -> bool:
         """Whether changes of ``slab`` have to be told before they are made."""
-        return slab is self._slab and self._read < len(self._taken)
+        is_wanted = self._keeping is not None and self._read < self._groups
+        return is_wanted and slab is self._slab
 
     def keep_rows(self, ids: NDArray[np.int64]) -> None:
         """Rows ``ids`` (global, in range) are about to change."""
         with self._lock:
-            self._used = snapshots.keep_rows(
-                self._words, self.row_start, ids, self._group,
-                self._taken, self._kept, self._used, self._read,
-            )  # fmt: skip
+            if self._keeping is not None:
+                self._keeping.keep_rows(self.row_start, ids, self._read)
 
     def keep_range(self, start: int, stop: int) -> None:
         """Rows ``[start, stop)`` are about to change."""
         with self._lock:
-            self._used = snapshots.keep_range(
-                self._words, start - self.row_start, stop - self.row_start, self._group,
-                self._taken, self._kept, self._used, self._read,
-            )  # fmt: skip
+            if self._keeping is not None:
+                self._keeping.keep_range(start - self.row_start, stop - self.row_start, self._read)
 
     def blocks(self) -> Iterator[Block]:
         """Some MB of rows at a time, to be read before the next. May be iterated once."""
-        row_bytes = self._words.shape[1] * self._words.itemsize
-        groups = max(1, _BLOCK_BYTES // max(1, row_bytes * self._group))
-        for first_group in range(0, len(self._taken), groups):
-            last_group = min(first_group + groups, len(self._taken))
-            first = first_group * self._group
-            yield Block(self, first, min(last_group * self._group, len(self._slab)))
+        with ThreadPoolExecutor(1, thread_name_prefix="snapshot-room") as thread:
+            making_room: Future[None] | None = None
+            for block, first_group in enumerate(range(0, self._groups, self._block)):
+                last_group = min(first_group + self._block, self._groups)
+                first = first_group * self._group
+                if last_group < self._groups and (making_room is None or making_room.done()):
+                    making_room = thread.submit(self._make_room)
+                yield Block(self, first, min(last_group * self._group, len(self._slab)))
+                self._open()
+                self._read = last_group
+                self._let_go(block)
+
+    def _let_go(self, block: int) -> None:
+        """A block was read: its places are for others, as soon as nobody adds to it any more."""
+        self._passed.append(block)
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            keeping = self._open()
+            for kept, last in self._ended:
+                keeping.free(kept, last)
+            lists = [keeping.list_of(passed) for passed in self._passed]
+        finally:
+            self._lock.release()
+        self._passed = []
+        self._ended = [(kept, keeping.last_of(kept)) for kept in lists if kept]
+
+    def _make_room(self) -> None:
+        """Memory for what is going to be kept."""
+        with self._lock:
+            keeping = self._keeping
+            places = keeping.room_to_make() if keeping is not None else None
+        if keeping is not None and places is not None:
+            keeping.make_room(*places)
             with self._lock:
-                self._check()
-                self._read = max(self._read, last_group)
+                keeping.open_room(places[1])
 
     def read(self, first: int, column: int, start: int, target: NDArray[np.uint8]) -> None:
         """Bytes of a column, counted from row ``first`` and there from ``start``, into ``target``.
@@ -110,28 +135,26 @@ class Snapshot:
         """
         size = self._words.itemsize
         edges = np.cumsum([0, *self.widths]) * self.dtype.itemsize // size
-        a, b = int(edges[column]), int(edges[column + 1])
-        for at in range(0, len(target), _PART_BYTES):
-            out = target[at : at + _PART_BYTES].view(self._words.dtype)
-            word = (start + at) // size
-            # Updates go on: what they change is kept before, and then put back in its place. Seen
-            # with the lock, because whoever changed what was read here let go of it before.
-            snapshots.read_column(self._words, first, a, b, word, out)
-            with self._lock:
-                self._check()
-                snapshots.read_kept(self._kept, first, a, b, word, self._group, self._taken, out)
+        a, b, word = int(edges[column]), int(edges[column + 1]), start // size
+        out = target.view(self._words.dtype)
+        # Updates go on: what they change is kept before, and is put back in its place here. In
+        # this order, and without their lock, which would make it wait for each of them.
+        snapshots.read_column(self._words, first, a, b, word, out)
+        keeping = self._open()
+        kept = keeping.list_of(first // self._group // self._block)
+        keeping.read(kept, first, a, b, word, out)
 
-    def _check(self) -> None:
-        if self._closed:
+    def _open(self) -> Keeping:
+        keeping = self._keeping
+        if keeping is None:
             raise CancelledError("this snapshot was given up while it was read")
+        return keeping
 
     def close(self) -> None:
         """Nothing is kept from now on. Idempotent."""
         with self._lock:
-            self._closed = True
-            self._read = len(self._taken)
-            self._used = 0
-            self._kept = np.empty((0, 0), self._words.dtype)
+            self._read = self._groups
+            self._keeping = None
 
 
 class Block:
