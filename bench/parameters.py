@@ -23,6 +23,7 @@ import psutil
 import pyarrow as pa
 
 from bench.peers import children
+from dataservice.runtime.allocator import keep_freed_memory
 from dataservice.runtime.flight import FlightClient, FlightServer, ServerChannel
 from dataservice.runtime.identity import new_id
 from dataservice.runtime.process import ChildProcess, announce_ready, exit_with_parent, spawn_module
@@ -85,6 +86,7 @@ def _echo(_command: dict[str, Any], channel: ServerChannel) -> None:
 def serve_raw() -> None:
     """The raw exchange's process, until it is terminated or its parent ends."""
     exit_with_parent()
+    keep_freed_memory()
     server = FlightServer("127.0.0.1", 0, token=_TOKEN, exchanges={"echo": _echo}).start()
     announce_ready(address=server.address)
     try:
@@ -257,6 +259,8 @@ def main(argv: list[str] | None = None) -> None:
         serve_raw()
         return
     children.end_with_parent()
+    # As trainers and parameter servers do, and so for both ways.
+    keep_freed_memory()
     if options.smoke:
         options.seconds, options.rounds, options.table_rows = 0.1, 1, 100_000
         options.rows = 5_000

@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 
+from dataservice.runtime.allocator import keep_freed_memory
 from dataservice.runtime.process import announce_ready, exit_with_parent
 from dataservice.runtime.signals import StopSignals
 from pstrain.cluster import (
@@ -57,6 +58,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     exit_with_parent()
+    keep_freed_memory()
     server = Server(
         _resolver(args),
         args.job,

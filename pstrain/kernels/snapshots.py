@@ -140,22 +140,28 @@ def read_column(rows: Words, first: int, a: int, b: int, start: int, out: Words)
 
 @njit(nogil=True, cache=True)
 def read_kept(
-    kept: Words, owners: I32, nexts: I32, head: int, group: int, first: int, a: int, b: int,
-    start: int, out: Words,
+    kept: Words, owners: I32, nexts: I32, heads: I32, group: int, block: int, first: int, a: int,
+    b: int, start: int, out: Words,
 ) -> None:  # fmt: skip
-    """Overwrites what :func:`read_column` gave of the groups of a list."""
+    """Overwrites what :func:`read_column` gave of the groups of some lists."""
     width = b - a
-    while head:
-        place = head - 1
-        head = nexts[place]
-        if head:
-            ask_for(kept, (head - 1) * group, group * kept.shape[1] * kept.itemsize)
+    places = np.empty(block, np.int32)
+    for head in heads:
+        count = 0
+        while head:
+            places[count] = head - 1
             ask_for(owners, head - 1, 1)
-        for row in range(group):
-            at = (owners[place] * group + row - first) * width - start
-            source = kept[place * group + row]
-            for word in range(max(0, -at), min(width, out.size - at)):
-                out[at + word] = source[a + word]
+            head = nexts[head - 1]
+            count += 1
+        for position in range(count):
+            if position + ROWS_AHEAD < count:
+                row = places[position + ROWS_AHEAD] * group
+                ask_for(kept, row, group * kept.shape[1] * kept.itemsize)
+            for row in range(group):
+                at = (owners[places[position]] * group + row - first) * width - start
+                source = kept[places[position] * group + row]
+                for word in range(max(0, -at), min(width, out.size - at)):
+                    out[at + word] = source[a + word]
 
 
 def warm_up() -> None:
@@ -176,4 +182,4 @@ def warm_up() -> None:
         keep_range(rows, 0, 1, 1, 1, *keeping, 0)
         last_of(1, np.zeros(1, np.int32))
         read_column(rows, 0, 0, 8, 0, out)
-        read_kept(kept, owners, nexts, 0, 1, 0, 0, 8, 0, out)
+        read_kept(kept, owners, nexts, heads[:0], 1, 1, 0, 0, 8, 0, out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
+from dataservice.runtime.allocator import keep_freed_memory
 from dataservice.runtime.process import announce_ready, exit_with_parent
 from dataservice.runtime.signals import StopSignals
 from pstrain.paramserver.server import ParameterServer
@@ -16,6 +17,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0, help="0: a free one")
     args = parser.parse_args()
     exit_with_parent()
+    keep_freed_memory()
     stop = StopSignals()
     with ParameterServer(args.host, args.port) as server:
         announce_ready(address=server.address, pid=os.getpid())

@@ -58,15 +58,20 @@ class Keeping:
         snapshots.keep_range(self._rows, start, stop, *self._places(), read)
         self._lists[...] = self._heads
 
-    def list_of(self, block: int) -> int:
-        """What is kept of a block by now, for :meth:`read`; 0 where that is nothing."""
-        return int(self._lists[block])
+    def lists(self, first_group: int, last_group: int) -> list[int]:
+        """What is kept of these groups by now; first and last begin a block, or are the end."""
+        blocks = slice(first_group // self._block, -(-last_group // self._block))
+        return [head for head in self._lists[blocks].tolist() if head]
 
-    def read(self, kept: int, first: int, a: int, b: int, start: int, out: Any) -> None:
-        """Puts a list's words ``[a, b)`` of each row where they belong: see the kernel."""
+    def read(self, first: int, a: int, b: int, start: int, out: Any) -> None:
+        """Puts words ``[a, b)`` of rows that are kept by now where ``read_column`` put others."""
+        width = b - a
+        low = (first + start // width) // self._group // self._block
+        high = (first + (start + len(out) - 1) // width) // self._group // self._block
         snapshots.read_kept(
-            self._kept, self._owners, self._nexts, kept, self._group, first, a, b, start, out
-        )
+            self._kept, self._owners, self._nexts, self._lists[low : high + 1].copy(),
+            self._group, self._block, first, a, b, start, out,
+        )  # fmt: skip
 
     def last_of(self, kept: int) -> int:
         """The end of a list that is not empty, for :meth:`free`. Needs no lock."""

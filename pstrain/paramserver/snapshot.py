@@ -24,6 +24,8 @@ Array = NDArray[Any]
 
 _GROUP_BYTES: Final = 128
 _BLOCK_BYTES: Final = 16 << 20
+# What is kept of so much is put back at a time: it stays in the processor's cache.
+_LIST_BYTES: Final = 1 << 20
 
 
 class Snapshot:
@@ -55,11 +57,12 @@ class Snapshot:
         row_bytes = slab.shape[1] * slab.itemsize
         self._group = max(1, _GROUP_BYTES // max(1, row_bytes))
         self._groups = -(-len(slab) // self._group)
-        self._block = max(1, _BLOCK_BYTES // max(1, row_bytes * self._group))
-        self._keeping: Keeping | None = Keeping(self._words, self._group, self._block)
+        listed = max(1, _LIST_BYTES // max(1, row_bytes * self._group))
+        self._block = listed * max(1, _BLOCK_BYTES // _LIST_BYTES)
+        self._keeping: Keeping | None = Keeping(self._words, self._group, listed)
         self._read = 0
         # Blocks that were read, and the ends of the lists of those before: not free yet.
-        self._passed: list[int] = []
+        self._passed: list[tuple[int, int]] = []
         self._ended: list[tuple[int, int]] = []
 
     @property
@@ -93,7 +96,7 @@ class Snapshot:
         """Some MB of rows at a time, to be read before the next. May be iterated once."""
         with ThreadPoolExecutor(1, thread_name_prefix="snapshot-room") as thread:
             making_room: Future[None] | None = None
-            for block, first_group in enumerate(range(0, self._groups, self._block)):
+            for first_group in range(0, self._groups, self._block):
                 last_group = min(first_group + self._block, self._groups)
                 first = first_group * self._group
                 if last_group < self._groups and (making_room is None or making_room.done()):
@@ -101,22 +104,22 @@ class Snapshot:
                 yield Block(self, first, min(last_group * self._group, len(self._slab)))
                 self._open()
                 self._read = last_group
-                self._let_go(block)
+                self._let_go(first_group, last_group)
 
-    def _let_go(self, block: int) -> None:
+    def _let_go(self, first_group: int, last_group: int) -> None:
         """A block was read: its places are for others, as soon as nobody adds to it any more."""
-        self._passed.append(block)
+        self._passed.append((first_group, last_group))
         if not self._lock.acquire(blocking=False):
             return
         try:
             keeping = self._open()
             for kept, last in self._ended:
                 keeping.free(kept, last)
-            lists = [keeping.list_of(passed) for passed in self._passed]
+            lists = [kept for passed in self._passed for kept in keeping.lists(*passed)]
         finally:
             self._lock.release()
         self._passed = []
-        self._ended = [(kept, keeping.last_of(kept)) for kept in lists if kept]
+        self._ended = [(kept, keeping.last_of(kept)) for kept in lists]
 
     def _make_room(self) -> None:
         """Memory for what is going to be kept."""
@@ -134,15 +137,15 @@ class Snapshot:
         For blocks: what changes is kept until their iterator goes on.
         """
         size = self._words.itemsize
+        if not len(target):
+            return
         edges = np.cumsum([0, *self.widths]) * self.dtype.itemsize // size
         a, b, word = int(edges[column]), int(edges[column + 1]), start // size
         out = target.view(self._words.dtype)
         # Updates go on: what they change is kept before, and is put back in its place here. In
         # this order, and without their lock, which would make it wait for each of them.
         snapshots.read_column(self._words, first, a, b, word, out)
-        keeping = self._open()
-        kept = keeping.list_of(first // self._group // self._block)
-        keeping.read(kept, first, a, b, word, out)
+        self._open().read(first, a, b, word, out)
 
     def _open(self) -> Keeping:
         keeping = self._keeping

@@ -21,7 +21,8 @@ from tests.unit.shard_cases import ADAGRAD, ADAM, SGD, ids, make_spec, ones
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BLOCK_BYTES", 256)
+    monkeypatch.setattr(module, "_BLOCK_BYTES", 512)
+    monkeypatch.setattr(module, "_LIST_BYTES", 256)
     monkeypatch.setattr(keeping, "_CHUNK_BYTES", 512)
 
 
