@@ -1,11 +1,12 @@
 """Keeping rows as they were: copies of what is about to change, and reading with them.
 
 Rows are words here, of 4 bytes or 1, [rows, words per row]. They are kept in groups of ``group``
-rows, at places of ``kept``: group ``owners[place]``, with the group's bit set in ``bits``. Places
-of ``block`` groups in a row are a list: it begins at ``heads[group // block]`` and goes on at
-``nexts[place]``; both are one more than the place, and 0 is the end. ``room`` says where there are
-places: a list of free ones, those from ``USED`` to ``LIMIT``, whose memory is there already, and
-those below ``TOP``. Groups below ``read`` have been read, so nobody needs them any more.
+rows, at places of ``kept``: group ``owners[place]``, with the group's bit set in ``bits``. ``RUN``
+places in a row are a run; those of ``block`` groups are a list of runs, which ends at the place
+before ``heads[group // block]`` and goes on, from the start of that place's run, at the place
+before ``nexts[run]``; 0 is the end. All runs of a list but the first are full. ``room`` says where
+there are runs: a list of free ones, those from ``USED`` to ``LIMIT``, whose memory is there
+already, and those below ``TOP``. Groups below ``read`` have been read: nobody needs them any more.
 """
 
 from __future__ import annotations
@@ -23,17 +24,18 @@ U8 = NDArray[np.uint8]
 
 FREE, USED, LIMIT, TOP, COPIED = range(5)
 ROOM_ENTRIES = 5
+RUN = 16
 
 _STRIDE = 8
 _PAGE_BYTES = 4096
 
 
 @njit(nogil=True, cache=True)
-def _take_place(room: I64, nexts: I32) -> int:
-    free = room[FREE]
-    if free:
-        room[FREE] = nexts[free - 1]
-        return free - 1
+def _take_run(room: I64, nexts: I32) -> int:
+    if room[FREE]:
+        run = (room[FREE] - 1) // RUN
+        room[FREE] = nexts[run]
+        return run
     if room[USED] < room[LIMIT]:
         room[USED] += 1
         return room[USED] - 1
@@ -51,7 +53,11 @@ def _keep_group(
     if bits[index >> 3] & bit:
         return
     bits[index >> 3] |= bit
-    place = _take_place(room, nexts)
+    place = heads[index // block]
+    if place % RUN == 0:
+        run = _take_run(room, nexts)
+        nexts[run] = place
+        place = np.int32(run * RUN)
     room[COPIED] += 1
     first = index * group
     for row in range(min(group, rows.shape[0] - first)):
@@ -60,7 +66,6 @@ def _keep_group(
         for column in range(rows.shape[1]):
             target[column] = source[column]
     owners[place] = index
-    nexts[place] = heads[index // block]
     heads[index // block] = place + 1
 
 
@@ -91,21 +96,22 @@ def keep_range(
 
 @njit(nogil=True, cache=True)
 def touch(kept: Words, nexts: I32, owners: I32, group: int, start: int, stop: int) -> None:
-    """Makes the memory of places ``[start, stop)`` be there; nobody may use them meanwhile."""
+    """Makes the memory of runs ``[start, stop)`` be there; nobody may use them meanwhile."""
     row_bytes = kept.shape[1] * kept.itemsize
-    for row in range(start * group, stop * group, max(1, _PAGE_BYTES // row_bytes)):
+    for row in range(start * RUN * group, stop * RUN * group, max(1, _PAGE_BYTES // row_bytes)):
         kept[row, 0] = 0
-    for place in range(start, stop, _PAGE_BYTES // nexts.itemsize):
-        nexts[place] = 0
-        owners[place] = 0
+    for run in range(start, stop):
+        nexts[run] = 0
+        owners[run * RUN] = 0
 
 
 @njit(nogil=True, cache=True)
 def last_of(head: int, nexts: I32) -> int:
-    """The last place of a list that is not empty, as lists name places."""
-    while nexts[head - 1]:
-        head = nexts[head - 1]
-    return head
+    """The last run of a list that is not empty."""
+    run = (head - 1) // RUN
+    while nexts[run]:
+        run = (nexts[run] - 1) // RUN
+    return run
 
 
 @njit(nogil=True, cache=True)
@@ -140,28 +146,27 @@ def read_column(rows: Words, first: int, a: int, b: int, start: int, out: Words)
 
 @njit(nogil=True, cache=True)
 def read_kept(
-    kept: Words, owners: I32, nexts: I32, heads: I32, group: int, block: int, first: int, a: int,
-    b: int, start: int, out: Words,
+    kept: Words, owners: I32, nexts: I32, heads: I32, group: int, first: int, a: int, b: int,
+    start: int, out: Words,
 ) -> None:  # fmt: skip
     """Overwrites what :func:`read_column` gave of the groups of some lists."""
     width = b - a
-    places = np.empty(block, np.int32)
     for head in heads:
-        count = 0
-        while head:
-            places[count] = head - 1
-            ask_for(owners, head - 1, 1)
-            head = nexts[head - 1]
-            count += 1
-        for position in range(count):
-            if position + ROWS_AHEAD < count:
-                row = places[position + ROWS_AHEAD] * group
-                ask_for(kept, row, group * kept.shape[1] * kept.itemsize)
-            for row in range(group):
-                at = (owners[places[position]] * group + row - first) * width - start
-                source = kept[places[position] * group + row]
-                for word in range(max(0, -at), min(width, out.size - at)):
-                    out[at + word] = source[a + word]
+        stop = head
+        while stop:
+            run = (stop - 1) // RUN
+            for place in range(run * RUN, stop):
+                for row in range(group):
+                    at = (owners[place] * group + row - first) * width - start
+                    source = kept[place * group + row]
+                    for word in range(max(0, -at), min(width, out.size - at)):
+                        out[at + word] = source[a + word]
+            stop = nexts[run]
+            if stop:
+                # What comes next is anywhere, but all of it in one place.
+                run = (stop - 1) // RUN
+                ask_for(kept, run * RUN * group, RUN * group * kept.shape[1] * kept.itemsize)
+                ask_for(owners, run * RUN, RUN * owners.itemsize)
 
 
 def warm_up() -> None:
@@ -169,17 +174,17 @@ def warm_up() -> None:
     ids = np.zeros(1, np.int64)
     received = ids.copy()
     received.flags.writeable = False
-    lists, bits = np.zeros(4, np.int32), np.zeros(1, np.uint8)
-    heads, nexts, owners, room = lists[:1], lists[1:2], lists[2:3], np.zeros(ROOM_ENTRIES, np.int64)
+    lists, bits = np.zeros(2 + RUN, np.int32), np.zeros(1, np.uint8)
+    heads, nexts, owners, room = lists[:1], lists[1:2], lists[2:], np.zeros(ROOM_ENTRIES, np.int64)
     for word in (np.uint32, np.uint8):
-        rows, kept, out = np.zeros((1, 8), word), np.zeros((1, 8), word), np.zeros(8, word)
+        rows, kept, out = np.zeros((1, 8), word), np.zeros((RUN, 8), word), np.zeros(8, word)
         touch(kept, nexts, owners, 1, 0, 1)
         keeping = bits, heads, nexts, owners, kept, room
         for each in (ids, received):
             room[LIMIT] = room[USED] + 1
-            bits[:], room[USED] = 0, 0
+            bits[:], heads[:], room[USED] = 0, 0, 0
             keep_rows(rows, 0, each, 1, 1, *keeping, 0)
         keep_range(rows, 0, 1, 1, 1, *keeping, 0)
         last_of(1, np.zeros(1, np.int32))
         read_column(rows, 0, 0, 8, 0, out)
-        read_kept(kept, owners, nexts, heads[:0], 1, 1, 0, 0, 8, 0, out)
+        read_kept(kept, owners, nexts, heads[:0], 1, 0, 0, 8, 0, out)

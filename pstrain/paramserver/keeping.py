@@ -28,20 +28,24 @@ class Keeping:
         self._rows, self._group, self._block = rows, group, block
         groups = -(-len(rows) // group)
         row_bytes = max(1, rows.shape[1] * rows.itemsize)
-        self._chunk = max(1, min(groups, _CHUNK_BYTES // (row_bytes * group)))
-        # None of it takes memory before it is written to. There are as many places beyond those
+        lists = -(-groups // block)
+        run_bytes = row_bytes * group * snapshots.RUN
+        runs = groups // snapshots.RUN + lists
+        self._chunk = max(1, min(runs, _CHUNK_BYTES // run_bytes))
+        # None of it takes memory before it is written to. There are as many runs beyond those
         # that can ever be used as may be ready at a time, and being made: so both ends never meet.
-        places = groups + 4 * self._chunk
+        runs += 4 * self._chunk
+        places = runs * snapshots.RUN
         self._bits = np.zeros(-(-groups // 8), np.uint8)
-        self._heads = np.zeros(-(-groups // block), np.int32)
+        self._heads = np.zeros(lists, np.int32)
         self._lists = self._heads.copy()
-        self._nexts = _empty(places, np.int32)
+        self._nexts = _empty(runs, np.int32)
         self._owners = _empty(places, np.int32)
         self._kept = _empty(places * group * rows.shape[1], rows.dtype).reshape(
             places * group, rows.shape[1]
         )
         self._room = np.zeros(snapshots.ROOM_ENTRIES, np.int64)
-        self._room[snapshots.TOP] = places
+        self._room[snapshots.TOP] = runs
 
     @property
     def copied_bytes(self) -> int:
@@ -50,12 +54,14 @@ class Keeping:
 
     def keep_rows(self, row_start: int, ids: NDArray[np.int64], read: int) -> None:
         """Rows ``ids``, counted from ``row_start``, but those of groups below ``read``."""
-        snapshots.keep_rows(self._rows, row_start, ids, *self._places(), read)
+        keep: Any = snapshots.keep_rows
+        keep(self._rows, row_start, ids, *self._places(), read)
         self._lists[...] = self._heads
 
     def keep_range(self, start: int, stop: int, read: int) -> None:
         """Rows ``[start, stop)``, but those of groups below ``read``."""
-        snapshots.keep_range(self._rows, start, stop, *self._places(), read)
+        keep: Any = snapshots.keep_range
+        keep(self._rows, start, stop, *self._places(), read)
         self._lists[...] = self._heads
 
     def lists(self, first_group: int, last_group: int) -> list[int]:
@@ -70,29 +76,29 @@ class Keeping:
         high = (first + (start + len(out) - 1) // width) // self._group // self._block
         snapshots.read_kept(
             self._kept, self._owners, self._nexts, self._lists[low : high + 1].copy(),
-            self._group, self._block, first, a, b, start, out,
+            self._group, first, a, b, start, out,
         )  # fmt: skip
 
     def last_of(self, kept: int) -> int:
-        """The end of a list that is not empty, for :meth:`free`. Needs no lock."""
+        """The last run of a list that is not empty, for :meth:`free`. Needs no lock."""
         return int(snapshots.last_of(kept, self._nexts))
 
     def free(self, kept: int, last: int) -> None:
-        """The places of a list are for others; nothing may be added to it any more."""
-        self._nexts[last - 1] = self._room[snapshots.FREE]
+        """The runs of a list are for others; nothing may be added to it any more."""
+        self._nexts[last] = self._room[snapshots.FREE]
         self._room[snapshots.FREE] = kept
 
     def room_to_make(self) -> tuple[int, int] | None:
-        """Places to be made ready with :meth:`make_room`; None where enough are."""
+        """Runs to be made ready with :meth:`make_room`; None where enough are."""
         used, limit = int(self._room[snapshots.USED]), int(self._room[snapshots.LIMIT])
         return None if limit - used >= 2 * self._chunk else (limit, limit + self._chunk)
 
     def make_room(self, start: int, stop: int) -> None:
-        """Memory for these places. Needs no lock, if one thread at a time does it."""
+        """Memory for these runs. Needs no lock, if one thread at a time does it."""
         snapshots.touch(self._kept, self._nexts, self._owners, self._group, start, stop)
 
     def open_room(self, stop: int) -> None:
-        """Places below ``stop`` were made ready."""
+        """Runs below ``stop`` were made ready."""
         self._room[snapshots.LIMIT] = stop
 
     def _places(self) -> tuple[Any, ...]:
