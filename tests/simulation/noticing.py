@@ -21,6 +21,7 @@ from tests.simulation import (
     stage,
     training_scenario,
 )
+from tests.simulation.consistency_mutants import SSP_MUTANTS, SYNC_MUTANTS
 from tests.simulation.coordinated_mutants import COORDINATED_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.restore_mutants import RESTORE_MUTANTS
@@ -29,6 +30,7 @@ from tests.simulation.training_mutants import TRAINING_MUTANTS
 
 DELIVERY_LIVES = 3_000
 COORDINATED_LIVES = 500
+CONSISTENCY_LIVES = 500
 TRAINING_LIVES = 1_500
 RESTORE_LIVES = 1_500
 
@@ -54,6 +56,13 @@ NOTICED_IN = {
     "a_shortened_journal_forgets_who_came_back": 9,
     "complete_rounds_move_too": 30,
     "what_was_received_of_a_lost_worker_counts": 64,
+    "what_a_late_run_took_is_not_given_back": 5,
+    "late_runs_count_all_the_same": 6,
+    "lost_trainers_are_fenced_in_the_middle_of_a_round": 107,
+    "what_was_made_is_made_again": 6,
+    "closures_of_a_decided_round_run_again_with_their_trainer": 107,
+    "who_is_free_first_runs_the_next_closure": 13,
+    "trainers_forget_that_a_run_is_late": 5,
     "old_streams_speak_for_new_sessions": 481,
     "parts_that_were_undone_are_not_made_again": 2449,
     "parts_in_a_checkpoint_are_made_again": 2873,
@@ -81,6 +90,13 @@ def noticed_training(mutant: Mutant) -> Failure | None:
     """The same of a mistake in training."""
     with training_scenario.staged(), _applied(mutant):
         return _first_failure(training_scenario.play, mutant, TRAINING_LIVES)
+
+
+def noticed_consistency(mutant: Mutant) -> Failure | None:
+    """The same of a mistake in rounds, or with bounded staleness."""
+    play = training_scenario.play_sync if mutant in SYNC_MUTANTS else training_scenario.play_ssp
+    with training_scenario.staged(), _applied(mutant):
+        return _first_failure(play, mutant, CONSISTENCY_LIVES)
 
 
 def noticed_restores(mutant: Mutant) -> Failure | None:
@@ -112,6 +128,7 @@ def main() -> None:
         (noticed_delivery, MUTANTS),
         (noticed_coordinated, COORDINATED_MUTANTS),
         (noticed_training, TRAINING_MUTANTS),
+        (noticed_consistency, [*SYNC_MUTANTS, *SSP_MUTANTS]),
         (noticed_restores, RESTORE_MUTANTS),
     )
     for noticed, each in kinds:

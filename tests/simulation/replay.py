@@ -1,7 +1,8 @@
 """Shows what happens under one seed: `python -m tests.simulation.replay SEED`, or a range A:B.
 
 With `--coordinated` it is a seed of coordinated reads, with `--training` of the training protocol,
-with `--restores` of training that loses parameter servers, else of the delivery of rows.
+with `--sync` or `--ssp` of that under these rules, with `--restores` of training that loses
+parameter servers, else of the delivery of rows.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ def main() -> int:
     for protocol, what in (
         ("coordinated", "of coordinated reads"),
         ("training", "of trainers"),
+        ("sync", "of training in rounds"),
+        ("ssp", "of training with bounded staleness"),
         ("restores", "of lost servers"),
     ):
         parser.add_argument(

@@ -34,6 +34,8 @@ PROTOCOLS = {
     "delivery": Protocol(stage.staged, scenario.play),
     "coordinated": Protocol(coordinated_scenario.staged, coordinated_scenario.play),
     "training": Protocol(training_scenario.staged, training_scenario.play),
+    "sync": Protocol(training_scenario.staged, training_scenario.play_sync),
+    "ssp": Protocol(training_scenario.staged, training_scenario.play_ssp),
     "restores": Protocol(training_scenario.staged, training_scenario.play_restores),
 }
 """Of the data service, and of trainers and parameter servers."""

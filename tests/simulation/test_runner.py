@@ -43,8 +43,9 @@ def test_the_command_plays_on_two_processes() -> None:
     command = [sys.executable, "-m", "tests.simulation", "--seeds", "120", "--processes", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    delivery, coordinated, training = done.stdout.splitlines()
-    assert coordinated.startswith("coordinated: 1 schedules in ")
+    delivery, *others, training = done.stdout.splitlines()
+    kinds = ("coordinated", "sync", "ssp")
+    assert [line.split(" in ")[0] for line in others] == [f"{kind}: 1 schedules" for kind in kinds]
     assert delivery.startswith("delivery: 120 schedules in ")
     assert training.startswith("training: 12 schedules in ")
     assert "on 2 processes" in training

@@ -72,6 +72,9 @@ class TrainingChecker:
 
     def answered(self, request: dict[str, Any]) -> None:
         """A server has done what was asked: what is decided somewhere will be done and heard."""
+        if request["kind"] == "apply_round":
+            for trainer, part in request["parts"]:
+                self._promised |= self._prepared.pop((trainer, *part), set())
         key = (request.get("trainer"), *request.get("key", ()))
         if request["kind"] == "prepare":
             tags = (change["tag"] for change in request["changes"])

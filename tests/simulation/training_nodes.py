@@ -58,6 +58,8 @@ class ServerNode(Process):
 
     def answer(self, header: bytes) -> bytes:
         request = messages.decode_header(header)
+        if request.get("kind") == "apply_round":
+            self.world.checker.round_made(self._number, request)
         try:
             if "action" in request:
                 return messages.encode_header(self._act(request))

@@ -16,6 +16,8 @@ from random import Random
 from typing import Any
 
 from pstrain import session
+from pstrain.consistency import ASYNC, Consistency, Sync
+from pstrain.coordinator.applying import RoundApplier
 from pstrain.coordinator.link import PickledFunction, TrainerLink
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.restoring import RecoverySwitch, Restorer
@@ -26,6 +28,7 @@ from pstrain.resumption import Recovery
 from pstrain.trainer.client import RemoteParameters
 from pstrain.wire import trainer_pb2 as pb
 from tests.simulation.checker import Violation
+from tests.simulation.consistency_checker import WatchedScheduler
 from tests.simulation.fibers import Process, running, wait
 from tests.simulation.stage import STAGE
 from tests.simulation.training_checker import Tag
@@ -54,7 +57,7 @@ def change(*tag: Any) -> None:
     run: Any = current_staging()
     run.touch([_VARIABLE])
     for ps in STAGE.world.checker.places(tag):
-        run.add(ps, {"kind": "count", "tag": list(tag)}, None)
+        run.add(ps, {"kind": "push", "tag": list(tag)}, None)
 
 
 def read() -> None:
@@ -141,6 +144,8 @@ PROGRAMS: dict[Callable[..., Any], int] = {
     fail: 0,
 }
 """Functions, and how many tags of its own a closure has when it is finished."""
+ONE_STEP = (count, train, evaluate)
+"""Those that read and take nothing after they have changed something, as rounds want it."""
 
 
 class _Iterator:
@@ -155,7 +160,13 @@ class CoordinatorNode(Process):
     """The training program's process."""
 
     def __init__(
-        self, world: Any, *, closures_in_flight: int, fails: bool, after_a_loss: str = "ends"
+        self,
+        world: Any,
+        *,
+        closures_in_flight: int,
+        fails: bool,
+        after_a_loss: str = "ends",
+        rule: Consistency = ASYNC,
     ) -> None:
         """``after_a_loss`` of a server: the program "ends", "goes back" with everything else, or
         hears nothing, for closures "run again"."""
@@ -167,7 +178,8 @@ class CoordinatorNode(Process):
         self._fails = fails
         # Some programs bind closures to a trainer: to the first, which always comes back.
         self._binding = Random(f"bound {world.seed}")
-        self._binds = self._binding.random() < 0.3
+        self._binds = self._binding.random() < 0.3 and rule == ASYNC
+        self._rule, self._in_rounds = rule, isinstance(rule, Sync)
         self._functions: Any = weakref.WeakValueDictionary()
         self._keep = {
             function: PickledFunction(function.__name__, pickle.dumps(function))
@@ -184,9 +196,17 @@ class CoordinatorNode(Process):
         world = self.world
         addresses = [server.name for server in world.servers]
         self.parameters = RemoteParameters(addresses, session=FIRST_SESSION, token="-")
-        self.scheduler = Scheduler(
-            ids=itertools.count(), capacity=64, attempts_max=ATTEMPTS_MAX, trainer_timeout_s=300.0
+        kind = Scheduler if self._rule == ASYNC else WatchedScheduler
+        self.scheduler = kind(
+            ids=itertools.count(),
+            capacity=64,
+            attempts_max=ATTEMPTS_MAX,
+            trainer_timeout_s=300.0,
+            consistency=self._rule,
+            trainers_expected=len(world.trainers),
         )
+        if self._in_rounds:
+            RoundApplier(self.scheduler, self.parameters, self.recovery).start()
         self.scheduler.add_resource(_ITERATOR, session.dumps((_source, 0, {}), _reference))
         incarnations = itertools.count(1)
         for index, address in enumerate(world.trainers):
@@ -198,13 +218,15 @@ class CoordinatorNode(Process):
                     trainer_index=index,
                     trainer_count=len(world.trainers),
                     ps_addresses=addresses,
-                    closures_in_flight=self._in_flight,
+                    closures_in_flight=1 if self._in_rounds else self._in_flight,
+                    in_rounds=self._in_rounds,
+                    keeps_elements=isinstance(self._rule, Sync) and self._rule.backup_workers > 0,
                 ),
                 scheduler=self.scheduler,
                 functions=self._functions,
                 servers=self.parameters,
                 incarnations=incarnations,
-                slots=2 * self._in_flight,
+                slots=1 if self._in_rounds else 2 * self._in_flight,
                 recovery=self.recovery,
                 token="-",
             )
@@ -298,7 +320,8 @@ class CoordinatorNode(Process):
 
     def _round(self, closures: int) -> None:
         dice, checker = self.world.dice, self.world.checker
-        programs = [program for program in PROGRAMS if self._fails or program is not fail]
+        known = ONE_STEP if self._in_rounds else PROGRAMS
+        programs = [program for program in known if self._fails or program is not fail]
         if self._after_a_loss == "run again":
             # Its value is heard once, and its rows are others when it runs again.
             programs.remove(evaluate)

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from pstrain import resumption
+from pstrain.consistency import ASYNC, Consistency
 from pstrain.coordinator import (
+    applying,
     holding,
     link,
     orders,
@@ -27,9 +29,11 @@ from pstrain.coordinator import (
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.paramserver import requests
 from pstrain.trainer import client, committing, resources
+from pstrain.trainer import rounds as trainer_rounds
 from pstrain.trainer import service as trainer_service
 from tests.simulation import training_program
 from tests.simulation.checker import Violation
+from tests.simulation.consistency_checker import ConsistencyChecker, rule_of
 from tests.simulation.fibers import QUEUE, THREADING, TIME, SimpleQueue, running
 from tests.simulation.scenario import Failure, Outcome
 from tests.simulation.stage import STAGE
@@ -48,19 +52,29 @@ class Scenario:
     """One cluster and what befalls it."""
 
     def __init__(
-        self, seed: int, *, verbose: bool = False, after_a_loss: tuple[str, ...] = ("ends",)
+        self,
+        seed: int,
+        *,
+        verbose: bool = False,
+        after_a_loss: tuple[str, ...] = ("ends",),
+        rules: str = "",
     ) -> None:
         world: Any = World(seed, verbose=verbose)
         STAGE.world, STAGE.node, STAGE.task, STAGE.ids = world, None, None, 0
         self.world, self.dice = world, world.dice
         self.faults: list[str] = []
         dice = self.dice
-        world.streams = []
+        world.streams, world.breaks_orders = [], rules == "sync"
         world.compute_s = dice.choice((0.002, 0.02, 0.1))
         world.servers = [ServerNode(world, number) for number in range(dice.choice((1, 2, 2, 3)))]
         world.checker = TrainingChecker(seed, len(world.servers))
         world.data = DataNode(world, dice.choice((3, 12, 30)))
         nodes = [TrainerNode(world, number) for number in range(dice.choice((1, 2, 2, 3)))]
+        rule: Consistency = ASYNC
+        if rules:
+            rule = rule_of(seed, rules, len(nodes))
+            world.checker = ConsistencyChecker(seed, len(world.servers), rule, len(nodes))
+        self._rules = rules
         world.trainers = {node.address: node for node in nodes}
         self.trainers = nodes
         for node in nodes:
@@ -74,6 +88,7 @@ class Scenario:
             closures_in_flight=dice.choice((1, 2, 3)),
             fails=dice.random() < 0.3 and not self._loses_servers,
             after_a_loss=follows,
+            rule=rule,
         )
         self.coordinator.boot()
         self._plan_faults()
@@ -189,7 +204,7 @@ class Scenario:
             world.run(world.now_s + PATIENCE_S, self._is_settled)
             self._check_end()
         except Exception as error:
-            kind = "--restores" if self._loses_servers else "--training"
+            kind = "--restores" if self._loses_servers else f"--{self._rules or 'training'}"
             command = f"{COMMAND} {kind}"
             raise Failure(world.seed, error, tuple(self.faults), command) from error
         finally:
@@ -209,6 +224,8 @@ class Scenario:
         world = self.world
         world.checker.over([row for row in range(world.data.rows) if row not in world.data.void])
         self.coordinator.scheduler._state.check_invariants()
+        if self._rules == "sync":
+            world.checker.rounds_over(self.coordinator.scheduler)
         low_water = self.coordinator.scheduler.low_water()
         for server in world.servers:
             server.store.advance(low_water)
@@ -246,6 +263,16 @@ def play_restores(seed: int, *, verbose: bool = False) -> Outcome:
     return Scenario(seed, verbose=verbose, after_a_loss=RESTORING).play()
 
 
+def play_sync(seed: int, *, verbose: bool = False) -> Outcome:
+    """In rounds, with and without trainers to spare."""
+    return Scenario(seed, verbose=verbose, rules="sync").play()
+
+
+def play_ssp(seed: int, *, verbose: bool = False) -> Outcome:
+    """With bounded staleness."""
+    return Scenario(seed, verbose=verbose, rules="ssp").play()
+
+
 def _read_changes(store: Any, headers: Any, _body: object) -> list[Callable[[], None]]:
     tags = [tuple(header["tag"]) for header in headers]
     return [functools.partial(STAGE.world.checker.apply, store.ps, tag) for tag in tags]
@@ -267,6 +294,7 @@ def staged() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         modules = (
             service,
+            applying,
             holding,
             waiting,
             restoring,
@@ -283,6 +311,7 @@ def staged() -> Iterator[None]:
             if hasattr(module, "logger"):
                 patch.setattr(module.logger, "disabled", True)
         patch.setattr(recovery.logger, "disabled", True)
+        patch.setattr(trainer_rounds.logger, "disabled", True)
         patch.setattr(resumption.logger, "disabled", True)
         patch.setattr(link, "Outbox", lambda: orders.Outbox(SimpleQueue()))
         patch.setattr(link, "RpcClient", RpcClient)
@@ -294,6 +323,7 @@ def staged() -> Iterator[None]:
         patch.setattr(client, "Connections", Connections)
         patch.setattr(requests, "read_changes", _read_changes)
         patch.setattr(trainer_service, "open_dataset", training_program.open_dataset)
-        patch.setattr(committing, "reached", _reached)
+        for module in (committing, trainer_rounds):
+            patch.setattr(module, "reached", _reached)
         patch.setattr(RemoteValue, "_set", set_and_tell)
         yield

@@ -37,14 +37,17 @@ def passage_s(source: Any, target: Any) -> float:
 class Exchange:
     """One request to a parameter server and its reply, over a connection that may break."""
 
-    def __init__(self, caller: Process, server: Any, header: bytes, on_done: Callable) -> None:
+    def __init__(
+        self, caller: Process, server: Any, header: bytes, on_done: Callable, *, again: bool
+    ) -> None:
         self.reply: Any = None
         self._caller, self._server, self._header = caller, server, header
         self._on_done = on_done
         world = self._world = caller.world
         dice = world.dice
         # A coordinator that cannot fence a lost trainer gives training up: that is not simulated.
-        if caller is not world.coordinator and dice.random() < world.loss:
+        is_spared = caller is world.coordinator and (again or not world.breaks_orders)
+        if not is_spared and dice.random() < world.loss:
             self._break(dice)
             return
         world.at(passage_s(caller, server), server, self._arrive, any_life=True)
@@ -95,7 +98,7 @@ class Connections:
         for ps, request in requests.items():
             reply = self._reply(calls[ps], ps, deadline_s)
             if isinstance(reply, UnavailableError) and repeat:
-                reply = self._reply(self._call(fiber, ps, request), ps, deadline_s)
+                reply = self._reply(self._call(fiber, ps, request, again=True), ps, deadline_s)
             if isinstance(reply, DataServiceError):
                 raise ServerLostError(f"parameter server {ps} is gone: {reply}")
             replies[ps] = Message(reply, None)
@@ -103,7 +106,7 @@ class Connections:
 
     def action(self, server: int, name: str, body: bytes, timeout_s: float) -> bytes:
         header = messages.encode_header({"action": name, **json.loads(body)})
-        call = self._call(running(), server, Request(header))
+        call = self._call(running(), server, Request(header), again=True)
         reply = self._reply(call, server, STAGE.world.now_s + timeout_s)
         if isinstance(reply, DataServiceError):
             raise ServerLostError(f"parameter server {server}: {reply}")
@@ -112,10 +115,11 @@ class Connections:
     def close(self) -> None:
         self._closed = True
 
-    def _call(self, fiber: Fiber, ps: int, request: Any) -> Exchange:
+    def _call(self, fiber: Fiber, ps: int, request: Any, *, again: bool = False) -> Exchange:
         if self._closed:
             raise CancelledError("the connections to the parameter servers are closed")
-        return Exchange(fiber.node, STAGE.world.servers[ps], request.header, fiber.wake)
+        server = STAGE.world.servers[ps]
+        return Exchange(fiber.node, server, request.header, fiber.wake, again=again)
 
     def _reply(self, call: Exchange, ps: int, deadline_s: float) -> Any:
         while call.reply is None:

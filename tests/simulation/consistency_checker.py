@@ -1,0 +1,114 @@
+"""What must hold of the rules of consistency besides what holds of all training.
+
+C1, in rounds: a round is made with the same closures everywhere, in the order of closures, none in
+two rounds, and the mean is over just those that gave a gradient; rounds are made in their order.
+With no trainer to spare and none lost, the closures of a round ran on the trainers in their order,
+whenever they came: the same program then deals the same work to the same places. C2, with bounded
+staleness: nobody starts a closure while the slowest live trainer has ended so many fewer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pstrain.consistency import Ssp, Sync
+from pstrain.coordinator import events as ev
+from pstrain.coordinator.service import Scheduler
+from tests.simulation.checker import Violation
+from tests.simulation.stage import STAGE
+from tests.simulation.training_checker import TrainingChecker
+
+
+class ConsistencyChecker(TrainingChecker):
+    """Watches what servers are told of rounds, and what the coordinator starts."""
+
+    def __init__(self, seed: int, servers: int, rule: Any, trainers: int) -> None:
+        super().__init__(seed, servers)
+        self.rule, self.trainers = rule, trainers
+        self.ran_on: dict[int, int] = {}
+        self._gradients: dict[int, int] = {}
+        self._members: dict[int, set[int]] = {}
+        self._round_of: dict[int, int] = {}
+        self._newest: dict[int, int] = {}
+        self._clocks: dict[int, int] = {}
+        self._running: dict[int, int] = {}
+
+    # Rounds, as servers make them
+
+    def round_made(self, ps: int, request: dict[str, Any]) -> None:
+        """A server obeyed an order, not for the first time perhaps."""
+        number, gradients = request["round"], request["gradients"]
+        closures = [key[0] for _, key in request["parts"]]
+        if closures != sorted(set(closures)):
+            raise Violation(f"C1: round {number} is made in the order {closures}")
+        if self._gradients.setdefault(number, gradients) != gradients:
+            raise Violation(f"C1: round {number} is the mean of several numbers of gradients")
+        if number > self._newest.get(ps, -1):
+            self._newest[ps] = number
+        elif not set(closures) <= self._members.get(number, set()):
+            # A late repeat has nothing that was not made.
+            raise Violation(f"C1: server {ps} makes round {number} after {self._newest[ps]}")
+        for closure in closures:
+            if self._round_of.setdefault(closure, number) != number:
+                known = self._round_of[closure]
+                raise Violation(f"C1: closure {closure} is in rounds {known} and {number}")
+        self._members.setdefault(number, set()).update(closures)
+
+    def rounds_over(self, scheduler: Scheduler) -> None:
+        """All is over: whoever was in a round with a gradient is counted in its mean."""
+        for number, members in self._members.items():
+            if len(members) != self._gradients[number]:
+                raise Violation(
+                    f"C1: round {number} of {members} is a mean of {self._gradients[number]}"
+                )
+            if len(members) > self.trainers:
+                raise Violation(f"C1: round {number} has {members}, of {self.trainers} trainers")
+        if scheduler.counts()["losses"] or self.rule.backup_workers:
+            return
+        for members in self._members.values():
+            places = [self.ran_on[closure] for closure in sorted(members)]
+            if places != sorted(set(places)):
+                raise Violation(f"C1: the closures {sorted(members)} ran on {places}")
+
+    # What the coordinator decides
+
+    def decided(self, event: ev.Event) -> None:
+        """A fact of the scheduler, before it holds."""
+        match event:
+            case ev.TrainerJoined():
+                self._clocks[event.trainer] = min(self._clocks.values(), default=0)
+            case ev.TrainerSilenced():
+                self._clocks.pop(event.trainer, None)
+            case ev.ClosureStarted():
+                self._start(event)
+            case ev.ClosureFinished() | ev.ClosureFailed():
+                trainer = self._running.pop(event.closure, None)
+                if trainer in self._clocks:
+                    self._clocks[trainer] += 1
+            case ev.ClosureCancelled() | ev.ClosureReturned() | ev.ClosureDropped():
+                self._running.pop(event.closure, None)
+
+    def _start(self, event: ev.ClosureStarted) -> None:
+        trainer = event.trainer
+        begun = self._clocks[trainer] + sum(t == trainer for t in self._running.values())
+        ahead = begun - min(self._clocks.values())
+        self.ran_on[event.closure] = trainer
+        self._running[event.closure] = trainer
+        if isinstance(self.rule, Ssp) and ahead > self.rule.staleness:
+            raise Violation(f"C2: trainer {trainer} starts {ahead} closures ahead of the slowest")
+
+
+class WatchedScheduler(Scheduler):
+    """The real one, with a witness."""
+
+    def _apply(self, decision: Any) -> None:
+        for event in decision.events:
+            STAGE.world.checker.decided(event)
+        super()._apply(decision)
+
+
+def rule_of(seed: int, kind: str, trainers: int) -> Any:
+    """The rule that a seed is played under."""
+    if kind == "ssp":
+        return Ssp((0, 1, 3)[seed // 2 % 3])
+    return Sync(min((0, 0, 1, 1, 2)[seed // 2 % 5], trainers - 1))

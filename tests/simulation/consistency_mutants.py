@@ -1,0 +1,157 @@
+"""Deliberate mistakes in rounds and in bounded staleness, each of which must be noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pstrain.consistency import Ssp
+from pstrain.coordinator import applying, decide, rounds
+from pstrain.coordinator.service import Scheduler
+from pstrain.coordinator.state import CoordinatorState
+from pstrain.paramserver.commits import Commits
+from pstrain.trainer.rounds import RoundCommitter
+from pstrain.trainer.staging import ClosureRun
+from tests.simulation.mutants import Mutant
+from tests.simulation.stage import STAGE
+
+Patch = pytest.MonkeyPatch
+
+SYNC_MUTANTS: list[Mutant] = []
+SSP_MUTANTS: list[Mutant] = []
+
+
+def mutant(where: list[Mutant], *signs: str) -> Callable[[Callable[[Patch], None]], None]:
+    def note(apply: Callable[[Patch], None]) -> None:
+        where.append(Mutant(apply.__name__, apply, signs))
+
+    return note
+
+
+# Rounds
+
+
+@mutant(SYNC_MUTANTS, "I1", "I7", "I10")
+def what_a_late_run_took_is_not_given_back(patch: Patch) -> None:
+    patch.setattr(ClosureRun, "give_back", lambda _self: None)
+
+
+@mutant(SYNC_MUTANTS, "I7", "I1", "I8", "C1")
+def late_runs_count_all_the_same(patch: Patch) -> None:
+    original = Commits.abort
+
+    def abort(self: Any, trainer: str, key: Any) -> None:
+        payload = self._live(trainer).held.get(key)
+        original(self, trainer, key)
+        for change in payload or ():
+            change()
+
+    patch.setattr(Commits, "abort", abort)
+
+
+@mutant(SYNC_MUTANTS, "I7", "I8")
+def rounds_end_before_all_servers_have_made_them(patch: Patch) -> None:
+    def run(self: Any) -> None:
+        while (order := self._scheduler.orders.get()) is not None:
+            self._scheduler.round_applied(order)
+            self._servers.exchange(applying.messages_of(order))
+
+    patch.setattr(applying.RoundApplier, "_run", run)
+
+
+@mutant(SYNC_MUTANTS, "was taken for lost", "not prepared here")
+def lost_trainers_are_fenced_in_the_middle_of_a_round(patch: Patch) -> None:
+    patch.setattr(Scheduler, "wait_for_round", lambda _self, _timeout_s, _is_undone: None)
+
+
+@mutant(SYNC_MUTANTS, "not prepared here", "I7")
+def what_was_made_is_made_again(patch: Patch) -> None:
+    patch.setattr(Commits, "_is_applied", lambda _self, _key: False)
+
+
+@mutant(SYNC_MUTANTS, "was taken for lost", "I7")
+def closures_of_a_decided_round_run_again_with_their_trainer(patch: Patch) -> None:
+    def held_by(state: Any, trainer: int) -> list[tuple[int, Any]]:
+        this = state.round
+        begun = (*state.running.items(), *this.prepared.items(), *this.decided.items())
+        return [(closure, run) for closure, run in begun if run.trainer == trainer]
+
+    patch.setattr(decide, "_held_by", held_by)
+    patch.setattr(Scheduler, "wait_for_round", lambda _self, _timeout_s, _is_undone: None)
+
+
+@mutant(SYNC_MUTANTS, "C1")
+def the_mean_is_over_all_trainers(patch: Patch) -> None:
+    original = applying.messages_of
+
+    def messages_of(order: Any) -> Any:
+        found = original(order)
+        return {
+            ps: ({**header, "gradients": STAGE.world.checker.trainers}, body)
+            for ps, (header, body) in found.items()
+        }
+
+    patch.setattr(applying, "messages_of", messages_of)
+
+
+@mutant(SYNC_MUTANTS, "C1")
+def rounds_are_made_in_the_order_of_arrival(patch: Patch) -> None:
+    original = Scheduler._order_round
+
+    def order_round(self: Any) -> None:
+        original(self)
+        arrived = list(self._state.round.decided)
+        self._order.parts.sort(key=lambda part: arrived.index(part[0]))
+
+    patch.setattr(Scheduler, "_order_round", order_round)
+
+
+@mutant(SYNC_MUTANTS, "C1")
+def who_is_free_first_runs_the_next_closure(patch: Patch) -> None:
+    original = rounds.next_trainers
+
+    def next_trainers(state: Any, rule: Any) -> list[int]:
+        return original(state, rule)[::-1]
+
+    patch.setattr(rounds, "next_trainers", next_trainers)
+
+
+@mutant(SYNC_MUTANTS, "I10")
+def rounds_wait_for_closures_that_nobody_schedules(patch: Patch) -> None:
+    patch.setattr(rounds, "seal", lambda _state, _below: ())
+
+
+@mutant(SYNC_MUTANTS, "I1", "I7", "I8", "I9", "I10")
+def trainers_forget_that_a_run_is_late(patch: Patch) -> None:
+    patch.setattr(RoundCommitter, "_undo", lambda _self, _run: None)
+
+
+# Bounded staleness
+
+
+@mutant(SSP_MUTANTS, "C2")
+def nobody_waits_for_the_slowest(patch: Patch) -> None:
+    patch.setattr(Ssp, "may_start", lambda _self, _finished, _running, _slowest: True)
+
+
+@mutant(SSP_MUTANTS, "C2")
+def what_runs_does_not_count(patch: Patch) -> None:
+    def may_start(self: Ssp, finished: int, _running: int, slowest: int) -> bool:
+        return finished - slowest <= self.staleness
+
+    patch.setattr(Ssp, "may_start", may_start)
+
+
+@mutant(SSP_MUTANTS, "I10", "C2")
+def the_dead_are_waited_for(patch: Patch) -> None:
+    clocks: dict[tuple[int, int], int] = {}
+
+    def slowest(self: CoordinatorState) -> int:
+        me = id(self)
+        for index, trainer in self.trainers.items():
+            clocks[me, index] = trainer.clock
+        return min((clock for (it, _), clock in clocks.items() if it == me), default=0)
+
+    patch.setattr(CoordinatorState, "slowest", property(slowest))
