@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -193,9 +193,10 @@ class Buffer:
     def has_room(self) -> bool:
         return len(self.items) < self._max_items
 
-    def put(self, item: Any, _size_bytes: int) -> bool:
-        self.items.append(item)
-        self.wake()
+    def put(self, items: Iterable[tuple[Any, int]]) -> bool:
+        for item, _ in items:
+            self.items.append(item)
+            self.wake()
         return True
 
     def get(self, timeout_s: float) -> Any:
@@ -293,7 +294,8 @@ def staged() -> Iterator[None]:
             patch.setattr(module, "time", clock, raising=False)
         for module in (cutting, rebatch, sequence):
             patch.setattr(module, "concat_batches", join_rows)
-        patch.setattr(producer, "encoded_bytes", lambda rows: rows.nbytes)
+        for module in (producer, client_reader, rebatch):
+            patch.setattr(module, "encoded_bytes", lambda rows: rows.nbytes)
         for module in (read_spec, endpoint):
             patch.setattr(module, "new_id", _next_id)
         # Small, so that a few rows and windows meet every limit.
