@@ -324,6 +324,7 @@ class RoundReader:
             stream.drop()
         farewell = pb.ReleaseReaderRequest(reader_id=self.reader_id, iteration_id=self.iteration_id)
         try:
+            self._tell_last()
             self._connection.release_reader(farewell, timeout_s=RELEASE_TIMEOUT_S)
         except DataServiceError as error:
             logger.info("could not release reader %s: %s", self.reader_id, error)
@@ -333,6 +334,16 @@ class RoundReader:
         self._thread.stop(RELEASE_TIMEOUT_S)
         for stream in streams:
             stream.stop(max(0.0, deadline_s - time.monotonic()))
+
+    def _tell_last(self) -> None:
+        """The others get as far as this one was, for which the dispatcher must know."""
+        with self._lock:
+            if not self._tracker.unreported:
+                return
+            request = self._request(self._tracker.report(), ())
+        self._connection.sync_rounds(
+            request, timeout_s=RELEASE_TIMEOUT_S, should_stop=lambda: False
+        )
 
 
 def _refuse(*_: object) -> None:

@@ -244,13 +244,14 @@ def answer(state: DispatcherState, request: SyncRounds) -> RoundsAnswer:
 def _may_take(table: RoundTable, begin: int) -> int:
     """Rounds below may be handed out by a consumer that is at ``begin``.
 
-    Nobody goes on while one is missing, before all have stopped for a roll call, or before one
-    that came back has what the others have: it begins where they stand, and they must be there
-    still when it does.
+    Nobody goes on before all have stopped for a roll call, or before one that came back has what
+    the others have: it begins where they stand, and they must be there still when it does. While
+    one is missing, the others get as far as it was when it left, and no further.
     """
-    if table.missing() or table.is_calling_roll:
+    if table.is_calling_roll:
         return begin
-    return max(begin, min(table.received))
+    left_at = [table.consumed[index] for index in table.missing()]
+    return max(begin, min([*table.received, *left_at]))
 
 
 def trust(

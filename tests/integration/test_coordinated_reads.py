@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -140,6 +141,19 @@ def test_consumers_that_are_missing_are_named() -> None:
         assert "0 rounds, waits for consumer_index 0, 2" in status
         with pytest.raises(DeadlineExceededError, match="consumer_index 0, 2"):
             next(iterator)
+
+
+def test_consumers_that_end_after_some_steps_do_not_keep_the_others_from_theirs() -> None:
+    steps = 6
+    with local_service(workers=2) as service:
+        dataset_id = ds.register_dataset(service.target, numbered(3))
+
+        def read(index: int) -> int:
+            with consumer(service.target, dataset_id, index, 3) as iterator:
+                return len([next(iterator) for _ in range(steps)])
+
+        with ThreadPoolExecutor(3) as pool:
+            assert list(pool.map(read, range(3))) == [steps] * 3
 
 
 def test_a_second_reader_of_an_index_takes_its_place() -> None:

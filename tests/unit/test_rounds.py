@@ -282,6 +282,20 @@ def test_nobody_goes_on_without_one_that_is_missing_or_has_less() -> None:
     assert cluster.sync(third, received=6, consumed=4).complete == 6
 
 
+def test_the_others_get_as_far_as_one_was_that_left() -> None:
+    cluster = Cluster()
+    first, second = cluster.join(0), cluster.join(1)
+    cluster.meet(first, second)
+    for reader in (first, second):
+        cluster.sync(reader, received=6)
+    cluster.sync(second, received=6, consumed=5)
+    cluster.commit(decide.lose_reader(cluster.state, second))
+    assert cluster.sync(first, received=6, consumed=2).complete == 5
+    third = cluster.join(1)
+    cluster.meet(first, third, received=6, consumed=2)
+    assert cluster.sync(third).begin == 2
+
+
 def test_rounds_that_who_comes_back_cannot_get_are_left_out_by_all() -> None:
     cluster = Cluster()
     first, second = cluster.join(0), cluster.join(1)
