@@ -12,7 +12,6 @@ from pstrain.coordinator import applying, decide, rounds
 from pstrain.coordinator.service import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.paramserver.commits import Commits
-from pstrain.trainer.rounds import RoundCommitter
 from pstrain.trainer.staging import ClosureRun
 from tests.simulation.mutants import Mutant
 from tests.simulation.stage import STAGE
@@ -121,11 +120,6 @@ def who_is_free_first_runs_the_next_closure(patch: Patch) -> None:
 @mutant(SYNC_MUTANTS, "I10")
 def rounds_wait_for_closures_that_nobody_schedules(patch: Patch) -> None:
     patch.setattr(rounds, "seal", lambda _state, _below: ())
-
-
-@mutant(SYNC_MUTANTS, "I1", "I7", "I8", "I9", "I10")
-def trainers_forget_that_a_run_is_late(patch: Patch) -> None:
-    patch.setattr(RoundCommitter, "_undo", lambda _self, _run: None)
 
 
 # Bounded staleness

@@ -62,7 +62,6 @@ NOTICED_IN = {
     "what_was_made_is_made_again": 6,
     "closures_of_a_decided_round_run_again_with_their_trainer": 107,
     "who_is_free_first_runs_the_next_closure": 13,
-    "trainers_forget_that_a_run_is_late": 5,
     "old_streams_speak_for_new_sessions": 481,
     "parts_that_were_undone_are_not_made_again": 2449,
     "parts_in_a_checkpoint_are_made_again": 2873,

@@ -1,6 +1,6 @@
 """Lives of training in rounds and with bounded staleness, each from a seed, watched at every step.
 
-CONSISTENCY_SEEDS says how many of each (40 unless told); a failure names the command that replays
+CONSISTENCY_SEEDS says how many of each (20 unless told); a failure names the command that replays
 it.
 """
 
@@ -17,7 +17,7 @@ from tests.simulation.noticing import CONSISTENCY_LIVES, noticed_consistency
 from tests.simulation.scenario import Outcome
 from tests.simulation.training_scenario import play_ssp, play_sync, staged
 
-SEEDS = int(os.environ.get("CONSISTENCY_SEEDS", "40"))
+SEEDS = int(os.environ.get("CONSISTENCY_SEEDS", "20"))
 MUTANTS = [*SYNC_MUTANTS, *SSP_MUTANTS]
 
 
