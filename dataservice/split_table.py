@@ -187,24 +187,17 @@ class SplitTable(Sequence[Split]):
         paths: list[str | None] = [*self.texts["path"].take(file_of)]
         for place in np.flatnonzero(self.files["has_path"][file_of] == 0).tolist():
             paths[place] = None
-        numbers = ("segment", "start", "stop", "rows")
+        numbers = ("segment", "start", "stop")
+        rows = [None if n == NOT_KNOWN else n for n in self.columns["rows"][at].tolist()]
         return tuple(
-            Split(
-                segment=segment,
-                path=path,
-                row_groups=groups,
-                start=start,
-                stop=stop,
-                rows=None if rows == NOT_KNOWN else rows,
-                size_bytes=size_bytes,
-                version=version,
-            )
+            Split(segment, path, groups, start, stop, rows, size_bytes, version)
             for path, groups, size_bytes, version, segment, start, stop, rows in zip(
                 paths,
                 self._groups_at(at),
                 self.files["size_bytes"][file_of].tolist(),
                 self.texts["version"].take(file_of),
                 *(self.columns[name][at].tolist() for name in numbers),
+                rows,
                 strict=True,
             )
         )

@@ -8,7 +8,7 @@ exactly once, in an order that `permuted` would give, and none spans segments.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, overload
 
 import numpy as np
@@ -90,7 +90,7 @@ class Windows(Sequence[Window]):
         for at in range(low, high):
             start, stop = int(cuts.starts[at]), int(cuts.stops[at])
             place = int(cuts.places[at]) - first
-            pieces[place] = replace(pieces[place], start=start, stop=stop, rows=stop - start)
+            pieces[place] = pieces[place]._replace(start=start, stop=stop, rows=stop - start)
         return tuple(pieces)
 
     def __eq__(self, other: object) -> bool:

@@ -72,7 +72,7 @@ class AlignedSource(Source):
     def splits(self) -> Iterator[Split]:
         rows = min(self._rows(branch) for branch in self.branches)
         for split in index_splits(rows):
-            yield dataclasses.replace(split, version=self._digest)
+            yield split._replace(version=self._digest)
 
     def _rows(self, branch: Branch) -> int:
         rows = branch.splits.total_rows()

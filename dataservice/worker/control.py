@@ -191,12 +191,12 @@ def lease_of(window: pb.WindowLease) -> Lease:
 def _split(split: pb.Split) -> Split:
     # An empty repeated field cannot be told from none; a file is then read whole.
     return Split(
-        segment=split.segment,
-        path=split.path if split.HasField("path") else None,
-        row_groups=tuple(split.row_groups) or None,
-        start=split.start,
-        stop=split.stop,
-        rows=split.rows if split.HasField("rows") else None,
-        size_bytes=split.size_bytes,
-        version=split.version,
+        split.segment,
+        split.path if split.HasField("path") else None,
+        tuple(split.row_groups) or None,
+        split.start,
+        split.stop,
+        split.rows if split.HasField("rows") else None,
+        split.size_bytes,
+        split.version,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
 from typing import Any
 
 import pytest
@@ -119,7 +119,7 @@ class _PlainCutter:
         step = self._tail_rows
         firsts = range(split.start, split.stop, step) or (split.start,)
         return [
-            replace(split, start=first, stop=stop, rows=stop - first)
+            split._replace(start=first, stop=stop, rows=stop - first)
             for first in firsts
             for stop in (min(first + step, split.stop),)
         ]
@@ -173,7 +173,7 @@ def test_a_table_has_the_splits_that_it_was_made_of(splits: list[Split]) -> None
 def test_tables_are_joined(parts: list[list[Split]]) -> None:
     tables = [SplitTable.of(part).in_segment(index) for index, part in enumerate(parts)]
     joined = SplitTable.joined(tables)
-    expected = [replace(s, segment=index) for index, part in enumerate(parts) for s in part]
+    expected = [s._replace(segment=index) for index, part in enumerate(parts) for s in part]
     assert list(joined) == expected
     assert SplitTable.decoded(joined.encoded()) == expected
     assert joined.total_rows() == total_rows(expected)

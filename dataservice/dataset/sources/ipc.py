@@ -95,7 +95,7 @@ class IpcSource(Source):
                 self._check_schema(file.path, pa.ipc.open_file(handle).schema)
                 sizes = [batch.rows for batch in batch_metadata(handle)]
         return [
-            dataclasses.replace(base, row_groups=tuple(part), stop=rows, rows=rows)
+            base._replace(row_groups=tuple(part), stop=rows, rows=rows)
             for part, rows in _merge_small(sizes)
         ]
 
