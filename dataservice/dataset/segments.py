@@ -82,7 +82,5 @@ def limited(splits: Iterable[Split], skip: int, take: int | None) -> Iterator[Sp
         low = max(skip - first, 0)
         high = split.rows if end is None else min(end - first, split.rows)
         if low < high:
-            yield split._replace(
-                start=split.start + low, stop=split.start + high, rows=high - low
-            )
+            yield split._replace(start=split.start + low, stop=split.start + high, rows=high - low)
         first += split.rows

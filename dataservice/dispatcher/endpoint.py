@@ -34,7 +34,6 @@ from dataservice.job_options import JobOptions
 from dataservice.omissions import Omitted
 from dataservice.ranges import Consumed
 from dataservice.runtime.identity import new_id
-from dataservice.sharding import Split
 from dataservice.vocabulary import (
     DatasetId,
     IterationId,
@@ -405,25 +404,23 @@ def _worker_messages(workers: Iterable[Worker]) -> list[pb.WorkerInfo]:
 
 
 def _lease_message(lease: Lease) -> pb.WindowLease:
-    return pb.WindowLease(
+    message = pb.WindowLease(
         window=lease.window_index,
         generation=lease.generation,
         start_row=lease.start_row,
         epoch=lease.epoch,
         window_in_epoch=lease.window.index,
-        splits=[_split_message(split) for split in lease.window.splits],
     )
-
-
-def _split_message(split: Split) -> pb.Split:
-    """Only what it has: to name a field takes time, also one without a value."""
-    message = pb.Split(path=split.path, size_bytes=split.size_bytes, version=split.version)
-    if split.row_groups:
-        message.row_groups.extend(split.row_groups)
-    if split.start or split.stop:
-        message.start, message.stop = split.start, split.stop
-    if split.rows is not None:
-        message.rows = split.rows
-    if split.segment:
-        message.segment = split.segment
+    add = message.splits.add
+    for split in lease.window.splits:
+        # Only what it has: to name a field takes time, also one without a value.
+        added = add(path=split.path, size_bytes=split.size_bytes, version=split.version)
+        if split.row_groups:
+            added.row_groups.extend(split.row_groups)
+        if split.start or split.stop:
+            added.start, added.stop = split.start, split.stop
+        if split.rows is not None:
+            added.rows = split.rows
+        if split.segment:
+            added.segment = split.segment
     return message

@@ -190,10 +190,11 @@ def lease_of(window: pb.WindowLease) -> Lease:
 
 def _split(split: pb.Split) -> Split:
     # An empty repeated field cannot be told from none; a file is then read whole.
+    groups = split.row_groups
     return Split(
         split.segment,
         split.path if split.HasField("path") else None,
-        tuple(split.row_groups) or None,
+        tuple(groups) if groups else None,
         split.start,
         split.stop,
         split.rows if split.HasField("rows") else None,
