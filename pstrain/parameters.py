@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataservice.runtime.identity import new_id
+from pstrain import buffers
 from pstrain.paramserver.checkpoint import Saved, read_into, verify, write
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.steps import ShardUpdate
@@ -192,7 +193,8 @@ class LocalParameters:
 
     def read(self, spec: VariableSpec, start: int = 0, stop: int | None = None) -> Array:
         stop = spec.rows if stop is None else stop
-        out = np.empty((stop - start, spec.width), spec.dtype)
+        shape = (stop - start, spec.width)
+        out = buffers.empty(shape) if spec.dtype == "float32" else np.empty(shape, spec.dtype)
         for index, a, b in overlaps(spec, start, stop):
             self._store.shard(spec.id, index).read(a, b, out[a - start : b - start])
         return out.reshape(shape_of_rows(spec, stop - start))

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pstrain.kernels.prefetch import ask_ahead
+from pstrain.kernels.prefetch import FLOAT_BYTES, ROWS_AHEAD, ask_for
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
@@ -28,7 +28,8 @@ def momentum_rows(
     """
     rate, l2, momentum, nesterov = hyper[0], hyper[1], hyper[2], hyper[3]
     for position in range(ids.size):
-        ask_ahead(slab, slab.shape[1], row_start, ids, position)
+        ahead = ids[min(position + ROWS_AHEAD, ids.size - 1)] - row_start
+        ask_for(slab, ahead, slab.shape[1] * FLOAT_BYTES)
         row = slab[np.uint64(ids[position] - row_start)]
         for column in range(width):
             step = rate * (gradients[position, column] + l2 * row[column])
@@ -50,7 +51,8 @@ def rmsprop_rows(
     rate, l2, rho, epsilon = hyper[0], hyper[1], hyper[2], hyper[3]
     one = np.float32(1)
     for position in range(ids.size):
-        ask_ahead(slab, slab.shape[1], row_start, ids, position)
+        ahead = ids[min(position + ROWS_AHEAD, ids.size - 1)] - row_start
+        ask_for(slab, ahead, slab.shape[1] * FLOAT_BYTES)
         row = slab[np.uint64(ids[position] - row_start)]
         for column in range(width):
             g = gradients[position, column] + l2 * row[column]
@@ -67,7 +69,8 @@ def rmsprop_momentum_rows(
     rate, l2, rho, epsilon, momentum = hyper[0], hyper[1], hyper[2], hyper[3], hyper[4]
     one = np.float32(1)
     for position in range(ids.size):
-        ask_ahead(slab, slab.shape[1], row_start, ids, position)
+        ahead = ids[min(position + ROWS_AHEAD, ids.size - 1)] - row_start
+        ask_for(slab, ahead, slab.shape[1] * FLOAT_BYTES)
         row = slab[np.uint64(ids[position] - row_start)]
         for column in range(width):
             g = gradients[position, column] + l2 * row[column]
@@ -90,7 +93,8 @@ def adam_rows(slab: F32, width: int, row_start: int, ids: I64, gradients: F32, h
     one = np.float32(1)
     count_at = 3 * width
     for position in range(ids.size):
-        ask_ahead(slab, slab.shape[1], row_start, ids, position)
+        ahead = ids[min(position + ROWS_AHEAD, ids.size - 1)] - row_start
+        ask_for(slab, ahead, slab.shape[1] * FLOAT_BYTES)
         row = slab[np.uint64(ids[position] - row_start)]
         count = row[count_at] + one
         row[count_at] = count
@@ -118,7 +122,8 @@ def ftrl_rows(slab: F32, width: int, row_start: int, ids: I64, gradients: F32, h
     two = np.float32(2)
     base = two * (l2 + beta / (two * rate))
     for position in range(ids.size):
-        ask_ahead(slab, slab.shape[1], row_start, ids, position)
+        ahead = ids[min(position + ROWS_AHEAD, ids.size - 1)] - row_start
+        ask_for(slab, ahead, slab.shape[1] * FLOAT_BYTES)
         row = slab[np.uint64(ids[position] - row_start)]
         for column in range(width):
             value = row[column]
@@ -145,7 +150,8 @@ def rowwise_adagrad_rows(
     """
     rate, l2, epsilon = hyper[0], hyper[1], hyper[2]
     for position in range(ids.size):
-        ask_ahead(slab, slab.shape[1], row_start, ids, position)
+        ahead = ids[min(position + ROWS_AHEAD, ids.size - 1)] - row_start
+        ask_for(slab, ahead, slab.shape[1] * FLOAT_BYTES)
         row = slab[np.uint64(ids[position] - row_start)]
         squares = np.float32(0)
         for column in range(width):

@@ -10,14 +10,30 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 ROWS_AHEAD = 16
 LINE_BYTES = 64
-_FLOAT_BYTES = 4
+FLOAT_BYTES = 4
+
+
+def _request(context: Any, builder: Any, kind: Any, array: Any, row: Any, offset: Any) -> None:
+    """Has the processor fetch the cache line of a place, for writing."""
+    ir = cgutils.ir
+    view = context.make_array(kind)(context, builder, array)
+    stride = cgutils.unpack_tuple(builder, view.strides)[0]
+    start = builder.bitcast(view.data, ir.IntType(8).as_pointer())
+    place = builder.gep(start, [builder.add(builder.mul(row, stride), offset)])
+    flag = ir.IntType(32)
+    function = builder.module.declare_intrinsic(
+        "llvm.prefetch",
+        [place.type],
+        ir.FunctionType(ir.VoidType(), [place.type, flag, flag, flag]),
+    )
+    for_writing, keep, is_data = flag(1), flag(3), flag(1)
+    builder.call(function, [place, for_writing, keep, is_data])
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -25,49 +41,40 @@ def prefetch(_typing: Any, array: Any, row: Any, offset: Any) -> Any:  # noqa: A
     """Requests the cache line ``offset`` bytes after the start of ``array[row]``, for writing."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        ir = cgutils.ir
-        view = context.make_array(signature.args[0])(context, builder, arguments[0])
-        stride = cgutils.unpack_tuple(builder, view.strides)[0]
-        start = builder.bitcast(view.data, ir.IntType(8).as_pointer())
-        at = builder.add(builder.mul(arguments[1], stride), arguments[2])
-        place = builder.gep(start, [at])
-        flag = ir.IntType(32)
-        function = builder.module.declare_intrinsic(
-            "llvm.prefetch",
-            [place.type],
-            ir.FunctionType(ir.VoidType(), [place.type, flag, flag, flag]),
-        )
-        for_writing, keep, is_data = flag(1), flag(3), flag(1)
-        builder.call(function, [place, for_writing, keep, is_data])
+        _request(context, builder, signature.args[0], *arguments)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, types.intp), generate
 
 
-@njit(nogil=True, cache=True)
-def ask_ahead(
-    slab: NDArray[np.float32],
-    columns: int,
-    row_start: int,
-    ids: NDArray[Any],
-    position: int,
-) -> None:
-    """Requests the first ``columns`` of the row that is visited ``ROWS_AHEAD`` visits later."""
-    ahead = position + ROWS_AHEAD
-    if ahead < ids.size:
-        row = ids[ahead] - row_start
-        for offset in range(0, columns * _FLOAT_BYTES, LINE_BYTES):
-            prefetch(slab, row, offset)
+@intrinsic  # type: ignore[untyped-decorator]
+def ask_for(_typing: Any, array: Any, row: Any, size_bytes: Any) -> Any:  # noqa: ARG001
+    """Requests the first ``size_bytes`` of ``array[row]``.
+
+    No compiled function: one that is given arrays counts them as used, then as unused, by
+    instructions that have each row wait for the one before.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array_, row_, size_ = arguments
+        kind, most, line = signature.args[0], 2 * LINE_BYTES, size_.type(LINE_BYTES)
+        # Most rows have a line or two: a loop would cost more than the requests.
+        _request(context, builder, kind, array_, row_, size_.type(0))
+        with builder.if_then(builder.icmp_signed(">", size_, line)):
+            _request(context, builder, kind, array_, row_, line)
+        with (
+            builder.if_then(builder.icmp_signed(">", size_, size_.type(most)), likely=False),
+            cgutils.for_range_slice(
+                builder, size_.type(most), size_, line, size_.type, inc=True
+            ) as (at, _),
+        ):
+            _request(context, builder, kind, array_, row_, at)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp), generate
 
 
-@njit(nogil=True, cache=True)
-def ask_for(array: NDArray[Any], row: int, size_bytes: int) -> None:
-    """Requests the first ``size_bytes`` of ``array[row]``."""
-    for offset in range(0, size_bytes, LINE_BYTES):
-        prefetch(array, row, offset)
-
-
-def aligned_empty(shape: tuple[int, int], dtype: str) -> NDArray[Any]:
+def aligned_empty(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
     """An uninitialised array that begins with a cache line, so that rows straddle fewer."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.empty(size + LINE_BYTES, np.uint8)

@@ -20,43 +20,47 @@ from numpy.typing import NDArray
 from pstrain.kernels.prefetch import LINE_BYTES, ROWS_AHEAD, prefetch
 from pstrain.kernels.vectors import (
     LANES,
+    WIDE_LANES,
     load,
+    load_wide,
     plus,
     plus_product,
     positive_part,
     spread,
+    spread_wide,
     store,
     zeros,
+    zeros_wide,
 )
 
 Array = NDArray[Any]
 
-COLUMNS = 2 * LANES
+COLUMNS = WIDE_LANES
 _TILE = 64
-_8 = LANES
-_16 = 2 * LANES
-_24 = 3 * LANES
-_32 = 4 * LANES
-_48 = 6 * LANES
-_64 = 8 * LANES
-
-
-@njit(nogil=True, cache=True)
-def _put(out: Array, row: int, column: int, first: Any, second: Any) -> None:
-    """Two vectors side by side."""
-    store(out, row, column, first)
-    store(out, row, column + _8, second)
+_16 = WIDE_LANES
+_32 = 2 * WIDE_LANES
+_48 = 3 * WIDE_LANES
+_64 = 4 * WIDE_LANES
 
 
 @njit(nogil=True, cache=True)
 def _load4(array: Array, row: int, column: int) -> Any:
     """Four vectors side by side."""
     return (
-        load(array, row, column),
-        load(array, row, column + _8),
-        load(array, row, column + _16),
-        load(array, row, column + _24),
+        load_wide(array, row, column),
+        load_wide(array, row, column + _16),
+        load_wide(array, row, column + _32),
+        load_wide(array, row, column + _48),
     )
+
+
+@njit(nogil=True, cache=True)
+def _put4(out: Array, row: int, column: int, a: Any, b: Any, c: Any, d: Any) -> None:
+    """Four vectors side by side."""
+    store(out, row, column, a)
+    store(out, row, column + _16, b)
+    store(out, row, column + _32, c)
+    store(out, row, column + _48, d)
 
 
 @njit(nogil=True, cache=True)
@@ -117,22 +121,17 @@ def project_rows(rows: Array, order: Array, starts: Array, kernel: Array, projec
             s1, s2, s3 = min(s + 1, last), min(s + 2, last), min(s + 3, last)
             r0, r1, r2, r3 = order[s], order[s1], order[s2], order[s3]
             for c in range(0, projected.shape[1], COLUMNS):
-                a0, a1, b0, b1 = zeros(), zeros(), zeros(), zeros()
-                c0, c1, d0, d1 = zeros(), zeros(), zeros(), zeros()
+                t0, t1, t2, t3 = zeros_wide(), zeros_wide(), zeros_wide(), zeros_wide()
                 for k in range(dim):
-                    w0, w1 = load(kernel, f * dim + k, c), load(kernel, f * dim + k, c + _8)
-                    x = spread(rows, r0, skipped + k)
-                    a0, a1 = plus_product(a0, x, w0), plus_product(a1, x, w1)
-                    x = spread(rows, r1, skipped + k)
-                    b0, b1 = plus_product(b0, x, w0), plus_product(b1, x, w1)
-                    x = spread(rows, r2, skipped + k)
-                    c0, c1 = plus_product(c0, x, w0), plus_product(c1, x, w1)
-                    x = spread(rows, r3, skipped + k)
-                    d0, d1 = plus_product(d0, x, w0), plus_product(d1, x, w1)
-                _put(projected, s, c, a0, a1)
-                _put(projected, s1, c, b0, b1)
-                _put(projected, s2, c, c0, c1)
-                _put(projected, s3, c, d0, d1)
+                    w = load_wide(kernel, f * dim + k, c)
+                    t0 = plus_product(t0, spread_wide(rows, r0, skipped + k), w)
+                    t1 = plus_product(t1, spread_wide(rows, r1, skipped + k), w)
+                    t2 = plus_product(t2, spread_wide(rows, r2, skipped + k), w)
+                    t3 = plus_product(t3, spread_wide(rows, r3, skipped + k), w)
+                store(projected, s, c, t0)
+                store(projected, s1, c, t1)
+                store(projected, s2, c, t2)
+                store(projected, s3, c, t3)
 
 
 @njit(nogil=True, cache=True)
@@ -149,15 +148,11 @@ def add_projections(
         c = 0
         while c + _64 <= units:
             t0, t1, t2, t3 = _load4(bias, 0, c)
-            t4, t5, t6, t7 = _load4(bias, 0, c + _32)
             for v in range(values):
-                x = spread(dense, i, v)
+                x = spread_wide(dense, i, v)
                 w0, w1, w2, w3 = _load4(kernel, first + v, c)
                 t0, t1 = plus_product(t0, x, w0), plus_product(t1, x, w1)
                 t2, t3 = plus_product(t2, x, w2), plus_product(t3, x, w3)
-                w0, w1, w2, w3 = _load4(kernel, first + v, c + _32)
-                t4, t5 = plus_product(t4, x, w0), plus_product(t5, x, w1)
-                t6, t7 = plus_product(t6, x, w2), plus_product(t7, x, w3)
             for p in range(i * fields, (i + 1) * fields):
                 if c == 0:
                     ahead = np.intp(flat[min(p + ROWS_AHEAD, flat.size - 1)])
@@ -165,23 +160,17 @@ def add_projections(
                         prefetch(projected, ahead, offset)
                 w0, w1, w2, w3 = _load4(projected, flat[p], c)
                 t0, t1, t2, t3 = plus(t0, w0), plus(t1, w1), plus(t2, w2), plus(t3, w3)
-                w0, w1, w2, w3 = _load4(projected, flat[p], c + _32)
-                t4, t5, t6, t7 = plus(t4, w0), plus(t5, w1), plus(t6, w2), plus(t7, w3)
-            _put(hidden, i, c, positive_part(t0), positive_part(t1))
-            _put(hidden, i, c + _16, positive_part(t2), positive_part(t3))
-            _put(hidden, i, c + _32, positive_part(t4), positive_part(t5))
-            _put(hidden, i, c + _48, positive_part(t6), positive_part(t7))
+            t0, t1 = positive_part(t0), positive_part(t1)
+            _put4(hidden, i, c, t0, t1, positive_part(t2), positive_part(t3))
             c += _64
         while c < units:
-            t0, t1 = load(bias, 0, c), load(bias, 0, c + _8)
+            t0 = load_wide(bias, 0, c)
             for v in range(values):
-                x = spread(dense, i, v)
-                t0 = plus_product(t0, x, load(kernel, first + v, c))
-                t1 = plus_product(t1, x, load(kernel, first + v, c + _8))
+                w = load_wide(kernel, first + v, c)
+                t0 = plus_product(t0, spread_wide(dense, i, v), w)
             for p in range(i * fields, (i + 1) * fields):
-                s = flat[p]
-                t0, t1 = plus(t0, load(projected, s, c)), plus(t1, load(projected, s, c + _8))
-            _put(hidden, i, c, positive_part(t0), positive_part(t1))
+                t0 = plus(t0, load_wide(projected, flat[p], c))
+            store(hidden, i, c, positive_part(t0))
             c += COLUMNS
 
 
@@ -212,8 +201,7 @@ def _sum_examples(
     for s in range(begin, end):
         t, c = s - begin, 0
         while c + _64 <= units:
-            t0, t1, t2, t3 = zeros(), zeros(), zeros(), zeros()
-            t4, t5, t6, t7 = zeros(), zeros(), zeros(), zeros()
+            t0, t1, t2, t3 = zeros_wide(), zeros_wide(), zeros_wide(), zeros_wide()
             for e in range(firsts[s], firsts[s + 1]):
                 if c == 0:
                     ahead = np.intp(examples[min(e + ROWS_AHEAD, last)])
@@ -221,39 +209,35 @@ def _sum_examples(
                         prefetch(gradient, ahead, offset)
                 w0, w1, w2, w3 = _load4(gradient, examples[e], c)
                 t0, t1, t2, t3 = plus(t0, w0), plus(t1, w1), plus(t2, w2), plus(t3, w3)
-                w0, w1, w2, w3 = _load4(gradient, examples[e], c + _32)
-                t4, t5, t6, t7 = plus(t4, w0), plus(t5, w1), plus(t6, w2), plus(t7, w3)
-            _put(out, t, c, t0, t1)
-            _put(out, t, c + _16, t2, t3)
-            _put(out, t, c + _32, t4, t5)
-            _put(out, t, c + _48, t6, t7)
+            _put4(out, t, c, t0, t1, t2, t3)
             c += _64
         while c < units:
-            t0, t1 = zeros(), zeros()
+            t0 = zeros_wide()
             for e in range(firsts[s], firsts[s + 1]):
-                i = examples[e]
-                t0, t1 = plus(t0, load(gradient, i, c)), plus(t1, load(gradient, i, c + _8))
-            _put(out, t, c, t0, t1)
+                t0 = plus(t0, load_wide(gradient, examples[e], c))
+            store(out, t, c, t0)
             c += COLUMNS
 
 
 @njit(nogil=True, cache=True)
 def _times_transposed(tile: Array, count: int, transposed: Array, column: int, out: Array) -> None:
     """out[t] = tile[t] @ transposed[:, column : column + dim], for the first ``count`` rows."""
+    dim = out.shape[1]
     for t in range(0, count, 8):
-        for d in range(0, out.shape[1], _8):
-            a0, a1, a2, a3 = zeros(), zeros(), zeros(), zeros()
-            a4, a5, a6, a7 = zeros(), zeros(), zeros(), zeros()
+        d = 0
+        while d + WIDE_LANES <= dim:
+            a0, a1, a2, a3 = zeros_wide(), zeros_wide(), zeros_wide(), zeros_wide()
+            a4, a5, a6, a7 = zeros_wide(), zeros_wide(), zeros_wide(), zeros_wide()
             for k in range(tile.shape[1]):
-                w = load(transposed, k, column + d)
-                a0 = plus_product(a0, spread(tile, t, k), w)
-                a1 = plus_product(a1, spread(tile, t + 1, k), w)
-                a2 = plus_product(a2, spread(tile, t + 2, k), w)
-                a3 = plus_product(a3, spread(tile, t + 3, k), w)
-                a4 = plus_product(a4, spread(tile, t + 4, k), w)
-                a5 = plus_product(a5, spread(tile, t + 5, k), w)
-                a6 = plus_product(a6, spread(tile, t + 6, k), w)
-                a7 = plus_product(a7, spread(tile, t + 7, k), w)
+                w = load_wide(transposed, k, column + d)
+                a0 = plus_product(a0, spread_wide(tile, t, k), w)
+                a1 = plus_product(a1, spread_wide(tile, t + 1, k), w)
+                a2 = plus_product(a2, spread_wide(tile, t + 2, k), w)
+                a3 = plus_product(a3, spread_wide(tile, t + 3, k), w)
+                a4 = plus_product(a4, spread_wide(tile, t + 4, k), w)
+                a5 = plus_product(a5, spread_wide(tile, t + 5, k), w)
+                a6 = plus_product(a6, spread_wide(tile, t + 6, k), w)
+                a7 = plus_product(a7, spread_wide(tile, t + 7, k), w)
             store(out, t, d, a0)
             store(out, t + 1, d, a1)
             store(out, t + 2, d, a2)
@@ -262,6 +246,20 @@ def _times_transposed(tile: Array, count: int, transposed: Array, column: int, o
             store(out, t + 5, d, a5)
             store(out, t + 6, d, a6)
             store(out, t + 7, d, a7)
+            d += WIDE_LANES
+        if d < dim:
+            for u in range(t, t + 8, 4):
+                b0, b1, b2, b3 = zeros(), zeros(), zeros(), zeros()
+                for k in range(tile.shape[1]):
+                    v = load(transposed, k, column + d)
+                    b0 = plus_product(b0, spread(tile, u, k), v)
+                    b1 = plus_product(b1, spread(tile, u + 1, k), v)
+                    b2 = plus_product(b2, spread(tile, u + 2, k), v)
+                    b3 = plus_product(b3, spread(tile, u + 3, k), v)
+                store(out, u, d, b0)
+                store(out, u + 1, d, b1)
+                store(out, u + 2, d, b2)
+                store(out, u + 3, d, b3)
 
 
 @njit(nogil=True, cache=True)
@@ -277,25 +275,19 @@ def add_outer_products(
         # What is past the last column is the last one again.
         k1, k2, k3 = min(k + 1, last), min(k + 2, last), min(k + 3, last)
         for c in range(0, other.shape[1], COLUMNS):
-            a0, a1 = load(out, at + k, c), load(out, at + k, c + _8)
-            b0, b1 = load(out, at + k1, c), load(out, at + k1, c + _8)
-            c0, c1 = load(out, at + k2, c), load(out, at + k2, c + _8)
-            d0, d1 = load(out, at + k3, c), load(out, at + k3, c + _8)
+            a0, a1 = load_wide(out, at + k, c), load_wide(out, at + k1, c)
+            a2, a3 = load_wide(out, at + k2, c), load_wide(out, at + k3, c)
             for t in range(order.size):
                 r = order[t]
-                w0, w1 = load(other, other_first + t, c), load(other, other_first + t, c + _8)
-                x = spread(rows, r, column + k)
-                a0, a1 = plus_product(a0, x, w0), plus_product(a1, x, w1)
-                x = spread(rows, r, column + k1)
-                b0, b1 = plus_product(b0, x, w0), plus_product(b1, x, w1)
-                x = spread(rows, r, column + k2)
-                c0, c1 = plus_product(c0, x, w0), plus_product(c1, x, w1)
-                x = spread(rows, r, column + k3)
-                d0, d1 = plus_product(d0, x, w0), plus_product(d1, x, w1)
-            _put(out, at + k, c, a0, a1)
-            _put(out, at + k1, c, b0, b1)
-            _put(out, at + k2, c, c0, c1)
-            _put(out, at + k3, c, d0, d1)
+                w = load_wide(other, other_first + t, c)
+                a0 = plus_product(a0, spread_wide(rows, r, column + k), w)
+                a1 = plus_product(a1, spread_wide(rows, r, column + k1), w)
+                a2 = plus_product(a2, spread_wide(rows, r, column + k2), w)
+                a3 = plus_product(a3, spread_wide(rows, r, column + k3), w)
+            store(out, at + k, c, a0)
+            store(out, at + k1, c, a1)
+            store(out, at + k2, c, a2)
+            store(out, at + k3, c, a3)
 
 
 @njit(nogil=True, cache=True)
@@ -325,7 +317,7 @@ def project_gradients(
             _sum_examples(gradient, examples, firsts, begin, end, tile)
             _times_transposed(tile, end - begin, transposed, f * dim, to_embedded)
             for s in range(begin, end):
-                for d in range(0, dim, _8):
+                for d in range(0, dim, LANES):
                     at = skipped + d
                     total = plus(load(to_rows, order[s], at), load(to_embedded, s - begin, d))
                     store(to_rows, order[s], at, total)

@@ -4,15 +4,29 @@ A slab is float32 [rows, width * (1 + slots)]; columns ``[0, width)`` are the va
 ``width * s + j`` is slot ``s`` of value ``j``. One row is one place in memory, so an update waits
 for memory once. Row ids are global; ``row_start`` is the first one the slab holds. Division by
 zero gives infinity here (``error_model="numpy"``): the check would keep loops from vectorising.
+A rule is written once, for numbers and for vectors of them: rows are too short for the compiler to
+find those.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pstrain.kernels.prefetch import ask_ahead
+from pstrain.kernels.prefetch import FLOAT_BYTES, ROWS_AHEAD, ask_for
+from pstrain.kernels.vectors import (
+    LANES,
+    WIDE_LANES,
+    every,
+    every_wide,
+    load,
+    load_wide,
+    root,
+    store,
+)
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
@@ -21,9 +35,13 @@ I64 = NDArray[np.int64]
 @njit(nogil=True, cache=True)
 def first_outside(ids: I64, row_start: int, row_stop: int) -> int:
     """Position of the first id outside ``[row_start, row_stop)``, or -1."""
+    outside: Any = 0
     for position in range(ids.size):
-        if ids[position] < row_start or ids[position] >= row_stop:
-            return position
+        outside |= (ids[position] < row_start) | (ids[position] >= row_stop)
+    if outside:
+        for position in range(ids.size):
+            if ids[position] < row_start or ids[position] >= row_stop:
+                return position
     return -1
 
 
@@ -31,11 +49,16 @@ def first_outside(ids: I64, row_start: int, row_stop: int) -> int:
 def gather_rows(slab: F32, width: int, row_start: int, ids: I64, out: F32) -> None:
     """Copies the values of rows ``ids`` into ``out`` [n, width]. Ids must be in range."""
     for position in range(ids.size):
-        ask_ahead(slab, width, row_start, ids, position)
-        row = slab[np.uint64(ids[position] - row_start)]
-        target = out[position]
-        for column in range(width):
-            target[column] = row[column]
+        ahead = ids[min(position + ROWS_AHEAD, ids.size - 1)] - row_start
+        ask_for(slab, ahead, width * FLOAT_BYTES)
+        row = ids[position] - row_start
+        column = 0
+        while column + LANES <= width:
+            store(out, position, column, load(slab, row, column))
+            column += LANES
+        while column < width:
+            out[position, column] = slab[row, column]
+            column += 1
 
 
 @njit(nogil=True, cache=True)
@@ -48,16 +71,28 @@ def move_rows(old: F32, width: int, firsts: F32, new: F32) -> None:
             new[row, width + column] = firsts[column]
 
 
+@njit(nogil=True, cache=True)
+def _sgd(value: Any, gradient: Any, rate: Any, l2: Any) -> Any:
+    return value - rate * (gradient + l2 * value)
+
+
 @njit(nogil=True, cache=True, error_model="numpy")
 def sgd_rows(slab: F32, width: int, row_start: int, ids: I64, gradients: F32, hyper: F32) -> None:
     """``value -= learning_rate * (gradient + l2 * value)``; ``hyper`` is [learning_rate, l2]."""
     rate, l2 = hyper[0], hyper[1]
+    rates, l2s = every(rate), every(l2)
     for position in range(ids.size):
-        ask_ahead(slab, width, row_start, ids, position)
-        row = slab[np.uint64(ids[position] - row_start)]
-        gradient = gradients[position]
-        for column in range(width):
-            row[column] -= rate * (gradient[column] + l2 * row[column])
+        ahead = ids[min(position + ROWS_AHEAD, ids.size - 1)] - row_start
+        ask_for(slab, ahead, width * FLOAT_BYTES)
+        row = ids[position] - row_start
+        column = 0
+        while column + LANES <= width:
+            g = load(gradients, position, column)
+            store(slab, row, column, _sgd(load(slab, row, column), g, rates, l2s))
+            column += LANES
+        while column < width:
+            slab[row, column] = _sgd(slab[row, column], gradients[position, column], rate, l2)
+            column += 1
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -72,6 +107,13 @@ def sgd_all(slab: F32, width: int, gradients: F32, hyper: F32) -> None:
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def _adagrad(value: Any, squares: Any, gradient: Any, rate: Any, l2: Any, epsilon: Any) -> Any:
+    g = gradient + l2 * value
+    a = squares + g * g
+    return value - rate * g / root(a + epsilon), a
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def adagrad_rows(
     slab: F32, width: int, row_start: int, ids: I64, gradients: F32, hyper: F32
 ) -> None:
@@ -82,13 +124,32 @@ def adagrad_rows(
     """
     rate, l2, epsilon = hyper[0], hyper[1], hyper[2]
     for position in range(ids.size):
-        ask_ahead(slab, slab.shape[1], row_start, ids, position)
-        row = np.uint64(ids[position] - row_start)
-        for column in range(width):
-            g = gradients[position, column] + l2 * slab[row, column]
-            a = slab[row, width + column] + g * g
+        ahead = ids[min(position + ROWS_AHEAD, ids.size - 1)] - row_start
+        ask_for(slab, ahead, slab.shape[1] * FLOAT_BYTES)
+        row = ids[position] - row_start
+        column = 0
+        # A cache line at a time: it is waited for once, not once for each half.
+        while column + WIDE_LANES <= width:
+            line, squares = load_wide(slab, row, column), load_wide(slab, row, width + column)
+            g = load_wide(gradients, position, column)
+            wide_rate, wide_l2 = every_wide(rate), every_wide(l2)
+            line, squares = _adagrad(line, squares, g, wide_rate, wide_l2, every_wide(epsilon))
+            store(slab, row, column, line)
+            store(slab, row, width + column, squares)
+            column += WIDE_LANES
+        if column + LANES <= width:
+            values, sums = load(slab, row, column), load(slab, row, width + column)
+            some = load(gradients, position, column)
+            values, sums = _adagrad(values, sums, some, every(rate), every(l2), every(epsilon))
+            store(slab, row, column, values)
+            store(slab, row, width + column, sums)
+            column += LANES
+        while column < width:
+            kept, gradient = slab[row, width + column], gradients[position, column]
+            value, a = _adagrad(slab[row, column], kept, gradient, rate, l2, epsilon)
+            slab[row, column] = value
             slab[row, width + column] = a
-            slab[row, column] -= rate * g / np.sqrt(a + epsilon)
+            column += 1
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -116,5 +177,5 @@ def warm_up() -> None:
         gather_rows(slab, 1, 0, rows, gradients)
         for one in (sgd_rows, adagrad_rows):
             one(slab, 1, 0, rows, values, hyper)
-        for every in (sgd_all, adagrad_all):
-            every(slab, 1, values, hyper)
+        for whole in (sgd_all, adagrad_all):
+            whole(slab, 1, values, hyper)

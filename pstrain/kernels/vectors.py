@@ -1,41 +1,48 @@
-"""Eight float32 numbers that one instruction works on: sums that stay in registers.
+"""Eight or sixteen float32 numbers that one instruction works on: sums that stay in registers.
 
 A compiler turns simple loops into vector instructions by itself, but keeps the sums of a small
-matrix product in memory; with these it does not. Works on every processor: where registers are
-narrower, LLVM uses several. Rows of an array are contiguous; the lanes of a vector are
-``array[row, column : column + LANES]``. Invariant: knows no model; nothing is checked, so whoever
-uses it stays inside of the arrays.
+matrix product in memory, and goes number by number where a loop is as short as a row of a table;
+with these it does not. Works on every processor: where registers are narrower, LLVM uses several.
+Vectors of one size are added, subtracted, multiplied and divided by ``+ - * /``. Rows of an array
+are contiguous; the lanes of a vector are ``array[row, column : column + lanes]``. Invariant: knows
+no model; nothing is checked, so whoever uses it stays inside of the arrays.
 """
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from numba.core import cgutils, types
-from numba.extending import intrinsic, models, register_model
+from numba.extending import intrinsic, models, overload, register_model
 
 LANES = 8
+WIDE_LANES = 16
 _FLOAT_BYTES = 4
 
 
 class _Vector(types.Type):
-    """Numba's name for ``LANES`` float32 numbers."""
+    """Numba's name for so many float32 numbers."""
 
-    def __init__(self) -> None:
-        super().__init__(name=f"float32x{LANES}")
-
-
-_vector = _Vector()
+    def __init__(self, lanes: int) -> None:
+        self.lanes = lanes
+        super().__init__(name=f"float32x{lanes}")
 
 
-def _llvm_type() -> Any:
-    return cgutils.ir.VectorType(cgutils.ir.FloatType(), LANES)
+_vector = _Vector(LANES)
+_wide_vector = _Vector(WIDE_LANES)
+
+
+def _llvm_type(kind: _Vector) -> Any:
+    return cgutils.ir.VectorType(cgutils.ir.FloatType(), kind.lanes)
 
 
 @register_model(_Vector)
 class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, _llvm_type())
+        super().__init__(manager, kind, _llvm_type(kind))
 
 
 def _address(context: Any, builder: Any, kind: Any, array: Any, row: Any, column: Any) -> Any:
@@ -48,90 +55,175 @@ def _address(context: Any, builder: Any, kind: Any, array: Any, row: Any, column
     return builder.gep(start, [at])
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def zeros(_typing: Any) -> Any:
-    """LANES times 0."""
+def _same(builder: Any, kind: _Vector, number: Any) -> Any:
+    """A number in every lane."""
+    ir = cgutils.ir
+    lanes = ir.Constant(_llvm_type(kind), ir.Undefined)
+    first = builder.insert_element(lanes, number, ir.IntType(32)(0))
+    zero = ir.Constant(ir.VectorType(ir.IntType(32), kind.lanes), None)
+    return builder.shuffle_vector(first, lanes, zero)
 
-    def generate(_context: Any, _builder: Any, _signature: Any, _arguments: Any) -> Any:
-        return cgutils.ir.Constant(_llvm_type(), None)
 
-    return _vector(), generate
+def _zeros_of(kind: _Vector) -> Any:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def zeros(_typing: Any) -> Any:
+        def generate(_context: Any, _builder: Any, _signature: Any, _arguments: Any) -> Any:
+            return cgutils.ir.Constant(_llvm_type(kind), None)
+
+        return kind(), generate
+
+    return zeros
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def load(_typing: Any, array: Any, row: Any, column: Any) -> Any:  # noqa: ARG001
-    """``array[row, column : column + LANES]``."""
+def _load_of(kind: _Vector) -> Any:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def load(_typing: Any, array: Any, row: Any, column: Any) -> Any:  # noqa: ARG001
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            at = _address(context, builder, signature.args[0], *arguments)
+            place = builder.bitcast(at, _llvm_type(kind).as_pointer())
+            return builder.load(place, align=_FLOAT_BYTES)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        at = _address(context, builder, signature.args[0], *arguments)
-        place = builder.bitcast(at, _llvm_type().as_pointer())
-        return builder.load(place, align=_FLOAT_BYTES)
+        return kind(array, types.intp, types.intp), generate
 
-    return _vector(array, types.intp, types.intp), generate
+    return load
+
+
+def _spread_of(kind: _Vector) -> Any:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def spread(_typing: Any, array: Any, row: Any, column: Any) -> Any:  # noqa: ARG001
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            at = _address(context, builder, signature.args[0], *arguments)
+            number = builder.load(builder.bitcast(at, cgutils.ir.FloatType().as_pointer()))
+            return _same(builder, kind, number)
+
+        return kind(array, types.intp, types.intp), generate
+
+    return spread
+
+
+def _every_of(kind: _Vector) -> Any:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def every(_typing: Any, number: Any) -> Any:  # noqa: ARG001
+        def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            return _same(builder, kind, arguments[0])
+
+        return kind(types.float32), generate
+
+    return every
+
+
+zeros = _zeros_of(_vector)
+"""``LANES`` times 0."""
+zeros_wide = _zeros_of(_wide_vector)
+load = _load_of(_vector)
+"""``load(array, row, column)``: ``array[row, column : column + LANES]``."""
+load_wide = _load_of(_wide_vector)
+spread = _spread_of(_vector)
+"""``spread(array, row, column)``: ``array[row, column]`` in every lane."""
+spread_wide = _spread_of(_wide_vector)
+every = _every_of(_vector)
+"""``every(number)``: a float32 number in every lane."""
+every_wide = _every_of(_wide_vector)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def store(_typing: Any, array: Any, row: Any, column: Any, values: Any) -> Any:  # noqa: ARG001
-    """Sets ``array[row, column : column + LANES]``."""
+    """Sets as many of ``array[row, column:]`` as the vector has lanes."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         at = _address(context, builder, signature.args[0], *arguments[:3])
-        place = builder.bitcast(at, _llvm_type().as_pointer())
+        place = builder.bitcast(at, _llvm_type(values).as_pointer())
         builder.store(arguments[3], place, align=_FLOAT_BYTES)
         return context.get_dummy_value()
 
-    return types.void(array, types.intp, types.intp, _vector), generate
+    return types.void(array, types.intp, types.intp, values), generate
+
+
+def _lane_by_lane(instruction: str) -> Any:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def compute(_typing: Any, first: Any, second: Any) -> Any:
+        def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            return getattr(builder, instruction)(*arguments)
+
+        return first(first, second), generate
+
+    return compute
+
+
+plus = _lane_by_lane("fadd")
+"""``plus(first, second)``: the sums, lane by lane."""
+
+
+def _define(symbol: Callable[[Any, Any], Any], instruction: str) -> None:
+    """Makes ``symbol`` compute on two vectors of one size."""
+    compute = _lane_by_lane(instruction)
+
+    @overload(symbol)  # type: ignore[untyped-decorator]
+    def for_vectors(first: Any, second: Any) -> Any:
+        def computed(first: Any, second: Any) -> Any:
+            return compute(first, second)
+
+        return computed if isinstance(first, _Vector) and first == second else None
+
+
+_define(operator.add, "fadd")
+_define(operator.sub, "fsub")
+_define(operator.mul, "fmul")
+_define(operator.truediv, "fdiv")
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def spread(_typing: Any, array: Any, row: Any, column: Any) -> Any:  # noqa: ARG001
-    """``array[row, column]`` in every lane."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        ir = cgutils.ir
-        at = _address(context, builder, signature.args[0], *arguments)
-        number = builder.load(builder.bitcast(at, ir.FloatType().as_pointer()))
-        lanes = ir.Constant(_llvm_type(), ir.Undefined)
-        first = builder.insert_element(lanes, number, ir.IntType(32)(0))
-        same = ir.Constant(ir.VectorType(ir.IntType(32), LANES), None)
-        return builder.shuffle_vector(first, lanes, same)
-
-    return _vector(array, types.intp, types.intp), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def plus(_typing: Any, first: Any, second: Any) -> Any:  # noqa: ARG001
-    """The sums, lane by lane."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.fadd(*arguments)
-
-    return _vector(_vector, _vector), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def plus_product(_typing: Any, total: Any, first: Any, second: Any) -> Any:  # noqa: ARG001
+def plus_product(_typing: Any, total: Any, first: Any, second: Any) -> Any:
     """``total + first * second``, rounded once where the processor can."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        ir = cgutils.ir
-        kind = _llvm_type()
+        kind = _llvm_type(total)
+        name = f"llvm.fmuladd.v{total.lanes}f32"
         function = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(kind, [kind] * 3), f"llvm.fmuladd.v{LANES}f32"
+            builder.module, cgutils.ir.FunctionType(kind, [kind] * 3), name
         )
-        total, first, second = arguments
-        return builder.call(function, [first, second, total])
+        return builder.call(function, [arguments[1], arguments[2], arguments[0]])
 
-    return _vector(_vector, _vector, _vector), generate
+    return total(total, first, second), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def positive_part(_typing: Any, values: Any) -> Any:  # noqa: ARG001
+def positive_part(_typing: Any, values: Any) -> Any:
     """max(value, 0) lane by lane; NaN stays NaN."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        nothing = cgutils.ir.Constant(_llvm_type(), None)
+        nothing = cgutils.ir.Constant(_llvm_type(values), None)
         below = builder.fcmp_ordered("<", arguments[0], nothing)
         return builder.select(below, nothing, arguments[0])
 
-    return _vector(_vector), generate
+    return values(values), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _roots(_typing: Any, values: Any) -> Any:
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        kind = _llvm_type(values)
+        function = cgutils.get_or_insert_function(
+            builder.module,
+            cgutils.ir.FunctionType(kind, [kind]),
+            f"llvm.sqrt.v{values.lanes}f32",
+        )
+        return builder.call(function, arguments)
+
+    return values(values), generate
+
+
+def root(value: Any) -> Any:
+    """The square root of a number, or of each lane."""
+    return np.sqrt(value)
+
+
+@overload(root)  # type: ignore[untyped-decorator]
+def _root(value: Any) -> Any:
+    def of_vector(value: Any) -> Any:
+        return _roots(value)
+
+    def of_number(value: Any) -> Any:
+        return np.sqrt(value)
+
+    return of_vector if isinstance(value, _Vector) else of_number

@@ -141,7 +141,7 @@ class _Backward:
     def __call__(self, to_hidden: Float32 | None, to_wide: Float32 | None) -> list[Float32]:
         rows, kernel, bias = self.leaves[:3]
         to_rows = buffers.zeros(rows.shape)
-        to_kernel = np.zeros(kernel.shape, dtype=np.float32)
+        to_kernel = buffers.zeros(kernel.shape)
         to_bias = np.zeros(bias.shape, dtype=np.float32)
         if to_hidden is not None:
             gradient = buffers.empty(self.hidden.shape)
