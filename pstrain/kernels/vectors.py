@@ -11,7 +11,6 @@ no model; nothing is checked, so whoever uses it stays inside of the arrays.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -154,7 +153,7 @@ plus = _lane_by_lane("fadd")
 """``plus(first, second)``: the sums, lane by lane."""
 
 
-def _define(symbol: Callable[[Any, Any], Any], instruction: str) -> None:
+def _define(symbol: Any, instruction: str) -> None:
     """Makes ``symbol`` compute on two vectors of one size."""
     compute = _lane_by_lane(instruction)
 

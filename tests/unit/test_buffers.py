@@ -74,3 +74,8 @@ def test_threads_share_nothing() -> None:
     thread.join(10)
     assert seen == [0]
     assert buffers.held_bytes() > 0
+
+
+def test_large_arrays_begin_with_a_cache_line() -> None:
+    held = [buffers.empty((300 + k, 101)) for k in range(5)]
+    assert not any(_address(array) % 64 for array in held)

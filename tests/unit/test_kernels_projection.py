@@ -54,12 +54,12 @@ def test_rows_are_grouped_by_field(size: int, values: int) -> None:
 # So many examples that a field has more rows than are worked on at a time, and none.
 @pytest.mark.parametrize(("size", "values"), [(0, 1), (1, 1), (7, 3), (300, 100)])
 @pytest.mark.parametrize("units", [COLUMNS, 4 * COLUMNS, 5 * COLUMNS])
+@pytest.mark.parametrize("dim", [LANES, 2 * LANES, 3 * LANES])
 @pytest.mark.parametrize("weight", [0, 1])
 @pytest.mark.parametrize("values_dense", [0, 5])
 def test_projections_and_their_gradients(
-    size: int, values: int, units: int, weight: int, values_dense: int
+    size: int, values: int, units: int, weight: int, values_dense: int, dim: int
 ) -> None:
-    dim = 2 * LANES
     inverse, unique = _inverse(size, values)
     groups = _Groups(inverse, unique)
     rows, dense = _normal(unique, weight + dim), _normal(size, values_dense)

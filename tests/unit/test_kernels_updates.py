@@ -23,7 +23,7 @@ def _gradients(rows: int, width: int) -> np.ndarray:
     return np.random.default_rng(2).normal(size=(rows, width)).astype(np.float32)
 
 
-@pytest.mark.parametrize("width", [1, 3, 8, 17])
+@pytest.mark.parametrize("width", [1, 3, 8, 17, 27])
 @pytest.mark.parametrize("slots", [0, 1])
 def test_gather_takes_values_and_leaves_slots(width: int, slots: int) -> None:
     slab, ids = _slab(width, slots), _ids()
@@ -32,7 +32,7 @@ def test_gather_takes_values_and_leaves_slots(width: int, slots: int) -> None:
     np.testing.assert_array_equal(out, slab[ids - START, :width])
 
 
-@pytest.mark.parametrize("width", [1, 8, 17])
+@pytest.mark.parametrize("width", [1, 8, 17, 27])
 def test_moved_rows_have_slots(width: int) -> None:
     old, firsts = _slab(width, 1), np.arange(width + 1, dtype=np.float32)
     new = np.full((ROWS, 2 * width + 1), np.nan, np.float32)
@@ -41,7 +41,7 @@ def test_moved_rows_have_slots(width: int) -> None:
     np.testing.assert_array_equal(new, expected)
 
 
-@pytest.mark.parametrize("width", [1, 8, 17])
+@pytest.mark.parametrize("width", [1, 8, 17, 27])
 @pytest.mark.parametrize("slots", [0, 1])
 def test_sgd_moves_values_and_leaves_slots(width: int, slots: int) -> None:
     slab, ids = _slab(width, slots), _ids()
@@ -62,7 +62,7 @@ def _adagrad(slab: np.ndarray, rows: np.ndarray, width: int, gradients: np.ndarr
     slab[rows, :width] -= np.float32(0.1) * gradients / np.sqrt(squares + np.float32(1e-3))
 
 
-@pytest.mark.parametrize("width", [1, 8, 17])
+@pytest.mark.parametrize("width", [1, 8, 17, 27])
 def test_adagrad_agrees_with_numpy(width: int) -> None:
     slab, ids = _slab(width, 1), _ids()
     expected = slab.copy()
