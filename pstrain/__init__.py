@@ -66,12 +66,15 @@ _MODULES = {
     "v1": "pstrain.v1",
 }
 
+# Those that need packages which may not be there are no part of ``__all__``.
+_EXTRAS = {"torch": "pstrain.torch"}
+
 __all__ = sorted([*_HOMES, *_MODULES])
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        value: Any = importlib.import_module(_MODULES[name])
+    if name in _MODULES or name in _EXTRAS:
+        value: Any = importlib.import_module(_MODULES.get(name) or _EXTRAS[name])
     elif name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
     else:

@@ -1,0 +1,117 @@
+"""A PyTorch module as a layer: its parameters are variables, its gradients go to the tape.
+
+Knows nothing of features or models. Invariant: torch sees the values of one call only; nothing of
+it outlives the tape that recorded the call.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pstrain.errors import InvalidArgumentError
+from pstrain.initializers import seed_for
+from pstrain.layers import base
+from pstrain.parameters import current_step
+from pstrain.tape import Tensor, record, recording
+from pstrain.torch import modules
+from pstrain.trainer.context import current_trainer
+from pstrain.variable import create_variable
+
+
+class Layer(base.Layer):
+    """What ``module`` makes of one input, or of a tuple of inputs; a tensor of float32.
+
+    Its parameters become variables named ``<name>/<path>``, with the values they have; one that
+    does not require gradients is not trained, one that is shared is one variable. ``module``
+    itself is not changed later: :meth:`to_module` gives one with the trained values.
+
+    Under a tape each part is in the mode (train or eval) in which it was given, without one all
+    are in eval mode. Buffers are constants, which travel with the layer: a module that changes
+    them, as BatchNorm does, is refused. Dropout draws from torch's generator, which in a trainer
+    begins at ``seed`` and the trainer's index; in one process ``torch.manual_seed`` is yours.
+    Threads: as many as OMP_NUM_THREADS says, in trainers of a LocalCluster one.
+    """
+
+    def __init__(self, module: Any, *, name: str = "torch", seed: int = 0) -> None:
+        super().__init__(name)
+        modules.check(module, name)
+        values = modules.initial_values(module, name)
+        self.seed = seed
+        self._skeleton = modules.skeleton(module, name)
+        self._paths = tuple(values)
+        self.variables = [
+            create_variable(value, name=f"{name}/{path}", trainable=trainable)
+            for path, (value, trainable) in values.items()
+        ]
+
+    def to_module(self) -> Any:
+        """A ``torch.nn.Module`` of its own with the values of now, to save or to use elsewhere."""
+        values = [variable.numpy() for variable in self.variables]
+        return modules.with_values(self._skeleton, dict(zip(self._paths, values, strict=True)))
+
+    def __call__(self, inputs: Any) -> Tensor:
+        return super().__call__(inputs) if self.variables else self.forward([], inputs)
+
+    def forward(self, values: Sequence[NDArray[np.float32]], inputs: Any) -> Tensor:
+        several = inputs if isinstance(inputs, tuple | list) else (inputs,)
+        given = [base.as_tensor(each) for each in several]
+        given += [base.whole(v, value) for v, value in zip(self.variables, values, strict=True)]
+        training = recording()
+        if training and current_step() is not None:
+            _begin_random_numbers(self.seed, current_trainer())
+        tensors = [modules.as_tensor(each.value) for each in given]
+        for each, tensor in zip(given, tensors, strict=True):
+            tensor.requires_grad_(each.tracked)
+        parameters = dict(zip(self._paths, tensors[len(several) :], strict=True))
+        with torch.set_grad_enabled(training):
+            arguments = tensors[: len(several)]
+            output = modules.call(self, self._skeleton, parameters, arguments, training=training)
+        result = Tensor(self._checked(output).detach().contiguous().numpy())
+        # Where it does not depend on anything that is tracked, there is nothing to record.
+        return record(result, given, _Backward(output, tensors)) if output.requires_grad else result
+
+    def _checked(self, output: Any) -> Any:
+        if not isinstance(output, torch.Tensor):
+            raise InvalidArgumentError(
+                f"layer {self.name!r}: the module must return one tensor, got "
+                f"{type(output).__name__}: wrap it in a module that returns one"
+            )
+        if output.dtype != torch.float32:
+            raise InvalidArgumentError(
+                f"layer {self.name!r}: the module must return float32, got {output.dtype}"
+            )
+        return output
+
+
+class _Backward:
+    """Gradients of one call, of those that need one; may be asked for more than once."""
+
+    def __init__(self, output: Any, tensors: Sequence[Any]) -> None:
+        self._output, self._tensors = output, tensors
+
+    def __call__(self, gradient: NDArray[np.float32]) -> list[NDArray[np.float32] | None]:
+        wanted = [tensor for tensor in self._tensors if tensor.requires_grad]
+        upstream = modules.as_tensor(np.asarray(gradient, np.float32))
+        found = iter(
+            torch.autograd.grad(
+                self._output,
+                wanted,
+                upstream.reshape(self._output.shape),
+                retain_graph=True,
+                allow_unused=True,
+            )
+        )
+        each = [next(found) if tensor.requires_grad else None for tensor in self._tensors]
+        return [None if tensor is None else tensor.contiguous().numpy() for tensor in each]
+
+
+@functools.cache
+def _begin_random_numbers(seed: int, trainer: int) -> None:
+    """Once in a trainer: torch begins with the same numbers in every process."""
+    torch.manual_seed(seed_for(f"torch/trainer/{trainer}", seed))

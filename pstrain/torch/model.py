@@ -1,0 +1,99 @@
+"""A PyTorch module as a whole model: what a feature schema describes in, logits out.
+
+Invariant: a module that does not fit the schema is refused before a variable is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from pstrain.errors import InvalidArgumentError, UnimplementedError
+from pstrain.features import Features
+from pstrain.layers.base import as_tensor
+from pstrain.layers.embedding import Embedding
+from pstrain.layers.interaction import concatenate
+from pstrain.models import base
+from pstrain.tape import Tensor, record
+from pstrain.torch import modules
+from pstrain.torch.layer import Layer
+
+_EXAMPLES = 2
+
+
+class Model(base.Model):
+    """Logits = ``module`` of embeddings and dense columns, side by side.
+
+    ``module`` takes float32 [n, F * dim + D], of F categorical and D dense columns, and returns
+    [n, 1] or [n]; lazy modules are given their shapes. Rows of the embeddings are in one table on
+    the parameter servers, ``dim`` values wide, of which a step reads what its batch needs. What
+    else becomes of a module: see :class:`Layer`. For other inputs or several modules write a
+    ``pstrain.models.Model`` of layers.
+    """
+
+    kind: ClassVar[str] = "Torch"
+
+    def __init__(
+        self, schema: Any, module: Any, dim: int = 16, *, name: str = "torch", seed: int = 0
+    ) -> None:
+        super().__init__(schema)
+        self.dim, self.name, self.seed = dim, name, seed
+        modules.check(module, name)
+        self._try(module)
+        sizes = self.schema.vocabulary_sizes
+        self.table = Embedding(sizes, dim, name=f"{name}/table", seed=seed) if sizes else None
+        self.network = Layer(module, name=f"{name}/module", seed=seed)
+        self.layers = [*([self.table] if self.table else []), self.network]
+        if not self.variables:
+            raise InvalidArgumentError(f"model {name!r}: the module has no parameters to train")
+
+    def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:
+        matrix = as_tensor(features.dense)
+        if self.table is not None:
+            embedded = self.table.forward(values[0], features)
+            matrix = concatenate([embedded, matrix]) if matrix.shape[1] else embedded
+        output = self.network.forward(values[-1], matrix)
+        self._check_shape(output.shape, len(features))
+        if output.value.ndim == 2:
+            return output
+        column = Tensor(output.value.reshape(-1, 1))
+        return record(column, (output,), lambda gradient: gradient.reshape(-1))
+
+    def to_module(self) -> Any:
+        """The network with the values of now, as a ``torch.nn.Module`` of its own."""
+        return self.network.to_module()
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"dim": self.dim, "name": self.name, "seed": self.seed}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> base.Model:  # noqa: ARG003
+        """A module has no JSON form: UnimplementedError."""
+        raise UnimplementedError(
+            "a torch module cannot be made from its configuration: make pstrain.torch.Model("
+            "schema, module) anew and load its weights"
+        )
+
+    def _try(self, module: Any) -> None:
+        """Calls the module as a step will; the shapes of lazy parameters are known then."""
+        width = len(self.schema.categorical) * self.dim + len(self.schema.dense)
+        example = torch.zeros(_EXAMPLES, width)
+        try:
+            output = modules.in_eval_mode(module, lambda: module(example))
+        except Exception as error:
+            raise InvalidArgumentError(
+                f"model {self.name!r}: the module does not take float32 [n, {width}], which is "
+                f"{len(self.schema.categorical)} embeddings of {self.dim} values and "
+                f"{len(self.schema.dense)} dense columns: {error}"
+            ) from error
+        shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+        self._check_shape(shape, _EXAMPLES)
+
+    def _check_shape(self, shape: Any, size: int) -> None:
+        if shape not in ((size,), (size, 1)):
+            raise InvalidArgumentError(
+                f"model {self.name!r}: the module must return one logit for each row, a tensor "
+                f"[n, 1] or [n]; of {size} rows it made {shape}"
+            )

@@ -1,0 +1,160 @@
+"""What is kept of a module once its parameters are variables, and what a module must be for that.
+
+A skeleton is the module with parameters that have shapes and no values; it is pickled, and each
+thread computes with a copy of its own, since a call puts values in. Knows nothing of tapes or
+layers. Invariant: skeletons and copies never hold weights, and a copy that has changed its state
+is not used again.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.func import functional_call
+
+from pstrain.errors import InvalidArgumentError
+
+_own = threading.local()
+
+
+def check(module: Any, name: str) -> None:
+    """InvalidArgumentError where ``module`` cannot be trained on parameter servers."""
+    if not isinstance(module, torch.nn.Module):
+        raise InvalidArgumentError(
+            f"layer {name!r} needs a torch.nn.Module, got {type(module).__name__}"
+        )
+    for path, part in module.named_modules():
+        if part.training and getattr(part, "track_running_stats", False):
+            raise InvalidArgumentError(
+                f"layer {name!r}: {path or 'the module'} ({type(part).__name__}) keeps running "
+                "statistics, which would be different in each trainer: use LayerNorm or GroupNorm "
+                "or, for statistics of the batch alone, track_running_stats=False; or freeze it, "
+                "by eval()"
+            )
+    values = [*module.named_parameters(), *module.named_buffers()]
+    for path, value in values:
+        if value.device.type != "cpu":
+            raise InvalidArgumentError(
+                f"layer {name!r}: {path} is on {value.device}, and trainers compute on the "
+                "processor: give module.cpu()"
+            )
+    for path, parameter in module.named_parameters():
+        if parameter.dtype != torch.float32:
+            raise InvalidArgumentError(
+                f"layer {name!r}: parameter {path} is {parameter.dtype}; only float32 can be "
+                "trained: give module.float()"
+            )
+
+
+def initial_values(module: Any, name: str) -> dict[str, tuple[NDArray[np.float32], bool]]:
+    """Values of the parameters by name, and whether they are to be trained; shared ones once."""
+    found = {}
+    for path, parameter in module.named_parameters():
+        if torch.nn.parameter.is_lazy(parameter):
+            raise InvalidArgumentError(
+                f"layer {name!r}: parameter {path} has no shape yet: call the module once with a "
+                "batch"
+            )
+        found[path] = (parameter.detach().numpy(), parameter.requires_grad)
+    return found
+
+
+def skeleton(module: Any, name: str) -> Any:
+    """A copy of ``module`` without the values of its parameters; buffers keep theirs."""
+    empty = {
+        id(parameter): torch.nn.Parameter(
+            torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad
+        )
+        for parameter in module.parameters()
+    }
+    try:
+        return copy.deepcopy(module, empty)
+    except Exception as error:
+        raise InvalidArgumentError(
+            f"layer {name!r}: {type(module).__name__} cannot be copied, which each trainer has to: "
+            f"{error}"
+        ) from error
+
+
+def with_values(bare: Any, values: Mapping[str, NDArray[Any]]) -> Any:
+    """A module like a skeleton, whose parameters own ``values``, by name."""
+    filled = {
+        id(parameter): torch.nn.Parameter(
+            torch.from_numpy(values[path]), requires_grad=parameter.requires_grad
+        )
+        for path, parameter in bare.named_parameters()
+    }
+    return copy.deepcopy(bare, filled)
+
+
+def as_tensor(array: NDArray[Any]) -> Any:
+    """Without a copy where ``array`` may be written to; torch knows no memory that may not."""
+    writeable = array.flags.writeable and all(step >= 0 for step in array.strides)
+    return torch.from_numpy(array if writeable else array.copy())
+
+
+def call(
+    owner: Any,
+    bare: Any,
+    parameters: Mapping[str, Any],
+    inputs: Sequence[Any],
+    *,
+    training: bool,
+) -> Any:
+    """What the module makes of ``inputs`` with these parameters, by this thread's copy of it.
+
+    ``owner``: as long as it lives, the copies are kept. ``training`` False: the copy is in eval
+    mode; True: in the modes that the module was given in. InvalidArgumentError where the module
+    changes a buffer or what it was handed, which nobody else would see or everybody.
+    """
+    copies = _copies().setdefault(owner, {})
+    if training not in copies:
+        copies[training] = copy.deepcopy(bare) if training else copy.deepcopy(bare).eval()
+    module = copies[training]
+    handed = [*parameters.items(), *((f"input {k}", value) for k, value in enumerate(inputs))]
+    buffers = [(path, value) for path, value in module.named_buffers() if _persists(module, path)]
+    before = [(path, value, value._version) for path, value in [*handed, *buffers]]
+    output = functional_call(module, dict(parameters), tuple(inputs))
+    changed = [path for path, value, version in before if value._version != version]
+    changed += [path for path, value in buffers if module.get_buffer(path) is not value]
+    if changed:
+        del copies[training]
+        raise InvalidArgumentError(
+            f"layer {owner.name!r}: {type(module).__name__} changes {changed[0]} when it is "
+            "called, and each trainer would do so by itself: keep no state in buffers "
+            "(register_buffer(..., persistent=False) for a mere cache), and change no input in "
+            "place"
+        )
+    return output
+
+
+def _persists(module: Any, path: str) -> bool:
+    """Whether a buffer belongs to the state of its module, as torch saves it."""
+    home, _, name = path.rpartition(".")
+    return name not in module.get_submodule(home)._non_persistent_buffers_set
+
+
+def _copies() -> WeakKeyDictionary[Any, dict[bool, Any]]:
+    copies: WeakKeyDictionary[Any, dict[bool, Any]] | None = getattr(_own, "copies", None)
+    if copies is None:
+        copies = _own.copies = WeakKeyDictionary()
+    return copies
+
+
+def in_eval_mode(module: Any, compute: Callable[[], Any]) -> Any:
+    """What ``compute`` returns while ``module`` is in eval mode and nothing is differentiated."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        with torch.no_grad():
+            return compute()
+    finally:
+        for part, training in modes:
+            part.training = training
