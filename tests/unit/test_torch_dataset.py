@@ -14,6 +14,9 @@ from dataservice.errors import FailedPreconditionError
 from tests.unit.checkpoint_checker import numbers
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
+if HAS_TORCH:
+    # Builds for CUDA look for libraries by a child process when imported, which no unit test may.
+    importlib.import_module("torch")
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
 
 

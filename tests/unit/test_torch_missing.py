@@ -13,7 +13,7 @@ import pstrain
 def test_the_error_without_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("pstrain.torch")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr(pstrain, "torch", raising=False)
+    monkeypatch.delitem(vars(pstrain), "torch", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ImportError, match=r"pip install 'pstrain\[torch\]'"):
         importlib.import_module("pstrain.torch")
