@@ -13,11 +13,16 @@ import pytest
 import pstrain as ps
 from pstrain import session
 from pstrain.errors import InvalidArgumentError, UnimplementedError
+from pstrain.parameters import step_scope
 from pstrain.tape import Tensor, record
+from pstrain.trainer.context import trainer_scope
 from pstrain.variable import local_parameters
+from pstrain.vocabulary import StepToken
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
+
+from pstrain.torch.layer import _begin_random_numbers  # noqa: E402
 
 RANDOM = np.random.default_rng(7)
 SCHEMA = ps.FeatureSchema(dense=["a", "b"], categorical={"c": ps.Category(16)}, label="label")
@@ -178,6 +183,22 @@ def test_dropout_is_for_training_and_drawn_by_the_users_generator() -> None:
             drawn.append(layer(ones).value)
     assert set(np.unique(drawn[0])) == {0.0, 2.0}
     np.testing.assert_array_equal(drawn[0], drawn[1])
+
+
+def test_each_trainer_draws_its_own_numbers_and_goes_on_drawing() -> None:
+    layer = ps.torch.Layer(nn.Dropout(0.5), seed=1)
+    ones = np.ones((8, 8), np.float32)
+
+    def drawn(trainer: int) -> bytes:
+        scope, step = trainer_scope(trainer), step_scope(StepToken("session", 1, 1))
+        with scope, step, ps.GradientTape():
+            return layer(ones).value.tobytes()
+
+    _begin_random_numbers.cache_clear()
+    first = [drawn(0), drawn(0), drawn(1)]
+    assert len(set(first)) == 3
+    _begin_random_numbers.cache_clear()
+    assert [drawn(0), drawn(0), drawn(1)] == first
 
 
 def test_a_layer_travels_without_weights() -> None:
