@@ -209,6 +209,7 @@ class ClusterCoordinator:
     def outlast(self, error: Exception | None) -> bool:
         """Waits, for a read, while everything goes back, or until what ``error`` tells of is back.
 
+        And until closures that had ended have run again, so that nothing is read without them.
         Not within :meth:`barrier`, which a restore may wait for.
         """
         if self._scheduler.is_held_here():

@@ -38,6 +38,7 @@ class Holding(Waiting):
         self._positions: dict[int, Any] = {}
         self._kept: dict[int, Closure] | None = None
         self._holders: set[object] = set()
+        self._redone: set[int] = set()
 
     @abstractmethod
     def _go_on(self) -> None: ...
@@ -131,10 +132,24 @@ class Holding(Waiting):
                 )
             again = {closure.id: closure for closure in kept.values()}
             self._closures = OrderedDict(sorted({**again, **self._closures}.items()))
+            self._redone |= again.keys()
             bound = {c.id: c.trainer for c in again.values() if c.trainer is not None}
             were_in = {c.id: c.round for c in again.values()}
             self._apply(decide.reopen(self._state, were_in, bound, parts))
             return len(again)
+
+    def wait_redone(self, timeout_s: float) -> None:
+        """Blocks until all that :meth:`redo` queued have ended again."""
+        with self.changed:
+            if self._has_redone():
+                return
+            deadline_s = time.monotonic() + timeout_s
+            self._seal(self._next_id)
+            self._wait(self._has_redone, deadline_s, "closures to run again after a restore")
+
+    def _has_redone(self) -> bool:
+        self._redone &= self._closures.keys()
+        return not self._redone
 
     def give_up(self, error: Exception) -> int:
         """Ends all that has not ended with ``error``; how many.

@@ -64,6 +64,7 @@ class Work(Protocol):
     def forget(self, mark: int) -> None: ...
     def parts(self) -> dict[int, int]: ...
     def redo(self, parts: Mapping[int, int]) -> int: ...
+    def wait_redone(self, timeout_s: float) -> None: ...
     def give_up(self, error: Exception) -> int: ...
     def stop(self, error: Exception | None = None) -> None: ...
 
@@ -174,14 +175,19 @@ class Restorer:
             return self.restores > restores
 
     def wait_over(self, timeout_s: float) -> None:
-        """Blocks while a restore is under way, but for what the restore itself does."""
-        if self._thread is threading.current_thread() or self._open.wait(timeout_s):
+        """Blocks until what was lost is made again, but for what the restore itself does.
+
+        Values then have what they had, and what closures whose end was told have changed.
+        """
+        if self._thread is threading.current_thread():
             return
-        raise DeadlineExceededError(
-            "a parameter server was lost, and for more than "
-            f"{timeout_s:g} s everything has been going back to the last checkpoint: values can be "
-            "read when that is over; start the lost server again if it is not there yet"
-        )
+        if not self._open.wait(timeout_s):
+            raise DeadlineExceededError(
+                "a parameter server was lost, and for more than "
+                f"{timeout_s:g} s everything has been going back to the last checkpoint: values "
+                "can be read when that is over; start the lost server again if it is not there yet"
+            )
+        self._work.wait_redone(timeout_s)
 
     def retire(self, is_behind: Callable[[], bool]) -> bool:
         """From now on nothing goes back; False where it has begun to, or has done, as that says."""

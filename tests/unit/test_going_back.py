@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from pstrain.coordinator.link import TrainerLink
-from pstrain.coordinator.orders import Ended
+from pstrain.coordinator.orders import Ended, Outbox, Run
+from pstrain.coordinator.recovery import Legacy
 from pstrain.coordinator.restoring import RecoverySwitch, Restorer
+from pstrain.coordinator.service import Scheduler
 from pstrain.errors import (
     AbortedError,
     DataServiceError,
@@ -21,6 +23,7 @@ from pstrain.errors import (
 )
 from pstrain.resumption import Recovery
 from pstrain.trainer.outlasting import outlasting
+from tests.unit.test_affinity import scheduler
 
 
 class Link(TrainerLink):
@@ -135,6 +138,38 @@ def test_the_last_word_is_not_said_while_everything_goes_back() -> None:
         restorer.wait_over(0.01)
     may_end.set()
     thread.join(30)
+
+
+def test_nothing_is_read_before_what_had_ended_has_run_again() -> None:
+    work, items = scheduler()
+    work.keep_ended()
+    restorer = _restorer_of(work)
+    work.submit("f", b"", None)
+    _end(work, items)
+    restorer.wait_over(0)
+    work.hold()
+    assert work.trainer_silenced(0)
+    work.trainer_lost(0, Legacy({}, {}, {}))
+    assert work.redo({}) == 1
+    work.let_go()
+    with pytest.raises(DeadlineExceededError, match="closures to run again after a restore"):
+        restorer.wait_over(0)
+    outbox = Outbox()
+    work.trainer_joined(0, 1, outbox)
+    _end(work, outbox.items)
+    restorer.wait_over(0)
+    work.stop()
+
+
+def _restorer_of(work: Scheduler) -> Restorer:
+    parts: Any = SimpleNamespace(checkpoint=SimpleNamespace(followers=[]))
+    return Restorer(parts, parts, work, parts, leave=lambda: None)
+
+
+def _end(work: Scheduler, items: Any) -> None:
+    run = items.get_nowait()
+    assert isinstance(run, Run)
+    work.results(0, [Ended(run.closure.id, run.attempt, "done", None)])
 
 
 class Values:
