@@ -81,6 +81,7 @@ def draw(plot: Plot, rates: list[float], folder: Path) -> Path:
         axes.set_xscale("log", base=2)
     axes.set_xticks(plot.values, [f"{value:,}" for value in plot.values])
     axes.minorticks_off()
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.grid(alpha=0.3)
     file = folder / f"{plot.name}.png"
     figure.savefig(file, dpi=120)
