@@ -20,13 +20,12 @@ from typing import Any
 from dataservice.client.positions import ReaderPosition
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher import ordering
-from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.plans import WindowPlan
-from dataservice.dispatcher.state import DispatcherState
 from dataservice.dispatcher.suspicion import MAX_DEATHS
 from dataservice.errors import DataServiceError, FailedPreconditionError, QuarantinedError
 from dataservice.ranges import Consumed
 from dataservice.wire.elements import RowSpan
+from tests.simulation.shadow import Shadow, Violation
 from tests.simulation.worker_node import rows_of
 
 Row = tuple[int, int]
@@ -38,23 +37,11 @@ MAX_WORKERS = 6
 MOST_POISON_DEATHS = 3 * MAX_DEATHS
 
 
-class Violation(AssertionError):
-    """An invariant does not hold."""
-
-
-def _check_parts(state: DispatcherState) -> None:
-    try:
-        check_invariants(state)
-    except AssertionError as error:
-        raise Violation(f"I5: parts of the state contradict each other: {error}") from error
-
-
-class Checker:
+class Checker(Shadow):
     """Watches durable frames and what readers accept, deliver and acknowledge."""
 
     def __init__(self, plan: WindowPlan, *, thorough: bool) -> None:
-        self.shadow = DispatcherState()
-        self.thorough = thorough
+        super().__init__(thorough=thorough)
         self.is_ordered = self.is_troubled = False
         self.content: list[list[int]] = []
         for number in range(plan.rounds or 1):
@@ -73,33 +60,6 @@ class Checker:
         self._used: dict[str, dict[int, int]] = {}
 
     # The dispatcher
-
-    def durable(self, frame: bytes) -> None:
-        """A decision is on disk."""
-        for event in ev.decode_frame(frame):
-            self._before(event)
-            self.shadow.apply(event)
-        if self.thorough:
-            _check_parts(self.shadow)
-
-    def flushed(self, state: DispatcherState) -> None:
-        """Nothing is under way to the disk."""
-        if self.thorough:
-            self.replayed(state)
-
-    def replayed(self, state: DispatcherState) -> None:
-        """A dispatcher's state, all of which is on disk."""
-        if state != self.shadow:
-            raise Violation("I5: the state is not what its journal says")
-        _check_parts(state)
-
-    def compacted(self, frames: Iterable[bytes]) -> None:
-        """The journal was replaced."""
-        state = DispatcherState()
-        for frame in frames:
-            for event in ev.decode_frame(frame):
-                state.apply(event)
-        self.replayed(state)
 
     def _before(self, event: ev.Event) -> None:
         if isinstance(event, ev.WindowsLeased):

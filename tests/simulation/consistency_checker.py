@@ -14,7 +14,7 @@ from typing import Any
 from pstrain.consistency import Ssp, Sync
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.service import Scheduler
-from tests.simulation.checker import Violation
+from tests.simulation.shadow import Violation
 from tests.simulation.stage import STAGE
 from tests.simulation.training_checker import TrainingChecker
 

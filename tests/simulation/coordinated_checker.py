@@ -14,26 +14,23 @@ taken already, the others make it with other ones.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher import round_events as facts
-from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.round_table import RoundTable
-from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import DataServiceError, FailedPreconditionError
-from tests.simulation.checker import Violation
 from tests.simulation.fibers import Fiber, running, wait
+from tests.simulation.shadow import Shadow, Violation
 
 Source = tuple[int, str, int]
 
 
-class RoundsChecker:
+class RoundsChecker(Shadow):
     """Watches durable frames and what consumers hand out."""
 
     def __init__(self, consumers: int) -> None:
-        self.shadow = DispatcherState()
+        super().__init__()
         self.steps = [0] * consumers  # the step that comes next
         self.taken: Counter[int] = Counter()
         self.left_out = self.split_steps = 0
@@ -48,32 +45,6 @@ class RoundsChecker:
         self._waiting: list[Fiber] = []
 
     # The dispatcher
-
-    def durable(self, frame: bytes) -> None:
-        """A decision is on disk."""
-        for event in ev.decode_frame(frame):
-            self._before(event)
-            self.shadow.apply(event)
-        try:
-            check_invariants(self.shadow)
-        except AssertionError as error:
-            raise Violation(f"I5: parts of the state contradict each other: {error}") from error
-
-    def flushed(self, state: DispatcherState) -> None:
-        self.replayed(state)
-
-    def replayed(self, state: DispatcherState) -> None:
-        """A dispatcher's state, all of which is on disk."""
-        if state != self.shadow:
-            raise Violation("I5: the state is not what its journal says")
-
-    def compacted(self, frames: Iterable[bytes]) -> None:
-        """The journal was replaced."""
-        state = DispatcherState()
-        for frame in frames:
-            for event in ev.decode_frame(frame):
-                state.apply(event)
-        self.replayed(state)
 
     def _before(self, event: ev.Event) -> None:
         match event:

@@ -20,12 +20,12 @@ from dataservice.worker import plan_thread, production
 from dataservice.worker import rounds as worker_rounds
 from tests.simulation import coordinated_nodes as nodes
 from tests.simulation import stage
-from tests.simulation.checker import Violation
 from tests.simulation.coordinated_checker import RoundsChecker
 from tests.simulation.coordinated_nodes import ConsumerNode, Elements, GivingNode
 from tests.simulation.dispatcher_node import DispatcherNode
 from tests.simulation.fibers import THREADING, TIME
 from tests.simulation.scenario import FAULTS_UNTIL_S, Failure, Outcome
+from tests.simulation.shadow import Violation
 from tests.simulation.stage import STAGE
 from tests.simulation.world import Node, World
 

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 from dataservice.client.positions import ReaderPosition
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.sharding import Split
-from tests.simulation.checker import Checker, Violation
+from tests.simulation.checker import Checker
 from tests.simulation.dispatcher_node import DispatcherNode
 from tests.simulation.reader_node import ReaderNode
+from tests.simulation.shadow import Violation
 from tests.simulation.stage import STAGE
 from tests.simulation.worker_node import Pipeline, WorkerNode
 from tests.simulation.world import Node, World

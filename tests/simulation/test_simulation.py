@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.simulation.checker import Checker, Violation
+from tests.simulation.checker import Checker
 from tests.simulation.mutants import keep_zombies, lose_frames, trust_rows
 from tests.simulation.scenario import Failure, play
+from tests.simulation.shadow import Violation
 from tests.simulation.stage import staged
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "3000"))

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.simulation.checker import Violation
 from tests.simulation.scenario import Failure
+from tests.simulation.shadow import Violation
 from tests.simulation.training_checker import TrainingChecker
 from tests.simulation.training_scenario import play, staged
 

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from pstrain.coordinator.recovery import _decoded
-from tests.simulation.checker import Violation
+from tests.simulation.shadow import Violation
 
 Tag = tuple[Any, ...]
 

@@ -18,8 +18,8 @@ from pstrain.paramserver.requests import Call, answer
 from pstrain.paramserver.server import Sessions
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.service import TrainerService
-from tests.simulation.checker import Violation
 from tests.simulation.fibers import Process, running, wait
+from tests.simulation.shadow import Violation
 from tests.simulation.stage import STAGE
 from tests.simulation.training_wires import passage_s
 

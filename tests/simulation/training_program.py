@@ -27,9 +27,9 @@ from pstrain.parameters import current_staging
 from pstrain.resumption import Recovery
 from pstrain.trainer.client import RemoteParameters
 from pstrain.wire import trainer_pb2 as pb
-from tests.simulation.checker import Violation
 from tests.simulation.consistency_checker import WatchedScheduler
 from tests.simulation.fibers import Process, running, wait
+from tests.simulation.shadow import Violation
 from tests.simulation.stage import STAGE
 from tests.simulation.training_checker import Tag
 from tests.simulation.training_nodes import FIRST_SESSION, SERVICE, Reader, ask

@@ -18,8 +18,8 @@ from pstrain.errors import (
     ServerLostError,
     UnavailableError,
 )
-from tests.simulation.checker import Violation
 from tests.simulation.fibers import Fiber, Lock, wait
+from tests.simulation.shadow import Violation
 from tests.simulation.training_nodes import FIRST_SESSION
 
 _HOLD_TIMEOUT_S = 60.0

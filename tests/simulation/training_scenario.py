@@ -32,10 +32,10 @@ from pstrain.trainer import client, committing, resources
 from pstrain.trainer import rounds as trainer_rounds
 from pstrain.trainer import service as trainer_service
 from tests.simulation import training_program
-from tests.simulation.checker import Violation
 from tests.simulation.consistency_checker import ConsistencyChecker, rule_of
 from tests.simulation.fibers import QUEUE, THREADING, TIME, SimpleQueue, running
 from tests.simulation.scenario import Failure, Outcome
+from tests.simulation.shadow import Violation
 from tests.simulation.stage import STAGE
 from tests.simulation.training_checker import TrainingChecker
 from tests.simulation.training_nodes import DataNode, ServerNode, TrainerNode
