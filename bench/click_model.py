@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 import pstrain as ps
-from bench.data import CATEGORICAL, DENSE, HASH_BUCKETS, training_arrays
+from bench.columns import CATEGORICAL, DENSE
+from bench.data import HASH_BUCKETS, training_arrays
 from pstrain import buffers
 from pstrain.features import Features, FeatureSchema
 from pstrain.kernels import embedding as kernels

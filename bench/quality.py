@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 import dataservice as ds
 import pstrain as ps
 from bench import data
+from bench.columns import CARDINALITIES, CATEGORICAL, DENSE
 from bench.peers import children
 from pstrain.demo import features, flights
 
@@ -76,22 +77,22 @@ def flights_task(folder: Path, limit: int | None = None) -> Task:
 
 def clicks_task(folder: Path, rows: int) -> Task:
     """Clicks drawn from `planted_logit`, of the dense columns and the small fields of the log."""
-    order = np.argsort(data.CARDINALITIES)[:_CLICK_FIELDS]
-    fields = [data.CATEGORICAL[k] for k in order]
+    order = np.argsort(CARDINALITIES)[:_CLICK_FIELDS]
+    fields = [CATEGORICAL[k] for k in order]
     columns = data.generate(rows + rows // 4, label_dtype="int64")
-    dense = np.stack([columns[name] for name in data.DENSE], axis=1)
-    ids = np.stack([columns[name] for name in data.CATEGORICAL], axis=1)
+    dense = np.stack([columns[name] for name in DENSE], axis=1)
+    ids = np.stack([columns[name] for name in CATEGORICAL], axis=1)
     logits = _logits_of_fields(dense, ids, order)
     clicked = np.random.default_rng(7).random(len(logits)) < 1 / (1 + np.exp(-logits))
     table = pa.table(
         {
             "label": clicked.astype(np.int64),
-            **{name: np.log1p(columns[name]) for name in data.DENSE},
+            **{name: np.log1p(columns[name]) for name in DENSE},
             **{name: columns[name] for name in fields},
         }
     )
     schema = ps.FeatureSchema(
-        dense=data.DENSE, categorical={name: ps.Category(2**15) for name in fields}
+        dense=DENSE, categorical={name: ps.Category(2**15) for name in fields}
     ).normalized(table.slice(0, rows).to_batches())
     return Task(
         name="clicks",

@@ -12,7 +12,8 @@ import numpy as np
 from numba import njit
 
 import dataservice as ds
-from bench.data import BLOCK_ROWS, CATEGORICAL, DENSE, HASH_BUCKETS, Columns, hash_ids
+from bench.columns import CATEGORICAL, DENSE
+from bench.data import BLOCK_ROWS, HASH_BUCKETS, Columns, hash_ids
 
 _MASK = np.uint64(HASH_BUCKETS - 1)
 

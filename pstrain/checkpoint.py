@@ -18,13 +18,13 @@ from typing import Any, NamedTuple, Protocol
 
 from dataservice.runtime.identity import new_id
 from pstrain import manifest, saving
+from pstrain.base_variable import BaseVariable
 from pstrain.deferred import RestoreStatus, defer
 from pstrain.errors import InvalidArgumentError, InvalidTypeError, NotFoundError
 from pstrain.manifest import Path, checkpoints, latest_checkpoint
 from pstrain.parameters import Parameters, ParametersSnapshot
 from pstrain.paramserver.saved import Saved, check_shape
 from pstrain.saving import Pauses, SavedCheckpoint
-from pstrain.variable import BaseVariable
 from pstrain.vocabulary import VariableSpec
 
 __all__ = ["Checkpoint", "checkpoints", "latest_checkpoint", "read_config"]

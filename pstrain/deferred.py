@@ -11,9 +11,10 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from pstrain.base_variable import BaseVariable
+from pstrain.creation import tell_of_creations
 from pstrain.errors import InvalidArgumentError
 from pstrain.paramserver.saved import Saved, check_shape
-from pstrain.variable import BaseVariable, tell_of_creations
 
 
 class Deferred:

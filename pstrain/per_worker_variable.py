@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from pstrain.base_variable import Array, BaseVariable, new_handle
+from pstrain.creation import announce, create_spec
 from pstrain.errors import FailedPreconditionError, UnimplementedError
 from pstrain.scope import current_placement
 from pstrain.trainer.context import get_current_worker_index
-from pstrain.variable import announce, create_spec
 from pstrain.vocabulary import InitializerSpec
 
 

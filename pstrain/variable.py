@@ -15,31 +15,12 @@ import numpy as np
 
 from pstrain import initializers
 from pstrain.base_variable import Array, BaseVariable, new_handle
+from pstrain.creation import announce, create_spec
 from pstrain.errors import InvalidArgumentError
 from pstrain.joined import JoinedParameters, joined_spec
-from pstrain.partition import split_rows
-from pstrain.scope import (
-    LocalPlacement,
-    Placement,
-    current_placement,
-    local_parameters,
-    placement_scope,
-)
-from pstrain.vocabulary import InitializerSpec, InitialValue, ShardSpec, VariableSpec
-
-__all__ = [
-    "BaseVariable",
-    "LocalPlacement",
-    "Placement",
-    "ShardInfo",
-    "ShardedVariable",
-    "Variable",
-    "create_variable",
-    "current_placement",
-    "local_parameters",
-    "placement_scope",
-    "tell_of_creations",
-]
+from pstrain.per_worker_variable import create_per_worker_variable
+from pstrain.scope import current_placement
+from pstrain.vocabulary import InitializerSpec, InitialValue
 
 _DTYPES = ("float32", "float64", "int32", "int64", "bool")
 
@@ -88,21 +69,6 @@ def create_variable(
     return variable
 
 
-def announce(placement: Placement, variable: BaseVariable) -> None:
-    """Tells whoever wants to know that a variable has been made and has its values."""
-    placement.created(variable)
-    for told in tuple(_told_of_creations):
-        told(variable)
-
-
-_told_of_creations: list[Callable[[BaseVariable], None]] = []
-
-
-def tell_of_creations(told: Callable[[BaseVariable], None]) -> None:
-    """``told`` is called with each variable that this process makes, once it has values."""
-    _told_of_creations.append(told)
-
-
 def _assign_by_shard(variable: BaseVariable, initial: Callable[..., Any]) -> None:
     rest = variable.spec.shape[1:]
     takes_info = "shard_info" in inspect.signature(initial).parameters
@@ -144,34 +110,6 @@ def _initial_value(value: Any, shape: Sequence[int] | None, dtype: str, name: st
         ) from error
 
 
-def create_spec(
-    placement: Placement,
-    shape: tuple[int, ...],
-    dtype: str,
-    name: str,
-    trainable: bool,
-    initializer: InitializerSpec,
-    servers: Sequence[int] | None = None,
-) -> VariableSpec:
-    """Of a new variable; ``servers`` of its shards where the placement is not to say."""
-    if any(size < 1 for size in shape):
-        raise InvalidArgumentError(f"shape {shape} of variable {name!r} has an axis without size")
-    servers = placement.place(shape, dtype) if servers is None else servers
-    ranges = split_rows(shape[0] if shape else 1, len(servers))
-    return VariableSpec(
-        id=placement.next_id(),
-        name=name,
-        shape=tuple(int(size) for size in shape),
-        dtype=dtype,
-        trainable=trainable,
-        initializer=initializer,
-        shards=tuple(
-            ShardSpec(ps=ps, row_start=start, row_stop=stop)
-            for ps, (start, stop) in zip(servers, ranges, strict=True)
-        ),
-    )
-
-
 class Variable(BaseVariable):
     """A variable in one place, or one part of a ShardedVariable.
 
@@ -208,8 +146,6 @@ class Variable(BaseVariable):
             dtype = dtype or ("float32" if plain_float else value.dtype)
         kind = np.dtype(dtype).name
         if per_worker_variable:
-            from pstrain.per_worker_variable import create_per_worker_variable
-
             return create_per_worker_variable(value, shape, kind, name or "Variable")
         return create_variable(
             value, shape=shape, dtype=kind, name=name or "Variable", trainable=trainable

@@ -20,7 +20,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from bench.data import CATEGORICAL, DENSE, HASH_BUCKETS, training_arrays
+from bench.columns import CATEGORICAL, DENSE
+from bench.data import HASH_BUCKETS, training_arrays
 from bench.peers import children
 
 if TYPE_CHECKING:

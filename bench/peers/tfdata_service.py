@@ -16,7 +16,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bench.data import BLOCK_ROWS, CATEGORICAL, DENSE, HASH_BUCKETS
+from bench.columns import CATEGORICAL, DENSE
+from bench.data import BLOCK_ROWS, HASH_BUCKETS
 from bench.peers import children
 
 if TYPE_CHECKING:

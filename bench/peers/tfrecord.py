@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from bench.data import CATEGORICAL, DENSE
+from bench.columns import CATEGORICAL, DENSE
 
 _VARINT_BYTES = 9
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3

@@ -22,7 +22,7 @@ from dataservice.client.positions import ReaderPosition, rewind
 from dataservice.client.read_spec import DEFAULT_BUFFERED_ELEMENTS, ReadSpec
 from dataservice.client.reader import ServiceReader
 from dataservice.client.round_source import CoordinatedStream
-from dataservice.client.steps import Account, Step, StreamPosition
+from dataservice.client.steps import Account, Step, SteppedSource, StreamPosition
 from dataservice.config import DEFAULT_BUFFER_BYTES
 from dataservice.dataset.node import (
     INFINITE_CARDINALITY,
@@ -31,7 +31,6 @@ from dataservice.dataset.node import (
     register_node,
 )
 from dataservice.dataset.plan import decode_plan, encode_plan
-from dataservice.dataset.receipts import HeldSource
 from dataservice.dataset.seeds import drawn_seeds, with_drawn_seeds
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import DataServiceError, FailedPreconditionError, UnimplementedError
@@ -151,7 +150,7 @@ class ServiceSource(Node):
         )
 
 
-class ServiceStream(BatchStream, HeldSource):
+class ServiceStream(BatchStream, SteppedSource):
     """One reader's elements. Several threads may take from it at once.
 
     An element counts as consumed, and is not replayed, once it was returned; where the run has a
@@ -239,7 +238,6 @@ class ServiceStream(BatchStream, HeldSource):
             return self._holder is None or self._account.is_at(self._last)
 
     def acknowledge(self, position: StreamPosition) -> None:
-        """What was handed out before the position is used up."""
         with self._lock:
             reader, spans = self._reader, self._account.advance(position)
         if reader is None or self._holder is None:
@@ -249,7 +247,6 @@ class ServiceStream(BatchStream, HeldSource):
             self.let_go()
 
     def marks(self, position: StreamPosition) -> dict[str, Any] | None:
-        """The rows before the position, as far as the dispatcher need not know of them yet."""
         with self._lock:
             reader, spans = self._reader, self._account.until(position)
         if reader is None:
@@ -270,7 +267,6 @@ class ServiceStream(BatchStream, HeldSource):
         return state.after(rows)  # type: ignore[return-value]
 
     def settle(self, later: Iterator[tuple[RowSpan, ...]]) -> ReaderPosition:
-        """The position before some elements that were taken."""
         if self._reader is None and self._position is not None:
             return self._position
         _check_policy(self._source)

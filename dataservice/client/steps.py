@@ -7,17 +7,16 @@ passes it once.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dataservice.client.positions import ReaderPosition
 from dataservice.dataset.positions import LivePosition
-from dataservice.dataset.receipts import HeldPosition
+from dataservice.dataset.receipts import HeldPosition, HeldSource
+from dataservice.dataset.stream import State
 from dataservice.errors import FailedPreconditionError
 from dataservice.wire.elements import RowSpan
-
-if TYPE_CHECKING:
-    from dataservice.client.source import ServiceStream
-    from dataservice.dataset.stream import State
 
 
 class Step:
@@ -37,10 +36,28 @@ class Step:
         return sum(span.rows for span in self.spans) == self.rows
 
 
+class SteppedSource(HeldSource):
+    """A stream of steps, as its positions see it."""
+
+    is_repeatable: bool
+
+    @abstractmethod
+    def settle(self, later: Iterator[tuple[RowSpan, ...]]) -> ReaderPosition:
+        """The position before some elements that were taken."""
+
+    @abstractmethod
+    def acknowledge(self, position: StreamPosition) -> None:
+        """What was handed out before the position is used up."""
+
+    @abstractmethod
+    def marks(self, position: StreamPosition) -> dict[str, Any] | None:
+        """The rows before the position, as far as the dispatcher need not know of them yet."""
+
+
 class StreamPosition(LivePosition, HeldPosition):
     """After an element, and so many rows of those after it."""
 
-    def __init__(self, stream: ServiceStream, step: Step, rows: int = 0) -> None:
+    def __init__(self, stream: SteppedSource, step: Step, rows: int = 0) -> None:
         self._stream = stream
         self.step = step
         self.rows = rows
@@ -53,7 +70,7 @@ class StreamPosition(LivePosition, HeldPosition):
         return self._stream.is_repeatable
 
     @property
-    def source(self) -> ServiceStream:
+    def source(self) -> SteppedSource:
         return self._stream
 
     def settle(self) -> State:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from dataservice import vocabulary
 from dataservice.dataset.stream import BatchStream, RunContext
+from dataservice.dataset.timed_stream import timed
 from dataservice.errors import InvalidArgumentError
 
 INFINITE_CARDINALITY: Final = vocabulary.INFINITE_CARDINALITY
@@ -65,8 +66,7 @@ class Node(ABC):
 
     def run(self, context: RunContext) -> BatchStream:
         """As `open`, and timed when the run gathers times; for the operators that read it."""
-        stream = self.open(context)
-        return stream if context.times is None else context.times.timed(id(self), stream)
+        return timed(self.open(context), context.times, id(self))
 
     @abstractmethod
     def sample(self, context: RunContext) -> pa.RecordBatch:

@@ -14,6 +14,7 @@ from dataservice.dataset.node import Node
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.sources.base import Source, SplitStream
 from dataservice.dataset.stream import BatchStream, RunContext
+from dataservice.dataset.timed_stream import timed
 from dataservice.dataset.timing import OperatorTimes
 from dataservice.sharding import Split
 from dataservice.split_table import SplitTable
@@ -51,13 +52,9 @@ def plan_segments(segments: Sequence[Segment], skip: int, take: int | None) -> S
 def open_segment(segment: Segment, splits: Iterable[Split], context: RunContext) -> BatchStream:
     """The rows of `splits` of the segment, through its operators."""
     times = context.times
-    stream: BatchStream = SplitStream(segment.source, splits, context)
-    if times is not None:
-        stream = times.timed(id(segment.source), stream)
+    stream = timed(SplitStream(segment.source, splits, context), times, id(segment.source))
     for operator in segment.operators:
-        stream = operator.attach(stream, context)
-        if times is not None:
-            stream = times.timed(id(operator), stream)
+        stream = timed(operator.attach(stream, context), times, id(operator))
     return stream
 
 

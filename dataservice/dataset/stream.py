@@ -10,16 +10,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from dataservice.dataset.ledger import Page
+from dataservice.dataset.receipts import Holder
+from dataservice.dataset.timing import OperatorTimes
 from dataservice.errors import CancelledError, FailedPreconditionError
-
-if TYPE_CHECKING:
-    from dataservice.dataset.ledger import Page
-    from dataservice.dataset.receipts import Holder
-    from dataservice.dataset.timing import OperatorTimes
 
 State: TypeAlias = dict[str, Any]
 # Maps one record batch to another; the second argument tells where its rows come from.

@@ -1,21 +1,15 @@
-"""Where the time of a pass goes: per operator, and between pipeline and caller.
+"""Where the time of a pass goes, per operator, and the log that adds up the times of many runs.
 
-Each stream of a plan is wrapped once; its own time is what its `next` takes without that of the
-streams below on the same thread. A log adds up the times of many runs. Knows plans only as a list
-of names. Invariant: a wrapped stream yields the same batches and has the same positions.
+Knows plans only as a list of names, and nothing of streams. Invariant: what a log gives away it
+gives once.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any, TypeAlias
-
-import pyarrow as pa
-
-from dataservice.dataset.stream import BatchStream, State
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +41,9 @@ class OperatorStats:
         )
 
 
-class _Entry:
+class TimeEntry:
+    """What one operator has yielded and taken so far; changed by the thread that runs it."""
+
     __slots__ = ("batches", "rows", "time_s")
 
     def __init__(self) -> None:
@@ -61,13 +57,13 @@ class OperatorTimes:
 
     def __init__(self, names: Sequence[str], keys: Sequence[int]) -> None:
         self._names = list(names)
-        self._entries = {key: _Entry() for key in keys}
-        self._local = threading.local()
+        self._entries = {key: TimeEntry() for key in keys}
+        # How long the streams below took that the running `next` of a thread has called.
+        self.local = threading.local()
 
-    def timed(self, key: int, stream: BatchStream) -> BatchStream:
-        """`stream`, timed; as it is when `key` is none of the plan's."""
-        entry = self._entries.get(key)
-        return stream if entry is None else _TimedStream(stream, entry, self._local)
+    def entry(self, key: int) -> TimeEntry | None:
+        """Of an operator; None where `key` is none of the plan's."""
+        return self._entries.get(key)
 
     def note(self, key: int, rows: int, time_s: float) -> None:
         """Adds a batch of an operator that no stream stands for."""
@@ -143,43 +139,3 @@ class WorkLog:
         """Per operator, in the order of the plan."""
         with self._lock:
             return [self._sums[place] for place in sorted(self._sums)]
-
-
-class _TimedStream(BatchStream):
-    def __init__(self, stream: BatchStream, entry: _Entry, local: threading.local) -> None:
-        self._stream = stream
-        self._entry = entry
-        self._local = local
-
-    def __next__(self) -> pa.RecordBatch:
-        local, entry = self._local, self._entry
-        outer = getattr(local, "below_s", 0.0)
-        local.below_s = 0.0
-        began_s = time.perf_counter()
-        try:
-            batch = next(self._stream)
-            entry.batches += 1
-            entry.rows += batch.num_rows
-            return batch
-        finally:
-            passed_s = time.perf_counter() - began_s
-            entry.time_s += passed_s - local.below_s
-            local.below_s = outer + passed_s
-
-    def state(self) -> State:
-        return self._stream.state()
-
-    def restore(self, state: State) -> None:
-        self._stream.restore(state)
-
-    def state_after(self, state: State, rows: int) -> State | None:
-        return self._stream.state_after(state, rows)
-
-    def close(self) -> None:
-        self._stream.close()
-
-    def location(self) -> str:
-        return self._stream.location()
-
-    def stats(self) -> dict[str, Any]:
-        return self._stream.stats()

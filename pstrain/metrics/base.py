@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from pstrain import initializers
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.parameters import current_step
-from pstrain.variable import LocalPlacement, create_variable, current_placement
+from pstrain.scope import LocalPlacement, current_placement
+from pstrain.variable import create_variable
 
 State = NDArray[np.int64]
 

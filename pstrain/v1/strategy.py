@@ -13,18 +13,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pstrain.base_variable import BaseVariable
 from pstrain.cluster import JOBS, ClusterResolver, ClusterSpec, TFConfigClusterResolver
 from pstrain.config import ParameterConfig
 from pstrain.errors import AbortedError, InvalidArgumentError, ServerRestartedError
 from pstrain.input_sharding import DistributedDataset
 from pstrain.replica import Replica
+from pstrain.scope import LocalPlacement, Placement, placement_scope
 from pstrain.security import client_tls
 from pstrain.strategy import entered_scope
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.context import InputContext, call_with_context, trainer_scope
 from pstrain.v1.membership import Membership, wait_for
 from pstrain.v1.training import TrainingSession
-from pstrain.variable import BaseVariable, LocalPlacement, Placement, placement_scope
 from pstrain.vocabulary import VariableSpec
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pstrain.errors import (
     AbortedError,
@@ -22,9 +22,6 @@ from pstrain.errors import (
     UnavailableError,
 )
 from pstrain.v1.membership import Membership, wait_for
-
-if TYPE_CHECKING:
-    from pstrain.v1.strategy import ParameterServerStrategy
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +36,28 @@ _LOST = (
     DeadlineExceededError,
 )
 _ATTEMPTS = 10
+
+
+class Trainee(Protocol):
+    """What a session needs of the strategy that it trains by."""
+
+    @property
+    def is_chief(self) -> bool: ...
+    @property
+    def worker_index(self) -> int: ...
+    @property
+    def membership(self) -> Membership | None: ...
+    @property
+    def start_timeout_s(self) -> float: ...
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] | list[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any: ...
+    def bind(self, session: TrainingSession | None) -> None: ...
+    def rejoin(self) -> None: ...
+    def create_anew(self) -> None: ...
 
 
 class TrainingSession:
@@ -58,7 +77,7 @@ class TrainingSession:
 
     def __init__(
         self,
-        strategy: ParameterServerStrategy,
+        strategy: Trainee,
         checkpoint_manager: Any = None,
         *,
         init_fn: Callable[[], Any] | None = None,

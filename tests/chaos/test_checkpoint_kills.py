@@ -14,7 +14,7 @@ import pytest
 import pstrain as ps
 from pstrain.checkpoint import checkpoints
 from pstrain.failpoints import KILL_AT_ENV
-from pstrain.variable import local_parameters
+from pstrain.scope import local_parameters
 from tests.chaos import saving_program
 from tests.chaos.saving_program import ROWS, SAVES
 

@@ -29,6 +29,7 @@ from bench import (
     transform,
     transport,
 )
+from bench.columns import CATEGORICAL
 from bench.peers import children
 
 _ROWS = 3 * data.BLOCK_ROWS
@@ -39,7 +40,7 @@ def _lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 
 def _sorted_by_first_id(columns: data.Columns) -> data.Columns:
-    order = np.lexsort([columns[name] for name in reversed(data.CATEGORICAL)])
+    order = np.lexsort([columns[name] for name in reversed(CATEGORICAL)])
     return {name: values[order] for name, values in columns.items()}
 
 

@@ -34,11 +34,12 @@ from pstrain.errors import (
 )
 from pstrain.parameters import step_scope
 from pstrain.partition import FixedShardsPartitioner
+from pstrain.scope import local_parameters
 from pstrain.strategy import ParameterServerStrategy, get_strategy, has_strategy
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.committing import Committer
 from pstrain.trainer.staging import ClosureRun
-from pstrain.variable import Variable, create_variable, local_parameters
+from pstrain.variable import Variable, create_variable
 from pstrain.vocabulary import Fetch, OptimizerSpec, StepToken, Update
 from pstrain.wire import trainer_pb2 as pb
 

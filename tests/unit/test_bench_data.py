@@ -13,6 +13,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from bench import data
+from bench.columns import CARDINALITIES, CATEGORICAL, DENSE
 from bench.peers import tfrecord
 
 
@@ -36,12 +37,12 @@ def test_seeds_give_different_rows():
 
 def test_schema_and_value_ranges():
     columns = data.generate(5_000, label_dtype="int64")
-    assert list(columns) == ["label", *data.DENSE, *data.CATEGORICAL]
+    assert list(columns) == ["label", *DENSE, *CATEGORICAL]
     assert set(np.unique(columns["label"])) == {0, 1}
-    for name in data.DENSE:
+    for name in DENSE:
         assert columns[name].dtype == np.float32
         assert columns[name].min() >= 0
-    for name, cardinality in zip(data.CATEGORICAL, data.CARDINALITIES, strict=True):
+    for name, cardinality in zip(CATEGORICAL, CARDINALITIES, strict=True):
         assert columns[name].min() >= 1 << 62
         assert len(np.unique(columns[name])) <= cardinality
 
@@ -151,7 +152,7 @@ def test_examples_decode_to_the_rows(label_dtype: str):
             values[name.decode()] = value
         expected = [labels[number], *dense[number], *ids[number]]
         assert list(values.values()) == expected
-        assert list(values) == ["label", *data.DENSE, *data.CATEGORICAL]
+        assert list(values) == ["label", *DENSE, *CATEGORICAL]
 
 
 def test_examples_refuse_ids_of_another_length():

@@ -13,7 +13,8 @@ import pytest
 from pstrain import initializers, manifest
 from pstrain.checkpoint import Checkpoint, checkpoints, latest_checkpoint, read_config
 from pstrain.errors import DataLossError, InvalidArgumentError, InvalidTypeError, NotFoundError
-from pstrain.variable import Variable, create_variable, local_parameters
+from pstrain.scope import local_parameters
+from pstrain.variable import Variable, create_variable
 
 
 class Model:

@@ -14,7 +14,8 @@ import pytest
 from pstrain.checkpoint import Checkpoint
 from pstrain.checkpoint_manager import CheckpointManager, checkpoints_iterator
 from pstrain.errors import InvalidArgumentError
-from pstrain.variable import Variable, local_parameters
+from pstrain.scope import local_parameters
+from pstrain.variable import Variable
 
 
 @pytest.fixture

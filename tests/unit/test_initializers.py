@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from pstrain import initializers
-from pstrain.variable import create_variable, local_parameters
+from pstrain.scope import local_parameters
+from pstrain.variable import create_variable
 from pstrain.vocabulary import InitializerSpec
 
 

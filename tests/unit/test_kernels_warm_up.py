@@ -15,8 +15,8 @@ from pstrain.features import Category, FeatureSchema
 from pstrain.metrics import AUC, Accuracy, LogLoss
 from pstrain.models import WideDeep
 from pstrain.optimizers import Adagrad
+from pstrain.scope import local_parameters
 from pstrain.tape import GradientTape
-from pstrain.variable import local_parameters
 
 
 def _compiled() -> dict[str, list[Any]]:

@@ -19,8 +19,8 @@ from pstrain.layers import (
     WideDeepTable,
     concatenate,
 )
+from pstrain.scope import local_parameters
 from pstrain.tape import GradientTape, Tensor, record
-from pstrain.variable import local_parameters
 
 RANDOM = np.random.default_rng(5)
 

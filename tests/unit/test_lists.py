@@ -15,8 +15,8 @@ from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.features import Category, Features, FeatureSchema
 from pstrain.layers import Embedding
 from pstrain.models import Model
+from pstrain.scope import local_parameters
 from pstrain.tape import GradientTape, Tensor, record
-from pstrain.variable import local_parameters
 
 LISTS = [[1, 3], [], None, [2, 2, 2], [0]]
 

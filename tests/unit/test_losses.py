@@ -9,8 +9,9 @@ from sklearn.metrics import log_loss
 from pstrain.errors import InvalidArgumentError
 from pstrain.layers.base import whole
 from pstrain.losses import BinaryCrossentropy, sigmoid
+from pstrain.scope import local_parameters
 from pstrain.tape import GradientTape, Tensor
-from pstrain.variable import Variable, local_parameters
+from pstrain.variable import Variable
 
 LABELS = np.array([0, 1, 1, 0])
 LOGITS = np.array([-1.0, 2.0, -0.5, 3.0], dtype=np.float32)

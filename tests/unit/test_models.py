@@ -25,9 +25,9 @@ from pstrain.models import (
     WideDeep,
 )
 from pstrain.optimizers import SGD, Adagrad
+from pstrain.scope import local_parameters
 from pstrain.tabular.choices import MODELS, OPTIMIZERS, make_model
 from pstrain.tape import GradientTape
-from pstrain.variable import local_parameters
 
 SCHEMA = FeatureSchema(
     dense=["x", "y"],

@@ -13,8 +13,9 @@ from pstrain import optimizers
 from pstrain.errors import InvalidArgumentError
 from pstrain.layers import Embedding
 from pstrain.optimizers import SGD, Adagrad, schedules
+from pstrain.scope import local_parameters
 from pstrain.tape import GradientTape, Tensor, record
-from pstrain.variable import Variable, local_parameters
+from pstrain.variable import Variable
 
 GRADIENT = np.array([0.5, -2.0, 0.0], dtype=np.float32)
 

@@ -12,8 +12,8 @@ from pstrain.features import Features
 from pstrain.layers import Dense, Embedding, WideDeepTable
 from pstrain.layers.projection import project, project_embedding
 from pstrain.losses import BinaryCrossentropy
+from pstrain.scope import local_parameters
 from pstrain.tape import Gradients, GradientTape, Tensor
-from pstrain.variable import local_parameters
 
 FIELDS, VALUES, DIM, UNITS = 3, 6, 8, 80
 

@@ -10,8 +10,9 @@ import pytest
 from pstrain.errors import InvalidArgumentError
 from pstrain.layers import Embedding
 from pstrain.layers.base import whole
+from pstrain.scope import local_parameters
 from pstrain.tape import GradientTape, Tensor, leaf, record
-from pstrain.variable import Variable, local_parameters
+from pstrain.variable import Variable
 from pstrain.vocabulary import Fetch
 
 

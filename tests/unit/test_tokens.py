@@ -18,8 +18,8 @@ from dataservice import Dataset
 from pstrain.errors import DataError, FailedPreconditionError, InvalidArgumentError
 from pstrain.features import Category, FeatureSchema
 from pstrain.layers import Embedding, IntegerLookup, StringLookup
+from pstrain.scope import local_parameters
 from pstrain.tokens import TokenCounts, Vocabulary
-from pstrain.variable import local_parameters
 
 
 def ids(vocabulary: Vocabulary, column: pa.Array, base: int = 0) -> list[int]:

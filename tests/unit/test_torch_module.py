@@ -14,9 +14,9 @@ import pstrain as ps
 from pstrain import session
 from pstrain.errors import InvalidArgumentError, UnimplementedError
 from pstrain.parameters import step_scope
+from pstrain.scope import local_parameters
 from pstrain.tape import Tensor, record
 from pstrain.trainer.context import trainer_scope
-from pstrain.variable import local_parameters
 from pstrain.vocabulary import StepToken
 
 torch = pytest.importorskip("torch")

@@ -12,15 +12,9 @@ import pytest
 from pstrain import initializers
 from pstrain.errors import InvalidArgumentError
 from pstrain.parameters import LocalParameters, current_staging, current_step, step_scope
+from pstrain.scope import LocalPlacement, local_parameters, placement_scope
 from pstrain.trainer.staging import ClosureRun
-from pstrain.variable import (
-    LocalPlacement,
-    ShardedVariable,
-    Variable,
-    create_variable,
-    local_parameters,
-    placement_scope,
-)
+from pstrain.variable import ShardedVariable, Variable, create_variable
 from pstrain.vocabulary import Fetch, OptimizerSpec, StepToken, Update
 
 ROWS = np.arange(20, dtype=np.float32).reshape(10, 2)

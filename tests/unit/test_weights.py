@@ -12,7 +12,7 @@ import pstrain as ps
 from pstrain import session
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.parameters import step_scope
-from pstrain.variable import local_parameters
+from pstrain.scope import local_parameters
 from pstrain.vocabulary import StepToken
 
 SCHEMA = ps.FeatureSchema(dense=["x"], categorical={"c": ps.Category(4, hashed=False)})

@@ -1,0 +1,57 @@
+"""What making any variable takes: its spec, and telling whoever waits that it is there.
+
+Knows no kind of variable. Invariant: a variable is announced once, when it has its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pstrain.base_variable import BaseVariable
+from pstrain.errors import InvalidArgumentError
+from pstrain.partition import split_rows
+from pstrain.scope import Placement
+from pstrain.vocabulary import InitializerSpec, ShardSpec, VariableSpec
+
+
+def create_spec(
+    placement: Placement,
+    shape: tuple[int, ...],
+    dtype: str,
+    name: str,
+    trainable: bool,
+    initializer: InitializerSpec,
+    servers: Sequence[int] | None = None,
+) -> VariableSpec:
+    """Of a new variable; ``servers`` of its shards where the placement is not to say."""
+    if any(size < 1 for size in shape):
+        raise InvalidArgumentError(f"shape {shape} of variable {name!r} has an axis without size")
+    servers = placement.place(shape, dtype) if servers is None else servers
+    ranges = split_rows(shape[0] if shape else 1, len(servers))
+    return VariableSpec(
+        id=placement.next_id(),
+        name=name,
+        shape=tuple(int(size) for size in shape),
+        dtype=dtype,
+        trainable=trainable,
+        initializer=initializer,
+        shards=tuple(
+            ShardSpec(ps=ps, row_start=start, row_stop=stop)
+            for ps, (start, stop) in zip(servers, ranges, strict=True)
+        ),
+    )
+
+
+def announce(placement: Placement, variable: BaseVariable) -> None:
+    """Tells whoever wants to know that a variable has been made and has its values."""
+    placement.created(variable)
+    for told in tuple(_told_of_creations):
+        told(variable)
+
+
+_told_of_creations: list[Callable[[BaseVariable], None]] = []
+
+
+def tell_of_creations(told: Callable[[BaseVariable], None]) -> None:
+    """``told`` is called with each variable that this process makes, once it has values."""
+    _told_of_creations.append(told)
