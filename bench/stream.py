@@ -2,10 +2,11 @@
 
 Real processes on loopback: a dispatcher, the data workers, and this process as the reader. DYNAMIC
 sharding over Parquet or Arrow IPC files that repeat without end; a worker makes batches of 4,096
-rows with log1p dense columns and ids hashed into 2^20. The same pipeline without the service runs
-in this process on one thread and on as many as there are cores, each with files of its own. All
-of them are open at once and take turns of about a second, so that a machine whose speed drifts
-drifts for all: a ratio is the median of the turns' ratios, to the better number of threads.
+rows with log1p dense columns and ids hashed into 2^20. Without the service run in this process the
+same pipeline, and the same work by hand (`bench.plain`), on one thread and on as many as there are
+cores, each with files of its own. Each gives one epoch first, which must be the same rows. Then all
+of them, open at once, take turns of about a second, so that a machine whose speed drifts drifts for
+all: a ratio is the median of the turns' ratios, to the better number of threads.
 `--peer` runs tf.data service (`bench.peers.tfdata_service`) on the same rows between our own runs.
 Prints JSON lines: one per run, with the CPU seconds that a million rows cost each kind of process,
 and one per ratio.
@@ -15,21 +16,25 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import itertools
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import dataservice as ds
-from bench import data, transform
+from bench import data, plain, transform
 from bench.peers import children
 from dataservice.dataset.iterator import usable_cores
 from dataservice.runtime.process import spawn_module
+
+# Given a number of epochs, None for no end, opens the batches of one thread; they can be closed.
+Open = Callable[[int | None], Any]
 
 _READY_S = 60.0
 _FILES = 8
@@ -37,7 +42,12 @@ _FORMATS = {"parquet": "parquet", "ipc": "arrow"}
 _TURN_S = 1.0
 # Until what a service has in store when its turn begins is read.
 _REFILL_S = 0.3
-_ALONE = "one process, no service"
+# What runs without the service, by option.
+_ALONE = {
+    "pipeline": "one process, no service",
+    "numpy": "one process, pyarrow and NumPy by hand",
+    "function": "one process, pyarrow and the function by hand",
+}
 _PEER_FORMS = {"example": "tfrecord", "packed": "packed"}
 
 
@@ -88,18 +98,28 @@ class System:
     """One way to get the rows: iterators that stay open, each read by a thread of its own."""
 
     def __init__(
-        self, stack: contextlib.ExitStack, pipelines: list[ds.Dataset], pids: dict[str, list[int]]
+        self,
+        stack: contextlib.ExitStack,
+        name: str,
+        opened: list[Open],
+        threads: int,
+        pids: dict[str, list[int]],
     ) -> None:
+        """`threads` is how many work for it in this process."""
+        self.name = name
+        self.threads = threads
         self.slices: list[Slice] = []
         self.workers = len(pids.get("worker", ()))
+        self._opened = opened
         self._pids = {**pids, "reader": [os.getpid()]}
-        self._iterators = [stack.enter_context(iter(pipeline)) for pipeline in pipelines]
-        self._pool = stack.enter_context(ThreadPoolExecutor(len(pipelines)))
+        self._iterators = [stack.enter_context(contextlib.closing(begin(None))) for begin in opened]
+        self._pool = stack.enter_context(ThreadPoolExecutor(len(opened)))
 
-    @property
-    def threads(self) -> int:
-        """How many read."""
-        return len(self._iterators)
+    def checksum(self) -> tuple[int, int]:
+        """Rows of one epoch, and their checksum."""
+        with contextlib.ExitStack() as stack:
+            parts = [stack.enter_context(contextlib.closing(begin(1))) for begin in self._opened]
+            return transform.checksum(itertools.chain.from_iterable(parts))
 
     @property
     def rate(self) -> float:
@@ -145,26 +165,47 @@ def open_systems(
 ) -> tuple[list[System], list[System]]:
     """Without the service, on one thread and on several; and with it. Open until `stack` ends."""
 
-    def pipeline(part: list[str]) -> ds.Dataset:
-        return transform.dataset(part, options.form, source=options.format)
+    def pipeline(part: list[str], epochs: int | None) -> ds.Dataset:
+        return transform.dataset(part, options.form, epochs=epochs, source=options.format)
 
     alone, served = [], []
     for workers in options.workers:
         if workers:
             target, pids = start_service(stack, workers)
-            remote = pipeline(paths).distribute(ds.ShardingPolicy.DYNAMIC, target)
-            served.append(System(stack, [remote], pids))
+
+            def begin(epochs: int | None, target: str = target) -> Any:
+                return iter(pipeline(paths, epochs).distribute(ds.ShardingPolicy.DYNAMIC, target))
+
+            served.append(System(stack, "dataservice", [begin], 1, pids))
         else:
-            for threads in sorted({1, min(usable_cores(), len(paths))}):
-                parts = [pipeline(paths[k::threads]) for k in range(threads)]
-                alone.append(System(stack, parts, {}))
+            for form, threads in itertools.product(
+                options.alone, sorted({1, min(usable_cores(), len(paths))})
+            ):
+                opened = _without_service(form, paths, threads, options.format, pipeline)
+                alone.append(System(stack, _ALONE[form], opened, threads, {}))
     return alone, served
+
+
+def _without_service(
+    form: str,
+    paths: list[str],
+    threads: int,
+    source: str,
+    pipeline: Callable[[list[str], int | None], ds.Dataset],
+) -> list[Open]:
+    def begin(part: list[str], epochs: int | None) -> Any:
+        return iter(pipeline(part, epochs))
+
+    if form != "pipeline":
+        return [lambda epochs: plain.batches(paths, form, source, threads, epochs=epochs)]
+    return [functools.partial(begin, paths[k::threads]) for k in range(threads)]
 
 
 def measure(paths: list[str], options: argparse.Namespace) -> tuple[list[System], list[System]]:
     """One run of all systems, which take turns."""
     with contextlib.ExitStack() as stack:
         alone, served = open_systems(stack, paths, options)
+        check_equal(alone + served)
         for system in alone + served:
             system.take_turn(0.0, options.warm_up_s)
             system.slices.clear()
@@ -172,6 +213,15 @@ def measure(paths: list[str], options: argparse.Namespace) -> tuple[list[System]
         for _, system in itertools.product(range(turns), alone + served):
             system.take_turn(min(options.warm_up_s, _REFILL_S), options.seconds / turns)
         return alone, served
+
+
+def check_equal(systems: list[System]) -> None:
+    """Ends the program unless all give the same rows."""
+    found = [system.checksum() for system in systems]
+    if len(set(found)) > 1:
+        listed = zip((system.name for system in systems), found, strict=True)
+        raise SystemExit(f"the rows differ, or their number: {list(listed)}")
+    children.say(bench="stream", rows_of_an_epoch=found[0][0], checksum=f"{found[0][1]:016x}")
 
 
 def measure_peer(files: str, form: str, workers: int, options: argparse.Namespace) -> Any:
@@ -207,7 +257,10 @@ def run(options: argparse.Namespace, folder: Path) -> None:
         for system in [*alone, *served]:
             children.say(**line_of(system, options))
         for system in served:
-            ratios.setdefault((_ALONE, system.workers), []).extend(against(system, alone))
+            for form in options.alone:
+                others = [other for other in alone if other.name == _ALONE[form]]
+                found = against(system, others)
+                ratios.setdefault((_ALONE[form], system.workers), []).extend(found)
             for form in forms:
                 theirs = measure_peer(globs[form], form, system.workers, options)
                 children.say(**theirs)
@@ -232,7 +285,7 @@ def line_of(system: System, options: argparse.Namespace) -> dict[str, Any]:
     """What is printed of a run."""
     return {
         "bench": "stream",
-        "system": "dataservice" if system.workers else "dataservice, " + _ALONE,
+        "system": system.name,
         "form": options.form,
         "format": options.format,
         "reading_threads": system.threads,
@@ -264,6 +317,14 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--data-dir", type=Path, help="kept and reused; default: a temporary one")
     parser.add_argument(
         "--workers", type=int, nargs="+", default=[0, 1, 2], help="0: without the service"
+    )
+    parser.add_argument(
+        "--alone",
+        nargs="+",
+        choices=sorted(_ALONE),
+        default=["pipeline", "numpy"],
+        help="what runs without the service: the same pipeline, or by hand with pyarrow and NumPy, "
+        "or pyarrow and the function that the pipeline maps",
     )
     parser.add_argument("--form", choices=sorted(transform.FORMS), default="function")
     parser.add_argument("--format", choices=sorted(_FORMATS), default="parquet")

@@ -6,9 +6,10 @@ Every form gives the same rows in the same columns, `label`, `i0..i12` and `c0..
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+import pyarrow as pa
 from numba import njit
 
 import dataservice as ds
@@ -44,6 +45,27 @@ def expected(columns: Columns) -> Columns:
     """What every form must give for `bench.data.generate` rows, by plain NumPy."""
     dense = {name: np.log1p(columns[name]) for name in DENSE}
     return {"label": columns["label"], **dense} | {c: hash_ids(columns[c]) for c in CATEGORICAL}
+
+
+@njit(nogil=True, cache=True)
+def _mix_into(row_sums: np.ndarray, values: np.ndarray) -> None:
+    """Carries a column into each row's checksum; row_sums and values uint64 (n,)."""
+    for i in range(values.size):
+        z = row_sums[i] * np.uint64(0xBF58476D1CE4E5B9) + values[i]
+        row_sums[i] = z ^ (z >> np.uint64(29))
+
+
+def checksum(batches: Iterable[pa.RecordBatch]) -> tuple[int, int]:
+    """Number of rows and a sum over them, the same in whatever order they come."""
+    rows, total = 0, 0
+    for batch in batches:
+        row_sums = np.ones(batch.num_rows, np.uint64)
+        for name in ("label", *DENSE, *CATEGORICAL):
+            values = batch.column(name).to_numpy()
+            _mix_into(row_sums, values.view(f"u{values.itemsize}").astype(np.uint64))
+        rows += batch.num_rows
+        total += int(row_sums.sum(dtype=np.uint64))
+    return rows, total % (1 << 64)
 
 
 def _as_expressions(rows: ds.Dataset) -> ds.Dataset:

@@ -60,10 +60,12 @@ def test_streamed_rows_are_the_work(tmp_path: Path, form: str):
 
 def test_stream_prints_a_line_per_run(capsys: pytest.CaptureFixture[str]):
     stream.main(["--smoke", "--workers", "0", "1"])
-    alone, *_, served, ratio = _lines(capsys)
-    assert ratio["ratio"] > 0
-    assert (alone["workers"], served["workers"]) == (0, 1)
-    assert min(alone["rows_per_s"], served["rows_per_s"]) > 0
+    check, *lines = _lines(capsys)
+    assert check["rows_of_an_epoch"] == 1 << 15
+    alone, by_hand, served = lines[0], lines[-4], lines[-3]
+    assert [line["ratio"] > 0 for line in lines[-2:]] == [True, True]
+    assert (alone["workers"], by_hand["workers"], served["workers"]) == (0, 0, 1)
+    assert min(line["rows_per_s"] for line in (alone, by_hand, served)) > 0
     assert served["rows"] % data.BLOCK_ROWS == 0
 
 
@@ -112,7 +114,7 @@ def test_plots_name_the_extra_that_is_missing(monkeypatch: pytest.MonkeyPatch, t
 
 def test_stream_reads_arrow_files(capsys: pytest.CaptureFixture[str]):
     stream.main(["--smoke", "--workers", "1", "--format", "ipc"])
-    (served,) = _lines(capsys)
+    _, served = _lines(capsys)
     assert served["format"] == "ipc"
     assert served["rows"] > 0
 
