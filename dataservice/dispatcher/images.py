@@ -1,23 +1,17 @@
-"""The state as few facts instead of all that led to it, so that a journal can be kept short.
+"""A window table as values that a fact can hold.
 
-Pure. Invariant: applying `facts_of(state)` to an empty state gives a state equal to `state`.
+Pure. Invariant: `table_of(image_of(table))` equals `table`, but for readers that own nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dataservice.dispatcher.history import JobHistory
 from dataservice.dispatcher.plans import WindowPlan, plan_from_json, plan_to_json
 from dataservice.dispatcher.suspicion import Case, Quarantined
 from dataservice.dispatcher.windows import Phase, Round, WindowRecord, WindowTable
-
-if TYPE_CHECKING:
-    from dataservice.dispatcher.events import Event, JobHistoryRestored
-    from dataservice.dispatcher.jobs import Job
-    from dataservice.dispatcher.state import DispatcherState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,90 +151,3 @@ def _add_to_indexes(table: WindowTable, index: int, record: WindowRecord) -> Non
         mine.fencing.add(index)
     elif record.phase is Phase.RECEIVED:
         mine.received.add(index)
-
-
-def _history_fact(job: Job) -> Event:
-    from dataservice.dispatcher import events as ev
-
-    history = job.history
-    return ev.JobHistoryRestored(
-        job_id=job.job_id,
-        idle_since_s=history.idle_since_s,
-        endings=tuple((repetition, *programs) for repetition, programs in history.endings.items()),
-        older=tuple(history.older),
-    )
-
-
-def history_of(event: JobHistoryRestored) -> JobHistory:
-    """The history that the fact was made of."""
-    return JobHistory(
-        endings={repetition: tuple(programs) for repetition, *programs in event.endings},
-        older=[(first, end) for first, end in event.older],
-        idle_since_s=event.idle_since_s,
-    )
-
-
-def facts_of(state: DispatcherState) -> Iterator[Event]:
-    """Facts that lead from nothing to `state`."""
-    # Here, because events hold images.
-    from dataservice.dispatcher import events as ev
-
-    for dataset in state.datasets.values():
-        yield ev.DatasetRegistered(
-            dataset_id=dataset.dataset_id,
-            plan=dataset.plan,
-            schema=dataset.schema,
-            cardinality=dataset.cardinality,
-            compression=dataset.compression,
-            fingerprint=dataset.fingerprint,
-        )
-    for dataset_id in sorted(state.deleted_datasets):
-        yield ev.DatasetDeleted(dataset_id=dataset_id)
-    if state.worker_list:
-        yield ev.WorkerListSet(addresses=state.worker_list)
-    for index, address in state.bound.items():
-        yield ev.PlaceBound(index=index, address=address)
-    for worker in state.workers.values():
-        yield ev.WorkerRegistered(
-            worker_id=worker.worker_id,
-            address=worker.address,
-            host=worker.host,
-            pid=worker.pid,
-            host_id=worker.host_id,
-        )
-    for job in state.jobs.values():
-        yield ev.JobCreated(
-            job_id=job.job_id,
-            name=job.name,
-            dataset_id=job.dataset_id,
-            policy=job.policy,
-            delivery=job.delivery,
-            options=job.options,
-            created_s=job.created_s,
-        )
-        if job.history != JobHistory():
-            yield _history_fact(job)
-    for iteration in state.iterations.values():
-        yield ev.IterationRestored(
-            iteration_id=iteration.iteration_id,
-            job_id=iteration.job_id,
-            repetition=iteration.repetition,
-            finished=iteration.finished,
-            tasks=tuple(iteration.tasks.items()),
-            table=None if iteration.windows is None else image_of(iteration.windows),
-            shards=tuple(iteration.shards),
-            listing=iteration.listing,
-            programs=iteration.programs,
-            resumption=iteration.resumption and iteration.resumption.copy(),
-            rounds=None if iteration.rounds is None else iteration.rounds.to_json(),
-        )
-        for reader in iteration.readers.values():
-            yield ev.ReaderJoined(
-                reader_id=reader.reader_id,
-                iteration_id=iteration.iteration_id,
-                host=reader.host,
-                pid=reader.pid,
-                owner=reader.owner,
-            )
-    yield from state.snapshots.facts()
-    yield ev.ReadersDeparted(reasons=tuple(state.departed.items()))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dataservice.dispatcher import delivery
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.commit import GroupCommit, Telling
-from dataservice.dispatcher.images import facts_of
+from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.requests import Decision
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import UnavailableError

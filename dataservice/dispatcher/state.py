@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher import snapshots as saved
-from dataservice.dispatcher.history import PROGRAMS_KEPT
-from dataservice.dispatcher.images import history_of, table_of
+from dataservice.dispatcher.history import PROGRAMS_KEPT, JobHistory
+from dataservice.dispatcher.images import table_of
 from dataservice.dispatcher.jobs import Iteration, Job, Reader, program_of
 from dataservice.dispatcher.parties import Dataset, Worker
 from dataservice.dispatcher.resumption import Resumption
@@ -340,7 +340,11 @@ class DispatcherState:
         self.accused.update(() if table is None else table.suspicions.accused())
 
     def _restore_history(self, event: ev.JobHistoryRestored) -> None:
-        self.jobs[event.job_id].history = history_of(event)
+        self.jobs[event.job_id].history = JobHistory(
+            endings={repetition: tuple(programs) for repetition, *programs in event.endings},
+            older=[(first, end) for first, end in event.older],
+            idle_since_s=event.idle_since_s,
+        )
 
     def _restore_departures(self, event: ev.ReadersDeparted) -> None:
         self.departed.update(event.reasons)

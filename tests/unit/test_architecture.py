@@ -47,6 +47,7 @@ PURE = (
     "dataservice/dispatcher/windows.py",
     "dataservice/dispatcher/plans.py",
     "dataservice/dispatcher/images.py",
+    "dataservice/dispatcher/compaction.py",
     "dataservice/dispatcher/delivery.py",
     "dataservice/dispatcher/quarantine.py",
     "dataservice/dispatcher/suspicion.py",

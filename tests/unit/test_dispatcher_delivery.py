@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dataservice.dispatcher import decide, delivery, quarantine
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher.images import facts_of
+from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.requests import (

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from dataservice.dispatcher import decide, delivery, positions
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher.images import facts_of, image_of
+from dataservice.dispatcher.compaction import facts_of
+from dataservice.dispatcher.images import image_of
 from dataservice.dispatcher.images import table_of as table_from
 from dataservice.dispatcher.invariants import check_invariants, check_windows
 from dataservice.dispatcher.plans import RowMark, WindowPlan, with_division

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher import round_events as rounds
+from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.events import decode_frame, encode_frame
-from dataservice.dispatcher.images import facts_of, image_from_json, image_of, image_to_json
+from dataservice.dispatcher.images import image_from_json, image_of, image_to_json
 from dataservice.dispatcher.images import table_of as table_from_image
 from dataservice.dispatcher.invariants import check_invariants, check_windows
 from dataservice.dispatcher.plans import RowMark, WindowPlan

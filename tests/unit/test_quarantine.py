@@ -8,9 +8,9 @@ from dataservice.client import quarantine as at_the_reader
 from dataservice.dataset.ledger import Ledger
 from dataservice.dispatcher import decide, quarantine
 from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.delivery import answer_sync, give_back, lease_windows, sync
 from dataservice.dispatcher.events import decode_frame, encode_frame
-from dataservice.dispatcher.images import facts_of
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.requests import ALL_WINDOWS, Decision, LeaseWindows, Sync

@@ -23,7 +23,7 @@ from dataservice.client.rounds import (
 )
 from dataservice.dispatcher import decide, rounds
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher.images import facts_of
+from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.requests import (
     Decision,

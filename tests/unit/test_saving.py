@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from dataservice.dispatcher import decide, saving
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher import snapshots as snapshots_module
+from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.events import decode_frame, encode_frame
-from dataservice.dispatcher.images import facts_of
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import Decision, Lease

@@ -8,7 +8,7 @@ import pytest
 
 from dataservice.dispatcher import decide, delivery, shares
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher.images import facts_of
+from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.members import Members
 from dataservice.dispatcher.requests import (

@@ -1,0 +1,87 @@
+"""The state as few facts instead of all that led to it, so that a journal can be kept short.
+
+Pure. Invariant: applying `facts_of(state)` to an empty state gives a state equal to `state`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.history import JobHistory
+from dataservice.dispatcher.images import image_of
+from dataservice.dispatcher.jobs import Job
+from dataservice.dispatcher.state import DispatcherState
+
+
+def facts_of(state: DispatcherState) -> Iterator[ev.Event]:
+    """Facts that lead from nothing to `state`."""
+    for dataset in state.datasets.values():
+        yield ev.DatasetRegistered(
+            dataset_id=dataset.dataset_id,
+            plan=dataset.plan,
+            schema=dataset.schema,
+            cardinality=dataset.cardinality,
+            compression=dataset.compression,
+            fingerprint=dataset.fingerprint,
+        )
+    for dataset_id in sorted(state.deleted_datasets):
+        yield ev.DatasetDeleted(dataset_id=dataset_id)
+    if state.worker_list:
+        yield ev.WorkerListSet(addresses=state.worker_list)
+    for index, address in state.bound.items():
+        yield ev.PlaceBound(index=index, address=address)
+    for worker in state.workers.values():
+        yield ev.WorkerRegistered(
+            worker_id=worker.worker_id,
+            address=worker.address,
+            host=worker.host,
+            pid=worker.pid,
+            host_id=worker.host_id,
+        )
+    for job in state.jobs.values():
+        yield ev.JobCreated(
+            job_id=job.job_id,
+            name=job.name,
+            dataset_id=job.dataset_id,
+            policy=job.policy,
+            delivery=job.delivery,
+            options=job.options,
+            created_s=job.created_s,
+        )
+        if job.history != JobHistory():
+            yield _history_fact(job)
+    for iteration in state.iterations.values():
+        yield ev.IterationRestored(
+            iteration_id=iteration.iteration_id,
+            job_id=iteration.job_id,
+            repetition=iteration.repetition,
+            finished=iteration.finished,
+            tasks=tuple(iteration.tasks.items()),
+            table=None if iteration.windows is None else image_of(iteration.windows),
+            shards=tuple(iteration.shards),
+            listing=iteration.listing,
+            programs=iteration.programs,
+            resumption=iteration.resumption and iteration.resumption.copy(),
+            rounds=None if iteration.rounds is None else iteration.rounds.to_json(),
+        )
+        for reader in iteration.readers.values():
+            yield ev.ReaderJoined(
+                reader_id=reader.reader_id,
+                iteration_id=iteration.iteration_id,
+                host=reader.host,
+                pid=reader.pid,
+                owner=reader.owner,
+            )
+    yield from state.snapshots.facts()
+    yield ev.ReadersDeparted(reasons=tuple(state.departed.items()))
+
+
+def _history_fact(job: Job) -> ev.JobHistoryRestored:
+    history = job.history
+    return ev.JobHistoryRestored(
+        job_id=job.job_id,
+        idle_since_s=history.idle_since_s,
+        endings=tuple((repetition, *programs) for repetition, programs in history.endings.items()),
+        older=tuple(history.older),
+    )
