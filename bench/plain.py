@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.data import BLOCK_ROWS, CATEGORICAL, CHUNK_ROWS, DENSE, HASH_BUCKETS, Columns
+from bench.columns import CATEGORICAL, DENSE
+from bench.data import BLOCK_ROWS, CHUNK_ROWS, HASH_BUCKETS, Columns
 from bench.transform import compiled
 
 _GOLDEN, _FIRST, _SECOND = (
