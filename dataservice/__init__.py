@@ -6,8 +6,9 @@ that only speaks to a dispatcher loads no more than it needs.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from dataservice.public_names import HOMES, MODULES, resolve
 
 if TYPE_CHECKING:
     from dataservice import errors
@@ -61,44 +62,11 @@ __all__ = [
     "DataServiceWarning",
 ]
 
-_HOMES = {
-    "Dataset": "dataservice.dataset.dataset",
-    "col": "dataservice.dataset.expressions",
-    "lit": "dataservice.dataset.expressions",
-    "sample_from_datasets": "dataservice.dataset.mixing",
-    "choose_from_datasets": "dataservice.dataset.mixing",
-    "INFINITE_CARDINALITY": "dataservice.dataset.node",
-    "UNKNOWN_CARDINALITY": "dataservice.dataset.node",
-    "ShardingPolicy": "dataservice.vocabulary",
-    "SHARD_HINT": "dataservice.vocabulary",
-    "AUTOTUNE": "dataservice.vocabulary",
-    "register_dataset": "dataservice.client.api",
-    "from_dataset_id": "dataservice.client.api",
-    "distribute": "dataservice.client.api",
-    "release_readers": "dataservice.client.api",
-    "CrossTrainerCache": "dataservice.client.arguments",
-    "save": "dataservice.client.snapshots",
-    "Snapshot": "dataservice.client.snapshots",
-    "SnapshotProgress": "dataservice.client.snapshots",
-    "is_service_state": "dataservice.client.positions",
-    "merge_states": "dataservice.client.positions",
-    "rewound_state": "dataservice.client.positions",
-    "DispatchServer": "dataservice.dispatcher.server",
-    "DispatcherConfig": "dataservice.config",
-    "WorkerServer": "dataservice.worker.server",
-    "WorkerConfig": "dataservice.config",
-    "DataServiceError": "dataservice.errors",
-    "DataServiceWarning": "dataservice.errors",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return importlib.import_module("dataservice.errors")
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in HOMES and name not in MODULES:
         raise AttributeError(f"module 'dataservice' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    value = resolve(name)
     globals()[name] = value
     return value
 

@@ -1,4 +1,7 @@
-"""Datasets: lazy plans of rows, how they run, and how they are divided."""
+"""Datasets: lazy plans of rows, how they run, and how they are divided.
+
+Importing the package registers every source and every operator, so that any plan can be decoded.
+"""
 
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.expressions import Expression, col, lit

@@ -22,15 +22,18 @@ from dataservice.dataset.columns import to_numpy
 from dataservice.dataset.iterator import DatasetIterator, generate
 from dataservice.dataset.node import INFINITE_CARDINALITY, Node, rewrite, walk
 from dataservice.dataset.operator_methods import OperatorMethods, nodes_of
+from dataservice.dataset.operators.nested import given_to_functions
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.receipts import Holder
 from dataservice.dataset.source_methods import SourceMethods
 from dataservice.dataset.statistics import DatasetStats, StatsCounter
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError, SchemaError
+from dataservice.public_names import resolve
 from dataservice.vocabulary import ShardingPolicy
 
 
+@given_to_functions
 class Dataset(SourceMethods, OperatorMethods):
     """A lazy, immutable description of rows of one schema; from_* methods begin one."""
 
@@ -92,9 +95,7 @@ class Dataset(SourceMethods, OperatorMethods):
 
     def distribute(self, processing_mode: Any, service: Any, **arguments: Any) -> Dataset:
         """The same rows, read by the data workers of a service; see `dataservice.distribute`."""
-        # A dataset is built and run without the service's client.
-        from dataservice.client.api import distribute
-
+        distribute = resolve("distribute")
         return self.apply(distribute(processing_mode, service, **arguments))
 
     @property

@@ -8,15 +8,23 @@ belongs to one process of a loader, which resumes at it exactly.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from dataservice.dataset.columns import to_numpy
-from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.iterator import DatasetIterator
+
+
+class Loadable(Protocol):
+    """What is asked of a Dataset, whose method `torch` stands above this module."""
+
+    @property
+    def is_distributed(self) -> bool: ...
+    def shard(self, num_shards: int, index: int) -> Loadable: ...
+    def __iter__(self) -> DatasetIterator: ...
 
 
 class TorchDataset(IterableDataset):
@@ -27,7 +35,7 @@ class TorchDataset(IterableDataset):
     `multiprocessing_context="spawn"`, since gRPC cannot be used after a fork.
     """
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Loadable) -> None:
         super().__init__()
         self._dataset = dataset
         self._iterator: DatasetIterator | None = None
@@ -41,7 +49,7 @@ class TorchDataset(IterableDataset):
             self._restored = None
         return _TensorIterator(iterator)
 
-    def _share(self) -> Dataset:
+    def _share(self) -> Loadable:
         worker = get_worker_info()
         if worker is None or worker.num_workers == 1 or self._dataset.is_distributed:
             return self._dataset

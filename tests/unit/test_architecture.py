@@ -29,6 +29,7 @@ STDLIB_ONLY = (
     "dataservice/vocabulary.py",
     "dataservice/errors.py",
     "dataservice/config.py",
+    "dataservice/public_names.py",
     "pstrain/vocabulary.py",
 )
 PURE = (
@@ -90,17 +91,26 @@ ONE_HOME = {
     "pyarrow.flight": {"dataservice/runtime/flight.py"},
     "grpc": {f"dataservice/runtime/rpc/{end}.py" for end in ("client", "server")},
 }
+# Where a module is named by a value: public names, pickled plans, functions of users, extras.
+NAMING_MODULES = {
+    "dataservice/public_names.py",
+    "dataservice/dataset/dataset.py",
+    "dataservice/dataset/function.py",
+    "pstrain/__init__.py",
+    "pstrain/__main__.py",
+    "pstrain/kernels/__init__.py",
+}
 UNPICKLERS = {"dataservice/dataset/function.py", "pstrain/session.py"}
 
 
-def _modules() -> Iterator[tuple[str, ast.Module]]:
-    for package in PACKAGES:
+def _modules(*packages: str) -> Iterator[tuple[str, ast.Module]]:
+    for package in packages:
         for path in sorted((ROOT / package).rglob("*.py")):
             if "_pb2" not in path.name:
                 yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
 
 
-MODULES = dict(_modules())
+MODULES = dict(_modules(*PACKAGES))
 
 
 def _imports(tree: ast.Module) -> set[str]:
@@ -119,6 +129,34 @@ def _imports(tree: ast.Module) -> set[str]:
             names.add(node.module)
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
     return names
+
+
+def _dynamic_imports(tree: ast.Module) -> Iterator[ast.expr]:
+    """What `import_module` and `__import__` are called with."""
+    for node in ast.walk(tree):
+        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        if called in {"importlib.import_module", "import_module", "__import__"}:
+            yield node.args[0]  # type: ignore[attr-defined]
+
+
+def _needs(path: str, tree: ast.Module, known: set[str]) -> set[str]:
+    """The modules that one names anywhere: in functions, for type checkers, as a string."""
+    names = {argument.value for argument in _dynamic_imports(tree) if _is_text(argument)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            full = {f"{node.module}.{alias.name}" for alias in node.names}
+            names.update(full & known or {node.module})
+    return (names & known) - {_module_name(path)}
+
+
+def _is_text(argument: ast.expr) -> bool:
+    return isinstance(argument, ast.Constant)
+
+
+def _module_name(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def _touches(names: set[str], module: str) -> bool:
@@ -181,6 +219,31 @@ def test_roles_meet_only_through_values_and_the_wire() -> None:
             if path.startswith(f"dataservice/{role}/"):
                 for other in set(roles) - {role}:
                     assert not _touches(_imports(tree), f"dataservice.{other}"), path
+
+
+def _a_circle(needs: dict[str, set[str]]) -> list[str]:
+    """One of those that there must be where each module needs another of them."""
+    walked = [min(needs)]
+    while walked[-1] not in walked[:-1]:
+        walked.append(min(needs[walked[-1]]))
+    return walked[walked.index(walked[-1]) :]
+
+
+def test_no_modules_need_each_other() -> None:
+    """However an import is hidden: in a function, from the running program, in a string."""
+    trees = {**MODULES, **dict(_modules("bench"))}
+    known = {_module_name(path) for path in trees}
+    needs = {_module_name(path): _needs(path, tree, known) for path, tree in trees.items()}
+    while needs:
+        above = {m: others & needs.keys() for m, others in needs.items() if others & needs.keys()}
+        assert len(above) < len(needs), f"a circle of imports: {_a_circle(above)}"
+        needs = above
+
+
+def test_modules_are_named_by_values_in_named_places_only() -> None:
+    for path, tree in MODULES.items():
+        if not all(_is_text(argument) for argument in _dynamic_imports(tree)):
+            assert path in NAMING_MODULES, path
 
 
 def test_only_named_places_unpickle() -> None:

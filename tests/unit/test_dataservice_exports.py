@@ -10,6 +10,8 @@ import sys
 import pytest
 
 import dataservice
+from dataservice import public_names
+from dataservice.public_names import HOMES, MODULES
 
 
 @pytest.mark.parametrize("name", dataservice.__all__)
@@ -19,7 +21,7 @@ def test_every_public_name_resolves(name: str) -> None:
 
 
 def test_the_table_of_homes_and_the_public_names_agree() -> None:
-    assert set(dataservice._HOMES) | {"errors"} == set(dataservice.__all__)
+    assert {*HOMES, *MODULES} == set(dataservice.__all__)
 
 
 def test_type_checkers_see_the_same_homes() -> None:
@@ -32,7 +34,7 @@ def test_type_checkers_see_the_same_homes() -> None:
         for alias in node.names
     }
     assert imported.pop("errors") == "dataservice"
-    assert imported == dataservice._HOMES
+    assert imported == HOMES
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
@@ -41,14 +43,14 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_importing_the_package_imports_nothing_else() -> None:
-    tree = ast.parse(pathlib.Path(inspect.getfile(dataservice)).read_text())
-    modules = {
-        alias.name.split(".")[0]
-        for node in tree.body
-        if isinstance(node, ast.Import)
-        for alias in node.names
-    } | {str(node.module).split(".")[0] for node in tree.body if isinstance(node, ast.ImportFrom)}
-    assert modules <= {"__future__", *sys.stdlib_module_names}
+    for module in (dataservice, public_names):
+        tree = ast.parse(pathlib.Path(inspect.getfile(module)).read_text())
+        imports = [node for node in tree.body if isinstance(node, ast.Import)]
+        modules = {alias.name for node in imports for alias in node.names} | {
+            str(node.module) for node in tree.body if isinstance(node, ast.ImportFrom)
+        }
+        allowed = {"__future__", "dataservice.public_names", *sys.stdlib_module_names}
+        assert modules <= allowed | {"collections.abc"}
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ Invariant: a window of rows handed to a function has one batch; of batches, it k
 from __future__ import annotations
 
 import dataclasses
-import importlib
-from collections.abc import Generator, Iterator
-from typing import Any, ClassVar
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 
@@ -56,10 +55,19 @@ class BatchesSource(Source):
         return len(self.batches) if self.is_batched else sum(b.num_rows for b in self.batches)
 
 
+Made = TypeVar("Made", bound=Callable[[Node], Any])
+_given: list[Callable[[Node], Any]] = []
+
+
+def given_to_functions(made: Made) -> Made:
+    """Marks the class of what functions of users are given, which stands above operators."""
+    _given[:] = [made]
+    return made
+
+
 def dataset_of(batches: list[pa.RecordBatch], *, batched: bool) -> Any:
     """A Dataset of at least one batch; `batched` says whether each is one element."""
-    # Datasets are made of operators; this one hands a dataset to a function.
-    made = importlib.import_module("dataservice.dataset.dataset").Dataset
+    (made,) = _given
     return made(BatchesSource(tuple(batches), batched))
 
 

@@ -1,0 +1,48 @@
+"""Where each public name lives, and the one way to it that loads its module on first use.
+
+The package's face asks here, and so does a lower floor that must call a higher one: a dataset,
+which is built and run without the service, for what distributes it. Imports nothing of its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final
+
+MODULES: Final = {"errors": "dataservice.errors"}
+HOMES: Final = {
+    "Dataset": "dataservice.dataset.dataset",
+    "col": "dataservice.dataset.expressions",
+    "lit": "dataservice.dataset.expressions",
+    "sample_from_datasets": "dataservice.dataset.mixing",
+    "choose_from_datasets": "dataservice.dataset.mixing",
+    "INFINITE_CARDINALITY": "dataservice.dataset.node",
+    "UNKNOWN_CARDINALITY": "dataservice.dataset.node",
+    "ShardingPolicy": "dataservice.vocabulary",
+    "SHARD_HINT": "dataservice.vocabulary",
+    "AUTOTUNE": "dataservice.vocabulary",
+    "register_dataset": "dataservice.client.api",
+    "from_dataset_id": "dataservice.client.api",
+    "distribute": "dataservice.client.api",
+    "release_readers": "dataservice.client.api",
+    "CrossTrainerCache": "dataservice.client.arguments",
+    "save": "dataservice.client.snapshots",
+    "Snapshot": "dataservice.client.snapshots",
+    "SnapshotProgress": "dataservice.client.snapshots",
+    "is_service_state": "dataservice.client.positions",
+    "merge_states": "dataservice.client.positions",
+    "rewound_state": "dataservice.client.positions",
+    "DispatchServer": "dataservice.dispatcher.server",
+    "DispatcherConfig": "dataservice.config",
+    "WorkerServer": "dataservice.worker.server",
+    "WorkerConfig": "dataservice.config",
+    "DataServiceError": "dataservice.errors",
+    "DataServiceWarning": "dataservice.errors",
+}
+
+
+def resolve(name: str) -> Any:
+    """What a public name stands for; imports its home."""
+    if name in MODULES:
+        return importlib.import_module(MODULES[name])
+    return getattr(importlib.import_module(HOMES[name]), name)
