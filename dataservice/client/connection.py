@@ -20,6 +20,7 @@ from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.identity import process_age_s
 from dataservice.runtime.rpc import RpcClient
 from dataservice.wire import dispatcher_pb2 as pb
+from dataservice.wire.worker_list import unfold
 
 logger = logging.getLogger(__name__)
 
@@ -106,13 +107,16 @@ class Connection:
                     raise
         if reply.notice:
             logger.warning("%s", reply.notice)
+        unfold(reply)
         return reply
 
     def sync(
         self, request: pb.SyncRequest, *, timeout_s: float, should_stop: Callable[[], bool]
     ) -> pb.SyncReply:
         """Exchanges marks for news."""
-        return self._call("Sync", request, timeout_s=timeout_s, should_stop=should_stop)
+        reply = self._call("Sync", request, timeout_s=timeout_s, should_stop=should_stop)
+        unfold(reply)
+        return reply
 
     def describe_position(
         self, request: pb.DescribePositionRequest, *, timeout_s: float

@@ -13,7 +13,6 @@ from typing import Final, TypeVar
 from dataservice.dispatcher.autoscale import Production
 from dataservice.dispatcher.decide import check_policy
 from dataservice.dispatcher.members import MembersUpdate
-from dataservice.dispatcher.parties import Worker
 from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport
 from dataservice.dispatcher.requests import (
@@ -29,6 +28,7 @@ from dataservice.dispatcher.resumption import SavedPosition
 from dataservice.dispatcher.saving import Chunk, StartSnapshot, WorkOnSnapshot, WrittenWindow
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.dispatcher.state import EXACTLY_ONCE
+from dataservice.dispatcher.worker_sheet import WorkerSheet, worker_messages
 from dataservice.errors import InvalidArgumentError
 from dataservice.job_options import JobOptions
 from dataservice.omissions import Omitted
@@ -46,7 +46,6 @@ from dataservice.wire import dispatcher_pb2 as pb
 
 PROTOCOL_VERSION: Final = 1
 
-WithWorkers = pb.OpenIterationReply | pb.SyncReply
 Reply = TypeVar("Reply", pb.OpenIterationReply, pb.SyncReply)
 
 
@@ -56,7 +55,7 @@ class DispatcherEndpoint:
     def __init__(self, service: DispatcherService) -> None:
         self._service = service
         self._dispatcher_id = new_id("dispatcher")
-        self._everybody: dict[type[WithWorkers], tuple[int, bytes]] = {}
+        self._everybody = WorkerSheet()
 
     def get_version(self, _: pb.GetVersionRequest) -> pb.GetVersionReply:
         return pb.GetVersionReply(protocol=PROTOCOL_VERSION, dispatcher_id=self._dispatcher_id)
@@ -240,7 +239,7 @@ class DispatcherEndpoint:
             ReaderReport(rows_consumed=request.rows_consumed, wait_share=request.wait_share),
         )
         return pb.SyncRoundsReply(
-            workers=_worker_messages(workers),
+            workers=worker_messages(workers),
             blocks=[pb.RoundBlock(**block._asdict()) for block in answer.blocks],
             version=answer.version,
             complete=answer.complete,
@@ -319,16 +318,10 @@ class DispatcherEndpoint:
         return round(1_000 * self._service.interval_s(client_id))
 
     def _with_workers(self, reply: Reply, members: MembersUpdate) -> Reply:
-        """All workers are kept as bytes: when many readers come, each is told the same ones."""
         if members.is_change or not members.version:
-            reply.workers.extend(_worker_messages(members.workers))
-            return reply
-        kind = type(reply)
-        version, encoded = self._everybody.get(kind, (0, b""))
-        if version != members.version:
-            encoded = kind(workers=_worker_messages(members.workers)).SerializeToString()
-            self._everybody[kind] = (members.version, encoded)
-        reply.MergeFromString(encoded)
+            reply.workers.extend(worker_messages(members.workers))
+        else:
+            self._everybody.put(reply, members.workers, members.version)
         return reply
 
     def get_status(self, _: pb.GetStatusRequest) -> pb.GetStatusReply:
@@ -389,18 +382,6 @@ def _marks(messages: Iterable[pb.Mark]) -> tuple[RowMark, ...]:
 def _written(message: pb.WrittenWindow) -> WrittenWindow:
     chunks = (Chunk(c.number, c.rows, c.size_bytes, c.batches) for c in message.chunks)
     return WrittenWindow(message.window, tuple(chunks))
-
-
-def _worker_messages(workers: Iterable[Worker]) -> list[pb.WorkerInfo]:
-    return [
-        pb.WorkerInfo(
-            worker_id=worker.worker_id,
-            address=worker.address,
-            host=worker.host,
-            host_id=worker.host_id,
-        )
-        for worker in workers
-    ]
 
 
 def _lease_message(lease: Lease) -> pb.WindowLease:

@@ -29,8 +29,10 @@ def is_ordered(state: DispatcherState, iteration_id: IterationId) -> bool:
 
 def check_alone(state: DispatcherState, iteration: Iteration, request: OpenIteration) -> None:
     """FailedPreconditionError for a second reader: a sequence has one."""
+    if not is_ordered(state, iteration.iteration_id):
+        return
     others = [reader for reader in iteration.readers if reader != request.reader_id]
-    if others and is_ordered(state, iteration.iteration_id):
+    if others:
         raise FailedPreconditionError(
             f"repetition {iteration.repetition} is read in order (ordered=True) by "
             f"{', '.join(others)}, and a sequence has one reader; give each reader a job of its "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,9 +11,12 @@ from dataservice.client.targets import Targets
 from dataservice.dispatcher import members as module
 from dataservice.dispatcher.members import Members, MembersUpdate, version_of
 from dataservice.dispatcher.parties import Worker
+from dataservice.dispatcher.worker_sheet import WorkerSheet
+from dataservice.errors import DataLossError
 from dataservice.job_options import JobOptions
 from dataservice.vocabulary import ShardingPolicy, WorkerId
 from dataservice.wire import dispatcher_pb2 as pb
+from dataservice.wire.worker_list import unfold
 
 Everybody = dict[WorkerId, Worker]
 
@@ -118,3 +122,45 @@ def test_what_a_reader_adds_up_is_what_it_may_read_of_its_version(
             members = Members()
             for worker_id in workers:
                 members.add(worker_id)
+
+
+def folded(sheet: WorkerSheet, members: Members, workers: Everybody) -> pb.OpenIterationReply:
+    reply = pb.OpenIterationReply()
+    sheet.put(reply, tuple(workers.values()), members.version)
+    # As it travels.
+    return pb.OpenIterationReply.FromString(reply.SerializeToString())
+
+
+@given(st.lists(st.integers(0, 12), max_size=60))
+def test_a_packed_list_with_changes_stands_for_exactly_the_workers(steps: list[int]) -> None:
+    sheet = WorkerSheet(few=3)
+    members, workers = Members(), dict[WorkerId, Worker]()
+    for number in steps:
+        toggle(members, workers, number)
+        reply = folded(sheet, members, workers)
+        unfold(reply)
+        told_of = {w.worker_id: w.address for w in reply.workers}
+        assert told_of == {w.worker_id: w.address for w in workers.values()}
+        assert len(reply.workers) == len(workers)
+        assert not reply.lost_worker_ids
+        assert not reply.worker_list
+
+
+def test_many_workers_are_packed_once_for_readers_that_come_while_workers_do() -> None:
+    sheet = WorkerSheet()
+    members, workers = Members(), dict[WorkerId, Worker]()
+    for number in range(2_000):
+        toggle(members, workers, number)
+    first = folded(sheet, members, workers)
+    for number in (5, 2_000):
+        toggle(members, workers, number)
+    second = folded(sheet, members, workers)
+    assert len(first.worker_list) < 40_000
+    assert second.worker_list == first.worker_list
+    assert [w.worker_id for w in second.workers] == ["w2000"]
+    assert second.lost_worker_ids == ["w5"]
+
+
+def test_a_damaged_list_is_an_error() -> None:
+    with pytest.raises(DataLossError, match="list of workers"):
+        unfold(pb.SyncReply(worker_list=b"no list"))

@@ -1,0 +1,67 @@
+"""All workers, in the form in which reader after reader is told of them.
+
+When many readers come, each is told the same workers, also while some of these come and go: a list
+is packed once, and answers carry it with the few changes since. Knows nothing of iterations.
+Invariant: what a reply carries stands for exactly the workers given. Thread-safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from dataservice.dispatcher.parties import Worker
+from dataservice.vocabulary import WorkerId
+from dataservice.wire import dispatcher_pb2 as pb
+from dataservice.wire.worker_list import pack
+
+FEW: Final = 64
+
+
+class _Packed(NamedTuple):
+    version: int = 0
+    worker_ids: frozenset[WorkerId] = frozenset()
+    content: bytes = b""
+
+
+class WorkerSheet:
+    """The list packed last; `few` workers, or changes of a list, are told as they are."""
+
+    def __init__(self, few: int = FEW) -> None:
+        self._few = few
+        self._packed = _Packed()
+
+    def put(
+        self,
+        reply: pb.OpenIterationReply | pb.SyncReply,
+        workers: Sequence[Worker],
+        version: int,
+    ) -> None:
+        """Tells all of these workers; `version` is that of the set, and not 0."""
+        if len(workers) <= self._few:
+            reply.workers.extend(worker_messages(workers))
+            return
+        packed, came, gone = self._packed, list[Worker](), list[WorkerId]()
+        if packed.version != version:
+            came = [worker for worker in workers if worker.worker_id not in packed.worker_ids]
+            gone = list(packed.worker_ids.difference([worker.worker_id for worker in workers]))
+        if len(came) + len(gone) > self._few:
+            worker_ids = frozenset(worker.worker_id for worker in workers)
+            packed = self._packed = _Packed(version, worker_ids, pack(worker_messages(workers)))
+            came, gone = [], []
+        reply.worker_list = packed.content
+        reply.workers.extend(worker_messages(came))
+        reply.lost_worker_ids.extend(gone)
+
+
+def worker_messages(workers: Iterable[Worker]) -> list[pb.WorkerInfo]:
+    """Workers as readers are told of them."""
+    return [
+        pb.WorkerInfo(
+            worker_id=worker.worker_id,
+            address=worker.address,
+            host=worker.host,
+            host_id=worker.host_id,
+        )
+        for worker in workers
+    ]
