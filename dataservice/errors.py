@@ -4,7 +4,9 @@ Each class also derives from the nearest built-in, so ``except ValueError`` work
 
     DataServiceError
     ├── InvalidArgumentError      ValueError           a bad argument; retrying cannot help
-    │   └── SchemaError                                column missing, type drift
+    │   ├── InvalidTypeError      TypeError            an argument of the wrong type
+    │   └── SchemaError                                type drift
+    │       └── MissingColumnError KeyError            a column that is not there
     ├── NotFoundError             KeyError
     ├── AlreadyExistsError        ValueError
     ├── FailedPreconditionError   RuntimeError         right call, wrong moment or surroundings
@@ -83,10 +85,24 @@ class InvalidArgumentError(DataServiceError, ValueError):
 
 
 @register_error
+class InvalidTypeError(InvalidArgumentError, TypeError):
+    """An argument of a type that cannot be right."""
+
+    code = "INVALID_TYPE"
+
+
+@register_error
 class SchemaError(InvalidArgumentError):
     """A column is missing or has a type other than the one expected."""
 
     code = "SCHEMA"
+
+
+@register_error
+class MissingColumnError(SchemaError, KeyError):
+    """There is no column of a name; the message lists those that there are."""
+
+    code = "MISSING_COLUMN"
 
 
 @register_error
@@ -189,7 +205,7 @@ class SourceError(DataServiceError, OSError):
 
 @register_error
 class MissingFileError(SourceError, NotFoundError, FileNotFoundError):
-    """An input file is not there, or none matches a pattern."""
+    """An input file or a checkpoint is not there, or none matches a pattern."""
 
     code = "MISSING_FILE"
 

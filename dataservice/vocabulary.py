@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, NewType
 
-from dataservice.errors import InvalidArgumentError
+from dataservice.errors import InvalidArgumentError, InvalidTypeError
 
 DatasetId = NewType("DatasetId", str)
 JobId = NewType("JobId", str)
@@ -69,7 +69,7 @@ def _split_protocol(service: object) -> tuple[str, str]:
     else:
         protocol, address = None, service
     if not isinstance(address, str) or not isinstance(protocol, str | None):
-        raise InvalidArgumentError(
+        raise InvalidTypeError(
             "service must be a string or a (protocol, address) tuple of strings, "
             f"got {service!r} of type {type(service).__name__}"
         )

@@ -35,6 +35,7 @@ _HOMES = {
     "RemoteValue": "pstrain.coordinator.remote_value",
     "InputContext": "pstrain.trainer.context",
     "get_current_worker_index": "pstrain.trainer.context",
+    "experimental_get_current_worker_index": "pstrain.trainer.context",
     # models
     "FeatureSchema": "pstrain.features",
     "Category": "pstrain.category",

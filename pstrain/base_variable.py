@@ -182,6 +182,18 @@ class BaseVariable:
     def __neg__(self) -> Array:
         return -self.numpy()
 
+    def __lt__(self, other: Any) -> Array:
+        return self.numpy() < np.asarray(other)
+
+    def __le__(self, other: Any) -> Array:
+        return self.numpy() <= np.asarray(other)
+
+    def __gt__(self, other: Any) -> Array:
+        return self.numpy() > np.asarray(other)
+
+    def __ge__(self, other: Any) -> Array:
+        return self.numpy() >= np.asarray(other)
+
     __radd__ = __add__
     __rmul__ = __mul__
 

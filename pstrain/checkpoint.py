@@ -168,15 +168,18 @@ class Checkpoint:
         pauses.pause_s = time.monotonic() - reached_s
         return objects, parts, marks
 
-    def restore(self, path: Path, *, with_attached: bool = False) -> RestoreStatus:
+    def restore(self, path: Path | None, *, with_attached: bool = False) -> RestoreStatus:
         """Restores all objects from a checkpoint, or from the newest in a directory; its path.
 
         An object that has no variables yet gets its values as it makes them; the returned path
         has ``assert_consumed`` and the like, to ask whether all went well. No variable changes
         unless all fit and no file is damaged. Raises NotFoundError for a checkpoint, object or
         variable that is not there, InvalidArgumentError for a variable of another shape or dtype,
-        DataLossError for damaged files. ``with_attached``: what is attached goes back too.
+        DataLossError for damaged files. None, which is what a directory without checkpoints has as
+        its newest, restores nothing. ``with_attached``: what is attached goes back too.
         """
+        if path is None:
+            return RestoreStatus("", Saved(()), set(), [], self._named)
         found = manifest.find(path)
         contents = manifest.read(found)
         saved = Saved.from_json(contents["saved"])

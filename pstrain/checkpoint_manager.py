@@ -39,7 +39,7 @@ class CheckpointManager:
         self,
         checkpoint: Checkpoint,
         directory: Path,
-        max_to_keep: int | None,
+        max_to_keep: int | None = None,
         keep_checkpoint_every_n_hours: float | None = None,
         checkpoint_name: str = "ckpt",
         step_counter: Any = None,

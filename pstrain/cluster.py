@@ -8,6 +8,7 @@ launchers which set it work unchanged: jobs ``chief`` (the coordinator), ``worke
 from __future__ import annotations
 
 import json
+import numbers
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -117,11 +118,11 @@ class ClusterResolver:
     ) -> None:
         if task_type is not None and not isinstance(task_type, str):
             raise InvalidTypeError(f"task_type is a string, got {task_type!r}")
-        if task_id is not None and (not isinstance(task_id, int) or isinstance(task_id, bool)):
+        if isinstance(task_id, bool) or not isinstance(task_id, numbers.Integral | None):
             raise InvalidTypeError(f"task_id is an int, got {task_id!r}")
         self._spec = spec
         self.task_type = task_type
-        self.task_id = task_id
+        self.task_id: int | None = None if task_id is None else int(task_id)
         self.rpc_layer = rpc_layer
 
     def cluster_spec(self) -> ClusterSpec:

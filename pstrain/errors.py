@@ -10,7 +10,6 @@ runtime raises. Training's own derive from the nearest built-in too::
     │   ├── FailedPreconditionError
     │   │   └── ServerRestartedError                a parameter server has nothing of this session
     │   └── InvalidArgumentError
-    │       ├── InvalidTypeError    TypeError       an argument of the wrong type
     │       └── NoAxisError         IndexError      a scalar that was to be cut along an axis
     └── PSTrainError
         ├── DataError               ValueError      rows that cannot be trained on
@@ -34,6 +33,8 @@ from dataservice.errors import (
     FailedPreconditionError,
     InternalError,
     InvalidArgumentError,
+    InvalidTypeError,
+    MissingFileError,
     NotFoundError,
     ResourceExhaustedError,
     UnauthenticatedError,
@@ -55,6 +56,7 @@ __all__ = [
     "InternalError",
     "InvalidArgumentError",
     "InvalidTypeError",
+    "MissingFileError",
     "NoAxisError",
     "NotFoundError",
     "OutOfRangeError",
@@ -68,13 +70,6 @@ __all__ = [
     "UnavailableError",
     "UnimplementedError",
 ]
-
-
-@register_error
-class InvalidTypeError(InvalidArgumentError, TypeError):
-    """An argument of a type that cannot be right."""
-
-    code = "INVALID_TYPE"
 
 
 @register_error

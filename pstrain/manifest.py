@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dataservice.runtime.identity import new_id
-from pstrain.errors import DataLossError, InvalidArgumentError, NotFoundError
+from pstrain.errors import DataLossError, InvalidArgumentError, MissingFileError
 from pstrain.failpoints import reached
 
 FORMAT = 3
@@ -61,7 +61,7 @@ def latest_checkpoint(directory: Path) -> str | None:
 def find(path: Path) -> str:
     """The checkpoint at ``path``: one itself, or the newest in a directory.
 
-    Raises NotFoundError when there is none.
+    Raises MissingFileError when there is none.
     """
     path = os.fspath(path)
     if os.path.basename(path) == _FILE:
@@ -70,7 +70,7 @@ def find(path: Path) -> str:
         return path
     found = latest_checkpoint(path)
     if found is None:
-        raise NotFoundError(
+        raise MissingFileError(
             f"no checkpoint at {path!r}: expected a folder ckpt-<n> with {_FILE}, or a directory "
             f"of such folders"
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -113,6 +113,18 @@ def _replica_id(strategy: Replica) -> int:
     return current_trainer() if strategy.num_replicas_in_sync > 1 else 0
 
 
+def call_arguments(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """For ``fn(*args, **kwargs)``; InvalidTypeError for what is no tuple or list, or no dict."""
+    if not isinstance(args, tuple | list | None):
+        raise InvalidTypeError(
+            f"args must be a tuple or list, got {type(args).__name__}: for a single argument "
+            "write args=(argument,)"
+        )
+    if not isinstance(kwargs, Mapping | None):
+        raise InvalidTypeError(f"kwargs must be a dict, got {type(kwargs).__name__}")
+    return tuple(args or ()), dict(kwargs or {})
+
+
 class Replica:
     """What a strategy offers, in the program and on trainers, each of which has one replica."""
 
@@ -139,10 +151,9 @@ class Replica:
         options: Any = None,  # noqa: ARG002
     ) -> Any:
         """Calls ``fn`` once, for the only replica; meant for functions given to ``schedule``."""
-        if not isinstance(args, tuple | list):
-            raise InvalidArgumentError(f"args must be a tuple or list, got {type(args).__name__}")
+        positional, named = call_arguments(args, kwargs)
         with _replica_scope(ReplicaContext(self)):
-            return fn(*args, **(kwargs or {}))
+            return fn(*positional, **named)
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
         """``SUM`` or ``MEAN`` over the only replica, and over ``axis`` where one is given.

@@ -46,8 +46,13 @@ def dumps(value: Any, persistent: Callable[[Any], Key | None]) -> bytes:
     try:
         pickler.dump(value)
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidArgumentError(f"cannot send {type(value).__name__}: {error}") from error
+        what = "the arguments" if isinstance(value, tuple) else _name_of(value)
+        raise InvalidArgumentError(f"cannot send {what}: {error}") from error
     return stream.getvalue()
+
+
+def _name_of(value: Any) -> str:
+    return getattr(value, "__qualname__", None) or type(value).__name__
 
 
 def dumps_function(value: Any, persistent: Callable[[Any], Key | None]) -> bytes:

@@ -110,6 +110,11 @@ class ParameterServerStrategy(Replica):
                 f"{type(cluster_resolver).__name__}; wrap a cluster: "
                 "SimpleClusterResolver(ClusterSpec({...}))"
             )
+        if variable_partitioner is not None and not callable(variable_partitioner):
+            raise InvalidTypeError(
+                "variable_partitioner must be one of pstrain.partitioners or a function of shape "
+                f"and dtype, got {variable_partitioner!r}"
+            )
         spec = cluster_resolver.cluster_spec()
         check_training_cluster(spec, cluster_resolver.task_type, cluster_resolver.task_id)
         self._consistency = consistency_of(consistency, spec.num_tasks("worker"))

@@ -8,6 +8,7 @@ counted once.
 
 from __future__ import annotations
 
+import numbers
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -195,5 +196,5 @@ def _check(model: Any, epochs: int, steps_per_epoch: int | None, steps_per_execu
         ("steps_per_epoch", steps_per_epoch),
         ("steps_per_execution", steps_per_execution),
     ):
-        if value is not None and (not isinstance(value, int) or value < 1):
+        if value is not None and (not isinstance(value, numbers.Integral) or value < 1):
             raise InvalidArgumentError(f"{name} must be a positive integer, got {value!r}")

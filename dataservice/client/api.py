@@ -29,7 +29,7 @@ from dataservice.dataset.plan import decode_plan, encode_plan, fingerprint, free
 from dataservice.dataset.seeds import drawn_seeds
 from dataservice.dataset.static_sharding import check_policy
 from dataservice.dataset.tolerance import check_on_error, tolerant
-from dataservice.errors import InvalidArgumentError, SchemaError
+from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError
 from dataservice.runtime.frames import decode_schema, encode_schema
 from dataservice.vocabulary import ShardingPolicy, parse_target
 from dataservice.wire import dispatcher_pb2 as pb
@@ -99,7 +99,7 @@ def _register(
 def _unread(dataset: Dataset) -> Dataset:
     """The dataset, when it is one and does not read a data service itself."""
     if not isinstance(dataset, Dataset):
-        raise InvalidArgumentError(f"dataset must be a Dataset, got {type(dataset).__name__}")
+        raise InvalidTypeError(f"dataset must be a Dataset, got {type(dataset).__name__}")
     if any(isinstance(node, ServiceSource) for node in walk(dataset.node)):
         raise InvalidArgumentError(
             "the dataset reads the data service already; distribute it once, before or after which "
@@ -137,8 +137,8 @@ def from_dataset_id(
     NotFoundError for an unknown id.
 
     `data_transfer_protocol`: None takes shared memory from workers of this user on this host and
-    Flight from all others; "shared_memory" fails with a worker elsewhere; "flight" or "grpc" is
-    Flight only. `stats()["protocols"]` of an iterator tells what each worker's stream uses.
+    Flight from all others; "shared_memory" or "local" fails with a worker elsewhere; "flight" or
+    "grpc" is Flight only. `stats()["protocols"]` of an iterator tells what each stream uses.
 
     Static policies (FILE, DATA, FILE_OR_DATA, HINT) read from the dispatcher's `worker_addresses`.
     Every element comes once; that of a worker that is restarted before its share was read, which

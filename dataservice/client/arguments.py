@@ -6,6 +6,7 @@ the argument, its value and the remedy.
 
 from __future__ import annotations
 
+import numbers
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from dataservice.client.read_spec import DEFAULT_BUFFERED_ELEMENTS
 from dataservice.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
+    InvalidTypeError,
     UnimplementedError,
 )
 from dataservice.job_options import TARGETS, JobOptions
@@ -20,6 +22,7 @@ from dataservice.vocabulary import (
     AUTOTUNE,
     DATA_TRANSFER_PROTOCOLS,
     INFINITE_CARDINALITY,
+    SHARED_MEMORY,
     ShardingPolicy,
 )
 
@@ -41,6 +44,7 @@ EXACTLY_ONCE: Final = "exactly_once"
 AT_MOST_ONCE: Final = "at_most_once"
 _DELIVERIES = (EXACTLY_ONCE, AT_MOST_ONCE)
 _PROTOCOLS = (None, *DATA_TRANSFER_PROTOCOLS)
+_LOCAL = "local"  # tf.data's name for elements that are handed over in memory
 NO_CONSUMER: Final = -1
 
 
@@ -231,7 +235,7 @@ def _job_name(job_name: object) -> str | None:
     if job_name is None:
         return None
     if not isinstance(job_name, str):
-        raise InvalidArgumentError(f"`job_name` must be a string, got {job_name!r}")
+        raise InvalidTypeError(f"`job_name` must be a string, got {job_name!r}")
     if not job_name:
         raise InvalidArgumentError("`job_name` must not be empty; leave it out for a private job")
     return job_name
@@ -259,7 +263,7 @@ def _consumers(index: object, count: object) -> int:
 
 
 def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def _ordered(ordered: object) -> bool:
@@ -280,7 +284,7 @@ def _trainer_id(cache: object) -> str:
     if cache is None:
         return ""
     if not isinstance(cache, CrossTrainerCache):
-        raise InvalidArgumentError(
+        raise InvalidTypeError(
             f"cross_trainer_cache must be a CrossTrainerCache, got {cache!r} of type "
             f"{type(cache).__name__}"
         )
@@ -288,6 +292,8 @@ def _trainer_id(cache: object) -> str:
 
 
 def _protocol(protocol: object) -> str | None:
+    if protocol == _LOCAL:
+        return SHARED_MEMORY
     if protocol not in _PROTOCOLS:
         raise InvalidArgumentError(
             f"data_transfer_protocol must be one of {_PROTOCOLS}, got {protocol!r}"
@@ -307,8 +313,8 @@ def _max_elements(max_outstanding_requests: object) -> int:
     if max_outstanding_requests in (None, AUTOTUNE):
         return DEFAULT_BUFFERED_ELEMENTS
     wanted = max_outstanding_requests
-    if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1:
+    if not _is_integer(wanted) or int(str(wanted)) < 1:
         raise InvalidArgumentError(
             f"max_outstanding_requests must be positive or AUTOTUNE (-1), got {wanted!r}"
         )
-    return wanted
+    return int(str(wanted))

@@ -22,7 +22,12 @@ from dataservice.dataset.node import INFINITE_CARDINALITY
 from dataservice.dataset.snapshot_folder import DONE, ERROR, SnapshotFolder
 from dataservice.dataset.snapshot_wait import failure_of
 from dataservice.dataset.sources.files import check_storage_options, is_local
-from dataservice.errors import AlreadyExistsError, DeadlineExceededError, InvalidArgumentError
+from dataservice.errors import (
+    AlreadyExistsError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    InvalidTypeError,
+)
 from dataservice.vocabulary import parse_target
 from dataservice.wire import dispatcher_pb2 as pb
 
@@ -130,7 +135,7 @@ def save(
     check_storage_options(storage_options)
     codec = check_compression(compression)
     if not isinstance(dataset, Dataset):
-        raise InvalidArgumentError(f"dataset must be a Dataset, got {type(dataset).__name__}")
+        raise InvalidTypeError(f"dataset must be a Dataset, got {type(dataset).__name__}")
     if dataset.cardinality() == INFINITE_CARDINALITY:
         raise InvalidArgumentError(
             "Saving an infinite dataset is not allowed; put take(n) after repeat(), or give "
@@ -153,7 +158,7 @@ def save(
 
 def _checked_path(path: Any) -> str:
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-        raise InvalidArgumentError(f"path must be a folder or a URL, got {path!r}")
+        raise InvalidTypeError(f"path must be a folder or a URL, got {path!r}")
     text = str(os.fspath(path))
     # Workers have working directories of their own.
     return os.path.abspath(text) if is_local(text) else text.rstrip("/")

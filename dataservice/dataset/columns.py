@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dataservice.errors import SchemaError
+from dataservice.errors import MissingColumnError, SchemaError
 
 Columns: TypeAlias = dict[str, np.ndarray]
 
@@ -251,9 +251,9 @@ def apply_in_pool(
 
 
 def require_columns(wanted: Sequence[str], available: Sequence[str], *, what: str) -> None:
-    """SchemaError naming the first wanted column that is not available, and those that are."""
+    """MissingColumnError naming the first wanted column that is not there, and those that are."""
     for name in wanted:
         if name not in available:
-            raise SchemaError(
+            raise MissingColumnError(
                 f"{what}: there is no column {name!r}; the columns are {list(available)}"
             )

@@ -28,7 +28,12 @@ from dataservice.dataset.receipts import Holder
 from dataservice.dataset.source_methods import SourceMethods
 from dataservice.dataset.statistics import DatasetStats, StatsCounter
 from dataservice.dataset.stream import RunContext
-from dataservice.errors import FailedPreconditionError, InvalidArgumentError, SchemaError
+from dataservice.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    SchemaError,
+)
 from dataservice.public_names import resolve
 from dataservice.vocabulary import ShardingPolicy
 
@@ -88,15 +93,17 @@ class Dataset(SourceMethods, OperatorMethods):
         """`transformation(self)`, which must be a Dataset."""
         result = transformation(self)
         if not isinstance(result, Dataset):
-            raise InvalidArgumentError(
+            raise InvalidTypeError(
                 f"the function given to apply must return a Dataset, it returned {result!r}"
             )
         return result
 
-    def distribute(self, processing_mode: Any, service: Any, **arguments: Any) -> Dataset:
+    def distribute(
+        self, processing_mode: Any, service: Any, *arguments: Any, **options: Any
+    ) -> Dataset:
         """The same rows, read by the data workers of a service; see `dataservice.distribute`."""
         distribute = resolve("distribute")
-        return self.apply(distribute(processing_mode, service, **arguments))
+        return self.apply(distribute(processing_mode, service, *arguments, **options))
 
     @property
     def is_distributed(self) -> bool:

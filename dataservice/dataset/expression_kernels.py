@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from dataservice.dataset.columns import apply_in_pool
 from dataservice.dataset.hashing import hash_buckets
-from dataservice.errors import InvalidArgumentError, SchemaError
+from dataservice.errors import InvalidArgumentError, MissingColumnError, SchemaError
 
 Datum: TypeAlias = Any  # pa.Array or pa.Scalar
 
@@ -32,10 +32,12 @@ class Operation:
 
 
 def column(batch: pa.RecordBatch, name: str) -> pa.Array:
-    """The column of that name; SchemaError naming the existing ones."""
+    """The column of that name; MissingColumnError naming the existing ones."""
     index = batch.schema.get_field_index(name)
     if index < 0:
-        raise SchemaError(f"there is no column {name!r}; the columns are {batch.schema.names}")
+        raise MissingColumnError(
+            f"there is no column {name!r}; the columns are {batch.schema.names}"
+        )
     return batch.column(index)
 
 

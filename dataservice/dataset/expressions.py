@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dataservice.dataset import expression_kernels as kernels
-from dataservice.errors import InvalidArgumentError, SchemaError
+from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError
 
 _MAX_DEPTH: Final = 200
 _PLAIN: Final = (bool, int, float, str)
@@ -244,7 +244,7 @@ class Expression:
 def col(name: str) -> Expression:
     """The column of that name."""
     if not isinstance(name, str):
-        raise InvalidArgumentError(f"col() takes the name of a column, got {name!r}")
+        raise InvalidTypeError(f"col() takes the name of a column, got {name!r}")
     return Expression("col", (), (name,))
 
 

@@ -21,6 +21,7 @@ from dataservice.dataset.expressions import Expression
 from dataservice.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
+    InvalidTypeError,
     SchemaError,
     UserFunctionError,
 )
@@ -66,7 +67,7 @@ class Function:
             return cls(reference=value, name=value)
         if callable(value):
             return cls(callable_=value, name=_name_of(value))
-        raise InvalidArgumentError(
+        raise InvalidTypeError(
             f"{operator} takes a function, an expression or a 'module:function' name, got {value!r}"
         )
 

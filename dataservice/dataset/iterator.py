@@ -2,7 +2,7 @@
 
 A saved position is a JSON-able dict: the plan's fingerprint, the epoch, the seeds that were drawn,
 and the state of the stream. Invariant: an iterator that failed or was closed yields nothing more,
-so no row is ever left out silently.
+so no row is ever left out silently; one that failed says why each time.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class DatasetIterator:
         self._omissions = Ledger()
         self._began_s = time.perf_counter()
         self._ended_s: float | None = None  # when the last batch was handed over
+        self._failure: Exception | None = None
         self._stream: BatchStream | None = self._opened(node, epoch)
         stats.add(iterators=1)
 
@@ -84,6 +85,8 @@ class DatasetIterator:
         return self
 
     def __next__(self) -> pa.RecordBatch:
+        if self._failure is not None:
+            raise self._failure
         stream = self._live()
         began_s = time.perf_counter()
         between_s = 0.0 if self._ended_s is None else began_s - self._ended_s
@@ -92,7 +95,8 @@ class DatasetIterator:
         except StopIteration:
             self._omissions.announce_total()
             raise
-        except BaseException:
+        except BaseException as error:
+            self._failure = error if isinstance(error, Exception) else None
             self._give_up()
             raise
         self._ended_s = time.perf_counter()
@@ -203,6 +207,7 @@ class DatasetIterator:
 
     def close(self) -> None:
         """Gives up files and threads; idempotent."""
+        self._failure = None
         self._give_up()
         if self._holder is not None:
             self._holder.let_go()

@@ -18,7 +18,7 @@ from dataservice.dataset import operators as ops
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.node import Node
 from dataservice.dataset.operators.base import integer_at_least
-from dataservice.errors import InvalidArgumentError
+from dataservice.errors import InvalidTypeError
 from dataservice.vocabulary import AUTOTUNE
 
 ColumnFunction: TypeAlias = "Expression | Callable[..., Any] | str"
@@ -189,7 +189,7 @@ class OperatorMethods:
     def concatenate(self, other: OperatorMethods) -> Self:
         """These elements, then those of `other`, whose columns must convert to the same types."""
         if not isinstance(other, OperatorMethods):
-            raise InvalidArgumentError(f"concatenate takes a Dataset, got {other!r}")
+            raise InvalidTypeError(f"concatenate takes a Dataset, got {other!r}")
         return self._over(ops.Concatenate(self._node, other._node))
 
     def zip(self: Any, *others: Any) -> Any:
@@ -341,10 +341,10 @@ class OperatorMethods:
 def nodes_of(datasets: Any, operator: str) -> tuple[Node, ...]:
     """The plans of several datasets; InvalidArgumentError for anything else, or none."""
     if not isinstance(datasets, list | tuple) or not datasets:
-        raise InvalidArgumentError(f"{operator} takes several datasets, got {datasets!r}")
+        raise InvalidTypeError(f"{operator} takes several datasets, got {datasets!r}")
     for dataset in datasets:
         if not isinstance(dataset, OperatorMethods):
-            raise InvalidArgumentError(f"{operator} takes Datasets, got {dataset!r}")
+            raise InvalidTypeError(f"{operator} takes Datasets, got {dataset!r}")
     return tuple(dataset._node for dataset in datasets)
 
 

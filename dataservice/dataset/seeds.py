@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dataservice.dataset.node import Node, rewrite, walk
-from dataservice.errors import InvalidArgumentError
+from dataservice.errors import InvalidArgumentError, InvalidTypeError
 from dataservice.sharding import order_key
 
 
@@ -23,7 +23,7 @@ def check_seeds(node: Any) -> None:
         if isinstance(value, np.integer):
             object.__setattr__(node, name, int(value))
         elif value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise InvalidArgumentError(f"{node.kind} seed must be an integer, got {value!r}")
+            raise InvalidTypeError(f"{node.kind} seed must be an integer, got {value!r}")
     if node.seed is None and node.drawn_seed is None:
         raise InvalidArgumentError(f"{node.kind} needs a seed or one that was drawn")
 

@@ -19,8 +19,8 @@ from dataservice.errors import (
     DataServiceError,
     DeadlineExceededError,
     FailedPreconditionError,
-    InvalidArgumentError,
-    NotFoundError,
+    InvalidTypeError,
+    MissingFileError,
     error_from_dict,
 )
 
@@ -38,7 +38,7 @@ def find_snapshot(
 ) -> Metadata:
     """What was saved at `path`, once it is finished. The errors are those of `Dataset.load`."""
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-        raise InvalidArgumentError(f"load takes the path of a snapshot, got {path!r}")
+        raise InvalidTypeError(f"load takes the path of a snapshot, got {path!r}")
     check_storage_options(options)
     folder = SnapshotFolder(os.fspath(path), options)
     found = _look(folder)
@@ -47,7 +47,7 @@ def find_snapshot(
     if wait:
         return _await(folder, timeout_s)
     if folder.metadata() is None:
-        raise NotFoundError(
+        raise MissingFileError(
             f"there is no snapshot at {folder.path}; check the path, or pass wait=True when one is "
             "about to be saved there"
         )

@@ -30,7 +30,7 @@ from dataservice.dataset.sources import (
     TableSource,
     TFRecordSource,
 )
-from dataservice.errors import InvalidArgumentError
+from dataservice.errors import InvalidArgumentError, InvalidTypeError
 
 Paths: TypeAlias = "str | Sequence[str]"
 _ALL_FILES = 1 << 40
@@ -63,7 +63,7 @@ class SourceMethods:
     def from_numpy(cls, columns: Mapping[str, Any]) -> Self:
         """Arrays of equal length, one per column; 2-D arrays become fixed-size lists."""
         if not isinstance(columns, Mapping) or not columns:
-            raise InvalidArgumentError(f"from_numpy takes a dict of arrays, got {columns!r:.200}")
+            raise InvalidTypeError(f"from_numpy takes a dict of arrays, got {columns!r:.200}")
         batch = from_numpy(columns, what="the arrays given to from_numpy")
         return cls(TableSource(pa.Table.from_batches([batch])))
 

@@ -23,6 +23,7 @@ from dataservice.errors import (
     DataServiceError,
     FailedPreconditionError,
     InvalidArgumentError,
+    InvalidTypeError,
 )
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.clock import SystemClock
@@ -47,7 +48,7 @@ class DispatchServer:
 
     def __init__(self, config: DispatcherConfig | None = None, start: bool = True) -> None:
         if config is not None and not isinstance(config, DispatcherConfig):
-            raise InvalidArgumentError(
+            raise InvalidTypeError(
                 f"config must be a DispatcherConfig or None, got {type(config).__name__}"
             )
         self._config = config or DispatcherConfig()
@@ -130,6 +131,10 @@ class DispatchServer:
 
     def join(self, timeout_s: float | None = None) -> None:
         """Blocks until the dispatcher is stopped, at most `timeout_s`."""
+        if self._rpc is None and not self._stopped.is_set():
+            raise FailedPreconditionError(
+                "the dispatcher serves nothing to wait for before start()"
+            )
         self._stopped.wait(timeout_s)
 
     def stop(self) -> None:
@@ -152,6 +157,12 @@ class DispatchServer:
         if self._journal is not None:
             self._journal.close()
         self._service = self._journal = self._housekeeping = None
+
+    def __repr__(self) -> str:
+        if self._stopped.is_set():
+            return "<DispatchServer, stopped>"
+        where = "not started" if self._rpc is None else f"at {self.target}"
+        return f"<DispatchServer {where}>"
 
     def __enter__(self) -> DispatchServer:
         self.start()

@@ -10,7 +10,7 @@ import re
 import threading
 
 from dataservice.config import WorkerConfig
-from dataservice.errors import CancelledError, FailedPreconditionError, InvalidArgumentError
+from dataservice.errors import CancelledError, FailedPreconditionError, InvalidTypeError
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.flight import FlightServer
 from dataservice.runtime.local_exchange import LocalServer, NotLocalError
@@ -38,7 +38,7 @@ class WorkerServer:
 
     def __init__(self, config: WorkerConfig, start: bool = True) -> None:
         if not isinstance(config, WorkerConfig):
-            raise InvalidArgumentError(
+            raise InvalidTypeError(
                 f"config must be a WorkerConfig, got {config!r}; give "
                 "WorkerConfig(dispatcher_address=dispatcher.target)"
             )
@@ -146,6 +146,8 @@ class WorkerServer:
 
     def join(self, timeout_s: float | None = None) -> None:
         """Waits until the worker stops; raises what it stopped for, if not by `stop`."""
+        if self._flight is None and not self._stopped.is_set():
+            raise FailedPreconditionError("the worker serves nothing to wait for before start()")
         if timeout_s is not None:
             self._stopped.wait(timeout_s)
         else:
@@ -178,6 +180,12 @@ class WorkerServer:
                 listener.stop()
         if self._membership is not None:
             self._membership.join(1.0)
+
+    def __repr__(self) -> str:
+        if self._stopped.is_set():
+            return "<WorkerServer, stopped>"
+        where = "not started" if self._service is None else f"at {self.target}"
+        return f"<WorkerServer {where}>"
 
     def __enter__(self) -> WorkerServer:
         self.start()

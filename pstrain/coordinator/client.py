@@ -32,6 +32,7 @@ from pstrain.errors import (
     ServerLostError,
     UnimplementedError,
 )
+from pstrain.replica import call_arguments
 from pstrain.strategy import ParameterServerStrategy
 from pstrain.trainer.outlasting import never
 from pstrain.vocabulary import CLOSURE_MAX_BYTES
@@ -272,7 +273,7 @@ class ClusterCoordinator:
         if trainer is not None:
             self._check_trainer(trainer)
         function = self._function(fn)
-        arguments = (tuple(args or ()), dict(kwargs or {}))
+        arguments = call_arguments(args, kwargs)
         pickled = b""
         if args or kwargs:
             arguments, pickled = self._pickled(arguments)

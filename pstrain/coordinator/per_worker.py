@@ -224,6 +224,9 @@ class PerWorkerDataset:
             self._next_epoch += 1
         return PerWorkerIterator(self._source, epoch, self._trainers, self._note_epoch)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a per-worker dataset is no argument of a function: pass iter(dataset)")
+
     def _note_epoch(self, epoch: int) -> None:
         """An iterator was moved to an epoch: the next one follows it."""
         with self._lock:

@@ -172,6 +172,12 @@ class LocalCluster:
         if self._own_log_dir:
             shutil.rmtree(self.log_dir, ignore_errors=True)
 
+    stop = close
+
+    def __repr__(self) -> str:
+        roles = ", ".join(f"{len(self._of(role))} {role}" for role in ROLES if self._of(role))
+        return f"<LocalCluster {roles or 'closed'}>"
+
     def __enter__(self) -> LocalCluster:
         return self
 

@@ -2,8 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.metrics.base import Metric
 from pstrain.metrics.classification import AUC, Accuracy
 from pstrain.metrics.mean import LogLoss, Mean
 
 __all__ = ["AUC", "Accuracy", "LogLoss", "Mean", "Metric"]
+
+_BY_NAME: dict[str, type[Any]] = {"auc": AUC, "accuracy": Accuracy, "log_loss": LogLoss}
+
+
+def named(value: Any) -> Metric:
+    """A metric as it is; for "auc", "accuracy" or "log_loss" one with its defaults."""
+    if isinstance(value, Metric):
+        return value
+    if not isinstance(value, str):
+        raise InvalidTypeError(f"a metric is one of pstrain.metrics, such as AUC(), got {value!r}")
+    if value.lower() not in _BY_NAME:
+        raise InvalidArgumentError(
+            f"unknown metric {value!r}: choose one of {', '.join(_BY_NAME)}, or give an object"
+        )
+    metric: Metric = _BY_NAME[value.lower()]()
+    return metric

@@ -66,6 +66,8 @@ class Model(Weights, ABC):
         features = self.encode(batch)
         return self.compute(self._fetch(features), features)
 
+    __call__ = forward
+
     def loss(self, batch: Batch) -> Tensor:
         """Mean log loss of a batch, a scalar. DataError where the batch has no labels."""
         features = self.encode(batch)
@@ -80,9 +82,20 @@ class Model(Weights, ABC):
         return sigmoid(self.forward(batch).value.reshape(-1))
 
     def compile(self, optimizer: Any = None, metrics: Sequence[Any] = ()) -> None:
-        """Sets what ``fit`` optimises with and what ``evaluate`` reports besides the loss."""
-        self.optimizer = optimizer
-        self.metrics = list(metrics)
+        """Sets what ``fit`` optimises with and what ``evaluate`` reports besides the loss.
+
+        Objects, or names for those with the defaults: "adagrad", "auc". An optimizer that was
+        made outside of the model's strategy, and has made no step, is moved there.
+        """
+        from pstrain import metrics as known_metrics
+        from pstrain import optimizers
+
+        chosen = optimizers.named(optimizer)
+        if chosen is not None and self.strategy is not None:
+            chosen.move_to(self.strategy)
+        several = metrics if isinstance(metrics, list | tuple) else [metrics]
+        self.metrics = [known_metrics.named(metric) for metric in several]
+        self.optimizer = chosen
 
     def fit(
         self,

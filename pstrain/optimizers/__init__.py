@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.optimizers import schedules
 from pstrain.optimizers.adagrad import Adagrad, RowWiseAdagrad
 from pstrain.optimizers.adam import Adam
@@ -31,13 +31,33 @@ _BY_NAME: dict[str, Any] = {
 }
 
 
+def named(value: Any) -> Optimizer | None:
+    """An optimizer, or None, as it is; for a name such as "adagrad" one with its defaults.
+
+    InvalidTypeError for anything else, InvalidArgumentError for an unknown name.
+    """
+    if value is None or isinstance(value, Optimizer):
+        return value
+    if not isinstance(value, str):
+        raise InvalidTypeError(
+            f"an optimizer is one of pstrain.optimizers, such as Adagrad(0.02), got {value!r}"
+        )
+    optimizer: Optimizer = _class_of(value.lower())()
+    return optimizer
+
+
+def _class_of(name: Any) -> Any:
+    if name not in _BY_NAME:
+        raise InvalidArgumentError(
+            f"unknown optimizer {name!r}: choose one of {', '.join(_BY_NAME)}"
+        )
+    return _BY_NAME[name]
+
+
 def from_config(config: Mapping[str, Any]) -> Optimizer:
     """Inverse of :meth:`Optimizer.get_config`; makes a new ``iterations`` variable."""
-    make = _BY_NAME.get(config.get("name", ""))
-    if make is None:
-        raise InvalidArgumentError(
-            f"unknown optimizer {config.get('name')!r}: choose one of {', '.join(_BY_NAME)}"
-        )
     arguments = {k: v for k, v in config.items() if k not in ("name", "learning_rate")}
-    optimizer: Optimizer = make(rate_of(config["learning_rate"]), **arguments)
+    optimizer: Optimizer = _class_of(config.get("name"))(
+        rate_of(config["learning_rate"]), **arguments
+    )
     return optimizer

@@ -7,6 +7,7 @@ ever changes, all at once and in the program only, so threads and trainers share
 from __future__ import annotations
 
 import copy
+import numbers
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from pstrain import initializers
-from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.optimizers import schedules
 from pstrain.optimizers.clipping import Clipping
 from pstrain.optimizers.schedules import LearningRateSchedule
@@ -72,14 +73,17 @@ class Optimizer:
             slots=tuple(slots),
             row_slots=tuple(row_slots),
         )
-        self.iterations = create_variable(
+        self.iterations = self._new_counter()
+        self._counter = _StepCounter()
+
+    def _new_counter(self) -> Any:
+        return create_variable(
             initializers.zeros(),
             shape=(),
             dtype="int64",
             name=f"{self.name}/iterations",
             trainable=False,
         )
-        self._counter = _StepCounter()
 
     @property
     def learning_rate(self) -> Rate:
@@ -125,6 +129,21 @@ class Optimizer:
             return self.spec
         step = self._counter.next_step(self.iterations)
         return replace(self.spec, learning_rate=self._schedule(step))
+
+    def move_to(self, strategy: Any) -> None:
+        """As if made in the scope of ``strategy``; nothing where it was.
+
+        InvalidArgumentError where it has made steps elsewhere, whose count would be lost.
+        """
+        if strategy.extended.variable_created_in_scope(self.iterations):
+            return
+        if steps := int(self.iterations.numpy()):
+            raise InvalidArgumentError(
+                f"this optimizer has made {steps} steps outside of the model's strategy: make "
+                "another one, inside the same strategy.scope() as the model"
+            )
+        with strategy.scope():
+            self.iterations = self._new_counter()
 
     def with_learning_rate(self, learning_rate: float) -> Self:
         """The same rule with another rate, and with the same counter and slots."""
@@ -180,6 +199,8 @@ def rate_of(config: Any) -> Rate:
 
 def check_rate(name: str, value: float) -> float:
     """``value``, if it can be a learning rate."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise InvalidTypeError(f"{name} must be a number, got {value!r}")
     if not np.isfinite(value) or value < 0:
         raise InvalidArgumentError(f"{name} must be finite and not negative, got {value}")
     return float(value)

@@ -62,6 +62,9 @@ def get_current_worker_index() -> int:
     return index
 
 
+experimental_get_current_worker_index = get_current_worker_index  # as TensorFlow spells it
+
+
 def current_trainer() -> int:
     """Index of the trainer that runs this; 0 elsewhere."""
     return _trainer_index.get() or 0

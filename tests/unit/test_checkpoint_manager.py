@@ -42,7 +42,8 @@ def test_only_the_newest_are_kept(step: Any, tmp_path: pathlib.Path) -> None:
 
 
 def test_all_are_kept_where_no_number_is_given(step: Any, tmp_path: pathlib.Path) -> None:
-    manager = CheckpointManager(Checkpoint(step=step), tmp_path, max_to_keep=None)
+    manager = CheckpointManager(Checkpoint(step=step), tmp_path)
+    assert not Checkpoint(step=step).restore(manager.latest_checkpoint)
     for _ in range(3):
         manager.save()
     assert len(manager.checkpoints) == 3

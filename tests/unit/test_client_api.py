@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dataservice as ds
@@ -76,6 +77,8 @@ def test_what_is_not_offered_says_so(arguments: dict[str, Any], message: str) ->
         {"max_outstanding_requests": 4, "target_workers": "any", "compression": None},
         {"data_transfer_protocol": "grpc", "delivery": "at_most_once"},
         {"data_transfer_protocol": "shared_memory"},
+        {"data_transfer_protocol": "local"},
+        {"max_outstanding_requests": np.int64(4)},
     ],
 )
 def test_right_arguments_reach_for_nothing_before_they_are_applied(
@@ -87,6 +90,8 @@ def test_right_arguments_reach_for_nothing_before_they_are_applied(
 def test_a_dataset_is_distributed_by_the_names_of_tf_data() -> None:
     with pytest.raises(InvalidArgumentError, match="processing_mode must be"):
         ds.Dataset.range(3).distribute(processing_mode="all", service="localhost:1")
+    with pytest.raises(InvalidArgumentError, match="`job_name` must not be empty"):
+        ds.Dataset.range(3).distribute(ds.ShardingPolicy.DYNAMIC, "localhost:1", "")
 
 
 def test_from_dataset_id_checks_before_it_asks() -> None:

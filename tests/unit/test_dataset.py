@@ -100,10 +100,13 @@ def test_a_closed_or_failed_iterator_yields_nothing_more() -> None:
     next(iterator)
     with pytest.raises(UserFunctionError):
         next(iterator)
-    for use in (iterator.__next__, iterator.state_dict):
-        with pytest.raises(FailedPreconditionError, match="closed"):
-            use()
+    with pytest.raises(UserFunctionError):
+        next(iterator)
+    with pytest.raises(FailedPreconditionError, match="closed"):
+        iterator.state_dict()
     iterator.close()
+    with pytest.raises(FailedPreconditionError, match="closed"):
+        next(iterator)
 
 
 def test_an_abandoned_iterator_is_collected() -> None:
@@ -172,7 +175,7 @@ def test_sources_in_memory() -> None:
         ),
         (lambda: Dataset.from_parquet([]), InvalidArgumentError, "empty list of paths"),
         (lambda: Dataset.from_parquet(3), InvalidArgumentError, "from_parquet takes a path"),  # type: ignore
-        (lambda: Dataset.from_parquet("p", columns="x"), InvalidArgumentError, "list of column"),
+        (lambda: Dataset.from_parquet("p", columns=[1]), InvalidArgumentError, "list of column"),
         (lambda: Dataset.from_parquet("p", columns=[]), InvalidArgumentError, "at least one"),
         (lambda: Dataset.from_parquet("p", filter=len), InvalidArgumentError, "expression"),  # type: ignore
         (lambda: Dataset.from_csv([""]), InvalidArgumentError, "from_csv got ''"),

@@ -62,6 +62,10 @@ class TestPaddedBatch:
         assert run(empty)[0].column("v").to_pylist() == [[]]
         assert next(iter(empty.numpy()))["v"].shape == (1, 0)
 
+    def test_a_length_may_be_written_as_a_shape(self) -> None:
+        short = texts([1]).padded_batch(1, {"tokens": [3]})
+        assert next(iter(short.numpy()))["tokens"].shape == (1, 3)
+
     def test_it_is_divided_as_batch_and_an_operator_on_batches(self) -> None:
         linear = linearise(texts([1, 2]).shuffle(2, 1).padded_batch(2).node)
         assert [operator.kind for operator in linear.tail] == ["batch", "pad"]

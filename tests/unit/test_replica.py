@@ -114,6 +114,8 @@ def test_values_of_the_only_replica() -> None:
 def test_run_wants_a_tuple_or_list() -> None:
     with pytest.raises(ValueError, match="int"):
         Replica().run(print, args=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="kwargs must be a dict, got list"):
+        Replica().run(print, kwargs=[])  # type: ignore[arg-type]
     assert Replica().run(lambda a, b: a + b, [1], {"b": 2}) == 3
 
 

@@ -22,7 +22,7 @@ from dataservice.dataset.node import (
 )
 from dataservice.dataset.stream import BatchStream, RunContext, Transform, TransformStream
 from dataservice.dataset.tolerance import check_on_error, narrowed
-from dataservice.errors import InvalidArgumentError
+from dataservice.errors import InvalidArgumentError, InvalidTypeError
 
 _IN_SAMPLE: Final = "a sample of the first rows, read to find the schema"
 _IN_EMPTY_SAMPLE: Final = "a sample of no rows, to find the schema; state it with schema="
@@ -122,7 +122,7 @@ def integer_at_least(value: Any, minimum: int, what: str) -> int:
     """`value` as an int; InvalidArgumentError, naming `what`, for anything else or less."""
     wanted = {0: "a non-negative integer", 1: "a positive integer"}[minimum]
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
-        raise InvalidArgumentError(f"{what} must be {wanted}, got {value!r}")
+        raise InvalidTypeError(f"{what} must be {wanted}, got {value!r}")
     if value < minimum:
         raise InvalidArgumentError(f"{what} must be {wanted}, got {value}")
     return int(value)
@@ -132,7 +132,7 @@ def column_names(value: Any, what: str) -> tuple[str, ...]:
     """One or several names as a tuple; InvalidArgumentError for none, or for a repeated name."""
     names = value if isinstance(value, list | tuple) else (value,)
     if not names or not all(isinstance(name, str) for name in names):
-        raise InvalidArgumentError(f"{what} takes column names, got {value!r}")
+        raise InvalidTypeError(f"{what} takes column names, got {value!r}")
     if len(set(names)) < len(names):
         raise InvalidArgumentError(f"{what} got a column twice: {list(names)}")
     return tuple(names)

@@ -18,7 +18,7 @@ from dataservice.dataset.operators.element_key import key_function, keys_of
 from dataservice.dataset.operators.pad import checked_shapes, padded
 from dataservice.dataset.operators.windows import WindowGatherer
 from dataservice.dataset.stream import BatchStream, RunContext, State
-from dataservice.errors import InvalidArgumentError
+from dataservice.errors import InvalidArgumentError, InvalidTypeError
 
 _OPERATOR = "bucket_by_sequence_length"
 
@@ -108,7 +108,7 @@ class BucketBySequenceLength(Operator):
 
 def _integers(values: Any, what: str) -> tuple[int, ...]:
     if isinstance(values, str) or not isinstance(values, list | tuple | np.ndarray):
-        raise InvalidArgumentError(f"{what} must be a list of integers, got {values!r}")
+        raise InvalidTypeError(f"{what} must be a list of integers, got {values!r}")
     return tuple(integer_at_least(value, 1, f"each of {what}") for value in values)
 
 

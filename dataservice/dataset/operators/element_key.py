@@ -17,14 +17,14 @@ from dataservice.dataset.expressions import col
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.operators.windows import KeysOf
 from dataservice.dataset.stream import RunContext
-from dataservice.errors import InvalidArgumentError, SchemaError
+from dataservice.errors import InvalidTypeError, SchemaError
 
 
 def key_function(value: Any, operator: str) -> Function:
     """A column's name, an expression, a function or a "module:function" name as a Function."""
     if isinstance(value, str) and ":" not in value:
         if not value:
-            raise InvalidArgumentError(f"{operator} takes a column name, got {value!r}")
+            raise InvalidTypeError(f"{operator} takes a column name, got {value!r}")
         return Function.of(col(value))
     return Function.of(value, operator)
 

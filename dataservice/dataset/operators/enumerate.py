@@ -11,7 +11,7 @@ import pyarrow as pa
 from dataservice.dataset.node import register_node
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.stream import BatchStream, RunContext, State
-from dataservice.errors import InvalidArgumentError, SchemaError
+from dataservice.errors import InvalidTypeError, SchemaError
 
 
 @register_node
@@ -27,7 +27,7 @@ class Enumerate(Operator):
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise InvalidArgumentError(f"enumerate takes a column name, got {self.name!r}")
+            raise InvalidTypeError(f"enumerate takes a column name, got {self.name!r}")
 
     def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:  # noqa: ARG002
         return _EnumerateStream(stream, self.name, whole_batches=self.batched)

@@ -28,7 +28,7 @@ from dataservice.dataset.operators.nested import node_of
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.seeds import settle_seeds
 from dataservice.dataset.stream import CHUNK_ROWS, BatchStream, RowCutter, RunContext, State
-from dataservice.errors import InvalidArgumentError
+from dataservice.errors import InvalidArgumentError, InvalidTypeError
 
 _ALL_ROWS: Final = 1 << 62
 _WHAT: Final = "the rows of a dataset that the function given to interleave returned"
@@ -53,7 +53,7 @@ class Interleave(Operator):
     def __post_init__(self) -> None:
         object.__setattr__(self, "function", Function.of(self.function, "interleave"))
         if self.function.expression is not None:
-            raise InvalidArgumentError(
+            raise InvalidTypeError(
                 "interleave takes a function that returns a Dataset, got the expression "
                 f"{self.function.expression!r}"
             )

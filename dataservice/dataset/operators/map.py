@@ -23,7 +23,7 @@ from dataservice.dataset.node import register_node
 from dataservice.dataset.operators.base import FunctionOperator
 from dataservice.dataset.stream import RunContext, Transform
 from dataservice.dataset.tolerance import LEFT_OUT, RowGuard, note_failures
-from dataservice.errors import InvalidArgumentError, SchemaError
+from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError
 
 _Call: TypeAlias = Callable[
     [Callable[..., Any], pa.RecordBatch, Callable[[], str], "pa.Schema | None", str],
@@ -48,7 +48,7 @@ class Map(FunctionOperator):
         super().__post_init__()
         object.__setattr__(self, "function", Function.of(self.function, self.kind))
         if self.function.expression is not None:
-            raise InvalidArgumentError(
+            raise InvalidTypeError(
                 f"{self.kind} takes a function, not the expression {self.function.expression!r}; "
                 "use with_column(name, expression)"
             )
@@ -58,7 +58,7 @@ class Map(FunctionOperator):
             )
         if self.schema is not None:
             if not isinstance(self.schema, pa.Schema):
-                raise InvalidArgumentError(f"schema must be a pyarrow.Schema, got {self.schema!r}")
+                raise InvalidTypeError(f"schema must be a pyarrow.Schema, got {self.schema!r}")
             object.__setattr__(self, "schema", plain_schema(self.schema))
 
     def transform(self, context: RunContext) -> Transform:

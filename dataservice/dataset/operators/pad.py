@@ -18,7 +18,7 @@ from dataservice.dataset.columns import PADDED, require_columns
 from dataservice.dataset.node import register_node
 from dataservice.dataset.operators.base import RowOperator, integer_at_least
 from dataservice.dataset.stream import RunContext, Transform
-from dataservice.errors import InvalidArgumentError, SchemaError
+from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError
 
 
 @register_node
@@ -57,16 +57,20 @@ class Pad(RowOperator):
 
 
 def checked_shapes(shapes: Any) -> dict[str, int | None]:
-    """Lengths by column; InvalidArgumentError for anything else."""
+    """Lengths by column; InvalidArgumentError for anything else.
+
+    A length may be written as the shape of a row, `[length]`, as tf.data has it.
+    """
     return {
         name: None if length is None else integer_at_least(length, 1, f"padded_shapes[{name!r}]")
-        for name, length in _mapping(shapes, "padded_shapes").items()
+        for name, shape in _mapping(shapes, "padded_shapes").items()
+        for length in (shape if isinstance(shape, list | tuple) and len(shape) == 1 else (shape,))
     }
 
 
 def _mapping(value: Any, what: str) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise InvalidArgumentError(f"{what} must be a dict by column name, got {value!r}")
+        raise InvalidTypeError(f"{what} must be a dict by column name, got {value!r}")
     # NumPy's scalars are no parameters of a plan.
     return {name: v.item() if isinstance(v, np.generic) else v for name, v in value.items()}
 

@@ -12,7 +12,7 @@ from dataservice.dataset.columns import require_columns
 from dataservice.dataset.node import register_node
 from dataservice.dataset.operators.base import RowOperator, column_names
 from dataservice.dataset.stream import RunContext, Transform
-from dataservice.errors import InvalidArgumentError, SchemaError
+from dataservice.errors import InvalidTypeError, SchemaError
 
 
 @register_node
@@ -47,7 +47,7 @@ class Rename(RowOperator):
     def __post_init__(self) -> None:
         pairs = self.names.items() if isinstance(self.names, Mapping) else [(None, None)]
         if not all(isinstance(name, str) for pair in pairs for name in pair):
-            raise InvalidArgumentError(
+            raise InvalidTypeError(
                 f"rename takes a dict of old to new column names, got {self.names!r}"
             )
         object.__setattr__(self, "names", dict(self.names))

@@ -13,7 +13,7 @@ from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import register_node
 from dataservice.dataset.operators.base import FunctionOperator
 from dataservice.dataset.stream import RunContext, Transform
-from dataservice.errors import InvalidArgumentError, SchemaError
+from dataservice.errors import InvalidTypeError, SchemaError
 
 
 @register_node
@@ -31,7 +31,7 @@ class WithColumn(FunctionOperator):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.name, str) or not self.name:
-            raise InvalidArgumentError(f"with_column takes a column name, got {self.name!r}")
+            raise InvalidTypeError(f"with_column takes a column name, got {self.name!r}")
         object.__setattr__(self, "function", Function.of(self.function, "with_column"))
 
     def transform(self, context: RunContext) -> Transform:

@@ -13,18 +13,20 @@ import pyarrow as pa
 
 from dataservice.dataset.columns import plain_schema
 from dataservice.dataset.sources.files import InputFile
-from dataservice.errors import InvalidArgumentError, SchemaError, SourceError
+from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError, SourceError
 from dataservice.sharding import Split
 
 PlanFile: TypeAlias = Callable[[InputFile], list[Split]]
 
 
 def chosen_columns(columns: Any) -> tuple[str, ...] | None:
-    """The names as a tuple, None for all; InvalidArgumentError for what is no list of names."""
+    """One name or several as a tuple, None for all; InvalidTypeError for anything else."""
     if columns is None:
         return None
-    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
-        raise InvalidArgumentError(f"columns must be a list of column names, got {columns!r}")
+    if isinstance(columns, str):
+        columns = (columns,)
+    if not isinstance(columns, Sequence) or not all(isinstance(name, str) for name in columns):
+        raise InvalidTypeError(f"columns must be a list of column names, got {columns!r}")
     if not columns:
         raise InvalidArgumentError("columns must name at least one column")
     return tuple(columns)

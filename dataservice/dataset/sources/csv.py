@@ -31,7 +31,13 @@ from dataservice.dataset.sources.whole_files import (
     with_compressions,
 )
 from dataservice.dataset.stream import RunContext
-from dataservice.errors import DataServiceError, InvalidArgumentError, SchemaError, SourceError
+from dataservice.errors import (
+    DataServiceError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    SchemaError,
+    SourceError,
+)
 
 _BLOCK_BYTES: Final = 1 << 20
 _BAD_VALUE: Final = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to")
@@ -61,7 +67,7 @@ class CsvSource(WholeFilesSource):
         check_storage_options(self.storage_options)
         if self.schema is not None:
             if not isinstance(self.schema, pa.Schema) or not len(self.schema):
-                raise InvalidArgumentError(
+                raise InvalidTypeError(
                     f"schema must be a pyarrow.Schema with columns, got {self.schema!r}"
                 )
             object.__setattr__(self, "schema", plain_schema(self.schema))

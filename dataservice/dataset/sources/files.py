@@ -20,6 +20,7 @@ import pyarrow as pa
 from dataservice.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
+    InvalidTypeError,
     MissingFileError,
     SourceError,
 )
@@ -48,14 +49,14 @@ def check_paths(paths: Any, source: str) -> tuple[str, ...]:
     try:
         listed = tuple(os.fspath(path) for path in paths)
     except TypeError as error:
-        raise InvalidArgumentError(
+        raise InvalidTypeError(
             f"{source} takes a path, a glob or a list of them, got {paths!r}"
         ) from error
     if not listed:
         raise InvalidArgumentError(f"{source} got an empty list of paths")
     for path in listed:
         if not isinstance(path, str) or not path:
-            raise InvalidArgumentError(f"{source} got {path!r}, which is not a path")
+            raise InvalidTypeError(f"{source} got {path!r}, which is not a path")
     return listed
 
 
@@ -64,7 +65,7 @@ def check_storage_options(options: Any) -> None:
     if options is None:
         return
     if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
-        raise InvalidArgumentError(f"storage_options must be a dict of strings, got {options!r}")
+        raise InvalidTypeError(f"storage_options must be a dict of strings, got {options!r}")
 
 
 def is_local(path: str) -> bool:

@@ -25,7 +25,7 @@ from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import check_deterministic, register_node
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.stream import RunContext
-from dataservice.errors import InvalidArgumentError, SchemaError
+from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError
 from dataservice.sharding import Split
 
 _CHUNK_ROWS: Final = 1_024
@@ -51,12 +51,12 @@ class GeneratorSource(Source):
     def __post_init__(self) -> None:
         object.__setattr__(self, "function", Function.of(self.function, "from_generator"))
         if self.function.expression is not None:
-            raise InvalidArgumentError(
+            raise InvalidTypeError(
                 f"from_generator takes a function that returns an iterable, got the expression "
                 f"{self.function.expression!r}"
             )
         if not isinstance(self.schema, pa.Schema) or not len(self.schema):
-            raise InvalidArgumentError(
+            raise InvalidTypeError(
                 f"from_generator needs schema=, a pyarrow.Schema with columns, got {self.schema!r}"
             )
         object.__setattr__(self, "schema", plain_schema(self.schema))

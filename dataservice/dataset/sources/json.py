@@ -30,7 +30,13 @@ from dataservice.dataset.sources.whole_files import (
     with_compressions,
 )
 from dataservice.dataset.stream import RunContext
-from dataservice.errors import DataServiceError, InvalidArgumentError, SchemaError, SourceError
+from dataservice.errors import (
+    DataServiceError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    SchemaError,
+    SourceError,
+)
 
 _BLOCK_BYTES: Final = 4 << 20
 _MAX_BLOCK_BYTES: Final = 1 << 30
@@ -60,7 +66,7 @@ class JsonSource(WholeFilesSource):
         check_storage_options(self.storage_options)
         if self.schema is not None:
             if not isinstance(self.schema, pa.Schema) or not len(self.schema):
-                raise InvalidArgumentError(
+                raise InvalidTypeError(
                     f"schema must be a pyarrow.Schema with columns, got {self.schema!r}"
                 )
             object.__setattr__(self, "schema", plain_schema(self.schema))

@@ -39,7 +39,7 @@ from dataservice.dataset.sources.files import (
     opened,
 )
 from dataservice.dataset.stream import RunContext, chunk_rows
-from dataservice.errors import InvalidArgumentError, SchemaError, SourceError
+from dataservice.errors import InvalidTypeError, SchemaError, SourceError
 from dataservice.sharding import Split
 
 _SUFFIXES: Final = (".parquet", ".parq", ".pq")
@@ -66,7 +66,7 @@ class ParquetSource(Source):
         check_storage_options(self.storage_options)
         object.__setattr__(self, "columns", chosen_columns(self.columns))
         if self.filter is not None and not isinstance(self.filter, Expression):
-            raise InvalidArgumentError(
+            raise InvalidTypeError(
                 f"filter must be an expression such as col('x') > 0, got {self.filter!r}; "
                 "use .filter(function) for a function"
             )

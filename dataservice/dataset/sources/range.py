@@ -12,7 +12,7 @@ import pyarrow as pa
 from dataservice.dataset.node import register_node
 from dataservice.dataset.sources.base import Source, index_splits
 from dataservice.dataset.stream import CHUNK_ROWS, RunContext
-from dataservice.errors import InvalidArgumentError
+from dataservice.errors import InvalidArgumentError, InvalidTypeError
 from dataservice.sharding import Split
 
 _SCHEMA: Final = pa.schema([pa.field("id", pa.int64())])
@@ -32,7 +32,7 @@ class RangeSource(Source):
         for name in ("start", "stop", "step"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | np.integer):
-                raise InvalidArgumentError(f"range {name} must be an integer, got {value!r}")
+                raise InvalidTypeError(f"range {name} must be an integer, got {value!r}")
             if not -(2**63) <= value < 2**63:
                 raise InvalidArgumentError(f"range {name} must fit into 64 bits, got {value!r}")
             object.__setattr__(self, name, int(value))

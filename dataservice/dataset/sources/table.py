@@ -12,7 +12,7 @@ from dataservice.dataset.columns import plain_schema
 from dataservice.dataset.node import register_node
 from dataservice.dataset.sources.base import Source, index_splits
 from dataservice.dataset.stream import CHUNK_ROWS, RunContext
-from dataservice.errors import InvalidArgumentError
+from dataservice.errors import InvalidArgumentError, InvalidTypeError
 from dataservice.sharding import Split
 
 
@@ -26,7 +26,7 @@ class TableSource(Source):
 
     def __post_init__(self) -> None:
         if not isinstance(self.table, pa.Table):
-            raise InvalidArgumentError(
+            raise InvalidTypeError(
                 f"from_table takes a pyarrow.Table, got {type(self.table).__name__}"
             )
         if not self.table.num_columns:

@@ -1,0 +1,82 @@
+"""What compile takes: objects or names, made inside of the model's strategy or outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pstrain import metrics, models, optimizers
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
+from pstrain.variable import Variable, local_parameters
+
+SCHEMA = pa.schema({"x": pa.float32(), "c": pa.int64(), "label": pa.int64()})
+
+
+@contextmanager
+def _strategy() -> Iterator[Any]:
+    """Another place for variables than this process's usual one."""
+    with local_parameters() as parameters:
+
+        @contextmanager
+        def scope() -> Iterator[None]:
+            yield
+
+        yield SimpleNamespace(
+            scope=scope,
+            extended=SimpleNamespace(
+                variable_created_in_scope=lambda variable: variable.parameters is parameters
+            ),
+        )
+
+
+def test_names_stand_for_objects_with_their_defaults() -> None:
+    model = models.LogisticRegression(SCHEMA)
+    model.compile("adagrad", metrics=["AUC", metrics.LogLoss()])
+    assert isinstance(model.optimizer, optimizers.Adagrad)
+    assert [type(metric) for metric in model.metrics] == [metrics.AUC, metrics.LogLoss]
+    model.compile(optimizers.SGD(0.1), metrics="accuracy")
+    assert [metric.name for metric in model.metrics] == ["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"optimizer": 3}, InvalidTypeError, "such as Adagrad"),
+        ({"optimizer": "lion"}, InvalidArgumentError, "unknown optimizer 'lion': choose one of"),
+        ({"metrics": [3]}, InvalidTypeError, "such as AUC"),
+        ({"metrics": ["f1"]}, InvalidArgumentError, "unknown metric 'f1': choose one of"),
+    ],
+)
+def test_what_compile_cannot_use_is_named(
+    arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        models.LogisticRegression(SCHEMA).compile(**arguments)
+
+
+def test_an_optimizer_follows_the_model_into_its_strategy() -> None:
+    model = models.LogisticRegression(SCHEMA)
+    optimizer = optimizers.SGD(0.1)
+    with _strategy() as strategy:
+        model.strategy = strategy
+        model.compile(optimizer)
+        assert model.optimizer is optimizer
+        assert strategy.extended.variable_created_in_scope(optimizer.iterations)
+        counter = optimizer.iterations
+        model.compile(optimizer)
+        assert optimizer.iterations is counter
+
+
+def test_an_optimizer_that_made_steps_elsewhere_stays_there() -> None:
+    model, weight = models.LogisticRegression(SCHEMA), Variable(1.0)
+    optimizer = optimizers.SGD(0.1)
+    optimizer.apply_gradients([(1.0, weight)])
+    with _strategy() as strategy:
+        model.strategy = strategy
+        with pytest.raises(InvalidArgumentError, match="has made 1 steps outside"):
+            model.compile(optimizer)

@@ -1,0 +1,75 @@
+"""Arguments of types that cannot be right are TypeErrors, and name what was given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dataservice as ds
+import pstrain as ps
+from dataservice.errors import InvalidTypeError, MissingColumnError, MissingFileError
+
+ROWS = ds.Dataset.range(4)
+RESOLVER = ps.SimpleClusterResolver(ps.ClusterSpec({"worker": ["a:1"], "ps": ["b:1"]}))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ds.Dataset.range(1.5),  # type: ignore[arg-type]
+        lambda: ds.Dataset.from_table([1]),  # type: ignore[arg-type]
+        lambda: ds.Dataset.from_numpy([1]),  # type: ignore[arg-type]
+        lambda: ds.Dataset.from_parquet(3),  # type: ignore[arg-type]
+        lambda: ROWS.map(3),  # type: ignore[arg-type]
+        lambda: ROWS.filter(True),  # type: ignore[arg-type]
+        lambda: ROWS.batch("2"),  # type: ignore[arg-type]
+        lambda: ROWS.concatenate(3),  # type: ignore[arg-type]
+        lambda: ROWS.apply(lambda _: 3),  # type: ignore[arg-type,return-value]
+        lambda: ds.register_dataset("localhost:1", [1]),  # type: ignore[arg-type]
+        lambda: ds.DispatchServer(3),  # type: ignore[arg-type]
+        lambda: ds.WorkerServer("localhost:1"),  # type: ignore[arg-type]
+        lambda: ps.ParameterServerStrategy(RESOLVER, 3),  # type: ignore[arg-type]
+        lambda: ps.optimizers.SGD("fast"),
+    ],
+)
+def test_a_wrong_type_is_a_type_error_and_a_value_error(call: Callable[[], Any]) -> None:
+    with pytest.raises(InvalidTypeError) as caught:
+        call()
+    assert isinstance(caught.value, TypeError)
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: ROWS.select(["price"]).schema,
+        lambda: ROWS.rename({"price": "p"}).schema,
+        lambda: ROWS.filter(ds.col("price") > 0).to_table(),
+    ],
+)
+def test_a_missing_column_is_a_key_error(read: Callable[[], Any]) -> None:
+    with pytest.raises(MissingColumnError, match="no column 'price'; the columns are") as caught:
+        read()
+    assert isinstance(caught.value, KeyError)
+
+
+def test_what_is_not_on_disk_is_a_file_not_found_error(tmp_path: Path) -> None:
+    with pytest.raises(MissingFileError):
+        ds.Dataset.load(tmp_path / "snapshot")
+    with pytest.raises(FileNotFoundError):
+        ps.Checkpoint(x=ps.Variable(1.0)).restore(tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("make", [ds.DispatchServer, ds.WorkerServer])
+def test_a_server_that_was_not_started_has_no_end_to_wait_for(make: Any) -> None:
+    config = None if make is ds.DispatchServer else ds.WorkerConfig("localhost:1")
+    server = make(config, start=False)
+    assert repr(server).endswith("not started>")
+    with pytest.raises(RuntimeError, match=r"before start\(\)"):
+        server.join()
+    server.stop()
+    server.join()
+    assert repr(server).endswith("stopped>")
