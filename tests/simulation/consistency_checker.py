@@ -15,8 +15,8 @@ from pstrain.consistency import Ssp, Sync
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.service import Scheduler
 from tests.simulation.shadow import Violation
-from tests.simulation.stage import STAGE
 from tests.simulation.training_checker import TrainingChecker
+from tests.simulation.world import STAGE
 
 
 class ConsistencyChecker(TrainingChecker):

@@ -14,7 +14,7 @@ from pstrain.coordinator.state import CoordinatorState
 from pstrain.paramserver.commits import Commits
 from pstrain.trainer.staging import ClosureRun
 from tests.simulation.mutants import Mutant
-from tests.simulation.stage import STAGE
+from tests.simulation.world import STAGE
 
 Patch = pytest.MonkeyPatch
 

@@ -26,9 +26,9 @@ from dataservice.job_options import JobOptions
 from dataservice.runtime.exchange import Message
 from dataservice.vocabulary import ShardingPolicy
 from tests.simulation.fibers import Event, Fiber, Process, SimpleQueue, running, wait
-from tests.simulation.stage import HASTE, STAGE
+from tests.simulation.stage import HASTE
 from tests.simulation.worker_node import WorkerNode
-from tests.simulation.world import Call, World
+from tests.simulation.world import STAGE, Call, World
 
 SCHEMA = pa.schema({"element": pa.int64(), "maker": pa.string()})
 ATTEMPT_TIMEOUT_S = 10.0 / HASTE

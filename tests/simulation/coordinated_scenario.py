@@ -5,7 +5,7 @@ Every choice comes from the seed's own generator. Invariant: `play(seed)` has on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,32 +19,32 @@ from dataservice.vocabulary import INFINITE_CARDINALITY
 from dataservice.worker import plan_thread, production
 from dataservice.worker import rounds as worker_rounds
 from tests.simulation import coordinated_nodes as nodes
-from tests.simulation import stage
+from tests.simulation import scenario
+from tests.simulation.base_scenario import FAULTS_UNTIL_S, REPLAY, Outcome, ServiceScenario
 from tests.simulation.coordinated_checker import RoundsChecker
 from tests.simulation.coordinated_nodes import ConsumerNode, Elements, GivingNode
 from tests.simulation.dispatcher_node import DispatcherNode
 from tests.simulation.fibers import THREADING, TIME
-from tests.simulation.scenario import FAULTS_UNTIL_S, Failure, Outcome
 from tests.simulation.shadow import Violation
-from tests.simulation.stage import STAGE
-from tests.simulation.world import Node, World
+from tests.simulation.world import Node
 
 SILENCE_S = 2.0
 PATIENCE_S = 40.0
 # So many steps of everybody after the last fault show that nothing hangs.
 STEPS_AFTERWARDS = 8
-COMMAND = "python -m tests.simulation.replay --coordinated"
+COMMAND = f"{REPLAY} --coordinated"
 
 
-class Scenario:
-    """One cluster and what befalls it."""
+class Scenario(ServiceScenario):
+    """Consumers that step together, and what befalls them."""
+
+    # Short, or past the leases.
+    pauses_s = (0.01, 0.1, 1.0, 3.0, 6.0)
+    command = COMMAND
 
     def __init__(self, seed: int, *, verbose: bool = False) -> None:
-        world: Any = World(seed, verbose=verbose)
-        STAGE.world, STAGE.node, STAGE.task, STAGE.ids = world, None, None, 0
-        self.world, self.dice = world, world.dice
-        dice = self.dice
-        self.faults: list[str] = []
+        super().__init__(seed, verbose=verbose)
+        world, dice = self.world, self.dice
         world.wires, world.poison = [], None
         world.consumers = dice.choice((1, 2, 2, 3))
         world.restart_consumer = self._restart_consumer
@@ -97,23 +97,7 @@ class Scenario:
         for _ in range(self.dice.choice((0, 1, 2, 3, 5))):
             delay_s = self.dice.random() * FAULTS_UNTIL_S
             self.world.at(delay_s, None, self.dice.choice(FAULTS), self)
-        self.world.at(FAULTS_UNTIL_S, None, self._heal)
-
-    def _note(self, what: str, *nodes: Node) -> None:
-        names = ">".join(node.name for node in nodes)
-        self.faults.append(f"{what} {names} at {self.world.now_s:.3f} s".replace("  ", " "))
-        self.world.note("FAULT " + self.faults[-1])
-
-    def _until_heal_s(self) -> float:
-        return max(0.0, FAULTS_UNTIL_S - self.world.now_s)
-
-    def _pause_s(self) -> float:
-        """Short, or past the leases."""
-        seconds = self.dice.choice((0.01, 0.1, 1.0, 3.0, 6.0)) * self.dice.uniform(0.5, 1.5)
-        return min(seconds, self._until_heal_s() + 3.0)
-
-    def _some_worker(self) -> GivingNode:
-        return self.dice.choice(list(self.world.workers.values()))
+        self.world.at(FAULTS_UNTIL_S, None, self.heal)
 
     def _some_consumer(self) -> ConsumerNode:
         return self.dice.choice(list(self.consumers.values()))
@@ -122,107 +106,63 @@ class Scenario:
         """It comes back at once, or when everybody has noticed."""
         node = self._some_consumer()
         if node.alive:
-            self._note("kill", node)
+            self.note("kill", node)
             node.crash()
-            self.world.at(self._pause_s(), None, self._return, node.index)
+            self.world.at(self.pause_s(), None, self._return, node.index)
 
     def close_consumer(self) -> None:
         node = self._some_consumer()
         if node.alive and not node.is_gone:
-            self._note("close", node)
-            self.world.at(0.0, node, node.close, self._pause_s())
+            self.note("close", node)
+            self.world.at(0.0, node, node.close, self.pause_s())
 
     def replace_consumer(self) -> None:
         """The one before lives on, and hears some time later that it was replaced."""
         node = self._some_consumer()
-        self._note("replace", node)
+        self.note("replace", node)
         self._begin(node.index, 0.0)
-
-    def kill_worker(self) -> None:
-        worker = self._some_worker()
-        if worker.alive:
-            self._note("kill", worker)
-            worker.crash()
-            self.world.at(self._pause_s(), None, worker.restart)
 
     def kill_both(self) -> None:
         self.kill_consumer()
         self.kill_worker()
 
     def join(self) -> None:
-        self._note("join")
+        self.note("join")
         self._add_worker()
 
-    def kill_dispatcher(self) -> None:
-        if self.dispatcher.alive:
-            self._note("kill", self.dispatcher)
-            self.dispatcher.crash()
-            self.world.at(self._pause_s() / 2, None, self.dispatcher.restart)
-
-    def _some_node(self) -> Node:
-        return self.dice.choice((self.dispatcher, self._some_consumer(), self._some_worker()))
+    def _nodes(self) -> list[Node]:
+        return [self.dispatcher, self._some_consumer(), self.some_worker()]
 
     def freeze(self) -> None:
-        node = self._some_node()
-        if node.alive:
-            self._note("freeze", node)
-            node.freeze(self._pause_s())
+        self.freeze_one(self.dice.choice(self._nodes()))
 
     def cut(self) -> None:
-        """One way, or both."""
-        nodes: list[Node] = [self.dispatcher, self._some_consumer(), self._some_worker()]
-        source, target = self.dice.sample(nodes, 2)
-        seconds = min(self._pause_s(), self._until_heal_s())
-        self._note("cut", source, target)
-        self.world.cut(source, target, seconds)
-        if self.dice.random() < 0.4:
-            self.world.cut(target, source, seconds)
+        self.cut_between(self._nodes())
 
     def reset_stream(self) -> None:
         if self.world.wires:
-            self._note("reset")
+            self.note("reset")
             self.dice.choice(self.world.wires).end(UnavailableError("connection reset"))
 
-    def noise(self) -> None:
-        """Calls get lost, doubled and late."""
-        world = self.world
-        self._note("noise")
-        world.loss, world.doubling = self.dice.choice(((0.0, 0.2), (0.1, 0.0), (0.2, 0.3)))
-        world.delay_s = self.dice.choice((0.0, 0.05, 0.3))
-
-    def slow_disk(self) -> None:
-        self._note("slow disk")
-        self.dispatcher.fsync_s = 0.3
-
-    def _heal(self) -> None:
-        world = self.world
-        world.loss = world.doubling = world.delay_s = 0.0
-        self.dispatcher.fsync_s = min(self.dispatcher.fsync_s, 0.05)
-        self.dispatcher.restart()
-        for worker in world.workers.values():
-            worker.restart()
+    def heal(self) -> None:
+        super().heal()
         for index in self.consumers:
             self._return(index)
-        world.checker.taken.clear()
+        self.world.checker.taken.clear()
 
     # The end
 
-    def play(self) -> Outcome:
-        """Runs to the end; raises Failure where an invariant does not hold."""
+    def run(self) -> None:
         world = self.world
-        try:
-            world.run(FAULTS_UNTIL_S + PATIENCE_S, self._is_over)
-            if not self._is_over():
-                stand = f"{dict(world.checker.taken)}, {world.checker.table()}"
-                raise Violation(f"C5: the steps do not go on: {stand}")
-            self.dispatcher.flush()
-            world.checker.replayed(self.dispatcher.service._state)
-        except Exception as error:
-            raise Failure(world.seed, error, tuple(self.faults), COMMAND) from error
-        finally:
-            for node in (*self._programs, *world.workers.values()):
-                node.crash()
-        return Outcome(world.digest, world.events, world.now_s, tuple(self.faults))
+        world.run(FAULTS_UNTIL_S + PATIENCE_S, self._is_over)
+        if not self._is_over():
+            stand = f"{dict(world.checker.taken)}, {world.checker.table()}"
+            raise Violation(f"C5: the steps do not go on: {stand}")
+        self.dispatcher.flush()
+        world.checker.replayed(self.dispatcher.service._state)
+
+    def running(self) -> Iterable[Any]:
+        return (*self._programs, *self.world.workers.values())
 
     def _is_over(self) -> bool:
         taken = self.world.checker.taken
@@ -260,7 +200,7 @@ def play(seed: int, *, verbose: bool = False) -> Outcome:
 @contextmanager
 def staged() -> Iterator[None]:
     """Puts the stand-ins in place; several simulations may run one after the other inside."""
-    with stage.staged(), pytest.MonkeyPatch.context() as patch:
+    with scenario.staged(), pytest.MonkeyPatch.context() as patch:
         for module in (round_reader, round_stream, worker_stream, worker_rounds, plan_thread):
             patch.setattr(module, "threading", THREADING)
             patch.setattr(module, "time", TIME, raising=False)

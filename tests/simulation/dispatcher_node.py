@@ -20,8 +20,7 @@ from dataservice.dispatcher.requests import RegisterDataset
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.errors import DataServiceError, UnavailableError
 from dataservice.wire import dispatcher_pb2 as pb
-from tests.simulation.stage import Blocked
-from tests.simulation.world import Call, Node, World
+from tests.simulation.world import Blocked, Call, Node, World
 
 WORKER_TIMEOUT_S = 2.5
 CLIENT_TIMEOUT_S = 5.0

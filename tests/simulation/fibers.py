@@ -16,8 +16,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from tests.simulation.stage import STAGE
-from tests.simulation.world import Node
+from tests.simulation.world import STAGE, Node
 
 _WAKE_S = 0.0005
 

@@ -18,14 +18,13 @@ from tests.simulation import (
     mutants,
     quarantine_mutants,
     scenario,
-    stage,
     training_scenario,
 )
+from tests.simulation.base_scenario import Failure
 from tests.simulation.consistency_mutants import SSP_MUTANTS, SYNC_MUTANTS
 from tests.simulation.coordinated_mutants import COORDINATED_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.restore_mutants import RESTORE_MUTANTS
-from tests.simulation.scenario import Failure
 from tests.simulation.training_mutants import TRAINING_MUTANTS
 
 DELIVERY_LIVES = 3_000
@@ -74,7 +73,7 @@ NOTICED_IN = {
 
 def noticed_delivery(mutant: Mutant) -> Failure | None:
     """The failure by which a mistake in the delivery of rows shows; None: it survived."""
-    with stage.staged(), _applied(mutant) as patch:
+    with scenario.staged(), _applied(mutant) as patch:
         patch.setattr(scenario, "POISONED", mutant.poisoned)
         return _first_failure(scenario.play, mutant, DELIVERY_LIVES)
 

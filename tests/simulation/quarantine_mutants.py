@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dataservice.dispatcher import delivery, images, quarantine
+from dataservice.dispatcher import compaction, delivery, quarantine
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.dispatcher.suspicion import Suspicions
 from tests.simulation.mutants import Patch, mutant
@@ -42,5 +42,5 @@ def any_word_of_a_worker_acquits_it(patch: Patch) -> None:
 
 @mutant("I5", poisoned=1.0)
 def compaction_forgets_what_is_suspected(patch: Patch) -> None:
-    original = images.image_of
-    patch.setattr(images, "image_of", lambda table: replace(original(table), cases=()))
+    original = compaction.image_of
+    patch.setattr(compaction, "image_of", lambda table: replace(original(table), cases=()))

@@ -22,8 +22,8 @@ from dataservice.errors import (
 from dataservice.job_options import JobOptions
 from dataservice.ranges import Consumed
 from dataservice.vocabulary import ShardingPolicy
-from tests.simulation.stage import HASTE, Blocked
-from tests.simulation.world import Call, Node, Task, World
+from tests.simulation.stage import HASTE
+from tests.simulation.world import Blocked, Call, Node, Task, World
 
 ASK_AGAIN_S = 0.3
 OPEN_AGAIN_S = 0.5

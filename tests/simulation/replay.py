@@ -11,8 +11,8 @@ import argparse
 import sys
 import time
 
+from tests.simulation.base_scenario import Failure
 from tests.simulation.runner import PROTOCOLS
-from tests.simulation.scenario import Failure
 
 
 def main() -> int:

@@ -14,8 +14,8 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from tests.simulation import coordinated_scenario, scenario, stage, training_scenario
-from tests.simulation.scenario import Failure
+from tests.simulation import coordinated_scenario, scenario, training_scenario
+from tests.simulation.base_scenario import Failure
 
 # Large enough that handing out costs nothing, small enough that processes end together.
 BLOCK = 100
@@ -31,7 +31,7 @@ class Protocol(NamedTuple):
 
 
 PROTOCOLS = {
-    "delivery": Protocol(stage.staged, scenario.play),
+    "delivery": Protocol(scenario.staged, scenario.play),
     "coordinated": Protocol(coordinated_scenario.staged, coordinated_scenario.play),
     "training": Protocol(training_scenario.staged, training_scenario.play),
     "sync": Protocol(training_scenario.staged, training_scenario.play_sync),

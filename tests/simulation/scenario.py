@@ -5,22 +5,32 @@ Every choice comes from the seed's own generator. Invariant: `play(seed)` has on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from random import Random
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from dataservice.client import cutting, read_spec, sequence, statistics, worker_stream
+from dataservice.client import reader as client_reader
 from dataservice.client.positions import ReaderPosition
+from dataservice.dispatcher import endpoint, ledger, ordering, service, surroundings
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.sharding import Split
+from dataservice.worker import control, leases, membership, producer, rebatch
+from dataservice.worker import service as worker_service
+from tests.simulation import stage
+from tests.simulation.base_scenario import FAULTS_UNTIL_S, Outcome, ServiceScenario
 from tests.simulation.checker import Checker
 from tests.simulation.dispatcher_node import DispatcherNode
 from tests.simulation.reader_node import ReaderNode
 from tests.simulation.shadow import Violation
-from tests.simulation.stage import STAGE
-from tests.simulation.worker_node import Pipeline, WorkerNode
-from tests.simulation.world import Node, World
+from tests.simulation.worker_node import Pipeline, Stream, WorkerNode
+from tests.simulation.world import Node
 
-FAULTS_UNTIL_S = 4.0
 # After the last fault: leases run out, readers are missed, calls are repeated, rows are read again.
 PATIENCE_S = 60.0
 THOROUGH_EVERY = 16
@@ -30,38 +40,14 @@ SAVES_EVERY = 8
 POISONED = 0.1
 
 
-class Outcome(NamedTuple):
-    """What a run was: equal for equal seeds."""
+class Scenario(ServiceScenario):
+    """Readers of one job, and what befalls it."""
 
-    digest: int
-    events: int
-    seconds: float
-    faults: tuple[str, ...]
-
-
-class Failure(AssertionError):
-    """A seed that breaks an invariant; says how to see it again."""
-
-    def __init__(
-        self,
-        seed: int,
-        cause: BaseException,
-        faults: tuple[str, ...],
-        command: str = "python -m tests.simulation.replay",
-    ) -> None:
-        told = ", ".join(faults) or "no fault"
-        super().__init__(f"seed {seed} after {told}: {cause}\nreplay: {command} {seed}")
-        self.seed = seed
-
-
-class Scenario:
-    """One cluster and what befalls it."""
+    # Short, or past the leases.
+    pauses_s = (0.05, 0.5, 3.0, 6.0)
 
     def __init__(self, seed: int, *, verbose: bool = False) -> None:
-        self.world: Any = World(seed, verbose=verbose)
-        STAGE.world, STAGE.node, STAGE.task, STAGE.ids = self.world, None, None, 0
-        self.dice = self.world.dice
-        self.faults: list[str] = []
+        super().__init__(seed, verbose=verbose)
         self.readers: list[ReaderNode] = []
         plan = self._plan()
         self.world.is_ordered = seed % ORDERED_EVERY == ORDERED_EVERY - 1
@@ -141,40 +127,14 @@ class Scenario:
             )
         for _ in range(self.dice.choice((1, 2, 4)) if self._saves else 0):
             self.world.at(self.dice.random() * FAULTS_UNTIL_S / 2, None, self.save_and_die)
-        self.world.at(FAULTS_UNTIL_S, None, self._heal)
+        self.world.at(FAULTS_UNTIL_S, None, self.heal)
 
-    def _note(self, what: str, *nodes: Node) -> None:
-        names = ">".join(node.name for node in nodes)
+    def note(self, what: str, *nodes: Node) -> None:
         self.world.checker.is_troubled = True
-        self.faults.append(f"{what} {names} at {self.world.now_s:.3f} s".replace("  ", " "))
-        self.world.note("FAULT " + self.faults[-1])
-
-    def _until_heal_s(self) -> float:
-        return max(0.0, FAULTS_UNTIL_S - self.world.now_s)
-
-    def _pause_s(self) -> float:
-        """Short, or past the leases."""
-        seconds = self.dice.choice((0.05, 0.5, 3.0, 6.0)) * self.dice.uniform(0.5, 1.5)
-        return min(seconds, self._until_heal_s() + 3.0)
-
-    def _some_worker(self) -> WorkerNode:
-        return self.dice.choice(list(self.world.workers.values()))
+        super().note(what, *nodes)
 
     def _some_reader(self) -> ReaderNode:
         return self.dice.choice(self.readers)
-
-    def kill_worker(self) -> None:
-        worker = self._some_worker()
-        if worker.alive:
-            self._note("kill", worker)
-            worker.crash()
-            self.world.at(self._pause_s(), None, worker.restart)
-
-    def kill_dispatcher(self) -> None:
-        if self.dispatcher.alive:
-            self._note("kill", self.dispatcher)
-            self.dispatcher.crash()
-            self.world.at(self._pause_s() / 2, None, self.dispatcher.restart)
 
     def kill_all(self) -> None:
         self.kill_dispatcher()
@@ -185,10 +145,10 @@ class Scenario:
         reader = self.readers[-1]
         if not reader.alive or reader.is_done or reader.reader is None:
             return
-        self._note("save", reader)
+        self.note("save", reader)
         position = reader.save()
         self.world.checker.saved(position)
-        self.world.at(self._pause_s() / 4, None, self._die_and_go_on, reader, position)
+        self.world.at(self.pause_s() / 4, None, self._die_and_go_on, reader, position)
 
     def _die_and_go_on(self, reader: ReaderNode, position: ReaderPosition) -> None:
         if reader.alive and not reader.is_done and reader is self.readers[-1]:
@@ -202,7 +162,7 @@ class Scenario:
             return
         reader = self._some_reader()
         if reader.alive and not reader.is_done:
-            self._note("kill", reader)
+            self.note("kill", reader)
             reader.crash()
 
     def close_reader(self) -> None:
@@ -211,38 +171,28 @@ class Scenario:
             return
         reader = self._some_reader()
         if reader.alive and not reader.is_done and reader.reader is not None:
-            self._note("close", reader)
+            self.note("close", reader)
             self.world.at(0.0, reader, reader.close)
 
     def freeze(self) -> None:
-        nodes: list[Node] = [self.dispatcher, self._some_reader(), self._some_worker()]
-        node = self.dice.choice((*nodes, nodes[2]))
-        if node.alive:
-            self._note("freeze", node)
-            node.freeze(self._pause_s())
+        nodes: list[Node] = [self.dispatcher, self._some_reader(), self.some_worker()]
+        self.freeze_one(self.dice.choice((*nodes, nodes[2])))
 
     def join(self) -> None:
-        self._note("join")
+        self.note("join")
         if self._saves or self.dice.random() < 0.5:
             self._add_worker()
         else:
             self._add_reader()
 
     def cut(self) -> None:
-        """One way, or both."""
-        nodes: list[Node] = [self.dispatcher, self._some_reader(), self._some_worker()]
-        source, target = self.dice.sample(nodes, 2)
-        seconds = min(self._pause_s(), self._until_heal_s())
-        self._note("cut", source, target)
-        self.world.cut(source, target, seconds)
-        if self.dice.random() < 0.4:
-            self.world.cut(target, source, seconds)
+        self.cut_between([self.dispatcher, self._some_reader(), self.some_worker()])
 
     def isolate_worker(self) -> None:
         """The dispatcher hears nothing of a worker for longer than its lease; readers do."""
-        worker = self._some_worker()
-        self._note("isolate", worker)
-        seconds = min(3.5, self._until_heal_s())
+        worker = self.some_worker()
+        self.note("isolate", worker)
+        seconds = min(3.5, self.until_heal_s())
         self.world.cut(worker, self.dispatcher, seconds)
         if self.dice.random() < 0.5:
             self.world.cut(self.dispatcher, worker, seconds)
@@ -251,38 +201,22 @@ class Scenario:
         reader = self._some_reader()
         live = [stream for stream in reader.streams if not stream.is_over]
         if live:
-            self._note("reset", reader)
+            self.note("reset", reader)
             self.dice.choice(live).reset()
 
-    def noise(self) -> None:
-        """Datagrams get lost, doubled and late; frames come twice."""
-        world = self.world
-        self._note("noise")
-        world.loss, world.doubling = self.dice.choice(((0.0, 0.2), (0.1, 0.0), (0.2, 0.3)))
-        world.delay_s = self.dice.choice((0.0, 0.05, 0.3))
-
     def corrupt(self) -> None:
-        self._note("corrupt")
+        self.note("corrupt")
         # A reader gives up after a few damaged streams.
         self.world.corrupt_frames = 1
 
-    def slow_disk(self) -> None:
-        self._note("slow disk")
-        self.dispatcher.fsync_s = 0.3
-
     def pause_consumer(self) -> None:
         reader = self._some_reader()
-        self._note("pause", reader)
-        reader.pause_until_s = self.world.now_s + self._pause_s()
+        self.note("pause", reader)
+        reader.pause_until_s = self.world.now_s + self.pause_s()
 
-    def _heal(self) -> None:
-        world = self.world
-        world.loss = world.doubling = world.delay_s = 0.0
-        world.corrupt_frames = 0
-        self.dispatcher.fsync_s = min(self.dispatcher.fsync_s, 0.05)
-        self.dispatcher.restart()
-        for worker in world.workers.values():
-            worker.restart()
+    def heal(self) -> None:
+        super().heal()
+        self.world.corrupt_frames = 0
         if not any(reader.alive and not reader.is_done for reader in self.readers):
             self._add_reader()
 
@@ -295,22 +229,14 @@ class Scenario:
             return False
         return self.world.now_s >= FAULTS_UNTIL_S or any(reader.saw_end for reader in readers)
 
-    def play(self) -> Outcome:
-        """Runs to the end; raises Failure where an invariant does not hold."""
-        world = self.world
-        try:
-            world.run(FAULTS_UNTIL_S + PATIENCE_S, self.is_over)
-            if not self.is_over():
-                raise Violation(f"I10: the epoch does not end; missing {world.checker.missing()}")
-            self._settle()
-        except Exception as error:
-            if world.verbose:
-                self._show()
-            raise Failure(world.seed, error, tuple(self.faults)) from error
-        return Outcome(world.digest, world.events, world.now_s, tuple(self.faults))
+    def run(self) -> None:
+        self.world.run(FAULTS_UNTIL_S + PATIENCE_S, self.is_over)
+        if not self.is_over():
+            missing = self.world.checker.missing()
+            raise Violation(f"I10: the epoch does not end; missing {missing}")
+        self._settle()
 
-    def _show(self) -> None:
-        """What everybody believes at the end."""
+    def show(self) -> None:
         for iteration in self.dispatcher.service._state.iterations.values():
             print(iteration)
         for reader in self.readers:
@@ -329,7 +255,7 @@ class Scenario:
             # Those who are gone are missed by now.
             timeout_s = self.dispatcher.service.presence.client_timeout_s
             self.world.run(self.world.now_s + 2 * timeout_s, lambda: False)
-            self._heal()
+            self.heal()
             self._add_reader()
             last = self.readers[-1]
             self.world.run(self.world.now_s + PATIENCE_S, lambda node=last: node.is_done)
@@ -366,3 +292,39 @@ FAULTS: tuple[Callable[[Scenario], None], ...] = (
 def play(seed: int, *, verbose: bool = False) -> Outcome:
     """Runs one seed; to be called inside `staged`."""
     return Scenario(seed, verbose=verbose).play()
+
+
+@contextmanager
+def staged() -> Iterator[None]:
+    """Puts the stand-ins in place; several simulations may run one after the other inside."""
+    threads = SimpleNamespace(Lock=threading.Lock, Condition=stage.Condition, Event=stage.Flag)
+    clock = SimpleNamespace(monotonic=stage.now_s)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (client_reader, service, ledger, leases, producer):
+            patch.setattr(module, "threading", threads)
+        for module in (client_reader, leases, producer, membership):
+            patch.setattr(module, "StoppableThread", stage.IdleThread)
+        for module in (client_reader, statistics, membership, leases, producer):
+            patch.setattr(module, "time", clock, raising=False)
+        for module in (cutting, rebatch, sequence):
+            patch.setattr(module, "concat_batches", stage.join_rows)
+        for module in (producer, client_reader, rebatch):
+            patch.setattr(module, "encoded_bytes", lambda rows: rows.nbytes)
+        for module in (read_spec, endpoint):
+            patch.setattr(module, "new_id", stage.next_id)
+        # Small, so that a few rows and windows meet every limit.
+        patch.setattr(sequence, "_suitable_rows", lambda _batch: 2)
+        patch.setattr(ordering, "LOOKAHEAD", 1)
+        patch.setattr(client_reader, "ElementBuffer", stage.Buffer)
+        patch.setattr(client_reader, "Connection", stage.Rpc)
+        patch.setattr(client_reader, "WorkerStream", Stream)
+        patch.setattr(client_reader, "decode_schema", lambda schema: schema)
+        patch.setattr(worker_stream, "decode_batch", stage.decode_rows)
+        patch.setattr(control, "RpcClient", stage.Rpc)
+        patch.setattr(producer, "FrameBuffer", stage.Frames)
+        patch.setattr(worker_service, "FrameBuffer", stage.Frames)
+        patch.setattr(leases, "LONG_POLL_S", stage.LONG_POLL_S)
+        quiet = (client_reader, service, ledger, surroundings, leases, membership, worker_service)
+        for module in quiet:
+            patch.setattr(module.logger, "disabled", True)
+        yield

@@ -9,50 +9,23 @@ once. Invariant: nothing here depends on the real time, on hashing or on the pro
 
 from __future__ import annotations
 
-import threading
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pyarrow as pa
-import pytest
 
-from dataservice.client import cutting, read_spec, sequence, statistics, worker_stream
-from dataservice.client import reader as client_reader
 from dataservice.client.connection import JoinRequest
-from dataservice.dispatcher import endpoint, ledger, ordering, service, surroundings
 from dataservice.errors import CancelledError, FailedPreconditionError
 from dataservice.runtime.checksum import checksum
 from dataservice.wire.elements import pack_data
-from dataservice.worker import control, leases, membership, producer, rebatch
-from dataservice.worker import service as worker_service
 from dataservice.worker.production import Patience
-
-if TYPE_CHECKING:
-    from tests.simulation.world import Node, Task, World
+from tests.simulation.world import STAGE, Blocked
 
 LONG_POLL_S = 1.0
 # Attempts time out this many times sooner than in production, to keep virtual lives short.
 HASTE = 5.0
-
-
-class Blocked(BaseException):
-    """A thread would wait here. Not an Exception: nothing may mistake it for a failure."""
-
-
-class Stage:
-    """Whose turn it is."""
-
-    world: World
-    node: Node | None = None
-    task: Task | None = None
-    ids = 0
-
-
-STAGE = Stage()
 
 
 class Condition:
@@ -265,7 +238,7 @@ class Rpc:
         pass
 
 
-def _next_id(prefix: str) -> str:
+def next_id(prefix: str) -> str:
     if prefix == "reader":
         assert STAGE.node is not None
         return STAGE.node.name
@@ -273,44 +246,6 @@ def _next_id(prefix: str) -> str:
     return f"{prefix}-{STAGE.ids}"
 
 
-def _now_s() -> float:
+def now_s() -> float:
     offset_s = 0.0 if STAGE.node is None else STAGE.node.offset_s
     return STAGE.world.now_s + offset_s
-
-
-@contextmanager
-def staged() -> Iterator[None]:
-    """Puts the stand-ins in place; several simulations may run one after the other inside."""
-    from tests.simulation.worker_node import Stream
-
-    threads = SimpleNamespace(Lock=threading.Lock, Condition=Condition, Event=Flag)
-    clock = SimpleNamespace(monotonic=_now_s)
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (client_reader, service, ledger, leases, producer):
-            patch.setattr(module, "threading", threads)
-        for module in (client_reader, leases, producer, membership):
-            patch.setattr(module, "StoppableThread", IdleThread)
-        for module in (client_reader, statistics, membership, leases, producer):
-            patch.setattr(module, "time", clock, raising=False)
-        for module in (cutting, rebatch, sequence):
-            patch.setattr(module, "concat_batches", join_rows)
-        for module in (producer, client_reader, rebatch):
-            patch.setattr(module, "encoded_bytes", lambda rows: rows.nbytes)
-        for module in (read_spec, endpoint):
-            patch.setattr(module, "new_id", _next_id)
-        # Small, so that a few rows and windows meet every limit.
-        patch.setattr(sequence, "_suitable_rows", lambda _batch: 2)
-        patch.setattr(ordering, "LOOKAHEAD", 1)
-        patch.setattr(client_reader, "ElementBuffer", Buffer)
-        patch.setattr(client_reader, "Connection", Rpc)
-        patch.setattr(client_reader, "WorkerStream", Stream)
-        patch.setattr(client_reader, "decode_schema", lambda schema: schema)
-        patch.setattr(worker_stream, "decode_batch", decode_rows)
-        patch.setattr(control, "RpcClient", Rpc)
-        patch.setattr(producer, "FrameBuffer", Frames)
-        patch.setattr(worker_service, "FrameBuffer", Frames)
-        patch.setattr(leases, "LONG_POLL_S", LONG_POLL_S)
-        quiet = (client_reader, service, ledger, surroundings, leases, membership, worker_service)
-        for module in quiet:
-            patch.setattr(module.logger, "disabled", True)
-        yield

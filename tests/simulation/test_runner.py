@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation import runner
+from tests.simulation.base_scenario import Failure
 from tests.simulation.runner import BLOCK, PROTOCOLS, Report, run_seeds
-from tests.simulation.scenario import Failure
 
 
 def failing(*bad: int) -> Callable[[int], None]:

@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.simulation.base_scenario import Failure
 from tests.simulation.checker import Checker
 from tests.simulation.mutants import keep_zombies, lose_frames, trust_rows
-from tests.simulation.scenario import Failure, play
+from tests.simulation.scenario import play, staged
 from tests.simulation.shadow import Violation
-from tests.simulation.stage import staged
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "3000"))
 BLOCK = 500
 _PRINT_DIGESTS = """
 from tests.simulation.scenario import play
-from tests.simulation.stage import staged
+from tests.simulation.scenario import staged
 with staged():
     print([play(seed).digest for seed in range(30)])
 """

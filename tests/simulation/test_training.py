@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.simulation.scenario import Failure
+from tests.simulation.base_scenario import Failure
 from tests.simulation.shadow import Violation
 from tests.simulation.training_checker import TrainingChecker
 from tests.simulation.training_scenario import play, staged

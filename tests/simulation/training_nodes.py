@@ -20,8 +20,8 @@ from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.service import TrainerService
 from tests.simulation.fibers import Process, running, wait
 from tests.simulation.shadow import Violation
-from tests.simulation.stage import STAGE
 from tests.simulation.training_wires import passage_s
+from tests.simulation.world import STAGE
 
 SERVICE = "data:1"
 FIRST_SESSION = "s1"

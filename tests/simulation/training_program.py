@@ -30,7 +30,6 @@ from pstrain.wire import trainer_pb2 as pb
 from tests.simulation.consistency_checker import WatchedScheduler
 from tests.simulation.fibers import Process, running, wait
 from tests.simulation.shadow import Violation
-from tests.simulation.stage import STAGE
 from tests.simulation.training_checker import Tag
 from tests.simulation.training_nodes import FIRST_SESSION, SERVICE, Reader, ask
 from tests.simulation.training_restores import (
@@ -40,6 +39,7 @@ from tests.simulation.training_restores import (
     Progress,
     Strategy,
 )
+from tests.simulation.world import STAGE
 
 ATTEMPTS_MAX = 50
 _ITERATOR = "iterator"

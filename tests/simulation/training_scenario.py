@@ -32,24 +32,26 @@ from pstrain.trainer import client, committing, resources
 from pstrain.trainer import rounds as trainer_rounds
 from pstrain.trainer import service as trainer_service
 from tests.simulation import training_program
+from tests.simulation.base_scenario import FAULTS_UNTIL_S, REPLAY, BaseScenario, Outcome
 from tests.simulation.consistency_checker import ConsistencyChecker, rule_of
 from tests.simulation.fibers import QUEUE, THREADING, TIME, SimpleQueue, running
-from tests.simulation.scenario import Failure, Outcome
 from tests.simulation.shadow import Violation
-from tests.simulation.stage import STAGE
 from tests.simulation.training_checker import TrainingChecker
 from tests.simulation.training_nodes import DataNode, ServerNode, TrainerNode
 from tests.simulation.training_program import CoordinatorNode
 from tests.simulation.training_wires import Connections, RpcClient
-from tests.simulation.world import Node, World
+from tests.simulation.world import STAGE
 
-FAULTS_UNTIL_S = 4.0
 PATIENCE_S = 60.0
-COMMAND = "python -m tests.simulation.replay"
 
 
-class Scenario:
-    """One cluster and what befalls it."""
+class Scenario(BaseScenario):
+    """A training cluster and what befalls it."""
+
+    # Short, or so long that a node is taken for lost.
+    pauses_s = (0.05, 0.5, 2.0, 6.0)
+    # A message that is lost breaks its connection.
+    noises = ((0.0, 0.2), (0.03, 0.0), (0.1, 0.3))
 
     def __init__(
         self,
@@ -59,11 +61,8 @@ class Scenario:
         after_a_loss: tuple[str, ...] = ("ends",),
         rules: str = "",
     ) -> None:
-        world: Any = World(seed, verbose=verbose)
-        STAGE.world, STAGE.node, STAGE.task, STAGE.ids = world, None, None, 0
-        self.world, self.dice = world, world.dice
-        self.faults: list[str] = []
-        dice = self.dice
+        super().__init__(seed, verbose=verbose)
+        world, dice = self.world, self.dice
         world.streams, world.breaks_orders = [], rules == "sync"
         world.compute_s = dice.choice((0.002, 0.02, 0.1))
         world.servers = [ServerNode(world, number) for number in range(dice.choice((1, 2, 2, 3)))]
@@ -83,6 +82,8 @@ class Scenario:
                 self._start_later(node)
         follows = after_a_loss[seed % len(after_a_loss)]
         self._loses_servers = follows != "ends"
+        kind = "restores" if self._loses_servers else rules or "training"
+        self.command = f"{REPLAY} --{kind}"
         self.coordinator = world.coordinator = CoordinatorNode(
             world,
             closures_in_flight=dice.choice((1, 2, 3)),
@@ -105,16 +106,7 @@ class Scenario:
             fault = self.dice.choice(faults)
             delay_s = self.dice.random() * FAULTS_UNTIL_S * self.dice.random()
             self.world.at(delay_s, None, fault, self)
-        self.world.at(FAULTS_UNTIL_S, None, self._heal)
-
-    def _note(self, what: str, *nodes: Node) -> None:
-        names = ">".join(node.name for node in nodes)
-        self.faults.append(f"{what} {names} at {self.world.now_s:.3f} s".replace("  ", " "))
-        self.world.note("FAULT " + self.faults[-1])
-
-    def _pause_s(self) -> float:
-        seconds = self.dice.choice((0.05, 0.5, 2.0, 6.0)) * self.dice.uniform(0.5, 1.5)
-        return min(seconds, max(0.0, FAULTS_UNTIL_S - self.world.now_s) + 3.0)
+        self.world.at(FAULTS_UNTIL_S, None, self.heal)
 
     def _some_trainer(self) -> TrainerNode:
         return self.dice.choice(self.trainers)
@@ -122,11 +114,11 @@ class Scenario:
     def kill(self) -> None:
         node = self._some_trainer()
         if node.alive:
-            self._note("kill", node)
+            self.note("kill", node)
             self._crash(node)
 
     def kill_all(self) -> None:
-        self._note("kill all")
+        self.note("kill all")
         for node in self.trainers:
             if node.alive:
                 self._crash(node)
@@ -135,82 +127,58 @@ class Scenario:
         """It never comes back, unless nobody else is left."""
         node = self._some_trainer()
         if node.alive and node is not self.trainers[0]:
-            self._note("kill for good", node)
+            self.note("kill for good", node)
             node.crash()
             self.trainers = [other for other in self.trainers if other is not node]
 
     def kill_in_commit(self) -> None:
         node = self._some_trainer()
         node.crash_at = (self.dice.choice(("prepared", "decided")), self.dice.choice((1, 2, 5)))
-        self._note(f"kill when {node.crash_at[0]}", node)
+        self.note(f"kill when {node.crash_at[0]}", node)
 
     def kill_server(self) -> None:
         """There is something to go back to, and somebody who does."""
         node = self.dice.choice(self.world.servers)
         is_saved = self.coordinator.checkpoints.latest_checkpoint is not None
         if node.alive and is_saved and not self.coordinator.is_done:
-            self._note("kill", node)
+            self.note("kill", node)
             self._crash(node)
 
     def _crash(self, node: TrainerNode | ServerNode) -> None:
         node.crash()
-        self.world.at(self._pause_s(), None, node.restart)
+        self.world.at(self.pause_s(), None, node.restart)
 
     def freeze(self) -> None:
         """Short, or so long that it is taken for lost."""
         others: list[Any] = [self.coordinator, self.dice.choice(self.world.servers)]
-        node = self.dice.choice((*others, *([self._some_trainer()] * 4)))
-        if node.alive:
-            self._note("freeze", node)
-            node.freeze(self._pause_s())
+        self.freeze_one(self.dice.choice((*others, *([self._some_trainer()] * 4))))
 
     def cut(self) -> None:
-        """One way, or both."""
         nodes = [self.coordinator, self._some_trainer(), self.dice.choice(self.world.servers)]
-        source, target = self.dice.sample(nodes, 2)
-        self._note("cut", source, target)
-        seconds = min(self._pause_s(), max(0.0, FAULTS_UNTIL_S - self.world.now_s))
-        self.world.cut(source, target, seconds)
-        if self.dice.random() < 0.4:
-            self.world.cut(target, source, seconds)
+        self.cut_between(nodes)
 
     def reset_stream(self) -> None:
         if self.world.streams:
-            self._note("reset")
+            self.note("reset")
             self.dice.choice(self.world.streams).reset()
 
-    def noise(self) -> None:
-        """Connections break, messages are late and come twice."""
-        world = self.world
-        self._note("noise")
-        world.loss, world.doubling = self.dice.choice(((0.0, 0.2), (0.03, 0.0), (0.1, 0.3)))
-        world.delay_s = self.dice.choice((0.0, 0.05, 0.3))
-
-    def _heal(self) -> None:
-        world = self.world
-        world.loss = world.doubling = world.delay_s = 0.0
-        for node in (*self.trainers, *world.servers):
+    def heal(self) -> None:
+        super().heal()
+        for node in (*self.trainers, *self.world.servers):
             node.restart()
 
     # The end
 
-    def play(self) -> Outcome:
-        """Runs to the end; raises Failure where an invariant does not hold."""
+    def run(self) -> None:
         world = self.world
-        try:
-            world.run(FAULTS_UNTIL_S + PATIENCE_S, lambda: self.coordinator.is_done)
-            if not self.coordinator.is_done:
-                raise Violation(f"I10: training does not end: {self._stand()}")
-            world.run(world.now_s + PATIENCE_S, self._is_settled)
-            self._check_end()
-        except Exception as error:
-            kind = "--restores" if self._loses_servers else f"--{self._rules or 'training'}"
-            command = f"{COMMAND} {kind}"
-            raise Failure(world.seed, error, tuple(self.faults), command) from error
-        finally:
-            for node in (self.coordinator, *world.trainers.values()):
-                node.crash()
-        return Outcome(world.digest, world.events, world.now_s, tuple(self.faults))
+        world.run(FAULTS_UNTIL_S + PATIENCE_S, lambda: self.coordinator.is_done)
+        if not self.coordinator.is_done:
+            raise Violation(f"I10: training does not end: {self._stand()}")
+        world.run(world.now_s + PATIENCE_S, self._is_settled)
+        self._check_end()
+
+    def running(self) -> Iterable[Any]:
+        return (self.coordinator, *self.world.trainers.values())
 
     def _stand(self) -> str:
         data, scheduler = self.world.data, self.coordinator.scheduler

@@ -22,7 +22,7 @@ from pstrain.errors import ServerLostError
 from pstrain.paramserver import messages
 from pstrain.trainer.connections import Request
 from tests.simulation.fibers import Fiber, Process, SimpleQueue, running, wait
-from tests.simulation.stage import STAGE
+from tests.simulation.world import STAGE
 
 SILENCE_S = 1.5
 _ORDER_S = 1e-9

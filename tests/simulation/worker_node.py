@@ -26,8 +26,8 @@ from dataservice.worker.producer import _ENDED, _FLUSH, WindowProducer, _Ticket
 from dataservice.worker.rebatch import Element, Rebatcher
 from dataservice.worker.service import WorkerService
 from dataservice.worker.snapshots import SnapshotWriters
-from tests.simulation.stage import STAGE, Blocked, Flag, Rows
-from tests.simulation.world import Node, Task, World
+from tests.simulation.stage import Flag, Rows
+from tests.simulation.world import STAGE, Blocked, Node, Task, World
 
 HEARTBEAT_S = 0.5
 SILENCE_S = 2.0

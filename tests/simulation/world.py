@@ -19,10 +19,25 @@ from dataservice.errors import (
     DeadlineExceededError,
     UnavailableError,
 )
-from tests.simulation.stage import STAGE, Blocked
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
 MAX_EVENTS = 200_000
+
+
+class Blocked(BaseException):
+    """A thread would wait here. Not an Exception: nothing may mistake it for a failure."""
+
+
+class Stage:
+    """Whose turn it is."""
+
+    world: World
+    node: Node | None = None
+    task: Task | None = None
+    ids = 0
+
+
+STAGE = Stage()
 
 
 class Node:
