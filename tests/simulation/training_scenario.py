@@ -6,7 +6,7 @@ Every choice comes from the seed's own generator. Invariant: `play(seed)` has on
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
