@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.simulation.base_scenario import Outcome
 from tests.simulation.consistency_mutants import SSP_MUTANTS, SYNC_MUTANTS
 from tests.simulation.mutants import Mutant
 from tests.simulation.noticing import CONSISTENCY_LIVES, noticed_consistency
-from tests.simulation.scenario import Outcome
 from tests.simulation.training_scenario import play_ssp, play_sync, staged
 
 SEEDS = int(os.environ.get("CONSISTENCY_SEEDS", "20"))

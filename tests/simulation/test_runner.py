@@ -41,7 +41,7 @@ def test_the_lowest_failing_seed_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_command_plays_on_two_processes() -> None:
     command = [sys.executable, "-m", "tests.simulation", "--seeds", "120", "--processes", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     delivery, *others, training = done.stdout.splitlines()
     kinds = ("coordinated", "sync", "ssp")
