@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from dataservice.dispatcher import round_events
@@ -275,7 +275,7 @@ class SnapshotStarted(Event):
     dataset_id: DatasetId
     path: str
     compression: str
-    storage_options: str
+    storage_options: str = field(repr=False)
     is_whole: bool
     plan: WindowPlan
 
@@ -338,7 +338,7 @@ class SnapshotRestored(Event):
     dataset_id: DatasetId
     path: str
     compression: str
-    storage_options: str
+    storage_options: str = field(repr=False)
     is_whole: bool
     table: TableImage | None
     chunks: tuple[tuple[Any, ...], ...]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from dataservice.dispatcher import events as ev
@@ -66,7 +66,7 @@ class StartSnapshot:
     dataset_id: DatasetId
     path: str
     compression: str
-    storage_options: str = "{}"
+    storage_options: str = field(default="{}", repr=False)
     found_id: str = ""
 
 

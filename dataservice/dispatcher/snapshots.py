@@ -44,7 +44,7 @@ class Snapshot:
     dataset_id: DatasetId
     path: str
     compression: str
-    storage_options: str
+    storage_options: str = field(repr=False)
     is_whole: bool
     windows: WindowTable | None
     chunks: dict[int, tuple[int, int, int]] = field(default_factory=dict)

@@ -59,7 +59,7 @@ class CsvSource(WholeFilesSource):
     delimiter: str = ","
     header: bool = True
     null_values: tuple[str, ...] | None = None
-    storage_options: Mapping[str, Any] | None = None
+    storage_options: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
     unexpected_columns: str | None = None
 
     def __post_init__(self) -> None:

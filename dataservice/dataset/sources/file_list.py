@@ -33,7 +33,7 @@ class FileListSource(Source):
 
     kind: ClassVar[str] = "list_files"
     patterns: tuple[str, ...]
-    storage_options: Mapping[str, Any] | None = None
+    storage_options: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "patterns", check_paths(self.patterns, "list_files"))

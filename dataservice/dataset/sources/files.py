@@ -61,11 +61,25 @@ def check_paths(paths: Any, source: str) -> tuple[str, ...]:
 
 
 def check_storage_options(options: Any) -> None:
-    """InvalidArgumentError unless they are None or a mapping with string keys."""
+    """InvalidTypeError unless they are None or can travel as JSON. Never shows a value."""
     if options is None:
         return
-    if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
-        raise InvalidTypeError(f"storage_options must be a dict of strings, got {options!r}")
+    if not isinstance(options, Mapping):
+        raise InvalidTypeError(
+            f"storage_options must be a dict by name, got {type(options).__name__}"
+        )
+    for name, value in options.items():
+        if not isinstance(name, str):
+            raise InvalidTypeError(
+                f"the names of storage_options must be text, got a {type(name).__name__}"
+            )
+        if isinstance(value, Mapping):
+            check_storage_options(value)
+        elif not (value is None or isinstance(value, bool | int | float | str)):
+            raise InvalidTypeError(
+                f"storage_options[{name!r}] must be text, a number, True, False, None or a dict "
+                f"of these, got {type(value).__name__}: it travels to the data workers"
+            )
 
 
 def is_local(path: str) -> bool:
@@ -120,12 +134,17 @@ def _find_local(
             os.path.join(folder, name)
             for folder, _, names in os.walk(path)
             for name in names
-            if name.endswith(suffixes) and not name.startswith((".", "_"))
+            if _is_data(name, suffixes)
         )
         _require_matches(matches, path, suffixes)
         yield from map(_local_file, matches)
     else:
         yield _local_file(path)
+
+
+def _is_data(path: str, suffixes: tuple[str, ...]) -> bool:
+    """Whether a file of a directory is meant to be read, not hidden, or somebody's notes."""
+    return path.endswith(suffixes) and not path.rpartition("/")[2].startswith((".", "_"))
 
 
 def _matching_files(pattern: str) -> Iterator[InputFile]:
@@ -156,17 +175,29 @@ def _find_remote(
     path: str, suffixes: tuple[str, ...], options: Mapping[str, Any]
 ) -> Iterator[InputFile]:
     with _named_errors(path):
-        files, root = fsspec.core.url_to_fs(path, **options)
+        files, root = _file_system(path, options)
+        # A listing has sizes and versions: no request for each file.
         if glob.has_magic(root):
-            names = sorted(name for name in files.glob(root) if files.isfile(name))
-            _require_matches(names, path)
+            matches = files.glob(root, detail=True)
+            found = {name: info for name, info in matches.items() if info["type"] == "file"}
+            _require_matches(list(found), path)
         elif files.isdir(root):
-            names = sorted(name for name in files.find(root) if name.endswith(suffixes))
-            _require_matches(names, path, suffixes)
+            below = files.find(root, detail=True)
+            found = {name: info for name, info in below.items() if _is_data(name, suffixes)}
+            _require_matches(list(found), path, suffixes)
         else:
-            names = [root]
-        for name in names:
-            yield _remote_file(files.unstrip_protocol(name), files.info(name))
+            found = {root: files.info(root)}
+        for name in sorted(found):
+            yield _remote_file(files.unstrip_protocol(name), found[name])
+
+
+def _file_system(path: str, options: Mapping[str, Any] | None) -> tuple[Any, str]:
+    """The file system of a URL, and its own name for the path. Looks at what is there now."""
+    files, root = fsspec.core.url_to_fs(path, **(options or {}))
+    # File systems are kept for the whole process, and object stores answer from what they listed
+    # before: a file that has changed meanwhile would look as it did.
+    files.invalidate_cache(root)
+    return files, root
 
 
 def _remote_file(path: str, info: Mapping[str, Any]) -> InputFile:
@@ -187,7 +218,8 @@ def _named_errors(path: str) -> Iterator[None]:
         yield
     except SourceError:
         raise
-    except (OSError, ImportError, ValueError) as error:
+    except Exception as error:
+        # Packages for object stores have classes of their own, of no common base.
         raise unreadable(path, error) from error
 
 
@@ -199,7 +231,8 @@ def unreadable(path: str, error: BaseException) -> SourceError:
             "that reads it"
         )
     if isinstance(error, PermissionError):
-        return SourceError(f"no permission to read {path!r}; check its owner and mode")
+        remedy = "its owner and mode" if is_local(path) else "the credentials in storage_options="
+        return SourceError(f"no permission to read {path!r}; check {remedy}")
     if isinstance(error, ImportError):
         return SourceError(f"cannot read {path!r}: {error}; install the package for that protocol")
     return SourceError(f"cannot read {path!r}: {error}")
@@ -228,7 +261,7 @@ def check_unchanged(split: Split, options: Mapping[str, Any] | None) -> None:
         now = _local_file(split.path)
     else:
         with _named_errors(split.path):
-            files, root = fsspec.core.url_to_fs(split.path, **(options or {}))
+            files, root = _file_system(split.path, options)
             now = _remote_file(split.path, files.info(root))
     if (now.size_bytes, now.version) != (split.size_bytes, split.version):
         raise SourceError(

@@ -64,7 +64,7 @@ class IpcSource(Source):
     paths: tuple[str, ...]
     columns: tuple[str, ...] | None = None
     memory_map: bool = True
-    storage_options: Mapping[str, Any] | None = None
+    storage_options: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "paths", check_paths(self.paths, "from_ipc"))

@@ -58,7 +58,7 @@ class JsonSource(WholeFilesSource):
     paths: tuple[str, ...]
     schema: pa.Schema | None = None
     block_size_bytes: int = _BLOCK_BYTES
-    storage_options: Mapping[str, Any] | None = None
+    storage_options: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
     unexpected_fields: str | None = None
 
     def __post_init__(self) -> None:

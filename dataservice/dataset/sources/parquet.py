@@ -59,7 +59,7 @@ class ParquetSource(Source):
     paths: tuple[str, ...]
     columns: tuple[str, ...] | None = None
     filter: Expression | None = None
-    storage_options: Mapping[str, Any] | None = None
+    storage_options: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "paths", check_paths(self.paths, "from_parquet"))

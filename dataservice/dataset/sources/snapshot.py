@@ -44,7 +44,7 @@ class SnapshotSource(Source):
     snapshot_id: str
     schema: pa.Schema
     is_batched: bool = False
-    storage_options: Mapping[str, Any] | None = None
+    storage_options: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
     paths: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:

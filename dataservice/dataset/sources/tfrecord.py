@@ -42,7 +42,7 @@ class TFRecordSource(WholeFilesSource):
     paths: tuple[str, ...]
     features: pa.Schema | None = None
     compression: str | None = "AUTO"
-    storage_options: Mapping[str, Any] | None = None
+    storage_options: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "paths", check_paths(self.paths, "from_tfrecord"))

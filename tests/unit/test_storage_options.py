@@ -1,0 +1,77 @@
+"""Options of file systems: what may travel, and that no message or repr shows their values."""
+
+from __future__ import annotations
+
+import pathlib
+
+import fsspec
+import pytest
+
+import dataservice as ds
+from dataservice.dataset.sources.files import check_storage_options, find_files
+from dataservice.dispatcher.saving import StartSnapshot
+from dataservice.errors import InvalidTypeError, SourceError
+from dataservice.vocabulary import DatasetId, SnapshotId
+
+SECRET = "nobody-may-see-this"
+
+
+def test_what_json_can_say_may_travel() -> None:
+    check_storage_options(None)
+    check_storage_options({"key": "k", "anon": False, "client_kwargs": {"timeout": 3, "ca": None}})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([SECRET], "a dict by name, got list"),
+        ({SECRET.encode(): 1}, "must be text, got a bytes"),
+        ({"secret": SECRET.encode()}, r"storage_options\['secret'\] must be .*got bytes"),
+        ({"client_kwargs": {"token": (SECRET,)}}, r"storage_options\['token'\]"),
+    ],
+)
+def test_what_cannot_travel_is_named_but_not_shown(options: object, message: str) -> None:
+    with pytest.raises(InvalidTypeError, match=message) as caught:
+        check_storage_options(options)
+    assert SECRET not in str(caught.value)
+
+
+def test_no_repr_shows_them(tmp_path: pathlib.Path) -> None:
+    options = {"secret": SECRET}
+    sources = [
+        make("s3://bucket/x", storage_options=options)
+        for make in (
+            ds.Dataset.from_parquet,
+            ds.Dataset.from_csv,
+            ds.Dataset.from_json,
+            ds.Dataset.from_ipc,
+            ds.Dataset.list_files,
+        )
+    ]
+    sources.append(
+        ds.Dataset.from_tfrecord("s3://b/x", features={"x": "int64"}, storage_options=options)
+    )
+    request = StartSnapshot(
+        snapshot_id=SnapshotId("s"),
+        dataset_id=DatasetId("d"),
+        path=str(tmp_path),
+        compression="NONE",
+        storage_options=f'{{"secret":"{SECRET}"}}',
+    )
+    assert SECRET not in "".join(repr(source._node) for source in sources) + repr(request)
+
+
+def test_a_remote_directory_is_read_without_its_hidden_files() -> None:
+    store = fsspec.filesystem("memory")
+    for name in ("a.csv", "b.csv", "_b.csv", ".c.csv", "notes.txt"):
+        store.pipe_file(f"/storage-options/{name}", b"x")
+    try:
+        found = [f.path for f in find_files(("memory://storage-options",), (".csv",), None)]
+        assert [path.rpartition("/")[2] for path in found] == ["a.csv", "b.csv"]
+    finally:
+        store.rm("/storage-options", recursive=True)
+
+
+def test_a_protocol_without_its_package_says_so() -> None:
+    with pytest.raises(SourceError, match=r"'nosuch://x/y'.*"):
+        list(find_files(("nosuch://x/y",), (".csv",), {"secret": SECRET}))
