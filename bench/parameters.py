@@ -78,7 +78,7 @@ def _echo(_command: dict[str, Any], channel: ServerChannel) -> None:
     answer = pa.allocate_buffer(0)
     while (message := channel.recv()) is not None:
         size = int(message.header)
-        if answer.size != size:
+        if size and answer.size != size:
             answer = pa.py_buffer(np.ones(size, np.uint8))
         channel.send(b"ok", answer if size else None)
 

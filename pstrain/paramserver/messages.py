@@ -1,7 +1,7 @@
 """Messages between trainers and parameter servers: a JSON header and a body of arrays.
 
 The header says which arrays follow, in order; each starts at a multiple of 64 bytes in the body.
-Large arrays may have come by themselves, ahead of the message (see ``pieces``). Knows the form of
+Large arrays may come by themselves, after the message (see ``pieces``). Knows the form of
 messages, not what servers do with them. Invariant: arrays that come out of a received body are
 aligned and read-only, however it travelled, so that kernels see one type.
 """

@@ -1,16 +1,16 @@
-"""Long messages over Flight: large arrays go ahead of their message, in pieces.
+"""Long messages over Flight: a message whose large arrays follow it, each by itself or in pieces.
 
-So that rows are looked up, and copied to where they are wanted, while others are on the wire; and
-arrays that are there already are sent from where they are. Knows bodies, nothing of what is in
-them, nor of who sends. Invariant: nothing of a message is there for its receiver before all of it
-is; a stream that breaks in the middle leaves nothing.
+So arrays that are there already are sent from where they are, and of long ones the next rows are
+looked up while others are on the wire. Knows bodies, nothing of what is in them, nor of who sends.
+Invariant: nothing of a message is there for its receiver before all of it is; a stream that breaks
+in the middle leaves nothing.
 """
 
 from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -29,10 +29,15 @@ from pstrain.paramserver.messages import (
     reused_buffer,
 )
 
-PIECE_BYTES: Final = 1 << 20
+# Shorter arrays come whole, and their receiver copies nothing: that saves more than to look rows up
+# while others are on the wire.
+PIECE_BYTES: Final = 4 << 20
 
-_MARK: Final = b"\0piece"
-_PLACE: Final = struct.Struct("<QQ")
+_HEAD: Final = b"\0head"
+_COUNTS: Final = struct.Struct("<I?")
+_SIZE: Final = struct.Struct("<Q")
+_PIECE: Final = b"\0piece"
+_PLACE: Final = struct.Struct("<IQ")
 
 Send = Callable[[bytes, pa.Buffer | None], None]
 
@@ -45,25 +50,38 @@ class Arrived(NamedTuple):
 
 
 def send(send_one: Send, header: bytes, body: Body) -> None:
-    """Sends a message as one, or, where it is long, its large arrays ahead of the rest."""
+    """Sends a message as one, or, where it is long, with its large arrays after the rest.
+
+    The first of them is on its way with the header where there is nothing else.
+    """
     if not isinstance(body, LateBody):
         send_one(header, body)
         return
     large = [part for part, each in enumerate(body.parts) if is_large(each)]
-    for part in large:
-        _send_array(send_one, body, part)
     rest = body.without(large) if large else body
-    send_one(header, rest.to_buffer() if rest is not None else None)
+    if large:
+        sizes = [part_bytes(body.parts[part]) for part in large]
+        header = _head(sizes, rest is not None) + header
+    if rest is not None:
+        send_one(header, rest.to_buffer())
+    for index, part in enumerate(large):
+        for at, piece in _pieces(body, part):
+            is_first = rest is None and index == at == 0
+            send_one(header if is_first else _PIECE + _PLACE.pack(index, at), piece)
 
 
-def _send_array(send_one: Send, body: LateBody, part: int) -> None:
+def _head(sizes: list[int], has_rest: bool) -> bytes:
+    return b"".join((_HEAD, _COUNTS.pack(len(sizes), has_rest), *map(_SIZE.pack, sizes)))
+
+
+def _pieces(body: LateBody, part: int) -> Iterator[tuple[int, pa.Buffer]]:
     """Whole where it is there already: then its receiver uses it where it arrives."""
     size, rows = part_bytes(body.parts[part]), body.parts[part][1][0]
     pieces = 1 if body.arrays[part] is not None else -(-size // PIECE_BYTES)
     at = 0
     for start, stop in _even(rows, pieces):
         piece = body.rows(part, start, stop)
-        send_one(_MARK + _PLACE.pack(size, at), piece)
+        yield at, piece
         at += piece.size
 
 
@@ -74,35 +92,52 @@ def _even(rows: int, pieces: int) -> list[tuple[int, int]]:
 
 def receive(receive_one: Callable[[], Message | None]) -> Arrived | None:
     """The next whole message; None where the stream ended before one was."""
-    arrays: list[_Array] = []
-    while (message := receive_one()) is not None:
-        if not message.header.startswith(_MARK):
-            return _whole(message, arrays)
-        size, at = _place(message.header)
-        if at == 0:
-            arrays.append(_Array(size))
-        if not arrays or message.body is None:
-            raise DataLossError("a piece of an array came before its first")
-        arrays[-1].add(size, at, message.body)
-    return None
+    first = receive_one()
+    if first is None:
+        return None
+    if not first.header.startswith(_HEAD):
+        return Arrived(first.header, first.body)
+    sizes, has_rest, header = _read_head(first.header)
+    arrays = [_Array(size) for size in sizes]
+    if not has_rest:
+        arrays[0].add(0, first.body)
+    for index, array in enumerate(arrays):
+        while not array.is_whole:
+            message = receive_one()
+            if message is None:
+                return None
+            array.add(_place(message.header, index), message.body)
+    rest = first.body if has_rest else None
+    return Arrived(header, SplitBody([array.whole() for array in arrays], rest))
 
 
-def _place(header: bytes) -> tuple[int, int]:
+def _read_head(data: bytes) -> tuple[list[int], bool, bytes]:
+    """Sizes of the arrays that follow, whether other arrays came with it, and the header."""
+    at = len(_HEAD)
     try:
-        size, at = _PLACE.unpack(header[len(_MARK) :])
+        count, has_rest = _COUNTS.unpack_from(data, at)
+        at += _COUNTS.size
+        end = at + count * _SIZE.size
+        sizes = [size for (size,) in _SIZE.iter_unpack(data[at:end])]
+    except struct.error as error:
+        raise DataLossError(f"not the header of a long message: {data[:80]!r}") from error
+    if len(sizes) != count or not sizes or 0 in sizes or max(sizes) > MAX_BODY_BYTES:
+        raise DataLossError(
+            f"{count} arrays of {sizes[:10]} bytes were announced, each can be of 1 to "
+            f"{MAX_BODY_BYTES}"
+        )
+    return sizes, has_rest, data[end:]
+
+
+def _place(header: bytes, index: int) -> int:
+    """Where in array ``index`` a piece belongs."""
+    try:
+        found, at = _PLACE.unpack(header.removeprefix(_PIECE))
     except struct.error as error:
         raise DataLossError(f"not the header of a piece: {header[:80]!r}") from error
-    if size > MAX_BODY_BYTES:
-        raise DataLossError(
-            f"an array of {size} bytes was announced, at most {MAX_BODY_BYTES} can be"
-        )
-    return size, at
-
-
-def _whole(message: Message, arrays: list[_Array]) -> Arrived:
-    if not arrays:
-        return Arrived(message.header, message.body)
-    return Arrived(message.header, SplitBody([each.whole() for each in arrays], message.body))
+    if found != index:
+        raise DataLossError(f"a piece of array {found} came in the middle of array {index}")
+    return int(at)
 
 
 class _Array:
@@ -113,22 +148,25 @@ class _Array:
         self._arrived = 0
         self._buffer: pa.Buffer | None = None
 
-    def add(self, size: int, at: int, piece: pa.Buffer) -> None:
-        end = at + piece.size
-        if size != self._size or at != self._arrived or end > size:
+    @property
+    def is_whole(self) -> bool:
+        return self._arrived == self._size
+
+    def add(self, at: int, piece: pa.Buffer | None) -> None:
+        end = at + (0 if piece is None else piece.size)
+        if piece is None or at != self._arrived or not at < end <= self._size:
             raise DataLossError(
-                f"bytes {at} to {end} of {size} came of an array of {self._size}, of which "
-                f"{self._arrived} were there"
+                f"bytes {at} to {end} came of an array of {self._size}, of which {self._arrived} "
+                "were there"
             )
         self._arrived = end
-        if piece.size == size:
+        if piece.size == self._size:
             self._buffer = piece
             return
         if self._buffer is None:
-            self._buffer = reused_buffer(size)
+            self._buffer = reused_buffer(self._size)
         bytes_of(self._buffer)[at:end] = bytes_of(piece)
 
     def whole(self) -> pa.Buffer:
-        if self._buffer is None or self._arrived != self._size:
-            raise DataLossError(f"{self._arrived} of {self._size} bytes of an array came")
+        assert self._buffer is not None
         return self._buffer

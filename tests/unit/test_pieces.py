@@ -1,4 +1,4 @@
-"""Large arrays ahead of their message: whole messages come out, or none."""
+"""Large arrays after their message: whole messages come out, or none."""
 
 from __future__ import annotations
 
@@ -67,11 +67,10 @@ def test_arrays_come_back_whole(rows: list[int], late: bool) -> None:
 
 def test_what_is_there_already_is_sent_from_where_it_is() -> None:
     _, arrays = body_of([301], late=False)
-    first, last = sent(b"header", LateBody.of(arrays))
-    assert first.body is not None
-    assert first.body.address == arrays[0].ctypes.data
-    assert (last.header, last.body) == (b"header", None)
-    message = received([first, last])
+    (only,) = sent(b"header", LateBody.of(arrays))
+    assert only.body is not None
+    assert only.body.address == arrays[0].ctypes.data
+    message = received([only])
     assert message is not None
     assert isinstance(message.body, messages.SplitBody)
     assert message.body.large[0].address == arrays[0].ctypes.data
@@ -79,10 +78,18 @@ def test_what_is_there_already_is_sent_from_where_it_is() -> None:
 
 def test_rows_to_be_looked_up_go_in_pieces() -> None:
     body, _ = body_of([301], late=True)
-    *array, last = sent(b"header", body)
+    array = sent(b"header", body)
     assert len(array) == 10
     assert all(each.body is not None and each.body.size <= 512 for each in array)
-    assert last.body is None
+
+
+def test_small_arrays_go_first_and_large_ones_each_by_itself() -> None:
+    _, arrays = body_of([8, 301, 303], late=False)
+    first, *large = sent(b"header", LateBody.of(arrays))
+    assert first.body is not None
+    assert first.body.size == arrays[0].nbytes
+    found = [each.body.address for each in large if each.body is not None]
+    assert found == [array.ctypes.data for array in arrays[1:]]
 
 
 def test_joined_bodies_go_as_one() -> None:
@@ -108,7 +115,9 @@ def _read(stream: list[Message], body: LateBody) -> None:
     body_arrays(message.body, body.parts)
 
 
-@pytest.mark.parametrize("fault", ["lost", "twice", "last lost", "no first", "mark", "too many"])
+@pytest.mark.parametrize(
+    "fault", ["lost", "twice", "next message", "no first", "mark", "head", "sizes", "empty"]
+)
 def test_pieces_that_do_not_fit_are_refused(fault: str) -> None:
     body = body_of([301], late=True)[0]
     stream = sent(b"header", body)
@@ -118,14 +127,18 @@ def test_pieces_that_do_not_fit_are_refused(fault: str) -> None:
             del stream[3]
         case "twice":
             stream.insert(3, stream[3])
-        case "last lost":
-            del stream[-2]
+        case "next message":
+            stream[-1:] = stream
         case "no first":
             del stream[0]
         case "mark":
             stream[1] = Message(stream[1].header[:-1], stream[1].body)
-        case "too many":
-            stream = stream[:-1] + stream
+        case "head":
+            stream[0] = Message(stream[0].header[:8], stream[0].body)
+        case "sizes":
+            stream[0] = Message(stream[0].header[:12], stream[0].body)
+        case "empty":
+            stream[1] = Message(stream[1].header, None)
     with pytest.raises(DataLossError):
         _read(stream, body)
 
