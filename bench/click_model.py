@@ -55,7 +55,7 @@ class ClickModel(Model):
         # Ids are rows of the table already; all fields share all of it.
         share, rest = divmod(HASH_BUCKETS, len(CATEGORICAL))
         sizes = [share + (field < rest) for field in range(len(CATEGORICAL))]
-        self.table = EmbeddedRows(sizes, width, name="table")
+        self.table = EmbeddedRows(sizes, width, name="table", by_field=True)
         inputs = len(CATEGORICAL) * width + len(DENSE)
         self.network = [
             ps.layers.Dense(

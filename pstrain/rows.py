@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pstrain import buffers
 from pstrain.errors import InvalidArgumentError
+from pstrain.field_groups import FieldGroups, group_by_field
 from pstrain.kernels.routing import route
 from pstrain.vocabulary import Lookup, ShardSpec, Update, VariableSpec
 
@@ -34,16 +35,25 @@ def _bounds(shards: tuple[ShardSpec, ...]) -> NDArray[np.int64]:
 def look_up(spec: VariableSpec, ids: Array) -> Lookup:
     """Distinct ids grouped by shard, with ``rows`` uninitialised, float32 [U, width].
 
-    Raises InvalidArgumentError naming the first id outside the variable.
+    Ids of two axes, [n, fields], are grouped by field too. Raises InvalidArgumentError naming the
+    first id outside the variable.
     """
-    flat = np.ascontiguousarray(ids, np.int64).reshape(-1)
-    unique, offsets, inverse, bad = route(flat, row_bounds(spec))
+    array = np.ascontiguousarray(ids, np.int64)
+    found: NDArray[np.int32] | FieldGroups
+    if array.ndim == 2:
+        distinct, groups = group_by_field(array)
+        unique, offsets, order, bad = route(distinct, row_bounds(spec))
+        found = groups._replace(order=order)
+    else:
+        unique, offsets, found, bad = route(array.reshape(-1), row_bounds(spec))
     if bad >= 0:
+        flat = array.reshape(-1)
+        position = int(((flat < 0) | (flat >= spec.rows)).argmax())
         raise InvalidArgumentError(
-            f"id {flat[bad]} at position {bad} is outside [0, {spec.rows}) of variable "
+            f"id {flat[position]} at position {position} is outside [0, {spec.rows}) of variable "
             f"{spec.name!r}"
         )
-    return Lookup(unique, offsets, inverse, buffers.empty((len(unique), spec.width)))
+    return Lookup(unique, offsets, found, buffers.empty((len(unique), spec.width)))
 
 
 def as_rows(spec: VariableSpec, value: Any, rows: int) -> Array:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from pstrain.field_groups import FieldGroups
+
 CLOSURE_MAX_BYTES = 24 << 20
 """What a function, its arguments or its result may take: two of them fit one control message."""
 
@@ -113,17 +115,25 @@ class Lookup(NamedTuple):
     """Rows of a variable without repetition, and where each asked-for id finds its row.
 
     ``unique``: int64 [U], grouped by shard; ``offsets``: int64 [shards + 1] into ``unique``;
-    ``inverse``: int32 [n], ``unique[inverse]`` are the ids as asked; ``rows``: float32 [U, width].
+    ``found``: where each id is, int32 [n], or by field; ``rows``: float32 [U, width].
     """
 
     unique: NDArray[np.int64]
     offsets: NDArray[np.int64]
-    inverse: NDArray[np.int32]
+    found: NDArray[np.int32] | FieldGroups
     rows: NDArray[np.float32]
+
+    @property
+    def inverse(self) -> NDArray[np.int32]:
+        """int32 [n]: ``unique[inverse]`` are the ids as asked. Made anew where it is by field."""
+        return self.found.inverse() if isinstance(self.found, tuple) else self.found
 
 
 class Fetch(NamedTuple):
-    """What a step wants to read: all of a variable (``ids`` None) or the rows of ``ids``."""
+    """What a step wants to read: all of a variable (``ids`` None) or the rows of ``ids``.
+
+    Ids of two axes are [n, fields], and their ``Lookup`` is by field.
+    """
 
     variable: VariableSpec
     ids: NDArray[np.int64] | None = None

@@ -1,12 +1,11 @@
 """A dense layer over embeddings, worked out once per distinct id instead of once per occurrence.
 
 With ids that repeat, ``sum over fields of embedding @ kernel_of_field`` is cheaper as: project each
-distinct row, then add up projections. ``order`` (int32 [D]) lists the rows of field after field, so
-a row that several fields have is there once for each; ``starts`` (int64 [fields + 1]) says where a
-field's begin; ``places`` (int32 [n, fields]) which of them an example has. The other way round,
-``examples[firsts[s] : firsts[s + 1]]`` are those that have ``order[s]``. Sums are kept in registers
-and products in the first-level cache. Invariant: float32 throughout; the width of embeddings is a
-multiple of ``LANES``, that of the layer of ``COLUMNS``.
+distinct row, then add up projections. Rows are grouped as in ``fields``; ``order`` (int32) says
+which row each of its distinct ids has, so a row that several fields have is there once for each.
+What repeats is projected into an array of its own; what does not is added where it belongs at once.
+Sums are kept in registers and products in the first-level cache. Invariant: float32 throughout; the
+width of embeddings is a multiple of ``LANES``, that of the layer of ``COLUMNS``.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from pstrain.kernels.vectors import (
 Array = NDArray[Any]
 
 COLUMNS = WIDE_LANES
-_TILE = 64
+_TILE = 32
 _16 = WIDE_LANES
 _32 = 2 * WIDE_LANES
 _48 = 3 * WIDE_LANES
@@ -64,86 +63,10 @@ def _put4(out: Array, row: int, column: int, a: Any, b: Any, c: Any, d: Any) -> 
 
 
 @njit(nogil=True, cache=True)
-def order_by_field(
-    inverse: Array, distinct: int, places: Array, starts: Array, order: Array, firsts: Array
-) -> None:
-    """Fills ``places``, ``starts`` and the first ``starts[fields]`` of ``order`` and ``firsts``.
-
-    inverse int32 [n * fields] of values below ``distinct``. ``firsts`` int32 [n * fields + 1] gets
-    one more than rows.
-    """
-    taken = np.full(distinct, -1, np.int32)
-    count = np.int32(0)
-    size, fields = places.shape
-    firsts[0] = 0
-    for f in range(fields):
-        first = count
-        starts[f] = first
-        for i in range(size):
-            row = np.uint64(inverse[i * fields + f])
-            place = taken[row]
-            if place < first:
-                place = count
-                taken[row] = count
-                order[count] = row
-                count += np.int32(1)
-                firsts[count] = 0
-            places[i, f] = place
-            firsts[np.uint64(place) + np.uint64(1)] += np.int32(1)
-    starts[fields] = count
-    for s in range(count):
-        firsts[s + 1] += firsts[s]
-
-
-@njit(nogil=True, cache=True)
-def list_examples(places: Array, firsts: Array, examples: Array) -> None:
-    """Fills ``examples``, int32 [n * fields]."""
-    count = firsts.size - 1
-    next_ = firsts[:count].copy()
-    size, fields = places.shape
-    for f in range(fields):
-        for i in range(size):
-            place = np.uint64(places[i, f])
-            examples[np.uint64(next_[place])] = i
-            next_[place] += np.int32(1)
-
-
-@njit(nogil=True, cache=True)
-def project_rows(rows: Array, order: Array, starts: Array, kernel: Array, projected: Array) -> None:
-    """projected[s] = the last ``dim`` columns of rows[order[s]] @ the kernel of its field."""
-    fields = starts.size - 1
-    skipped = rows.shape[1] & (LANES - 1)
-    dim = rows.shape[1] - skipped
-    for f in range(fields):
-        last = starts[f + 1] - 1
-        for s in range(starts[f], starts[f + 1], 4):
-            # The rows past a field's last are the last one again.
-            s1, s2, s3 = min(s + 1, last), min(s + 2, last), min(s + 3, last)
-            r0, r1, r2, r3 = order[s], order[s1], order[s2], order[s3]
-            for c in range(0, projected.shape[1], COLUMNS):
-                t0, t1, t2, t3 = zeros_wide(), zeros_wide(), zeros_wide(), zeros_wide()
-                for k in range(dim):
-                    w = load_wide(kernel, f * dim + k, c)
-                    t0 = plus_product(t0, spread_wide(rows, r0, skipped + k), w)
-                    t1 = plus_product(t1, spread_wide(rows, r1, skipped + k), w)
-                    t2 = plus_product(t2, spread_wide(rows, r2, skipped + k), w)
-                    t3 = plus_product(t3, spread_wide(rows, r3, skipped + k), w)
-                store(projected, s, c, t0)
-                store(projected, s1, c, t1)
-                store(projected, s2, c, t2)
-                store(projected, s3, c, t3)
-
-
-@njit(nogil=True, cache=True)
-def add_projections(
-    projected: Array, places: Array, dense: Array, kernel: Array, bias: Array, hidden: Array
-) -> None:
-    """hidden[i] = max(bias + dense[i] @ the kernel's last rows + sum of its projections, 0).
-
-    ``bias`` is [1, units].
-    """
-    fields, values, units = places.shape[1], dense.shape[1], hidden.shape[1]
-    first, flat = kernel.shape[0] - values, places.reshape(-1)
+def begin_hidden(dense: Array, kernel: Array, bias: Array, hidden: Array) -> None:
+    """hidden[i] = bias + dense[i] @ the kernel's last rows; ``bias`` is [1, units]."""
+    values, units = dense.shape[1], hidden.shape[1]
+    first = kernel.shape[0] - values
     for i in range(hidden.shape[0]):
         c = 0
         while c + _64 <= units:
@@ -153,56 +76,173 @@ def add_projections(
                 w0, w1, w2, w3 = _load4(kernel, first + v, c)
                 t0, t1 = plus_product(t0, x, w0), plus_product(t1, x, w1)
                 t2, t3 = plus_product(t2, x, w2), plus_product(t3, x, w3)
-            for p in range(i * fields, (i + 1) * fields):
-                if c == 0:
-                    ahead = np.intp(flat[min(p + ROWS_AHEAD, flat.size - 1)])
-                    for offset in range(0, 4 * units, LINE_BYTES):
-                        prefetch(projected, ahead, offset)
-                w0, w1, w2, w3 = _load4(projected, flat[p], c)
-                t0, t1, t2, t3 = plus(t0, w0), plus(t1, w1), plus(t2, w2), plus(t3, w3)
-            t0, t1 = positive_part(t0), positive_part(t1)
-            _put4(hidden, i, c, t0, t1, positive_part(t2), positive_part(t3))
+            _put4(hidden, i, c, t0, t1, t2, t3)
             c += _64
         while c < units:
             t0 = load_wide(bias, 0, c)
             for v in range(values):
                 w = load_wide(kernel, first + v, c)
                 t0 = plus_product(t0, spread_wide(dense, i, v), w)
-            for p in range(i * fields, (i + 1) * fields):
-                t0 = plus(t0, load_wide(projected, flat[p], c))
+            store(hidden, i, c, t0)
+            c += COLUMNS
+
+
+@njit(nogil=True, cache=True)
+def _add_products(
+    out: Array, to: Any, rows: Array, of: Any, skipped: int, kernel: Array, at: int
+) -> None:
+    """Adds to rows ``to`` of ``out`` those ``of`` ``rows`` times the kernel from row ``at`` on.
+
+    Four of each; the first ``skipped`` columns of ``rows`` do not count.
+    """
+    a, b, c, d = to
+    e, f, g, h = of
+    for column in range(0, out.shape[1], COLUMNS):
+        t0, t1 = load_wide(out, a, column), load_wide(out, b, column)
+        t2, t3 = load_wide(out, c, column), load_wide(out, d, column)
+        for k in range(rows.shape[1] - skipped):
+            w = load_wide(kernel, at + k, column)
+            t0 = plus_product(t0, spread_wide(rows, e, skipped + k), w)
+            t1 = plus_product(t1, spread_wide(rows, f, skipped + k), w)
+            t2 = plus_product(t2, spread_wide(rows, g, skipped + k), w)
+            t3 = plus_product(t3, spread_wide(rows, h, skipped + k), w)
+        store(out, a, column, t0)
+        store(out, b, column, t1)
+        store(out, c, column, t2)
+        store(out, d, column, t3)
+
+
+@njit(nogil=True, cache=True)
+def project_repeated(
+    rows: Array, order: Array, starts: Array, middles: Array, kernel: Array, projected: Array
+) -> None:
+    """projected[r] = the last ``dim`` columns of the row of repeating id ``r`` @ its kernel.
+
+    The first of ``projected`` is 0.
+    """
+    skipped = rows.shape[1] & (LANES - 1)
+    dim = rows.shape[1] - skipped
+    projected[:] = 0
+    before = 1
+    for f in range(middles.size):
+        begin, last = starts[f], middles[f] - 1
+        for s in range(begin, middles[f], 4):
+            # The rows past a field's last are the last one again.
+            s1, s2, s3 = min(s + 1, last), min(s + 2, last), min(s + 3, last)
+            shift = before - begin
+            to = (s + shift, s1 + shift, s2 + shift, s3 + shift)
+            of = (order[s], order[s1], order[s2], order[s3])
+            _add_products(projected, to, rows, of, skipped, kernel, f * dim)
+        before += middles[f] - begin
+
+
+@njit(nogil=True, cache=True)
+def add_unrepeated(
+    rows: Array,
+    order: Array,
+    starts: Array,
+    middles: Array,
+    examples: Array,
+    kernel: Array,
+    hidden: Array,
+) -> None:
+    """Adds to hidden[i] the projections of those rows that no other example has."""
+    skipped = rows.shape[1] & (LANES - 1)
+    dim, size = rows.shape[1] - skipped, hidden.shape[0]
+    for f in range(middles.size):
+        last = starts[f + 1] - 1
+        shift = (f + 1) * size - starts[f + 1]
+        for s in range(middles[f], starts[f + 1], 4):
+            s1, s2, s3 = min(s + 1, last), min(s + 2, last), min(s + 3, last)
+            e, e1 = examples[s + shift], examples[s1 + shift]
+            to = (e, e1, examples[s2 + shift], examples[s3 + shift])
+            of = (order[s], order[s1], order[s2], order[s3])
+            _add_products(hidden, to, rows, of, skipped, kernel, f * dim)
+
+
+@njit(nogil=True, cache=True)
+def add_repeated(projected: Array, repeated: Array, hidden: Array) -> None:
+    """hidden[i] = max(hidden[i] + the sum of its projections, 0)."""
+    fields, units = repeated.shape[0], hidden.shape[1]
+    for i in range(hidden.shape[0]):
+        c = 0
+        while c + _64 <= units:
+            t0, t1, t2, t3 = _load4(hidden, i, c)
+            for f in range(fields):
+                w0, w1, w2, w3 = _load4(projected, repeated[f, i], c)
+                t0, t1, t2, t3 = plus(t0, w0), plus(t1, w1), plus(t2, w2), plus(t3, w3)
+            t0, t1 = positive_part(t0), positive_part(t1)
+            _put4(hidden, i, c, t0, t1, positive_part(t2), positive_part(t3))
+            c += _64
+        while c < units:
+            t0 = load_wide(hidden, i, c)
+            for f in range(fields):
+                t0 = plus(t0, load_wide(projected, repeated[f, i], c))
             store(hidden, i, c, positive_part(t0))
             c += COLUMNS
 
 
 @njit(nogil=True, cache=True)
-def add_wide(rows: Array, inverse: Array, fields: int, bias: Array, wide: Array) -> None:
-    """wide[i] = bias + sum of column 0 of its rows."""
-    for i in range(wide.size):
-        total = bias[0]
-        for f in range(fields):
-            total += rows[np.uint64(inverse[i * fields + f]), 0]
-        wide[i] = total
+def add_wide(
+    rows: Array,
+    order: Array,
+    starts: Array,
+    middles: Array,
+    examples: Array,
+    firsts: Array,
+    ends: Array,
+    wide: Array,
+) -> None:
+    """wide[i] += sum of column 0 of its rows."""
+    repeated = 0
+    for f in range(middles.size):
+        for s in range(starts[f], middles[f]):
+            repeated += 1
+            weight = rows[np.uint64(order[s]), 0]
+            for e in range(firsts[repeated], ends[repeated]):
+                wide[np.uint64(examples[e])] += weight
+        shift = (f + 1) * wide.size - starts[f + 1]
+        for s in range(middles[f], starts[f + 1]):
+            wide[np.uint64(examples[s + shift])] += rows[np.uint64(order[s]), 0]
 
 
 @njit(nogil=True, cache=True)
-def add_wide_gradient(gradient: Array, inverse: Array, fields: int, to_rows: Array) -> None:
+def add_wide_gradient(
+    gradient: Array,
+    order: Array,
+    starts: Array,
+    middles: Array,
+    examples: Array,
+    firsts: Array,
+    ends: Array,
+    to_rows: Array,
+) -> None:
     """Gradient of :func:`add_wide`: adds to column 0 of ``to_rows``."""
-    for i in range(gradient.size):
-        for f in range(fields):
-            to_rows[np.uint64(inverse[i * fields + f]), 0] += gradient[i]
+    repeated = 0
+    for f in range(middles.size):
+        for s in range(starts[f], middles[f]):
+            repeated += 1
+            total = np.float32(0)
+            for e in range(firsts[repeated], ends[repeated]):
+                total += gradient[np.uint64(examples[e])]
+            to_rows[np.uint64(order[s]), 0] += total
+        shift = (f + 1) * gradient.size - starts[f + 1]
+        for s in range(middles[f], starts[f + 1]):
+            to_rows[np.uint64(order[s]), 0] += gradient[np.uint64(examples[s + shift])]
 
 
 @njit(nogil=True, cache=True)
 def _sum_examples(
-    gradient: Array, examples: Array, firsts: Array, begin: int, end: int, out: Array
+    gradient: Array, examples: Array, firsts: Array, ends: Array, repeated: int, out: Array
 ) -> None:
-    """out[t] = sum of gradient[i] over the examples i that have ``order[begin + t]``."""
+    """out[t] = sum of gradient[i] over the examples i of repeating id ``repeated + t``."""
     units, last = out.shape[1], examples.size - 1
-    for s in range(begin, end):
-        t, c = s - begin, 0
+    for t in range(out.shape[0]):
+        first, end = firsts[repeated + t], ends[repeated + t]
+        c = 0
         while c + _64 <= units:
             t0, t1, t2, t3 = zeros_wide(), zeros_wide(), zeros_wide(), zeros_wide()
-            for e in range(firsts[s], firsts[s + 1]):
+            for e in range(first, end):
                 if c == 0:
                     ahead = np.intp(examples[min(e + ROWS_AHEAD, last)])
                     for offset in range(0, 4 * units, LINE_BYTES):
@@ -213,10 +253,22 @@ def _sum_examples(
             c += _64
         while c < units:
             t0 = zeros_wide()
-            for e in range(firsts[s], firsts[s + 1]):
+            for e in range(first, end):
                 t0 = plus(t0, load_wide(gradient, examples[e], c))
             store(out, t, c, t0)
             c += COLUMNS
+
+
+@njit(nogil=True, cache=True)
+def _take_examples(gradient: Array, examples: Array, first: int, out: Array) -> None:
+    """out[t] = gradient[examples[first + t]]."""
+    units, last = out.shape[1], examples.size - 1
+    for t in range(out.shape[0]):
+        ahead = np.intp(examples[min(first + t + ROWS_AHEAD, last)])
+        for offset in range(0, 4 * units, LINE_BYTES):
+            prefetch(gradient, ahead, offset)
+        for c in range(0, units, COLUMNS):
+            store(out, t, c, load_wide(gradient, examples[first + t], c))
 
 
 @njit(nogil=True, cache=True)
@@ -296,8 +348,10 @@ def project_gradients(
     rows: Array,
     order: Array,
     starts: Array,
-    firsts: Array,
+    middles: Array,
     examples: Array,
+    firsts: Array,
+    ends: Array,
     transposed: Array,
     to_rows: Array,
     to_kernel: Array,
@@ -308,13 +362,21 @@ def project_gradients(
     A few rows at a time, so that what is between the products stays in the first-level cache.
     """
     skipped = rows.shape[1] & (LANES - 1)
-    dim = rows.shape[1] - skipped
+    dim, size = rows.shape[1] - skipped, gradient.shape[0]
     tile = np.zeros((_TILE, gradient.shape[1]), np.float32)
     to_embedded = np.empty((_TILE, dim), np.float32)
-    for f in range(starts.size - 1):
-        for begin in range(starts[f], starts[f + 1], _TILE):
-            end = min(begin + _TILE, starts[f + 1])
-            _sum_examples(gradient, examples, firsts, begin, end, tile)
+    repeated = 1
+    for f in range(middles.size):
+        begin = starts[f]
+        while begin < starts[f + 1]:
+            if begin < middles[f]:
+                end = min(begin + _TILE, middles[f])
+                _sum_examples(gradient, examples, firsts, ends, repeated, tile[: end - begin])
+                repeated += end - begin
+            else:
+                end = min(begin + _TILE, starts[f + 1])
+                first = (f + 1) * size - starts[f + 1] + begin
+                _take_examples(gradient, examples, first, tile[: end - begin])
             _times_transposed(tile, end - begin, transposed, f * dim, to_embedded)
             for s in range(begin, end):
                 for d in range(0, dim, LANES):
@@ -322,26 +384,26 @@ def project_gradients(
                     total = plus(load(to_rows, order[s], at), load(to_embedded, s - begin, d))
                     store(to_rows, order[s], at, total)
             add_outer_products(rows, order[begin:end], skipped, tile, 0, to_kernel, f * dim)
+            begin = end
 
 
 def warm_up() -> None:
     """Compiles for rows, kernels and dense columns that are read-only."""
-    inverse, places = np.zeros(1, np.int32), np.zeros((1, 1), np.int32)
-    order, firsts, starts = np.zeros(1, np.int32), np.zeros(2, np.int32), np.zeros(2, np.int64)
-    order_by_field(inverse, 1, places, starts, order, firsts)
-    list_examples(places, firsts, inverse)
+    order, one = np.zeros(1, np.int32), np.zeros((1, 1), np.int32)
+    starts, middles = np.zeros(2, np.int64), np.zeros(1, np.int64)
     rows, kernel = np.zeros((1, LANES), np.float32), np.zeros((LANES + 1, COLUMNS), np.float32)
     dense, hidden = np.zeros((1, 1), np.float32), np.zeros((1, COLUMNS), np.float32)
     to_rows, to_kernel = rows.copy(), kernel.copy()
     transposed = np.zeros((COLUMNS, LANES), np.float32)
     for received in (rows, kernel, dense):
         received.flags.writeable = False
-    project_rows(rows, order, starts, kernel, hidden)
-    add_projections(hidden, places, dense, kernel, kernel[:1], hidden)
-    project_gradients(hidden, rows, order, starts, firsts, inverse, transposed, to_rows, to_kernel)
+    begin_hidden(dense, kernel, kernel[:1], hidden)
+    add_unrepeated(rows, order, starts, middles, order, kernel, hidden)
+    project_repeated(rows, order, starts, middles, kernel, hidden)
+    add_repeated(hidden, one, hidden)
+    grouped = (order, starts, middles, order, order, order)
+    project_gradients(hidden, rows, *grouped, transposed, to_rows, to_kernel)
     add_outer_products(dense, order, 0, hidden, 0, to_kernel, LANES)
     wide = np.zeros(1, np.float32)
-    bias = wide.copy()
-    bias.flags.writeable = False
-    add_wide(rows, inverse, 1, bias, wide)
-    add_wide_gradient(wide, inverse, 1, to_rows)
+    add_wide(rows, *grouped, wide)
+    add_wide_gradient(wide, *grouped, to_rows)

@@ -32,7 +32,8 @@ class Embedding(Layer):
     [n, fields] (or [n] for one field), each in ``[0, size of its field)``, or ``Features``, whose
     ids are rows of the table already; output float32 [n, fields * dim]. With ``combiner``, "sum",
     "mean" or "sqrtn", an input of one field is a list of ids, an Arrow list array or int64 [n, k],
-    whose rows become one; output float32 [n, dim].
+    whose rows become one; output float32 [n, dim]. ``by_field``: ids are looked up field by field,
+    which ``project_embedding`` would do otherwise, and the layer by itself has no use for.
     """
 
     def __init__(
@@ -43,8 +44,10 @@ class Embedding(Layer):
         combiner: Pooling | None = None,
         name: str = "embedding",
         seed: int = 0,
+        by_field: bool = False,
     ) -> None:
         super().__init__(name)
+        self.by_field = by_field
         self.combiner = check_pooling(combiner)
         sizes = (vocabulary_sizes,) if isinstance(vocabulary_sizes, int) else vocabulary_sizes
         self.vocabulary_sizes = tuple(sizes)
@@ -101,13 +104,15 @@ class Embedding(Layer):
         return super().__call__(self.features(inputs))
 
     def requests(self, inputs: Any) -> list[Fetch]:
-        return [Fetch(self.variables[0].spec, self.features(inputs).table_ids)]
+        features = self.features(inputs)
+        return [Fetch(self.variables[0].spec, _asked(features, self.by_field))]
 
     def forward(self, values: Sequence[Lookup], inputs: Any) -> Tensor:
         pooled = self.combiner is not None
-        rows, inverse = field_rows(
+        found = field_rows(
             self.variables[0], values[0], self.features(inputs) if pooled else inputs
         )
+        rows, inverse = found.rows, found.inverse
         fields = len(self.vocabulary_sizes)
         output = Tensor(buffers.empty((len(inverse) // fields, fields * self.dim)))
         kernels.gather_fields(rows.value, inverse, fields, output.value)
@@ -126,12 +131,21 @@ class WideDeepTable(Layer):
     One row per id means one cache miss and one request for both parts. From ``Features`` it makes
     two tensors: the network's input, float32 [n, F * dim + D] (embeddings, then the dense
     columns), and bias + sum of the wide weights, float32 [n, 1]. Wide weights and bias start at 0.
+    ``by_field`` as in ``Embedding``, for ``project``.
     """
 
     def __init__(
-        self, rows: int, fields: int, dim: int, *, name: str = "table", seed: int = 0
+        self,
+        rows: int,
+        fields: int,
+        dim: int,
+        *,
+        name: str = "table",
+        seed: int = 0,
+        by_field: bool = False,
     ) -> None:
         super().__init__(name)
+        self.by_field = by_field
         self.fields = fields
         self.dim = dim
         start = initializers.uniform(seed=initializers.seed_for(name, seed), zero_columns=1)
@@ -142,10 +156,11 @@ class WideDeepTable(Layer):
 
     def requests(self, inputs: Features) -> list[Fetch]:
         table, bias = self.variables
-        return [Fetch(table.spec, inputs.table_ids), Fetch(bias.spec)]
+        return [Fetch(table.spec, _asked(inputs, self.by_field)), Fetch(bias.spec)]
 
     def forward(self, values: Sequence[Any], inputs: Features) -> tuple[Tensor, Tensor]:
-        rows, inverse = field_rows(self.variables[0], values[0], inputs)
+        found = field_rows(self.variables[0], values[0], inputs)
+        rows, inverse = found.rows, found.inverse
         bias = whole(self.variables[1], values[1])
         fields, size = self.fields, len(inputs)
         embedded = fields * self.dim
@@ -167,6 +182,11 @@ class WideDeepTable(Layer):
 
         record_all(outputs, (rows, bias), backward)
         return outputs
+
+
+def _asked(features: Features, by_field: bool) -> NDArray[np.int64]:
+    """Ids to look up; by field only where there are no lists, whose rows are pooled first."""
+    return features.ids if by_field and features.bags is None else features.table_ids
 
 
 def _padded_matrix(rows: int, width: int) -> NDArray[np.float32]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pstrain import buffers
 from pstrain.bags import Bags
 from pstrain.features import Features
+from pstrain.field_groups import FieldGroups, group_rows
 from pstrain.kernels import pooling as kernels
 from pstrain.layers.base import looked_up
 from pstrain.tape import Tensor, record
@@ -21,10 +22,19 @@ from pstrain.vocabulary import Lookup
 
 
 class FieldRows(NamedTuple):
-    """Rows, and which of them each field of each example has: ``inverse`` int32 [n * fields]."""
+    """Rows, and which of them each field of each example has: int32 [n * fields], or by field."""
 
     rows: Tensor
-    inverse: NDArray[np.int32]
+    found: NDArray[np.int32] | FieldGroups
+
+    @property
+    def inverse(self) -> NDArray[np.int32]:
+        """int32 [n * fields]; made anew where it is by field."""
+        return self.found.inverse() if isinstance(self.found, FieldGroups) else self.found
+
+    def groups(self, fields: int) -> FieldGroups:
+        """By field; made anew where it is not."""
+        return self.found if isinstance(self.found, FieldGroups) else group_rows(self.found, fields)
 
 
 def field_rows(variable: Any, lookup: Lookup, inputs: Any) -> FieldRows:
@@ -32,18 +42,17 @@ def field_rows(variable: Any, lookup: Lookup, inputs: Any) -> FieldRows:
     rows = looked_up(variable, lookup)
     bags = inputs.bags if isinstance(inputs, Features) else None
     if bags is None:
-        return FieldRows(rows, lookup.inverse)
-    singles = inputs.ids.size
-    pooled = _with_pooled(rows, lookup.inverse[singles:], bags)
-    inverse = _inverse(lookup.inverse[:singles], len(lookup.unique), inputs, bags)
-    return FieldRows(pooled, inverse)
+        return FieldRows(rows, lookup.found)
+    singles, inverse = inputs.ids.size, lookup.inverse
+    pooled = _with_pooled(rows, inverse[singles:], bags)
+    return FieldRows(pooled, _inverse(inverse[:singles], len(lookup.unique), inputs, bags))
 
 
-def distinct_rows(lookup: Lookup, inputs: Any) -> tuple[int, int]:
+def distinct_rows(lookup: Lookup, inputs: Features) -> tuple[int, int]:
     """How many rows :func:`field_rows` will give, and how many entries ``inverse`` will have."""
-    bags = inputs.bags if isinstance(inputs, Features) else None
+    bags = inputs.bags
     if bags is None:
-        return len(lookup.unique), len(lookup.inverse)
+        return len(lookup.unique), inputs.ids.size
     pooled = len(bags.offsets) - 1
     return len(lookup.unique) + pooled, inputs.ids.size + pooled
 

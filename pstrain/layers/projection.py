@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pstrain import buffers
 from pstrain.buffers import read_only
 from pstrain.features import Features
+from pstrain.field_groups import FieldGroups
 from pstrain.kernels import network
 from pstrain.kernels import projection as kernels
 from pstrain.kernels.vectors import LANES
@@ -29,16 +30,6 @@ from pstrain.vocabulary import Lookup
 Float32 = NDArray[np.float32]
 
 _MOST_DISTINCT = 0.75
-
-
-@dataclass(frozen=True, slots=True)
-class _Grouping:
-    """Distinct rows by field; names as in ``pstrain.kernels.projection``."""
-
-    places: NDArray[np.int32]
-    starts: NDArray[np.int64]
-    order: NDArray[np.int32]
-    firsts: NDArray[np.int32]
 
 
 def project(
@@ -87,27 +78,40 @@ def _project(
 ) -> tuple[Tensor, Tensor]:
     """``table_bias`` None: there is no wide part, and the second of the outputs is empty."""
     kernel, bias = (whole(v, w) for v, w in zip(dense.variables, dense_values, strict=True))
-    grouping = _grouping(found, fields)
+    groups = found.groups(fields)
     rows, matrix = read_only(found.rows.value), read_only(kernel.value)
-    projected = buffers.empty((len(grouping.order), dense.units))
-    kernels.project_rows(rows, grouping.order, grouping.starts, matrix, projected)
-    hidden = buffers.empty((len(inputs), dense.units))
-    kernels.add_projections(
-        projected,
-        grouping.places,
-        read_only(inputs.dense),
-        matrix,
-        read_only(bias.value).reshape(1, -1),
-        hidden,
-    )
+    hidden = _hidden(rows, groups, inputs, matrix, read_only(bias.value))
     wide = np.empty((0 if table_bias is None else len(inputs), 1), np.float32)
     if table_bias is not None:
-        column = wide.reshape(-1)
-        kernels.add_wide(rows, found.inverse, fields, read_only(table_bias.value), column)
+        wide.fill(table_bias.value[0])
+        kernels.add_wide(rows, *_rows_of(groups), wide.reshape(-1))
     leaves = [found.rows, kernel, bias] + ([] if table_bias is None else [table_bias])
     outputs = (Tensor(hidden), Tensor(wide))
-    record_all(outputs, leaves, _Backward(grouping, found, leaves, inputs, hidden))
+    record_all(outputs, leaves, _Backward(groups, leaves, inputs, hidden))
     return outputs
+
+
+def _hidden(
+    rows: Float32, groups: FieldGroups, inputs: Features, kernel: Float32, bias: Float32
+) -> Float32:
+    """The layer's output, [n, units]."""
+    hidden = buffers.empty((len(inputs), kernel.shape[1]))
+    order, starts, middles, repeated, examples, firsts, _ = groups
+    kernels.begin_hidden(read_only(inputs.dense), kernel, bias.reshape(1, -1), hidden)
+    kernels.add_unrepeated(rows, order, starts, middles, examples, kernel, hidden)
+    projected = buffers.empty((len(firsts), kernel.shape[1]))
+    kernels.project_repeated(rows, order, starts, middles, kernel, projected)
+    kernels.add_repeated(projected, repeated, hidden)
+    return hidden
+
+
+_Array = NDArray[Any]
+
+
+def _rows_of(groups: FieldGroups) -> tuple[_Array, _Array, _Array, _Array, _Array, _Array]:
+    """All that says which examples a row has."""
+    order, starts, middles, _, examples, firsts, ends = groups
+    return order, starts, middles, examples, firsts, ends
 
 
 def _pays(lookup: Lookup, inputs: Features, dim: int, dense: Dense) -> bool:
@@ -117,23 +121,11 @@ def _pays(lookup: Lookup, inputs: Features, dim: int, dense: Dense) -> bool:
     return distinct <= _MOST_DISTINCT * occurrences and fits and rectified
 
 
-def _grouping(found: FieldRows, fields: int) -> _Grouping:
-    size = len(found.inverse)
-    places = buffers.empty((size // fields, fields)).view(np.int32)
-    starts = np.empty(fields + 1, dtype=np.int64)
-    order = buffers.empty((size,)).view(np.int32)
-    firsts = buffers.empty((size + 1,)).view(np.int32)
-    kernels.order_by_field(found.inverse, len(found.rows), places, starts, order, firsts)
-    count = int(starts[-1])
-    return _Grouping(places, starts, order[:count], firsts[: count + 1])
-
-
 @dataclass(frozen=True, slots=True)
 class _Backward:
     """Gradients of one call, in the order of ``leaves``."""
 
-    grouping: _Grouping
-    found: FieldRows
+    groups: FieldGroups
     leaves: Sequence[Tensor]
     inputs: Features
     hidden: Float32
@@ -150,23 +142,17 @@ class _Backward:
         if len(self.leaves) == 3:
             return [to_rows, to_kernel, to_bias]
         plain = np.zeros(len(self.inputs), np.float32) if to_wide is None else to_wide.reshape(-1)
-        fields = self.grouping.places.shape[1]
-        kernels.add_wide_gradient(plain, self.found.inverse, fields, to_rows)
+        kernels.add_wide_gradient(plain, *_rows_of(self.groups), to_rows)
         return [to_rows, to_kernel, to_bias, plain.sum(keepdims=True)]
 
     def _project(self, gradient: Float32, to_rows: Float32, to_kernel: Float32) -> None:
-        grouping, rows, kernel = self.grouping, self.leaves[0].value, self.leaves[1].value
+        rows, kernel = self.leaves[0].value, self.leaves[1].value
         dense = read_only(self.inputs.dense)
         embedded_columns = len(kernel) - dense.shape[1]
-        examples = buffers.empty((grouping.places.size,)).view(np.int32)
-        kernels.list_examples(grouping.places, grouping.firsts, examples)
         kernels.project_gradients(
             gradient,
             read_only(rows),
-            grouping.order,
-            grouping.starts,
-            grouping.firsts,
-            examples,
+            *_rows_of(self.groups),
             np.ascontiguousarray(kernel[:embedded_columns].T),
             to_rows,
             to_kernel,

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from pstrain.errors import InvalidArgumentError
 from pstrain.features import Features
+from pstrain.kernels.vectors import LANES
 from pstrain.layers.embedding import WideDeepTable
 from pstrain.layers.projection import project
 from pstrain.models.base import Model
@@ -40,7 +41,9 @@ class WideDeep(Model):
         self.dim, self.hidden, self.name, self.seed = dim, tuple(hidden), name, seed
         fields, dense = len(self.schema.categorical), len(self.schema.dense)
         rows = self.schema.table_rows
-        self.table = WideDeepTable(rows, fields, dim, name=f"{name}/table", seed=seed)
+        self.table = WideDeepTable(
+            rows, fields, dim, name=f"{name}/table", seed=seed, by_field=dim % LANES == 0
+        )
         sizes = [fields * dim + dense, *self.hidden]
         self.deep = rectified(sizes, f"{name}/deep", seed)
         # The table has the bias of the sum.

@@ -31,8 +31,8 @@ def _features(size: int = 40, dense: int = 2) -> Features:
     return Features(random.normal(size=(size, dense)).astype(np.float32), ids, labels)
 
 
-def _layers(dense: int = 2) -> tuple[WideDeepTable, Dense, Dense]:
-    table = WideDeepTable(FIELDS * VALUES, FIELDS, DIM)
+def _layers(dense: int = 2, by_field: bool = False) -> tuple[WideDeepTable, Dense, Dense]:
+    table = WideDeepTable(FIELDS * VALUES, FIELDS, DIM, by_field=by_field)
     first = Dense(UNITS, "relu", input_size=FIELDS * DIM + dense, name="first")
     last = Dense(1, input_size=UNITS, use_bias=False, name="last")
     random = np.random.default_rng(8)
@@ -62,8 +62,11 @@ def _step(
 
 @pytest.mark.parametrize("parts", ["both", "deep", "wide"])
 @pytest.mark.parametrize("dense", [0, 2])
-def test_values_and_gradients_agree_with_the_two_layers(parts: str, dense: int) -> None:
-    layers, features = _layers(dense), _features(dense=dense)
+@pytest.mark.parametrize("by_field", [False, True])
+def test_values_and_gradients_agree_with_the_two_layers(
+    parts: str, dense: int, by_field: bool
+) -> None:
+    layers, features = _layers(dense, by_field), _features(dense=dense)
     expected_loss, expected = _step(layers, features, False, parts)
     loss, found = _step(layers, features, True, parts)
     assert loss == pytest.approx(expected_loss, rel=1e-5)
@@ -113,9 +116,10 @@ def _embedding_step(
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_embedding_alone_agrees_with_the_two_layers(shared: bool) -> None:
+@pytest.mark.parametrize("by_field", [False, True])
+def test_embedding_alone_agrees_with_the_two_layers(shared: bool, by_field: bool) -> None:
     _, first, last = _layers(dense=0)
-    table = Embedding([VALUES] * FIELDS, DIM)
+    table = Embedding([VALUES] * FIELDS, DIM, by_field=by_field)
     features = _features(dense=0)
     if shared:
         features = replace(features, ids=features.ids % VALUES)

@@ -1,0 +1,146 @@
+"""Which rows the examples of a batch have, field by field, and which examples a row.
+
+A field's ids are numbered with a table that stays in the first-level cache, and what belongs
+together lies together, so that whoever works through a field reads memory in order. In each field,
+rows that several examples have (they *repeat*) come before those that one has. Must not know what
+an id stands for. Invariant: everything is determined by the ids, in order of first appearance.
+
+``starts`` int64 [fields + 1], ``middles`` int64 [fields]: field ``f`` has the distinct ids
+``[starts[f], middles[f])``, which repeat, and ``[middles[f], starts[f + 1])``, which do not.
+``repeated`` int32 [fields, n]: which of all repeating ids an example has, counted from 1; 0 where
+its id does not repeat. ``examples`` int32 [fields * n]: those of field after field; repeating id
+``r`` has ``[firsts[r], ends[r])`` of them, and a field's last are those of its other ids, in order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_SMALLEST_TABLE_BITS = 6
+
+
+@njit(nogil=True, cache=True)
+def _number(
+    ids: Array, field: int, table: Array, before: np.int32, found: Array, numbers: Array
+) -> np.int32:
+    """Numbers a field's ids by first appearance; how many there are.
+
+    ``table`` holds numbers that are ``before`` greater; smaller ones are of fields before.
+    """
+    mask = np.uint64(table.size - 1)
+    bits = np.uint64(0)
+    while table.size >> bits > 1:
+        bits += np.uint64(1)
+    shift = np.uint64(64) - bits
+    count = np.int32(0)
+    for i in range(ids.shape[0]):
+        key = ids[i, field]
+        slot = (np.uint64(key) * _GOLDEN) >> shift
+        entry = table[slot] - before
+        while entry >= 0 and found[np.uint64(entry)] != key:
+            slot = (slot + np.uint64(1)) & mask
+            entry = table[slot] - before
+        if entry < 0:
+            entry = count
+            count += np.int32(1)
+            found[np.uint64(entry)] = key
+            table[slot] = before + entry
+        numbers[i] = entry
+    return count
+
+
+@njit(nogil=True, cache=True)
+def group_by_field(
+    ids: Array,
+    distinct: Array,
+    starts: Array,
+    middles: Array,
+    repeated: Array,
+    examples: Array,
+    firsts: Array,
+    ends: Array,
+) -> int:
+    """Fills all but ``ids``, int64 [n, fields]; returns how many ids repeat.
+
+    ``distinct`` (int64) has room for n * fields ids, ``firsts`` and ``ends`` for one more.
+    """
+    size, fields = ids.shape
+    bits = _SMALLEST_TABLE_BITS
+    while 1 << bits < 2 * size:
+        bits += 1
+    table = np.full(1 << bits, -1, np.int32)
+    found, counts = np.empty(size, np.int64), np.empty(size, np.int32)
+    total, repeating = np.int32(0), np.int32(0)
+    firsts[0] = ends[0] = 0
+    for f in range(fields):
+        numbers = repeated[f]
+        count = _number(ids, f, table, total, found, numbers)
+        counts[:count] = 0
+        for i in range(size):
+            counts[np.uint64(numbers[i])] += np.int32(1)
+        several = np.int32(0)
+        for k in range(count):
+            several += np.int32(counts[k] > 1)
+        at, one, many = np.int32(f * size), total + several, total
+        for k in range(count):
+            # From here on ``counts`` says which of the repeating ids it is.
+            if counts[k] > 1:
+                distinct[many] = found[k]
+                many += np.int32(1)
+                repeating += np.int32(1)
+                firsts[repeating] = ends[repeating] = at
+                at += counts[k]
+                counts[k] = repeating
+            else:
+                distinct[one] = found[k]
+                one += np.int32(1)
+                counts[k] = 0
+        ends[0] = at
+        for i in range(size):
+            which = counts[np.uint64(numbers[i])]
+            numbers[i] = which
+            end = ends[np.uint64(which)]
+            examples[np.uint64(end)] = i
+            ends[np.uint64(which)] = end + np.int32(1)
+        starts[f], middles[f] = total, total + several
+        total += count
+    starts[fields] = total
+    return repeating
+
+
+@njit(nogil=True, cache=True)
+def rows_of_examples(
+    order: Array, starts: Array, examples: Array, firsts: Array, ends: Array, inverse: Array
+) -> None:
+    """inverse[i, f] = the ``order`` of the id that example ``i`` has in field ``f``; int32."""
+    size, fields = inverse.shape
+    repeating = 0
+    for f in range(fields):
+        at, s = f * size, starts[f]
+        while at < (f + 1) * size:
+            last = at + 1
+            if repeating + 1 < firsts.size and firsts[repeating + 1] == at:
+                repeating += 1
+                last = ends[repeating]
+            for e in range(at, last):
+                inverse[np.uint64(examples[e]), f] = order[s]
+            at = last
+            s += 1
+
+
+def warm_up() -> None:
+    """Compiles for ids that may be written to and for those that may not."""
+    ids, order, repeated = np.zeros((1, 1), np.int64), np.zeros(2, np.int32), np.zeros((1, 1), "i4")
+    starts, distinct = np.zeros(2, np.int64), np.zeros(1, np.int64)
+    received = ids.copy()
+    received.flags.writeable = False
+    for each in (ids, received):
+        group_by_field(each, distinct, starts, distinct, repeated, order, order, order.copy())
+    rows_of_examples(order[:1], starts, order[:1], order[:1], order[:1], repeated)
