@@ -19,7 +19,7 @@ from dataservice.errors import (
     UserFunctionError,
 )
 
-COMMANDS = ("demo", "train", "evaluate", "predict", "server")
+COMMANDS = ("demo", "train", "evaluate", "predict", "server", "launch")
 
 # What the user can put right: arguments, files, columns, tokens, ports.
 _WRONG_INPUT = (

@@ -12,6 +12,10 @@ from dataservice.runtime.auth import TlsConfig
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 
 TLS_CA_ENV: Final = "PSTRAIN_TLS_CA"
+# What was said of a whole cluster when it was launched, for servers in programs of their own.
+TLS_CERT_ENV: Final = "PSTRAIN_TLS_CERT"
+TLS_KEY_ENV: Final = "PSTRAIN_TLS_KEY"
+INSECURE_NETWORK_ENV: Final = "PSTRAIN_INSECURE_NETWORK"
 
 
 def client_tls(ca_path: str | None) -> TlsConfig | None:
@@ -28,7 +32,12 @@ def client_tls(ca_path: str | None) -> TlsConfig | None:
 def server_tls(
     cert_path: str | None, key_path: str | None, ca_path: str | None
 ) -> TlsConfig | None:
-    """Of a server that shows the certificate; None without any path."""
+    """Of a server that shows the certificate; None without any path.
+
+    Without both, those in PSTRAIN_TLS_CERT and PSTRAIN_TLS_KEY.
+    """
+    if cert_path is None and key_path is None:
+        cert_path, key_path = os.environ.get(TLS_CERT_ENV), os.environ.get(TLS_KEY_ENV)
     if cert_path is None and key_path is None:
         if ca_path is not None:
             raise InvalidArgumentError(
@@ -42,3 +51,8 @@ def server_tls(
         key_path=key_path,
         ca_path=None if trusted is None else trusted.ca_path,
     )
+
+
+def may_expose(insecure_network: bool) -> bool:
+    """Whether a server may be reached by other hosts without TLS: it was typed out somewhere."""
+    return insecure_network or os.environ.get(INSECURE_NETWORK_ENV) == "1"

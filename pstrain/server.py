@@ -15,7 +15,7 @@ from pstrain.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
 from pstrain.errors import InvalidArgumentError
 from pstrain.paramserver.server import ParameterServer
 from pstrain.presence import Presence
-from pstrain.security import server_tls
+from pstrain.security import may_expose, server_tls
 from pstrain.trainer.server import TrainerServer
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,8 @@ class Server:
     say otherwise. An address that other hosts can reach needs TLS, or ``insecure_network=True``
     where its traffic may travel unencrypted. ``tls_cert_path`` and ``tls_key_path``: what it shows
     those who connect; ``tls_ca_path``: whom a trainer trusts as parameter servers, where it is not
-    the file in PSTRAIN_TLS_CA; all servers of a cluster have TLS or none.
+    the file in PSTRAIN_TLS_CA; all servers of a cluster have TLS or none. What `pstrain launch`
+    was told of these it sets in the environment.
     ``token`` None: the user's own. A server whose coordinator has left
     stays, idle, for the next one; with ``exit_with_coordinator`` it stops, and :meth:`join`
     returns, when nobody has been connected for 30 s, or the number of seconds given: time enough
@@ -71,7 +72,7 @@ class Server:
         spec_host, spec_port = _split(resolver.cluster_spec().task_address(job, index))
         host = host if host is not None else _bind_host(spec_host)
         tls = server_tls(tls_cert_path, tls_key_path, tls_ca_path)
-        if tls is None and not is_loopback(host) and not insecure_network:
+        if tls is None and not is_loopback(host) and not may_expose(insecure_network):
             raise InvalidArgumentError(
                 f"{job}:{index} would listen on {host}, which other hosts can reach, without "
                 "encryption: set tls_cert_path and tls_key_path (--tls-cert, --tls-key), or accept "

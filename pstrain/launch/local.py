@@ -27,7 +27,7 @@ _STOP_TIMEOUT_S = 5.0
 _LOOK_EVERY_S = 0.2
 
 # Every process computes on one core; more threads than cores would only get in each other's way.
-_ENVIRONMENT = {
+ONE_CORE = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -196,7 +196,7 @@ class LocalCluster:
             if role == "data_worker":
                 args += ["--dispatcher", self._task("dispatcher", 0).address]
         args += ["--port", address.rpartition(":")[2] or "0", "--ready-json"]
-        child = spawn_module(module, args, env=_ENVIRONMENT, log_path=log)
+        child = spawn_module(module, args, env=ONE_CORE, log_path=log)
         self._tasks[role, index] = _Task(role, index, child, address)
 
     def _wait(self, role: str, index: int) -> None:

@@ -1,0 +1,119 @@
+"""``pstrain launch --engine local``: a program in all its parts, as processes of this machine.
+
+Decides what the end of a task means. Invariant: when it returns or raises, every task has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import sys
+import time
+from typing import Final
+
+from dataservice.runtime.signals import StopSignals
+from pstrain import kernels
+from pstrain.launch.layout import Addresses, Layout
+from pstrain.launch.local import ONE_CORE
+from pstrain.launch.tasks import Output, TaskProcess, stop_all
+
+logger = logging.getLogger(__name__)
+
+INTERRUPTED: Final = 130
+_LOOK_EVERY_S: Final = 0.05
+_RESTARTED_JOBS: Final = ("worker", "ps")
+# A task that ends as soon as it has begun, so many times on end, will not do better.
+_SOON_S: Final = 10.0
+_SOON_ENDS: Final = 5
+
+
+def run_here(layout: Layout, *, supervise: bool = False, output: Output | None = None) -> int:
+    """Runs all tasks until the chief ends; its exit code, or 1 when another one failed before.
+
+    ``supervise``: trainers and parameter servers that fail or are killed are started again, at
+    their addresses. SIGINT and SIGTERM end all, with exit code 130.
+    """
+    stop = StopSignals()
+    # Once here, into the cache, rather than in every process at the same time.
+    kernels.warm_up()
+    return _Crew(layout, supervise, output or Output()).run(stop)
+
+
+class _Crew:
+    """The tasks by job and index, and what becomes of those that end."""
+
+    def __init__(self, layout: Layout, supervise: bool, output: Output) -> None:
+        self._layout = layout
+        self._supervise = supervise
+        self._output = output
+        self._addresses = local_addresses(layout)
+        self._running: dict[tuple[str, int], TaskProcess] = {}
+        self._soon: dict[tuple[str, int], int] = {}
+
+    def run(self, stop: StopSignals) -> int:
+        try:
+            for task in self._layout.tasks():
+                self._start(*task)
+            while not stop.wait(_LOOK_EVERY_S):
+                code = self._look()
+                if code is not None:
+                    return code
+            return INTERRUPTED
+        finally:
+            stop_all(list(self._running.values()))
+
+    def _look(self) -> int | None:
+        """The exit code, when all is over."""
+        chief = self._running["chief", 0]
+        if chief.returncode is not None:
+            return self._chief_ended(chief)
+        for (job, index), task in list(self._running.items()):
+            if task.returncode is None:
+                continue
+            del self._running[job, index]
+            task.finish(0.0)
+            if task.returncode == 0 and job in _RESTARTED_JOBS:
+                logger.info("%s has ended by itself", task.name)
+            elif not self._may_restart(job, index, task):
+                print(f"pstrain launch: {task.how_it_ended()}", file=sys.stderr)
+                return 1
+            else:
+                logger.warning("%s; it is started again", task.how_it_ended())
+                self._start(job, index)
+        return None
+
+    def _chief_ended(self, chief: TaskProcess) -> int:
+        status = chief.finish(0.0)
+        if status:
+            print(f"pstrain launch: {chief.how_it_ended()}", file=sys.stderr)
+        return status if status >= 0 else 128 - status
+
+    def _may_restart(self, job: str, index: int, task: TaskProcess) -> bool:
+        soon = time.monotonic() - task.started_s < _SOON_S
+        self._soon[job, index] = self._soon.get((job, index), 0) + 1 if soon else 0
+        return self._supervise and job in _RESTARTED_JOBS and self._soon[job, index] < _SOON_ENDS
+
+    def _start(self, job: str, index: int) -> None:
+        command = self._layout.command(job, index, self._addresses, sys.executable)
+        environment = self._layout.environment(job, index, self._addresses)
+        name = f"{job}:{index}"
+        self._running[job, index] = TaskProcess(
+            name, command, {**ONE_CORE, **environment}, self._output
+        )
+        logger.info("%s is process %d", name, self._running[job, index].pid)
+
+
+def local_addresses(layout: Layout, host: str = "127.0.0.1") -> Addresses:
+    """A free port of this machine for each task, different ones."""
+    with contextlib.ExitStack() as stack:
+
+        def free_port() -> int:
+            listener = stack.enter_context(socket.socket())
+            listener.bind((host, 0))
+            return int(listener.getsockname()[1])
+
+        return {
+            job: [f"{host}:{free_port()}" for _ in range(count)]
+            for job, count in layout.jobs.items()
+        }

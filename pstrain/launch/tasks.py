@@ -1,0 +1,122 @@
+"""A launched task as a process of this machine: its output, its end, and that of what it started.
+
+Knows commands and environments, not what they are for. Invariant: once a task was stopped, or the
+process that started it has died in whatever way, its process is gone.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import IO, Final
+
+__all__ = ["Output", "TaskProcess", "stop_all"]
+
+_TAIL_LINES: Final = 20
+_STOP_TIMEOUT_S: Final = 5.0
+_KILLED_TIMEOUT_S: Final = 10.0
+_OUTPUT_TIMEOUT_S: Final = 2.0
+
+
+class Output:
+    """Where the lines of all tasks go, whole and one after the other. Thread-safe."""
+
+    def __init__(self, stream: IO[str] | None = None) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._broken = False
+
+    def line(self, name: str, text: str) -> None:
+        """Writes it behind the task's name. Nobody who listens any more is no error."""
+        with self._lock:
+            if not self._broken:
+                try:
+                    print(f"[{name}] {text}", file=self._stream or sys.stdout, flush=True)
+                except (BrokenPipeError, ValueError):
+                    self._broken = True
+
+
+class TaskProcess:
+    """One running task, in a session of its own, so that what it starts ends with it.
+
+    To be made by a thread that lives as long as the task may: the kernel ends it with that thread.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], output: Output
+    ) -> None:
+        self.name = name
+        self.started_s = time.monotonic()
+        self._tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
+        self._output = output
+        tether = [sys.executable, "-m", "pstrain.launch.tethered", str(os.getpid())]
+        self._process = subprocess.Popen(
+            [*tether, *command],
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, name=f"output of {name}", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit status, negative for the number of a signal; None while it runs."""
+        return self._process.poll()
+
+    def how_it_ended(self) -> str:
+        """For people: its status, and the last lines that it wrote."""
+        self._reader.join(_OUTPUT_TIMEOUT_S)
+        status = self.returncode
+        how = f"exit code {status}"
+        if status is not None and status < 0:
+            with contextlib.suppress(ValueError):
+                how = f"killed by {signal.Signals(-status).name}"
+        lines = "\n".join(f"    {line}" for line in list(self._tail))
+        return f"{self.name} ended: {how}" + (f"; its last lines:\n{lines}" if lines else "")
+
+    def request_stop(self) -> None:
+        """Asks it to end, without waiting."""
+        if self.returncode is None:
+            self._process.terminate()
+
+    def finish(self, timeout_s: float) -> int:
+        """Waits for the end so long, then kills it and what it started; its exit status."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(max(timeout_s, 0.0))
+        # The group keeps its number as long as anything in it lives.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        status = self._process.wait(_KILLED_TIMEOUT_S)
+        self._reader.join(_OUTPUT_TIMEOUT_S)
+        return status
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as stream:
+            for line in stream:
+                text = line.decode(errors="replace").rstrip("\r\n")
+                self._tail.append(text)
+                self._output.line(self.name, text)
+
+
+def stop_all(tasks: Sequence[TaskProcess]) -> None:
+    """Ends all at once; those that do not end by themselves are killed."""
+    for task in tasks:
+        task.request_stop()
+    deadline_s = time.monotonic() + _STOP_TIMEOUT_S
+    for task in tasks:
+        task.finish(deadline_s - time.monotonic())
