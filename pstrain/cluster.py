@@ -125,6 +125,9 @@ class ClusterResolver:
         self.task_id: int | None = None if task_id is None else int(task_id)
         self.rpc_layer = rpc_layer
 
+    def note_strategy(self, strategy: Any) -> None:
+        """A strategy of this process uses the cluster."""
+
     def cluster_spec(self) -> ClusterSpec:
         return self._spec
 

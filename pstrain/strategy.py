@@ -142,6 +142,8 @@ class ParameterServerStrategy(Replica):
         self.incarnations = itertools.count(1)
         self._placement = _ServerPlacement(self, shard_placer)
         self.begin()
+        if isinstance(cluster_resolver, ClusterResolver):
+            cluster_resolver.note_strategy(self)
 
     @property
     def cluster_resolver(self) -> ClusterResolver:

@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 import threading
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,20 @@ class _Task:
     address: str = ""
 
 
+class _Resolver(SimpleClusterResolver):
+    """Of a cluster that ends before the program does: it knows who uses it."""
+
+    def __init__(self, spec: ClusterSpec, strategies: weakref.WeakSet[Any]) -> None:
+        super().__init__(spec, task_type="chief", task_id=0)
+        self._strategies = strategies
+
+    def note_strategy(self, strategy: Any) -> None:
+        self._strategies.add(strategy)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SimpleClusterResolver, (self.cluster_spec(), "", self.task_type, self.task_id)
+
+
 class LocalCluster:
     """``workers`` trainers, ``ps`` parameter servers, a dispatcher and ``data_workers``.
 
@@ -67,6 +82,7 @@ class LocalCluster:
         self.log_dir = os.fspath(log_dir or tempfile.mkdtemp(prefix="pstrain-"))
         os.makedirs(self.log_dir, exist_ok=True)
         self._tasks: dict[tuple[str, int], _Task] = {}
+        self._strategies: weakref.WeakSet[Any] = weakref.WeakSet()
         self._changing = threading.Lock()
         self._closing = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
@@ -115,7 +131,7 @@ class LocalCluster:
     @property
     def resolver(self) -> SimpleClusterResolver:
         """For ``ParameterServerStrategy``: this process is the coordinator."""
-        return SimpleClusterResolver(self.cluster_spec, task_type="chief", task_id=0)
+        return _Resolver(self.cluster_spec, self._strategies)
 
     @property
     def cluster_spec(self) -> ClusterSpec:
@@ -159,8 +175,15 @@ class LocalCluster:
         ]
 
     def close(self) -> None:
-        """Ends every process; those that do not end by themselves are killed. Idempotent."""
+        """Ends every process; those that do not end by themselves are killed. Idempotent.
+
+        The coordinators of this process that use the cluster are closed first: they would take the
+        end of its trainers and servers for failures.
+        """
         self._closing.set()
+        for strategy in list(self._strategies):
+            if strategy.coordinator is not None:
+                strategy.coordinator.close()
         if self._supervisor.is_alive():
             self._supervisor.join(_READY_TIMEOUT_S)
         children = [task.child for task in reversed(self._tasks.values())]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -207,7 +208,10 @@ def test_a_coordinator_that_was_replaced_does_not_take_the_trainers_back() -> No
             first.schedule(time.sleep, args=(0,)).fetch(DEADLINE_S)
         assert second.schedule(lambda: 3).fetch(DEADLINE_S) == 3
         first.close()
-        second.close()
+        links = [thread for thread in threading.enumerate() if "trainer-link" in thread.name]
+        assert links
+    assert second.strategy.coordinator is None, "closed with the cluster"
+    assert not set(links) & set(threading.enumerate())
 
 
 def test_one_coordinator_per_strategy(coordinator: ps.ClusterCoordinator) -> None:

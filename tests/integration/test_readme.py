@@ -1,0 +1,146 @@
+"""The README's Python: each snippet runs as printed, or names only what there is.
+
+What a snippet takes for granted (files, a service, a cluster) is made here, under its names.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import pathlib
+import re
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dataservice as ds
+import pstrain as ps
+
+README = pathlib.Path(__file__).parents[2] / "README.md"
+SNIPPETS = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.M | re.S)
+PACKAGES = {"ds": ds, "ps": ps}
+ROWS = 4_000
+
+
+def snippet(containing: str) -> str:
+    """The one snippet that has this text."""
+    (found,) = (text for text in SNIPPETS if containing in text)
+    return found
+
+
+def clicks() -> pa.Table:
+    rng = np.random.default_rng(0)
+    price = rng.exponential(size=ROWS).astype(np.float32)
+    return pa.table(
+        {
+            "price": price,
+            "time": rng.integers(0, 10**6, ROWS),
+            "page": rng.integers(0, 50, ROWS),
+            "clicked": (price > 1).astype(np.int64),
+        }
+    )
+
+
+@pytest.fixture
+def files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The working folder, with clicks/*.parquet."""
+    (tmp_path / "clicks").mkdir()
+    pq.write_table(clicks(), tmp_path / "clicks" / "day.parquet", row_group_size=500)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(text: str, names: dict[str, Any], replaced: dict[str, str] | None = None) -> None:
+    """Runs a snippet with other values for the places that it names."""
+    for old, new in (replaced or {}).items():
+        assert old in text, f"the README no longer says {old!r}"
+        text = text.replace(old, new)
+    exec(compile(text, "README.md", "exec"), names)
+
+
+def test_feeding(files: pathlib.Path) -> None:
+    assert files.is_dir()
+    names: dict[str, Any] = {"ds": ds}
+    run(snippet("DispatchServer("), names, {"port=5050": "port=0"})
+    with names["dispatcher"], names["worker"]:
+        target = names["target"] = names["dispatcher"].target
+        run(snippet("# here, as"), names, {"grpc://host:5050": target})
+        job = names["data"].distribute(ds.ShardingPolicy.DYNAMIC, target, job_name="pair")
+        with job.iterator(0) as one, job.iterator(0) as other:
+            names |= {"state_0": one.state_dict(), "state_1": other.state_dict()}
+        names["fn"] = lambda columns: columns
+        run(snippet("merge_states"), names)
+        rest = sum(batch.num_rows for batch in names["again"])
+        assert rest == names["data"].to_table().num_rows
+        for iterator in (names["it"], names["again"]):
+            iterator.close()
+
+
+def test_sharing(files: pathlib.Path) -> None:
+    lengths = np.random.default_rng(0).integers(1, 30, 500)
+    names: dict[str, Any] = {
+        "ds": ds,
+        "rank": 0,
+        "bucket_of": lambda columns: np.array([len(row) // 10 for row in columns["tokens"]]),
+        "sentences": ds.Dataset.from_table(pa.table({"tokens": [list(range(n)) for n in lengths]})),
+        "data": ds.Dataset.from_parquet("clicks/*.parquet"),
+    }
+    with ds.DispatchServer() as dispatcher, ds.WorkerServer(ds.WorkerConfig(dispatcher.target)):
+        names["target"] = dispatcher.target
+        run(snippet("group_by_window"), names, {"/data/clean": str(files / "clean")})
+        assert names["data"].to_table().num_rows == ROWS
+
+
+def test_training(files: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = ds.Dataset.from_parquet("clicks/*.parquet").rename({"clicked": "label"}).batch(100)
+    with ps.LocalCluster(workers=1, ps=1, data_workers=1) as cluster:
+        names: dict[str, Any] = {
+            "data": data,
+            "held_out": data.take(5),
+            "cluster": nullcontext(cluster),
+        }
+        opened = "ps.LocalCluster(workers=2, ps=2, data_workers=2)"
+        run(snippet(opened), names, {opened: "cluster"})
+        assert (files / "checkpoints" / "ckpt-1").is_dir()
+        run(snippet("every_steps=1000"), names, {"every_steps=1000": "every_steps=10"})
+        assert (files / "ckpt").is_dir()
+        names |= {
+            "schema": ps.FeatureSchema.of(data),
+            "service": cluster.service,
+            "ds": ds,
+            "ps": ps,
+        }
+        names["dataset_id"] = ds.register_dataset(cluster.service, data.repeat())
+        spec = {"chief": ["localhost:1"], **cluster.cluster_spec.as_dict()}
+        task = {"cluster": spec, "task": {"type": "chief", "index": 0}}
+        monkeypatch.setenv("TF_CONFIG", json.dumps(task))
+        run(snippet("def train_step"), names, {"range(1000)": "range(50)"})
+        assert int(names["optimizer"].iterations) == 50
+
+
+@pytest.mark.parametrize("text", SNIPPETS, ids=range(len(SNIPPETS)))
+def test_every_name_is_there_and_takes_the_arguments(text: str) -> None:
+    for call in ast.walk(ast.parse(text)):
+        if isinstance(call, ast.Call) and (named := _named(call.func)) is not None:
+            positional = [arg for arg in call.args if not isinstance(arg, ast.Starred)]
+            keywords = {keyword.arg: None for keyword in call.keywords if keyword.arg is not None}
+            inspect.signature(named).bind(*positional, **keywords)
+
+
+def _named(node: ast.AST) -> Any:
+    """What ``ds.x.y`` or ``ps.x.y`` stands for; None for anything else, or without its package."""
+    if isinstance(node, ast.Name):
+        return PACKAGES.get(node.id)
+    holder = _named(node.value) if isinstance(node, ast.Attribute) else None
+    if holder is None:
+        return None
+    assert isinstance(node, ast.Attribute)
+    try:
+        return getattr(holder, node.attr)
+    except ImportError:
+        return None
