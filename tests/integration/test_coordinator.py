@@ -195,7 +195,12 @@ def test_the_tutorials_forms_work_on_trainers(coordinator: ps.ClusterCoordinator
         coordinator.join(timeout=DEADLINE_S)
 
 
+def _links() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if "trainer-link" in thread.name}
+
+
 def test_a_coordinator_that_was_replaced_does_not_take_the_trainers_back() -> None:
+    before = _links()
     with ps.LocalCluster(workers=1, ps=1, data_workers=0) as other:
         first = ps.ClusterCoordinator(ps.ParameterServerStrategy(other.resolver))
         assert first.schedule(lambda: 1).fetch(DEADLINE_S) == 1
@@ -208,10 +213,8 @@ def test_a_coordinator_that_was_replaced_does_not_take_the_trainers_back() -> No
             first.schedule(time.sleep, args=(0,)).fetch(DEADLINE_S)
         assert second.schedule(lambda: 3).fetch(DEADLINE_S) == 3
         first.close()
-        links = [thread for thread in threading.enumerate() if "trainer-link" in thread.name]
-        assert links
     assert second.strategy.coordinator is None, "closed with the cluster"
-    assert not set(links) & set(threading.enumerate())
+    assert not _links() - before
 
 
 def test_one_coordinator_per_strategy(coordinator: ps.ClusterCoordinator) -> None:
