@@ -121,6 +121,7 @@ def test_training(files: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TF_CONFIG", json.dumps(task))
         run(snippet("def train_step"), names, {"range(1000)": "range(50)"})
         assert int(names["optimizer"].iterations) == 50
+        names["coordinator"].close()
 
 
 @pytest.mark.parametrize("text", SNIPPETS, ids=range(len(SNIPPETS)))
