@@ -1,19 +1,26 @@
 """``pstrain launch``: runs one program as every task of a cluster, here or on an engine.
 
 The program is started once per task and finds its part in TF_CONFIG; the address of the data
-service is in DATASERVICE_DISPATCHER.
+service is in DATASERVICE_DISPATCHER. On this machine it runs until the chief ends; for
+Slurm and Kubernetes it writes what `sbatch` and `kubectl apply -f` take.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+from collections.abc import Callable
+from typing import Final
 
 from pstrain.commands.options import positive
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.launch.layout import Exposure, Layout
 
-ENGINES = ("local",)
-_USAGE = """\
+_PROGRAM: Final = """\
 pstrain launch --engine local --workers 2 --ps 2 --data-workers 1 -- program.py ARGS...
+pstrain launch --engine slurm --insecure-network --nodes 2 -- program.py | sbatch
+pstrain launch --engine k8s --insecure-network --image NAME:TAG -- program.py | kubectl apply -f -
 
 The program, in every task:
   resolver = ps.TFConfigClusterResolver()
@@ -23,27 +30,40 @@ The program, in every task:
       ...  # the chief: ps.ParameterServerStrategy(resolver), os.environ["DATASERVICE_DISPATCHER"]
 """
 
+# Which engines an option is for; of the others nobody would look at it.
+_ENGINES_OF: Final = {
+    "supervise": ("local",),
+    "cpus_per_task": ("slurm",),
+    "nodes": ("slurm",),
+    "sbatch": ("slurm",),
+    "output": ("slurm", "k8s"),
+    "name": ("slurm", "k8s"),
+    "python": ("slurm", "k8s"),
+    "image": ("k8s",),
+    "namespace": ("k8s",),
+    "cpu": ("k8s",),
+    "memory": ("k8s",),
+    "token_secret": ("k8s",),
+    "tls_secret": ("k8s",),
+}
+
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "launch",
         help="run a program as every task of a cluster",
         description=__doc__,
-        epilog=_USAGE,
+        epilog=_PROGRAM,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="pstrain launch [options] -- PROGRAM [ARGS...]",
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--engine", choices=ENGINES, default="local", help="where the tasks run (default local)"
+        "--engine", choices=tuple(_RUN), default="local", help="where the tasks run (local)"
     )
     _add_shape(parser)
     _add_exposure(parser)
-    parser.add_argument(
-        "--supervise",
-        action="store_true",
-        help="local: start trainers and parameter servers that fail again, at their addresses",
-    )
+    _add_engines(parser)
     parser.add_argument(
         "program", nargs="+", metavar="PROGRAM", help="a .py file or a command, and its arguments"
     )
@@ -52,47 +72,143 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _add_shape(parser: argparse.ArgumentParser) -> None:
     shape = parser.add_argument_group("tasks, beside one chief")
-    shape.add_argument("--workers", type=positive, default=2, help="trainers (default 2)")
-    shape.add_argument("--ps", type=positive, default=2, help="parameter servers (default 2)")
+    shape.add_argument("--workers", type=positive, default=2, help="trainers (2)")
+    shape.add_argument("--ps", type=positive, default=2, help="parameter servers (2)")
     shape.add_argument(
         "--data-workers",
         type=_count,
         default=1,
-        help="workers of the data service, and a dispatcher; 0 for none (default 1)",
+        help="workers of the data service, and a dispatcher; 0 for none (1)",
     )
 
 
 def _add_exposure(parser: argparse.ArgumentParser) -> None:
-    exposure = parser.add_argument_group("tasks on several hosts, one of")
+    exposure = parser.add_argument_group("tasks on several hosts: one of")
     exposure.add_argument(
         "--insecure-network",
         action="store_true",
         help="their traffic travels unencrypted, on a network that you trust",
     )
-    for name, what in (("cert", "certificate"), ("key", "key"), ("ca", "authority to trust")):
+    for name, what in (("cert", "certificate"), ("key", "its key"), ("ca", "whom to trust")):
         exposure.add_argument(f"--tls-{name}", metavar="PEM", help=f"{what}: a path on each host")
+    exposure.add_argument(
+        "--tls-secret", metavar="NAME", help="k8s: of a Secret with tls.crt, tls.key and ca.crt"
+    )
+
+
+def _add_engines(parser: argparse.ArgumentParser) -> None:
+    def option(name: str, help: str, **settings: object) -> None:
+        engines = ", ".join(_ENGINES_OF[name.strip("-").replace("-", "_")])
+        group.add_argument(name, help=f"{engines}: {help}", **settings)  # type: ignore[arg-type]
+
+    group = parser.add_argument_group("engines")
+    option(
+        "--supervise",
+        "start trainers and parameter servers that fail again, at their addresses",
+        action="store_true",
+    )
+    option("--cpus-per-task", "CPUs of each task (1)", type=positive, metavar="N")
+    option("--output", "the file to write (standard output)", metavar="FILE")
+    option("--name", "of the job, and of what belongs to it (pstrain)", metavar="NAME")
+    option("--python", "the interpreter there (python3)", metavar="PATH")
+    option("--nodes", "nodes of the job (1)", type=positive, metavar="N")
+    option(
+        "--sbatch",
+        "a further option of sbatch, such as --sbatch=--partition=long; may be repeated",
+        action="append",
+        metavar="OPTION",
+    )
+    option("--image", "container image that has pstrain and the program", metavar="NAME:TAG")
+    option("--namespace", "where the pods run (default)", metavar="NAME")
+    option("--cpu", "CPUs of each pod, such as 2 or 500m", metavar="AMOUNT")
+    option("--memory", "memory of each pod, such as 4Gi", metavar="AMOUNT")
+    option("--token-secret", "a Secret with the key `token` (a new one is written)", metavar="NAME")
 
 
 def run(args: argparse.Namespace) -> int:
-    from pstrain.launch.here import run_here
-
-    return run_here(_layout(args), supervise=args.supervise)
-
-
-def _layout(args: argparse.Namespace) -> Layout:
+    for name, engines in _ENGINES_OF.items():
+        if getattr(args, name) not in (None, False) and args.engine not in engines:
+            raise InvalidArgumentError(
+                f"--{name.replace('_', '-')} is for --engine {' and '.join(engines)}, "
+                f"not for {args.engine}"
+            )
     exposure = Exposure(
         insecure_network=args.insecure_network,
         tls_cert=args.tls_cert,
         tls_key=args.tls_key,
         tls_ca=args.tls_ca,
     )
-    return Layout(
+    layout = Layout(
         program=tuple(args.program),
         workers=args.workers,
         ps=args.ps,
         data_workers=args.data_workers,
         exposure=exposure,
     )
+    return _RUN[args.engine](args, layout)
+
+
+def _local(args: argparse.Namespace, layout: Layout) -> int:
+    from pstrain.launch.here import run_here
+
+    return run_here(layout, supervise=args.supervise)
+
+
+def _slurm(args: argparse.Namespace, layout: Layout) -> int:
+    from pstrain.launch.slurm import SlurmOptions, batch_script
+
+    options = SlurmOptions(
+        nodes=args.nodes or 1,
+        cpus_per_task=args.cpus_per_task or 1,
+        name=args.name or "pstrain",
+        python=args.python or "python3",
+        directives=tuple(args.sbatch or ()),
+    )
+    return _write(args.output, batch_script(layout, options))
+
+
+def _kubernetes(args: argparse.Namespace, layout: Layout) -> int:
+    import dataclasses
+    import secrets
+
+    from pstrain.launch.kubernetes import KubernetesOptions, exposure_of_pods, manifest
+
+    amounts = {"cpu": args.cpu, "memory": args.memory}
+    options = KubernetesOptions(
+        image=args.image or "",
+        name=args.name or "pstrain",
+        namespace=args.namespace or "default",
+        resources={name: amount for name, amount in amounts.items() if amount},
+        token_secret=args.token_secret,
+        tls_secret=args.tls_secret,
+        python=args.python or "python3",
+    )
+    exposure = exposure_of_pods(layout.exposure, args.tls_secret)
+    layout = dataclasses.replace(layout, exposure=exposure)
+    return _write(args.output, manifest(layout, options, secrets.token_urlsafe(32)))
+
+
+_RUN: Final[dict[str, Callable[[argparse.Namespace, Layout], int]]] = {
+    "local": _local,
+    "slurm": _slurm,
+    "k8s": _kubernetes,
+}
+
+
+def _write(path: str | None, text: str) -> int:
+    """Where only the user reads it: a manifest has the token."""
+    if path is None:
+        sys.stdout.write(text)
+        return 0
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    except OSError as error:
+        raise FailedPreconditionError(
+            f"cannot write --output {path!r}: {error.strerror}"
+        ) from error
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        stream.write(text)
+    return 0
 
 
 def _count(text: str) -> int:

@@ -1,0 +1,202 @@
+"""``pstrain launch --engine k8s``: a JobSet manifest, and the Secret of the cluster's token.
+
+Pure. A replicated job per part, each pod an index of it, named by DNS before any pod runs; the
+JobSet ends with the chief. Invariant: addresses are those that
+``KubernetesClusterResolver.from_stateful_sets`` gives for the same names.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pstrain.errors import InvalidArgumentError
+from pstrain.launch.layout import PROGRAM_JOBS, Exposure, Layout
+from pstrain.resolvers.kubernetes import KubernetesClusterResolver
+
+_INDEX: Final = "PSTRAIN_TASK_INDEX"
+_INDEX_FIELD: Final = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+_TLS_FOLDER: Final = "/etc/pstrain/tls"
+# A server that is killed comes back at its name, beside the others, which go on.
+_RESTARTS: Final = 100
+_LABEL: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+# A pod is called NAME-data-worker-0-INDEX, and a name of DNS has 63 characters.
+_MAX_NAME: Final = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesOptions:
+    """What the pods are made of. ``resources``: requests and limits by name, such as cpu.
+
+    ``token_secret`` and ``tls_secret``: Secrets that exist; without the first, one is written.
+    """
+
+    image: str
+    name: str = "pstrain"
+    namespace: str = "default"
+    port: int = 8470
+    resources: Mapping[str, str] | None = None
+    token_secret: str | None = None
+    tls_secret: str | None = None
+    python: str = "python3"
+
+    def __post_init__(self) -> None:
+        if not self.image:
+            raise InvalidArgumentError("which image? give --image NAME:TAG")
+        for option, value in (("--name", self.name), ("--namespace", self.namespace)):
+            if not _LABEL.fullmatch(value) or len(value) > _MAX_NAME:
+                raise InvalidArgumentError(
+                    f"{option} must be at most {_MAX_NAME} small letters, digits and dashes, "
+                    f"beginning with a letter, got {value!r}"
+                )
+
+
+def exposure_of_pods(exposure: Exposure, tls_secret: str | None) -> Exposure:
+    """As told, or with the certificates of a Secret (tls.crt, tls.key, ca.crt)."""
+    if tls_secret is None:
+        return exposure
+    return Exposure(
+        tls_cert=f"{_TLS_FOLDER}/tls.crt",
+        tls_key=f"{_TLS_FOLDER}/tls.key",
+        tls_ca=f"{_TLS_FOLDER}/ca.crt",
+    )
+
+
+def manifest(layout: Layout, options: KubernetesOptions, token: str) -> str:
+    """YAML for ``kubectl apply -f``. InvalidArgumentError for tasks that may not listen."""
+    layout.exposure.require("k8s")
+    documents = [_job_set(layout, options)]
+    if options.token_secret is None:
+        documents.insert(0, _token_secret(options, token))
+    return "".join("---\n" + "\n".join(_yaml(document, 0)) + "\n" for document in documents)
+
+
+def addresses(layout: Layout, options: KubernetesOptions) -> dict[str, list[str]]:
+    """Of every task, by the names of pods."""
+    sets = {job: (_set_name(options, job), count) for job, count in layout.jobs.items()}
+    resolver = KubernetesClusterResolver.from_stateful_sets(
+        sets, service=options.name, namespace=options.namespace, port=options.port
+    )
+    spec = resolver.cluster_spec()
+    return {job: [spec.task_address(job, i) for i in spec.task_indices(job)] for job in spec.jobs}
+
+
+def _part(job: str) -> str:
+    return job.replace("_", "-")
+
+
+def _set_name(options: KubernetesOptions, job: str) -> str:
+    """What the names of a part's pods begin with: a part is one Job, the first of its kind."""
+    return f"{options.name}-{_part(job)}-0"
+
+
+def _metadata(options: KubernetesOptions, name: str) -> dict[str, Any]:
+    return {"name": name, "namespace": options.namespace}
+
+
+def _secret_name(options: KubernetesOptions) -> str:
+    return options.token_secret or f"{options.name}-token"
+
+
+def _token_secret(options: KubernetesOptions, token: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": _metadata(options, _secret_name(options)),
+        "type": "Opaque",
+        "stringData": {"token": token},
+    }
+
+
+def _job_set(layout: Layout, options: KubernetesOptions) -> dict[str, Any]:
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": _metadata(options, options.name),
+        "spec": {
+            "network": {"enableDNSHostnames": True, "subdomain": options.name},
+            "successPolicy": {"operator": "All", "targetReplicatedJobs": ["chief"]},
+            # A pod restarts by itself; starting all anew would lose what the servers hold.
+            "failurePolicy": {"maxRestarts": 0},
+            "replicatedJobs": [_replicated(layout, options, job) for job in layout.jobs],
+        },
+    }
+
+
+def _replicated(layout: Layout, options: KubernetesOptions, job: str) -> dict[str, Any]:
+    pod: dict[str, Any] = {
+        "restartPolicy": "Never" if job == "chief" else "OnFailure",
+        "containers": [_container(layout, options, job)],
+    }
+    if options.tls_secret:
+        pod["volumes"] = [{"name": "tls", "secret": {"secretName": options.tls_secret}}]
+    return {
+        "name": _part(job),
+        "replicas": 1,
+        "template": {
+            "spec": {
+                "completionMode": "Indexed",
+                "completions": layout.jobs[job],
+                "parallelism": layout.jobs[job],
+                "backoffLimit": 0 if job == "chief" else _RESTARTS,
+                "template": {"spec": pod},
+            }
+        },
+    }
+
+
+def _container(layout: Layout, options: KubernetesOptions, job: str) -> dict[str, Any]:
+    listed = addresses(layout, options)
+    told = layout.environment(job, f"$({_INDEX})", listed)
+    secret = {"name": _secret_name(options), "key": "token"}
+    container: dict[str, Any] = {
+        "name": _part(job),
+        "image": options.image,
+        "command": _command(layout, options, job, listed),
+        "ports": [{"containerPort": options.port}],
+        "env": [
+            {"name": _INDEX, "valueFrom": {"fieldRef": {"fieldPath": _INDEX_FIELD}}},
+            {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            {"name": "DATASERVICE_TOKEN", "valueFrom": {"secretKeyRef": secret}},
+            {"name": "PYTHONUNBUFFERED", "value": "1"},
+            *({"name": name, "value": value} for name, value in told.items()),
+        ],
+    }
+    if options.resources:
+        amounts = dict(options.resources)
+        container["resources"] = {"requests": amounts, "limits": dict(amounts)}
+    if options.tls_secret:
+        container["volumeMounts"] = [{"name": "tls", "mountPath": _TLS_FOLDER, "readOnly": True}]
+    return container
+
+
+def _command(
+    layout: Layout, options: KubernetesOptions, job: str, listed: Mapping[str, list[str]]
+) -> list[str]:
+    if job in PROGRAM_JOBS:
+        # Kubernetes takes $(NAME) for a variable, and $$( for what is not.
+        command = layout.command(job, 0, listed, options.python)
+        return [part.replace("$(", "$$(") for part in command]
+    # A pod's own name may not be known to DNS when it starts, its address is.
+    own = {**listed, job: [f"$(POD_IP):{options.port}"]}
+    return layout.command(job, 0, own, options.python)
+
+
+def _yaml(value: Any, indent: int) -> Iterator[str]:
+    """Lines of block style; every scalar as JSON has it, which YAML reads as the same value."""
+    margin = "  " * indent
+    items: Any = value.items() if isinstance(value, Mapping) else ((None, each) for each in value)
+    for name, each in items:
+        mark = "-" if name is None else f"{_key(name)}:"
+        if isinstance(each, Mapping | list) and each:
+            yield margin + mark
+            yield from _yaml(each, indent + 1)
+        else:
+            yield f"{margin}{mark} {json.dumps(each)}"
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z][A-Za-z0-9]*", name) else json.dumps(name)

@@ -1,0 +1,79 @@
+"""The batch script, and where a task of it finds itself."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.launch.layout import Exposure, Layout
+from pstrain.launch.slurm import SlurmOptions, batch_script, server_jobs, task_of
+
+OPEN = Exposure(insecure_network=True)
+LAYOUT = Layout(program=("t.py", "it's $HOME"), workers=2, ps=1, data_workers=1, exposure=OPEN)
+
+
+def test_the_script_asks_for_room_and_carries_the_layout() -> None:
+    options = SlurmOptions(nodes=2, cpus_per_task=4, name="my job", directives=("--partition=p",))
+    script = batch_script(LAYOUT, options)
+    lines = script.splitlines()
+    assert lines[0] == "#!/bin/bash"
+    assert [line for line in lines if line.startswith("#SBATCH")] == [
+        "#SBATCH --job-name='my job'",
+        "#SBATCH --nodes=2",
+        "#SBATCH --ntasks-per-node=3",
+        "#SBATCH --cpus-per-task=4",
+        "#SBATCH --partition=p",
+    ]
+    assert server_jobs(LAYOUT) == {"ps": 1, "worker": 2, "dispatcher": 1, "data_worker": 1}
+    assert "--ntasks=5" in script
+    carried = next(line for line in lines if line.startswith("layout="))
+    (quoted,) = shlex.split(carried)
+    assert Layout.from_json(quoted.removeprefix("layout=")) == LAYOUT
+
+
+def test_every_task_finds_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = "n1,n1,n1,n2,n2"
+    environment = {"PSTRAIN_HOSTS": hosts, "SLURM_JOB_ID": "1201"}
+    first = 10_000 + 1201 % 340 * 64
+    spec = {
+        "chief": [f"n1:{first + 3}"],
+        "worker": [f"n2:{first}", f"n2:{first + 1}"],
+        "ps": [f"n1:{first + 2}"],
+    }
+    found = []
+    for part, rank in [("chief", 0), *(("server", rank) for rank in range(5))]:
+        monkeypatch.setenv("SLURM_PROCID", str(rank))
+        command, told = task_of(part, LAYOUT, environment, "python3")
+        if not told:
+            found.append(command[3])
+            assert command[-1] == "--insecure-network"
+            continue
+        assert command == ["python3", *LAYOUT.program]
+        config = json.loads(told["TF_CONFIG"])
+        assert config["cluster"] == spec
+        assert told["DATASERVICE_DISPATCHER"] == f"grpc://n1:{first + 1}"
+        found.append(f"{config['task']['type']}:{config['task']['index']}")
+    assert found == ["chief:0", "worker", "dispatcher", "ps:0", "worker:0", "worker:1"]
+
+
+def test_outside_of_a_job_it_says_so() -> None:
+    with pytest.raises(FailedPreconditionError, match=r"PSTRAIN_HOSTS is not set.*sbatch"):
+        task_of("chief", LAYOUT, {}, "python3")
+
+
+@pytest.mark.parametrize(
+    ("layout", "options", "message"),
+    [
+        (Layout(program=("t.py",)), {}, "--insecure-network"),
+        (LAYOUT, {"nodes": 6}, "--nodes 6 is more than the 5 servers"),
+        (LAYOUT, {"nodes": 0}, "--nodes must be at least 1, got 0"),
+        (LAYOUT, {"directives": ("partition=p",)}, "--sbatch takes an option"),
+        (LAYOUT, {"name": "a\n#SBATCH --x"}, "one line"),
+    ],
+)
+def test_wrong_values_are_named(layout: Layout, options: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        batch_script(layout, SlurmOptions(**options))  # type: ignore[arg-type]
