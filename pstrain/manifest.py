@@ -21,7 +21,9 @@ from dataservice.runtime.identity import new_id
 from pstrain.errors import DataLossError, InvalidArgumentError, MissingFileError
 from pstrain.failpoints import reached
 
-FORMAT = 3
+FORMAT = 4
+# Lacks checksums of the pieces of files.
+_OLDER = 3
 
 _FILE = "manifest.json"
 _NAME = re.compile(r"[^.].*-(\d+)")
@@ -143,10 +145,10 @@ def read(path: str) -> dict[str, Any]:
         found = manifest["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise DataLossError(f"{file} is damaged ({error}); restore an older checkpoint") from error
-    if found != FORMAT:
+    if found not in (FORMAT, _OLDER):
         raise InvalidArgumentError(
-            f"{file} has format {found}, this version reads {FORMAT}: use the version of pstrain "
-            f"that wrote it"
+            f"{file} has format {found}, this version reads {_OLDER} and {FORMAT}: use the "
+            f"version of pstrain that wrote it"
         )
     for part in ("objects", "saved"):
         if not isinstance(manifest.get(part), dict):

@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 
 from dataservice.runtime.identity import new_id
 from pstrain import buffers
-from pstrain.paramserver.checkpoint import Saved, read_into, verify, write
+from pstrain.paramserver.checkpoint import write
+from pstrain.paramserver.loading import can_stage, read_into, stage, verify
+from pstrain.paramserver.saved import Saved
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.steps import ShardUpdate
 from pstrain.paramserver.store import Store
@@ -230,6 +232,11 @@ class LocalParameters:
 
     def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
         targets = self._named(specs)
+        with self._store.quiet():
+            if can_stage(targets, saved.shards):
+                staged = stage(directory, targets, saved.shards)
+                read_into(directory, targets, saved.shards, staged)
+                return
         verify(directory, targets, saved.shards)
         with self._store.quiet():
             read_into(directory, targets, saved.shards)

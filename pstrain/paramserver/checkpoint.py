@@ -1,37 +1,31 @@
 """Shards as files: tables as Arrow IPC, small variables together as safetensors; with checksums.
 
-Both hold values and optimizer slots; any shard layout restores onto any other by ranges of rows.
-Knows nothing of manifests, models or the network. Invariant: restoring gives each row the values
-and slots it was saved with, or raises before any row has changed.
+Both hold values and optimizer slots. Knows nothing of manifests, models or the network, nor of how
+files are read (see ``loading``). Invariant: what is returned says of each file what it takes to
+notice any damage to it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from pstrain.errors import DataLossError, NotFoundError, ResourceExhaustedError
+from pstrain.errors import ResourceExhaustedError
 from pstrain.paramserver import safetensors
-from pstrain.paramserver.output import OutputFile, size_and_checksum
-from pstrain.paramserver.saved import Saved, SavedShard, check_shape
-from pstrain.paramserver.shard import Shard
+from pstrain.paramserver.output import OutputFile
+from pstrain.paramserver.saved import Saved, SavedShard
 from pstrain.paramserver.snapshot import Snapshot
 from pstrain.paramserver.table_file import write_blocks
-
-__all__ = ["Saved", "SavedShard", "check_shape", "read_into", "verify", "write"]
 
 SMALL_BYTES: Final = 1 << 20
 """Shards of at most this size, slots included, go into one safetensors file per server."""
 
-_DENSE: Final = "dense.safetensors"
-
-Array = NDArray[Any]
-Targets = Sequence[tuple[str, Shard]]
+DENSE: Final = "dense.safetensors"
+"""How the names of files of small variables end."""
 
 
 def write(directory: str, snapshots: Sequence[tuple[str, Snapshot]], writer: str) -> Saved:
@@ -43,7 +37,7 @@ def write(directory: str, snapshots: Sequence[tuple[str, Snapshot]], writer: str
     try:
         os.makedirs(directory, exist_ok=True)
         small = [pair for pair in snapshots if _is_small(pair[1])]
-        shards = _write_dense(directory, f"{writer}-{_DENSE}", small) if small else []
+        shards = _write_dense(directory, f"{writer}-{DENSE}", small) if small else []
         for name, snapshot in snapshots:
             if not _is_small(snapshot):
                 shards.append(_write_table(directory, writer, name, snapshot))
@@ -74,7 +68,7 @@ def _write_dense(
     directory: str, file: str, snapshots: Sequence[tuple[str, Snapshot]]
 ) -> list[SavedShard]:
     parts = [_described(name, snapshot, file) for name, snapshot in snapshots]
-    tensors = [tensor for part in parts for tensor in _tensors(part)]
+    tensors = [tensor for part in parts for tensor in tensors_of(part)]
     with OutputFile(os.path.join(directory, file)) as output:
         output.write(safetensors.header(tensors, {"format": "np"}))
         for _, snapshot in snapshots:
@@ -85,7 +79,7 @@ def _write_dense(
     return [p._replace(size_bytes=output.size_bytes, checksum=output.checksum) for p in parts]
 
 
-def _tensors(part: SavedShard) -> list[safetensors.Tensor]:
+def tensors_of(part: SavedShard) -> list[safetensors.Tensor]:
     """The value under the variable's name, with its rows where it is not whole; slots after it."""
     rows = part.row_stop - part.row_start
     is_whole = rows == (part.shape[0] if part.shape else 1)
@@ -108,7 +102,7 @@ def _write_table(directory: str, writer: str, name: str, snapshot: Snapshot) -> 
     )
     with OutputFile(os.path.join(directory, part.file)) as output:
         write_blocks(output, _schema(part, snapshot.widths), snapshot.blocks())
-    return part._replace(size_bytes=output.size_bytes, checksum=output.checksum)
+    return part._replace(size_bytes=output.size_bytes, checksum=output.checksum, sums=output.sums)
 
 
 def _described(name: str, snapshot: Snapshot, file: str) -> SavedShard:
@@ -140,100 +134,3 @@ def _schema(part: SavedShard, widths: Sequence[int]) -> pa.Schema:
         "optimizer": part.optimizer or "",
     }
     return pa.schema(fields, metadata=metadata)
-
-
-def verify(directory: str, targets: Targets, saved: Sequence[SavedShard]) -> None:
-    """Checks that :meth:`read_into` can be done: names, shapes, the checksums of files; blocks.
-
-    Raises NotFoundError for a variable or file that is missing, InvalidArgumentError for another
-    shape or dtype, DataLossError for damaged or missing rows.
-    """
-    for pairs in _by_file(targets, saved).values():
-        _verify(directory, pairs[0][1])
-
-
-def read_into(directory: str, targets: Targets, saved: Sequence[SavedShard]) -> None:
-    """Overwrites each target, named as in the checkpoint, with its rows and slots; blocks.
-
-    Must be verified first: a damaged file is not noticed here.
-    """
-    for file, pairs in _by_file(targets, saved).items():
-        read = _dense_blocks if file.endswith(_DENSE) else _table_blocks
-        with pa.memory_map(os.path.join(directory, file)) as source:
-            parts = {part: None for _, part in pairs}
-            for part in parts:
-                shards = [shard for shard, of in pairs if of == part]
-                for start, columns in read(source, part):
-                    _restore(shards, part, start, columns)
-
-
-def _by_file(
-    targets: Targets, saved: Sequence[SavedShard]
-) -> dict[str, list[tuple[Shard, SavedShard]]]:
-    files: dict[str, list[tuple[Shard, SavedShard]]] = {}
-    for name, shard in targets:
-        for part in _parts(name, shard, saved):
-            files.setdefault(part.file, []).append((shard, part))
-    return files
-
-
-def _parts(name: str, shard: Shard, saved: Sequence[SavedShard]) -> list[SavedShard]:
-    mine = sorted((s for s in saved if s.name == name), key=lambda s: s.row_start)
-    if not mine:
-        raise NotFoundError(f"the checkpoint holds no variable {name!r}")
-    for part in mine:
-        check_shape(name, shard.spec.shape, shard.spec.dtype, part)
-    parts = [p for p in mine if p.row_start < shard.row_stop and p.row_stop > shard.row_start]
-    reached = shard.row_start
-    for part in parts:
-        if part.row_start > reached:
-            break
-        reached = max(reached, part.row_stop)
-    if reached < shard.row_stop:
-        raise DataLossError(f"rows from {reached} on of variable {name!r} are in no file")
-    return parts
-
-
-def _verify(directory: str, part: SavedShard) -> None:
-    path = os.path.join(directory, part.file)
-    try:
-        found = size_and_checksum(path)
-    except FileNotFoundError:
-        raise NotFoundError(
-            f"file {path} of variable {part.name!r} is missing from the checkpoint"
-        ) from None
-    if found != (part.size_bytes, part.checksum):
-        raise DataLossError(
-            f"file {path} of variable {part.name!r} is damaged: {found[0]} bytes with checksum "
-            f"{found[1]:#x}, expected {part.size_bytes} with {part.checksum:#x}; restore an older "
-            "checkpoint"
-        )
-
-
-def _table_blocks(source: pa.NativeFile, part: SavedShard) -> Iterator[tuple[int, list[Array]]]:
-    reader = pa.ipc.open_file(source)
-    start = part.row_start
-    for position in range(reader.num_record_batches):
-        batch = reader.get_batch(position)
-        yield start, [_column(batch, index) for index in range(batch.num_columns)]
-        start += batch.num_rows
-
-
-def _dense_blocks(source: pa.NativeFile, part: SavedShard) -> Iterator[tuple[int, list[Array]]]:
-    found = safetensors.read(np.frombuffer(source.read_buffer(), np.uint8), part.file)
-    source.seek(0)
-    rows = part.row_stop - part.row_start
-    yield part.row_start, [found[tensor.name].reshape(rows, -1) for tensor in _tensors(part)]
-
-
-def _restore(shards: Sequence[Shard], part: SavedShard, start: int, columns: list[Array]) -> None:
-    for shard in shards:
-        a, b = max(start, shard.row_start), min(start + len(columns[0]), shard.row_stop)
-        if a < b:
-            rows = [column[a - start : b - start] for column in columns]
-            shard.restore(a, rows, part.optimizer, row_slots=part.row_slots)
-
-
-def _column(batch: pa.RecordBatch, index: int) -> Array:
-    column = batch.column(index)
-    return column.flatten().to_numpy(zero_copy_only=True).reshape(len(column), -1)

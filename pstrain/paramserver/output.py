@@ -2,7 +2,7 @@
 
 Knows nothing of formats. Invariant: a file that was finished is on the disk, its folder's entry
 too; one that was not is of no use to anybody and will be removed with its folder. Its checksum is
-that of the checksums of its pieces of ``_PIECE_BYTES``, the last perhaps shorter.
+that of the checksums of its pieces of ``PIECE_BYTES``, the last perhaps shorter.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataservice.runtime.checksum import checksum
+from pstrain.errors import DataLossError
 from pstrain.failpoints import reached
 
-_PIECE_BYTES: Final = 8 << 20
+PIECE_BYTES: Final = 8 << 20
 _PIECES: Final = 3
 # Sizes of direct writes are multiples of this; disks ask for as much or less.
 _SECTOR_BYTES: Final = 4096
@@ -51,7 +52,12 @@ class OutputFile:
     @property
     def checksum(self) -> int:
         """Of the whole file, once the context has ended."""
-        return _joined(self._sums)
+        return joined(self._sums)
+
+    @property
+    def sums(self) -> str:
+        """Checksums of its pieces, as manifests hold them."""
+        return _as_array(self._sums).tobytes().hex()
 
     def write(self, data: Any) -> int:
         """All of ``data``, which is something with a buffer."""
@@ -70,10 +76,10 @@ class OutputFile:
         while at < size:
             if self._piece is None:
                 self._piece = self._next_piece()
-            count = min(size - at, _PIECE_BYTES - self._filled)
+            count = min(size - at, PIECE_BYTES - self._filled)
             read(at, self._piece[self._filled : self._filled + count])
             at, self._filled = at + count, self._filled + count
-            if self._filled == _PIECE_BYTES:
+            if self._filled == PIECE_BYTES:
                 self._sums.append(checksum(self._piece))
                 self._writing.append((self._writer.submit(self._put, self._piece), self._piece))
                 self._piece, self._filled = None, 0
@@ -82,7 +88,7 @@ class OutputFile:
     def _next_piece(self) -> Piece:
         if len(self._writing) < _PIECES:
             # Begins with a page, as direct writes ask for.
-            return np.frombuffer(mmap.mmap(-1, _PIECE_BYTES, mmap.MAP_PRIVATE), np.uint8)
+            return np.frombuffer(mmap.mmap(-1, PIECE_BYTES, mmap.MAP_PRIVATE), np.uint8)
         written, piece = self._writing.popleft()
         written.result()
         return piece
@@ -133,16 +139,31 @@ class OutputFile:
 def size_and_checksum(path: str) -> tuple[int, int]:
     """Those of a file, as :class:`OutputFile` counts them; blocks."""
     size, sums = 0, []
-    piece = np.empty(_PIECE_BYTES, np.uint8)
+    piece = np.empty(PIECE_BYTES, np.uint8)
     with open(path, "rb") as stream:
         while count := stream.readinto(piece.data):
             sums.append(checksum(piece[:count]))
             size += count
-    return size, _joined(sums)
+    return size, joined(sums)
 
 
-def _joined(sums: list[int]) -> int:
-    return checksum(np.array(sums, "<u8"))
+def sums_of(text: str) -> list[int]:
+    """The checksums in :attr:`OutputFile.sums`; DataLossError where there are none."""
+    try:
+        return [int(value) for value in np.frombuffer(bytes.fromhex(text), "<u8")]
+    except ValueError as error:
+        raise DataLossError(
+            f"the checkpoint's manifest is damaged: {text[:40]!r} are no checksums ({error})"
+        ) from error
+
+
+def joined(sums: list[int]) -> int:
+    """The checksum of a file, from those of its pieces."""
+    return checksum(_as_array(sums))
+
+
+def _as_array(sums: list[int]) -> NDArray[np.uint64]:
+    return np.array(sums, "<u8")
 
 
 def _open(path: str) -> int:

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from pstrain.errors import InvalidArgumentError
 from pstrain.paramserver.changes import WHOLE, read_changes
-from pstrain.paramserver.checkpoint import Saved, read_into, verify, write
+from pstrain.paramserver.checkpoint import write
 from pstrain.paramserver.commits import Entry, PartKey
+from pstrain.paramserver.loading import can_stage, read_into, stage, verify
 from pstrain.paramserver.messages import (
     Array,
     Body,
@@ -23,6 +24,7 @@ from pstrain.paramserver.messages import (
     body_arrays,
     new_body,
 )
+from pstrain.paramserver.saved import Saved
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.store import Store
 from pstrain.vocabulary import OptimizerSpec, spec_from_json
@@ -175,8 +177,14 @@ def _drop(store: Store, call: Call) -> Reply:
 
 
 def _verify(store: Store, call: Call) -> Reply:
-    saved = Saved.from_json(call.header["saved"])
-    verify(call.header["directory"], _named(store, call), saved.shards)
+    """Whether a load can be done; tables that nobody has changed yet are read while at it."""
+    saved, named = Saved.from_json(call.header["saved"]), _named(store, call)
+    directory = call.header["directory"]
+    with store.quiet():
+        if can_stage(named, saved.shards):
+            store.staged = (call.header["load"], stage(directory, named, saved.shards))
+            return {}, None
+    verify(directory, named, saved.shards)
     return {}, None
 
 
@@ -184,9 +192,16 @@ def _load(store: Store, call: Call) -> Reply:
     saved = Saved.from_json(call.header["saved"])
     named = _named(store, call)
     with store.quiet():
-        read_into(call.header["directory"], named, saved.shards)
+        staged = store.take_staged(call.header["load"])
+        read_into(call.header["directory"], named, saved.shards, staged)
         if call.header["ledger"] is not None:
             store.restore_ledger(call.header["ledger"])
+    return {}, None
+
+
+def _give_up_load(store: Store, call: Call) -> Reply:
+    with store.quiet():
+        store.take_staged(call.header["load"]).undo()
     return {}, None
 
 
@@ -230,4 +245,5 @@ _HANDLERS: dict[str, Callable[[Store, Call], Reply]] = {
     "drop": _drop,
     "verify": _verify,
     "load": _load,
+    "give_up_load": _give_up_load,
 }

@@ -17,7 +17,8 @@ class SavedShard(NamedTuple):
 
     ``name`` is the variable's name in the checkpoint, ``file`` is relative to its folder and may
     hold several shards; ``size_bytes`` and ``checksum`` are those of the file. ``slots`` counts the
-    values that the optimizer keeps for each value, ``row_slots`` those for each row.
+    values that the optimizer keeps for each value, ``row_slots`` those for each row. ``sums`` are
+    those of the pieces of a table's file, in hexadecimal; files of older checkpoints have none.
     """
 
     name: str
@@ -31,6 +32,7 @@ class SavedShard(NamedTuple):
     optimizer: str | None
     slots: int = 0
     row_slots: int = 0
+    sums: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """JSON form, for manifests and the wire."""

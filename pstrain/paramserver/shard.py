@@ -70,6 +70,7 @@ class Shard:
         self._lock = threading.Lock()
         self._snapshots: list[Snapshot] = []
         self._unfilled = self.row_start
+        self._initial_version = version if value is None else None
         self._rows = Slab((self.row_stop - self.row_start, self.width), spec.dtype)
         if value is not None:
             self.slab[...] = np.asarray(value).reshape(self.slab.shape)
@@ -98,6 +99,20 @@ class Shard:
                 fill(self.spec.initializer, self._view(self._unfilled, stop), self._unfilled)
                 self._unfilled = stop
         return self.row_stop - stop
+
+    @property
+    def is_initial(self) -> bool:
+        """Whether all rows have the values that the initializer gives, and no slots."""
+        return self.version == self._initial_version and len(self.column_widths) == 1
+
+    def reset(self) -> None:
+        """Gives all rows their initial values again, and takes their slots."""
+        with self._lock:
+            self._keep_range(self.row_start, self.row_stop)
+            self._resize_slots(0, 0)
+            self.optimizer = None
+            fill(self.spec.initializer, self.slab, self.row_start)
+            self.version += 1
 
     def check_ids(self, ids: NDArray[np.int64]) -> None:
         """Raises InvalidArgumentError naming the first id that is not a row of this shard."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from pstrain.errors import AlreadyExistsError, DeadlineExceededError, NotFoundError
 from pstrain.paramserver.commits import Commits, Entry, PartKey, Report
+from pstrain.paramserver.loading import NOTHING, Staged
 from pstrain.paramserver.rules import find_rule
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.snapshot import Snapshot
@@ -48,6 +49,8 @@ class Store:
         self._lock = threading.Lock()
         self._changes = _Gate()
         self._snapshots: dict[str, list[tuple[str, Snapshot]]] = {}
+        self.staged: tuple[str, Staged] = ("", NOTHING)
+        """What was read ahead for a load, which is named by an id."""
 
     def create(self, spec: VariableSpec, index: int, value: NDArray[Any] | None = None) -> Shard:
         """Adds shard ``index`` of ``spec``, filled with ``value`` or by its initializer.
@@ -223,6 +226,14 @@ class Store:
         """Scope in which no change is half done and none begins; reads go on."""
         with self._changes.exclusive():
             yield
+
+    def take_staged(self, load: str) -> Staged:
+        """What was read ahead for ``load``, once. To be asked for while it is quiet."""
+        name, staged = self.staged
+        if name != load:
+            return NOTHING
+        self.staged = ("", NOTHING)
+        return staged
 
     def advance(self, low_water: int) -> None:
         """All closures below ``low_water`` are finished: their changes need no memory."""

@@ -7,6 +7,7 @@ is never sent twice.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataservice.runtime.auth import TlsConfig, resolve_token
+from dataservice.runtime.identity import new_id
 from pstrain.config import ParameterConfig
 from pstrain.consistency import ASYNC, Consistency
+from pstrain.errors import DataServiceError
 from pstrain.parameters import current_staging
 from pstrain.paramserver import messages
 from pstrain.paramserver.changes import WHOLE
@@ -238,19 +241,26 @@ class RemoteParameters:
     def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
         _before_read(specs.values())
         header = {
+            "kind": "verify",
             "directory": os.path.abspath(directory),
             "variables": [[name, spec.id] for name, spec in specs.items()],
             "saved": saved._replace(ledgers={}).to_json(),
+            "load": new_id("load"),
         }
         ledgers = saved.ledgers if saved.session == self.session else {}
-        for kind in ("verify", "load"):
-            self._ask(
-                {
-                    ps: self._request({**header, "kind": kind, "ledger": ledgers.get(str(ps))})
-                    for ps in range(len(self.addresses))
-                },
-                timeout_s=self._config.transfer_timeout_s,
-            )
+        everywhere, timeout_s = range(len(self.addresses)), self._config.transfer_timeout_s
+        try:
+            self.ask_all(dict.fromkeys(everywhere, header), timeout_s=timeout_s)
+        except DataServiceError:
+            # Some servers may have read ahead what another cannot read.
+            give_up = {"kind": "give_up_load", "load": header["load"]}
+            with contextlib.suppress(DataServiceError):
+                self.exchange(dict.fromkeys(everywhere, (give_up, None)))
+            raise
+        self.ask_all(
+            {ps: {**header, "kind": "load", "ledger": ledgers.get(str(ps))} for ps in everywhere},
+            timeout_s=timeout_s,
+        )
 
     def change_session(self, session: str) -> None:
         """All that is asked from now on is of another session; nothing is known of its values."""

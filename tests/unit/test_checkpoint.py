@@ -13,6 +13,7 @@ import pytest
 from pstrain import initializers, manifest
 from pstrain.checkpoint import Checkpoint, checkpoints, latest_checkpoint, read_config
 from pstrain.errors import DataLossError, InvalidArgumentError, InvalidTypeError, NotFoundError
+from pstrain.paramserver import checkpoint as shard_files
 from pstrain.scope import local_parameters
 from pstrain.variable import Variable, create_variable
 
@@ -203,6 +204,20 @@ def test_a_damaged_manifest_is_noticed(tmp_path: pathlib.Path, text: str) -> Non
     (path / "manifest.json").write_text(text)
     with pytest.raises(DataLossError, match="manifest"):
         Checkpoint(step=Variable(0)).restore(path)
+
+
+def test_a_checkpoint_without_sums_of_pieces_is_read(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_files, "SMALL_BYTES", 0)
+    model = Model()
+    path = pathlib.Path(Checkpoint(model=model).save(tmp_path))
+    older = json.loads((path / "manifest.json").read_text())
+    assert all(len(shard.pop("sums")) == 16 for shard in older["saved"]["shards"])
+    (path / "manifest.json").write_text(json.dumps({**older, "format": 3}))
+    other = Model(seed=2)
+    Checkpoint(model=other).restore(path)
+    assert other.values() == model.values()
 
 
 def test_another_format_is_refused(tmp_path: pathlib.Path) -> None:

@@ -18,7 +18,7 @@ DIRECT = getattr(os, "O_DIRECT", 0)
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PIECE_BYTES", 8192)
+    monkeypatch.setattr(module, "PIECE_BYTES", 8192)
 
 
 def write(path: pathlib.Path, data: bytes, sizes: list[int]) -> OutputFile:

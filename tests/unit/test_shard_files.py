@@ -18,7 +18,8 @@ from pstrain.errors import (
     ResourceExhaustedError,
 )
 from pstrain.paramserver import checkpoint, safetensors
-from pstrain.paramserver.checkpoint import Saved, SavedShard, read_into, verify
+from pstrain.paramserver.loading import read_into, verify
+from pstrain.paramserver.saved import Saved, SavedShard
 from pstrain.paramserver.shard import Shard
 from pstrain.vocabulary import OptimizerSpec
 from tests.unit.shard_cases import ADAGRAD, ADAM, ids, make_spec, ones, values_of

@@ -1,0 +1,200 @@
+"""Files of a checkpoint read into shards, whatever their cut, by ranges of rows.
+
+Knows nothing of manifests, models or the network. Invariant: restoring gives each row the values
+and slots it was saved with; where that cannot be, an error comes before any row has changed, or
+shards that had their initial values have them again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pstrain.errors import DataLossError, NotFoundError
+from pstrain.paramserver import safetensors
+from pstrain.paramserver.checkpoint import DENSE, tensors_of
+from pstrain.paramserver.input import InputFile
+from pstrain.paramserver.output import size_and_checksum
+from pstrain.paramserver.saved import SavedShard, check_shape
+from pstrain.paramserver.shard import Shard
+
+Array = NDArray[Any]
+Targets = Sequence[tuple[str, Shard]]
+_Pairs = list[tuple[Shard, SavedShard]]
+
+
+class Staged(NamedTuple):
+    """Files that were read by :func:`stage`, and the versions that shards then had."""
+
+    files: frozenset[str] = frozenset()
+    versions: tuple[tuple[Shard, int], ...] = ()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether nobody has changed the shards since."""
+        return all(shard.version == version for shard, version in self.versions)
+
+    def undo(self) -> None:
+        """Shards that nobody has changed since get their initial values again."""
+        for shard, version in self.versions:
+            if shard.version == version:
+                shard.reset()
+
+
+NOTHING = Staged()
+
+
+def verify(directory: str, targets: Targets, saved: Sequence[SavedShard]) -> None:
+    """Checks that :meth:`read_into` can be done: names, shapes, the checksums of files; blocks.
+
+    Raises NotFoundError for a variable or file that is missing, InvalidArgumentError for another
+    shape or dtype, DataLossError for damaged or missing rows.
+    """
+    for pairs in _by_file(targets, saved).values():
+        _verify(directory, pairs[0][1])
+
+
+def can_stage(targets: Targets, saved: Sequence[SavedShard]) -> bool:
+    """Whether :func:`stage` can be used: all that is in tables has its initial values."""
+    tables = _tables(_by_file(targets, saved))
+    pairs = [pair for each in tables.values() for pair in each]
+    return bool(pairs) and all(shard.is_initial and part.sums for shard, part in pairs)
+
+
+def stage(directory: str, targets: Targets, saved: Sequence[SavedShard]) -> Staged:
+    """As :func:`verify`, but tables are read into their shards while they are checked; blocks.
+
+    So they are read once. No change may be made meanwhile. What fails leaves initial values.
+    """
+    files = _by_file(targets, saved)
+    tables = _tables(files)
+    for file, pairs in files.items():
+        if file not in tables:
+            _verify(directory, pairs[0][1])
+    shards = {shard: None for pairs in tables.values() for shard, _ in pairs}
+    try:
+        for pairs in tables.values():
+            _read_checked(directory, pairs)
+    except BaseException:
+        for shard in shards:
+            shard.reset()
+        raise
+    return Staged(frozenset(tables), tuple((shard, shard.version) for shard in shards))
+
+
+def read_into(
+    directory: str, targets: Targets, saved: Sequence[SavedShard], staged: Staged = NOTHING
+) -> None:
+    """Overwrites each target, named as in the checkpoint, with its rows and slots; blocks.
+
+    Must be verified or staged first: a damaged file is not noticed here. What is ``staged`` is
+    read again only where it was changed since.
+    """
+    done = staged.files if staged.is_current else frozenset()
+    for file, pairs in _by_file(targets, saved).items():
+        if file not in done:
+            read = _dense_blocks if file.endswith(DENSE) else _table_blocks
+            with pa.memory_map(os.path.join(directory, file)) as source:
+                _restore_parts(pairs, source, read)
+
+
+def _read_checked(directory: str, pairs: _Pairs) -> None:
+    part = pairs[0][1]
+    try:
+        with InputFile(directory, part) as source, pa.PythonFile(source, mode="r") as file:
+            _restore_parts(pairs, file, _table_blocks)
+    except FileNotFoundError:
+        raise _missing(os.path.join(directory, part.file), part) from None
+
+
+def _tables(files: Mapping[str, _Pairs]) -> dict[str, _Pairs]:
+    return {file: pairs for file, pairs in files.items() if not file.endswith(DENSE)}
+
+
+def _restore_parts(
+    pairs: _Pairs,
+    source: pa.NativeFile,
+    read: Callable[[pa.NativeFile, SavedShard], Iterator[tuple[int, list[Array]]]],
+) -> None:
+    """What a file holds, into the shards that want it."""
+    for part in {part: None for _, part in pairs}:
+        shards = [shard for shard, of in pairs if of == part]
+        for start, columns in read(source, part):
+            _restore(shards, part, start, columns)
+
+
+def _by_file(targets: Targets, saved: Sequence[SavedShard]) -> dict[str, _Pairs]:
+    files: dict[str, _Pairs] = {}
+    for name, shard in targets:
+        for part in _parts(name, shard, saved):
+            files.setdefault(part.file, []).append((shard, part))
+    return files
+
+
+def _parts(name: str, shard: Shard, saved: Sequence[SavedShard]) -> list[SavedShard]:
+    mine = sorted((s for s in saved if s.name == name), key=lambda s: s.row_start)
+    if not mine:
+        raise NotFoundError(f"the checkpoint holds no variable {name!r}")
+    for part in mine:
+        check_shape(name, shard.spec.shape, shard.spec.dtype, part)
+    parts = [p for p in mine if p.row_start < shard.row_stop and p.row_stop > shard.row_start]
+    reached = shard.row_start
+    for part in parts:
+        if part.row_start > reached:
+            break
+        reached = max(reached, part.row_stop)
+    if reached < shard.row_stop:
+        raise DataLossError(f"rows from {reached} on of variable {name!r} are in no file")
+    return parts
+
+
+def _verify(directory: str, part: SavedShard) -> None:
+    path = os.path.join(directory, part.file)
+    try:
+        found = size_and_checksum(path)
+    except FileNotFoundError:
+        raise _missing(path, part) from None
+    if found != (part.size_bytes, part.checksum):
+        raise DataLossError(
+            f"file {path} of variable {part.name!r} is damaged: {found[0]} bytes with checksum "
+            f"{found[1]:#x}, expected {part.size_bytes} with {part.checksum:#x}; restore an older "
+            "checkpoint"
+        )
+
+
+def _missing(path: str, part: SavedShard) -> NotFoundError:
+    return NotFoundError(f"file {path} of variable {part.name!r} is missing from the checkpoint")
+
+
+def _table_blocks(source: pa.NativeFile, part: SavedShard) -> Iterator[tuple[int, list[Array]]]:
+    reader = pa.ipc.open_file(source)
+    start = part.row_start
+    for position in range(reader.num_record_batches):
+        batch = reader.get_batch(position)
+        yield start, [_column(batch, index) for index in range(batch.num_columns)]
+        start += batch.num_rows
+
+
+def _dense_blocks(source: pa.NativeFile, part: SavedShard) -> Iterator[tuple[int, list[Array]]]:
+    found = safetensors.read(np.frombuffer(source.read_buffer(), np.uint8), part.file)
+    source.seek(0)
+    rows = part.row_stop - part.row_start
+    yield part.row_start, [found[tensor.name].reshape(rows, -1) for tensor in tensors_of(part)]
+
+
+def _restore(shards: Sequence[Shard], part: SavedShard, start: int, columns: list[Array]) -> None:
+    for shard in shards:
+        a, b = max(start, shard.row_start), min(start + len(columns[0]), shard.row_stop)
+        if a < b:
+            rows = [column[a - start : b - start] for column in columns]
+            shard.restore(a, rows, part.optimizer, row_slots=part.row_slots)
+
+
+def _column(batch: pa.RecordBatch, index: int) -> Array:
+    column = batch.column(index)
+    return column.flatten().to_numpy(zero_copy_only=True).reshape(len(column), -1)
