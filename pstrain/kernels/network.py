@@ -49,6 +49,14 @@ def column_sums(values: Array, out: Array) -> None:
             out[j] += values[i, j]
 
 
+@njit(nogil=True, cache=True)
+def outer_product(column: Array, row: Array, out: Array) -> None:
+    """out[i, j] = column[i] * row[j]; NumPy begins its loop anew for each short row."""
+    for i in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            out[i, j] = column[i] * row[j]
+
+
 def warm_up() -> None:
     """Compiles for float32 matrices and for biases that may be shared and so read-only."""
     values, sums = np.zeros((1, 2), dtype=np.float32), np.zeros(2, dtype=np.float32)
@@ -57,5 +65,6 @@ def warm_up() -> None:
     for bias in (sums, shared):
         add_bias(values, bias)
         add_bias_relu(values, bias)
+        outer_product(sums[:1], bias, values)
     relu_gradient(values, values, values, sums)
     column_sums(values, sums)

@@ -113,9 +113,12 @@ class _Backward:
         to_inputs = None
         if self.inputs.tracked:
             to_inputs = buffers.empty(self.inputs.shape)
-            # BLAS takes several times as long for an outer product.
-            multiply = np.multiply if self.layer.units == 1 else np.matmul
-            multiply(gradient, self.kernel.value.T, out=to_inputs)
+            if self.layer.units == 1:
+                # BLAS takes several times as long for an outer product.
+                column, row = gradient.reshape(-1), self.kernel.value.reshape(-1)
+                network.outer_product(column, row, to_inputs)
+            else:
+                np.matmul(gradient, self.kernel.value.T, out=to_inputs)
         to_kernel = self.inputs.value.T @ gradient
         found: list[NDArray[np.float32] | None] = [to_inputs, to_kernel]
         return [*found, bias_gradient] if self.layer.use_bias else found

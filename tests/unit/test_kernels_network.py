@@ -39,3 +39,9 @@ def test_column_sums_are_added_to_what_is_there() -> None:
     sums = np.ones(5, dtype=np.float32)
     network.column_sums(VALUES, sums)
     np.testing.assert_allclose(sums, 1 + VALUES.sum(axis=0), rtol=1e-5)
+
+
+def test_outer_product_is_numpys() -> None:
+    out = np.empty((7, 5), np.float32)
+    network.outer_product(VALUES[:, 0].copy(), BIAS, out)
+    np.testing.assert_array_equal(out, np.outer(VALUES[:, 0], BIAS))
