@@ -28,6 +28,7 @@ from dataservice.errors import (
     InvalidArgumentError,
     InvalidTypeError,
 )
+from dataservice.runtime.identity import new_id
 from dataservice.vocabulary import parse_target
 from dataservice.wire import dispatcher_pb2 as pb
 
@@ -150,6 +151,7 @@ def save(
         compression="NONE" if codec == "AUTO" else codec,
         storage_options=json.dumps(dict(storage_options or {})),
         found_id=found_id,
+        snapshot_id=new_id("snapshot"),
     )
     with Connection(target) as connection:
         reply = connection.start_snapshot(request, timeout_s=timeout_s)

@@ -1,12 +1,13 @@
 """The folder of a saved dataset: what is in it, and how files come to be there whole.
 
     snapshot.json                             what is saved: schema, plan, batch; written first
-    chunks/chunk_<number>_<rows>.arrow        Arrow IPC files
+    chunks/chunk_<number>_<rows>_<tag>.arrow  Arrow IPC files
     uncommitted/                              files that are being written
     DONE or ERROR                             written last: the list of chunks, or what went wrong
 
-Shared by those who write and those who read. Invariants: a file under its final name is whole; a
-chunk counts only if DONE lists it.
+Shared by those who write and those who read. Invariants: a file under its final name is whole and
+never written again, since each attempt to write a chunk has a tag of its own: who was taken for
+dead and goes on writing changes nothing; a chunk counts only if DONE lists it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import pyarrow as pa
 
 from dataservice.dataset.sources.files import unreadable
 from dataservice.errors import (
+    AlreadyExistsError,
     DataLossError,
     DataServiceError,
     FailedPreconditionError,
@@ -47,21 +49,27 @@ ERROR: Final = "ERROR"
 _APPEARS_WHOLE: Final = frozenset(
     {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "cos", "r2"}
 )
+_TAG_CHARS: Final = 12
 _CODECS: Final = {"LZ4": "lz4", "ZSTD": "zstd"}
 
 
 class Chunk(NamedTuple):
-    """A committed file; `batches` is the number of its record batches."""
+    """A committed file; `batches` is the number of its record batches.
+
+    `tag` tells it from the files of other attempts; "" in snapshots of earlier versions.
+    """
 
     number: int
     rows: int
     size_bytes: int
     batches: int
+    tag: str = ""
 
     @property
     def name(self) -> str:
         """The file's name in the folder of chunks."""
-        return f"chunk_{self.number:08}_{self.rows}.arrow"
+        tag = f"_{self.tag}" if self.tag else ""
+        return f"chunk_{self.number:08}_{self.rows}{tag}.arrow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +120,10 @@ class Done:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Done:
-        chunks = tuple(Chunk(*map(int, chunk)) for chunk in values["chunks"])
+        chunks = tuple(
+            Chunk(int(number), int(rows), int(size_bytes), int(batches), "".join(tag))
+            for number, rows, size_bytes, batches, *tag in values["chunks"]
+        )
         return cls(snapshot_id=str(values["snapshot_id"]), chunks=chunks)
 
 
@@ -200,16 +211,17 @@ class SnapshotFolder:
     def write_metadata(self, metadata: Metadata) -> None:
         """Says what is saved here; a repeat changes nothing.
 
-        FailedPreconditionError when another snapshot is written here.
+        AlreadyExistsError when another snapshot is here.
         """
         found = self.metadata()
         if found is None:
             self._write_json(METADATA, metadata.to_json())
             found = self.metadata()
         if found is None or found.snapshot_id != metadata.snapshot_id:
-            raise FailedPreconditionError(
-                f"{self.path} holds snapshot {found and found.snapshot_id}, which another service "
-                f"writes, so {metadata.snapshot_id} cannot be written there; choose another path"
+            raise AlreadyExistsError(
+                f"{self.path} holds snapshot {found and found.snapshot_id}, which was saved in the "
+                f"meantime or is written by another service, so {metadata.snapshot_id} cannot be "
+                "written there; choose another path"
             )
 
     def write_chunk(
@@ -221,7 +233,7 @@ class SnapshotFolder:
     ) -> Chunk | None:
         """Writes the batches as one file; None, and no file, when there are none.
 
-        The name follows from number and rows, so a repeat replaces a file by its like.
+        A repeat makes another file.
         """
         rows = count = 0
         with self._draft() as draft:
@@ -237,7 +249,8 @@ class SnapshotFolder:
                 os.fsync(to.fileno())
             if not rows:
                 return None
-            chunk = Chunk(number, rows, os.path.getsize(draft), count)
+            tag = uuid.uuid4().hex[:_TAG_CHARS]
+            chunk = Chunk(number, rows, os.path.getsize(draft), count, tag)
             self._commit(draft, f"{CHUNKS}/{chunk.name}")
         return chunk
 
@@ -246,6 +259,18 @@ class SnapshotFolder:
         self._write_json(name, content)
         with contextlib.suppress(OSError):
             self._files.rm(f"{self._root}/{UNCOMMITTED}", recursive=True)
+        found = self.metadata() if name == DONE else None
+        # Who was frozen since it looked may find the folder of another snapshot.
+        if found is not None and found.snapshot_id == content["snapshot_id"]:
+            self._remove_all_but(chunk.name for chunk in Done.from_json(content).chunks)
+
+    def _remove_all_but(self, names: Iterable[str]) -> None:
+        """Chunks of attempts that came to nothing."""
+        listed = set(names)
+        with contextlib.suppress(OSError, DataServiceError):
+            for entry in self._listed(CHUNKS):
+                if entry["name"].rpartition("/")[2] not in listed:
+                    self._files.rm_file(entry["name"])
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
         with self._draft() as draft:
@@ -274,6 +299,7 @@ class SnapshotFolder:
             if self._is_local:
                 os.makedirs(os.path.dirname(final), exist_ok=True)
                 os.replace(draft, final)
+                _sync_folder(os.path.dirname(final))
                 return
             if self._appears_whole:
                 self._files.put_file(draft, final)
@@ -282,10 +308,26 @@ class SnapshotFolder:
             for folder in (os.path.dirname(passing), os.path.dirname(final)):
                 self._files.makedirs(folder, exist_ok=True)
             self._files.put_file(draft, passing)
-            if self._files.exists(final):
-                # Not every file system renames over a file; what is there is the same.
-                self._files.rm_file(final)
+            self._rename_once(passing, final)
+
+    def _rename_once(self, passing: str, final: str) -> None:
+        """Not every file system renames over a file.
+
+        The same, by another writer, is as good: removed for a moment, a third would miss it.
+        """
+        if not self._files.exists(final):
+            try:
+                self._files.mv(passing, final)
+                return
+            except OSError:
+                if not self._files.exists(final):
+                    raise
+        if self._files.cat_file(final) != self._files.cat_file(passing):
+            self._files.rm_file(final)
             self._files.mv(passing, final)
+            return
+        with contextlib.suppress(OSError):
+            self._files.rm_file(passing)
 
 
 def _checked_metadata(values: Mapping[str, Any]) -> Metadata:
@@ -304,6 +346,15 @@ def _write_batch(writer: Any, batch: pa.RecordBatch, schema: pa.Schema) -> None:
             f"{batch.schema}\nis not\n{schema}"
         )
     writer.write_batch(batch)
+
+
+def _sync_folder(path: str) -> None:
+    """A name is there for good only when its folder is on disk, too."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 @contextlib.contextmanager

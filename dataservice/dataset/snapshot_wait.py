@@ -68,7 +68,10 @@ def _look(folder: SnapshotFolder) -> Metadata | None:
     failure = folder.failure()
     if failure is not None:
         raise failure_of(folder.path, failure)
-    return None if folder.done() is None else folder.metadata()
+    done, metadata = folder.done(), folder.metadata()
+    if done is None or metadata is None or done.snapshot_id != metadata.snapshot_id:
+        return None
+    return metadata
 
 
 def _await(folder: SnapshotFolder, timeout_s: float) -> Metadata:

@@ -264,7 +264,7 @@ class DispatcherEndpoint:
     def start_snapshot(self, request: pb.StartSnapshotRequest) -> pb.StartSnapshotReply:
         snapshot_id, attached = self._service.snapshots.start(
             StartSnapshot(
-                snapshot_id=SnapshotId(new_id("snapshot")),
+                snapshot_id=SnapshotId(request.snapshot_id or new_id("snapshot")),
                 dataset_id=DatasetId(request.dataset_id),
                 path=request.path,
                 compression=request.compression,
@@ -380,7 +380,7 @@ def _marks(messages: Iterable[pb.Mark]) -> tuple[RowMark, ...]:
 
 
 def _written(message: pb.WrittenWindow) -> WrittenWindow:
-    chunks = (Chunk(c.number, c.rows, c.size_bytes, c.batches) for c in message.chunks)
+    chunks = (Chunk(c.number, c.rows, c.size_bytes, c.batches, c.tag) for c in message.chunks)
     return WrittenWindow(message.window, tuple(chunks))
 
 

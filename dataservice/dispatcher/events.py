@@ -296,7 +296,7 @@ class SnapshotWindowsLeased(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotWindowsFinished(Event):
-    """Windows are written; `chunks` (number, rows, bytes, batches) are the files that hold them.
+    """Windows are written; `chunks` (number, rows, bytes, batches, tag) hold them.
 
     `rows` is how many each window has.
     """

@@ -105,7 +105,7 @@ def _check_snapshot(state: DispatcherState, snapshot: Snapshot) -> None:
     assert not mine.fencing, "windows of lost workers go straight back"
     assert not mine.received, snapshot_id
     assert all(record.start_row == 0 for record in table.records.values()), snapshot_id
-    assert sum(rows for rows, _, _ in snapshot.chunks.values()) == table.rows_consumed, snapshot_id
+    assert sum(rows for rows, *_ in snapshot.chunks.values()) == table.rows_consumed, snapshot_id
     if not snapshot.is_whole:
         open_windows = set(table.records) | set(range(table.cursor, table.planned))
         assert not open_windows & set(snapshot.chunks), snapshot_id

@@ -43,12 +43,13 @@ MAX_TAKEOVERS: Final = 10
 
 
 class Chunk(NamedTuple):
-    """A file that holds rows of a window."""
+    """A file that holds rows of a window; `tag` is that of the attempt that wrote it."""
 
     number: int
     rows: int
     size_bytes: int
     batches: int
+    tag: str = ""
 
 
 class WrittenWindow(NamedTuple):
@@ -60,7 +61,10 @@ class WrittenWindow(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartSnapshot:
-    """`found_id` is that of the snapshot that is in the folder already, "" for none."""
+    """`snapshot_id` is the caller's, for the snapshot that begins if none is attached to.
+
+    `found_id` is that of the snapshot that is in the folder already, "" for none.
+    """
 
     snapshot_id: SnapshotId
     dataset_id: DatasetId
@@ -122,6 +126,10 @@ def attach(state: DispatcherState, request: StartSnapshot) -> Snapshot | None:
     AlreadyExistsError when the folder holds, or will hold, another one.
     """
     dataset = _dataset(state, request)
+    begun = state.snapshots.by_id.get(request.snapshot_id)
+    if begun is not None:
+        # A repeat of the request that began it, however far it is.
+        return begun
     known = state.snapshots.at(request.path)
     if known is None or known.is_closed:
         if request.found_id:

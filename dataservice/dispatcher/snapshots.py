@@ -36,7 +36,7 @@ class Totals(NamedTuple):
 class Snapshot:
     """A dataset on its way to a folder.
 
-    `chunks`: (rows, bytes, batches) by number. `error` is JSON, "" while nothing is wrong.
+    `chunks`: (rows, bytes, batches, tag) by number. `error` is JSON, "" while nothing is wrong.
     `marker_worker` is to write DONE or ERROR. `windows` is None once closed.
     """
 
@@ -47,7 +47,7 @@ class Snapshot:
     storage_options: str = field(repr=False)
     is_whole: bool
     windows: WindowTable | None
-    chunks: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    chunks: dict[int, tuple[int, int, int, str]] = field(default_factory=dict)
     closed_totals: Totals = field(default_factory=Totals)
     error: str = ""
     marker_worker: WorkerId | None = None
@@ -77,8 +77,8 @@ class Snapshot:
         return Totals(
             self.windows.done,
             self.windows.planned,
-            sum(rows for rows, _, _ in self.chunks.values()),
-            sum(size_bytes for _, size_bytes, _ in self.chunks.values()),
+            sum(rows for rows, *_ in self.chunks.values()),
+            sum(size_bytes for _, size_bytes, *_ in self.chunks.values()),
             len(self.chunks),
         )
 

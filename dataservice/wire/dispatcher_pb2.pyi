@@ -565,18 +565,20 @@ class DeleteDatasetReply(_message.Message):
     def __init__(self) -> None: ...
 
 class StartSnapshotRequest(_message.Message):
-    __slots__ = ("dataset_id", "path", "compression", "storage_options", "found_id")
+    __slots__ = ("dataset_id", "path", "compression", "storage_options", "found_id", "snapshot_id")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     STORAGE_OPTIONS_FIELD_NUMBER: _ClassVar[int]
     FOUND_ID_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     path: str
     compression: str
     storage_options: str
     found_id: str
-    def __init__(self, dataset_id: _Optional[str] = ..., path: _Optional[str] = ..., compression: _Optional[str] = ..., storage_options: _Optional[str] = ..., found_id: _Optional[str] = ...) -> None: ...
+    snapshot_id: str
+    def __init__(self, dataset_id: _Optional[str] = ..., path: _Optional[str] = ..., compression: _Optional[str] = ..., storage_options: _Optional[str] = ..., found_id: _Optional[str] = ..., snapshot_id: _Optional[str] = ...) -> None: ...
 
 class StartSnapshotReply(_message.Message):
     __slots__ = ("snapshot_id", "attached")
@@ -587,16 +589,18 @@ class StartSnapshotReply(_message.Message):
     def __init__(self, snapshot_id: _Optional[str] = ..., attached: bool = ...) -> None: ...
 
 class SnapshotChunk(_message.Message):
-    __slots__ = ("number", "rows", "size_bytes", "batches")
+    __slots__ = ("number", "rows", "size_bytes", "batches", "tag")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
     number: int
     rows: int
     size_bytes: int
     batches: int
-    def __init__(self, number: _Optional[int] = ..., rows: _Optional[int] = ..., size_bytes: _Optional[int] = ..., batches: _Optional[int] = ...) -> None: ...
+    tag: str
+    def __init__(self, number: _Optional[int] = ..., rows: _Optional[int] = ..., size_bytes: _Optional[int] = ..., batches: _Optional[int] = ..., tag: _Optional[str] = ...) -> None: ...
 
 class WrittenWindow(_message.Message):
     __slots__ = ("window", "chunks")

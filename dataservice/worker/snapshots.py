@@ -391,7 +391,11 @@ def _in_parts(
 def _written_message(window: int, chunks: Sequence[Chunk]) -> pb.WrittenWindow:
     messages = [
         pb.SnapshotChunk(
-            number=chunk.number, rows=chunk.rows, size_bytes=chunk.size_bytes, batches=chunk.batches
+            number=chunk.number,
+            rows=chunk.rows,
+            size_bytes=chunk.size_bytes,
+            batches=chunk.batches,
+            tag=chunk.tag,
         )
         for chunk in chunks
     ]

@@ -1,11 +1,11 @@
 """Many seeds on several cores: `python -m tests.simulation --seeds 20000 --processes 2`.
 
-First of the delivery of rows, then of coordinated reads, of training in rounds and with bounded
-staleness, a hundredth as many unless `--coordinated-seeds` or `--consistency-seeds` says
-otherwise, of training, a tenth as many unless `--training-seeds` does, and of training that loses
-parameter servers as many as `--restore-seeds` says. Prints how many schedules it played per second
-and, where one failed, the first failing seed with the command that replays it. The exit status is
-1 then.
+First of the delivery of rows, then of coordinated reads, of saving datasets, of training in rounds
+and with bounded staleness, a hundredth as many unless `--coordinated-seeds`, `--snapshot-seeds` or
+`--consistency-seeds` says otherwise, of training, a tenth as many unless `--training-seeds` does,
+and of training that loses parameter servers as many as `--restore-seeds` says. Prints how many
+schedules it played per second and, where one failed, the first failing seed with the command that
+replays it. The exit status is 1 then.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="where to begin")
     parser.add_argument("--processes", type=int, default=available_cores(), metavar="N")
     parser.add_argument("--coordinated-seeds", type=int, metavar="N", help="how many of rounds")
+    parser.add_argument("--snapshot-seeds", type=int, metavar="N", help="how many of saving")
     parser.add_argument("--consistency-seeds", type=int, metavar="N", help="of each rule")
     parser.add_argument("--training-seeds", type=int, metavar="N", help="how many of training")
     parser.add_argument("--restore-seeds", type=int, default=0, metavar="N", help="of restores")
@@ -33,12 +34,14 @@ def main() -> int:
     counts = {
         "delivery": options.seeds,
         "coordinated": options.coordinated_seeds,
+        "snapshots": options.snapshot_seeds,
         "sync": options.consistency_seeds,
         "ssp": options.consistency_seeds,
         "training": options.training_seeds,
         "restores": options.restore_seeds,
     }
-    for protocol, part in (("coordinated", 100), ("sync", 100), ("ssp", 100), ("training", 10)):
+    parts = {"coordinated": 100, "snapshots": 100, "sync": 100, "ssp": 100, "training": 10}
+    for protocol, part in parts.items():
         if counts[protocol] is None:
             counts[protocol] = options.seeds // part
     return max(

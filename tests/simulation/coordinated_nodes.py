@@ -56,6 +56,9 @@ class Thread:
         self._fiber.start()
         return self
 
+    def is_alive(self) -> bool:
+        return self._fiber.is_alive()
+
     def request_stop(self) -> None:
         self.stop_event.set()
 
@@ -83,10 +86,10 @@ class Connection:
         pass
 
     def open_iteration(self, request: Any, *, timeout_s: float) -> Any:
-        return self._call("OpenIteration", request, timeout_s, None)
+        return self.ask("OpenIteration", request, timeout_s, ATTEMPT_TIMEOUT_S, None)
 
     def sync_rounds(self, request: Any, *, timeout_s: float, should_stop: Any) -> Any:
-        return self._call("SyncRounds", request, timeout_s, should_stop)
+        return self.ask("SyncRounds", request, timeout_s, ATTEMPT_TIMEOUT_S, should_stop)
 
     def release_reader(self, request: Any, *, timeout_s: float) -> None:
         STAGE.world.post(running().node, "ReleaseReader", request, timeout_s)
@@ -94,7 +97,15 @@ class Connection:
     def close(self) -> None:
         pass
 
-    def _call(self, method: str, request: Any, timeout_s: float, should_stop: Any) -> Any:
+    def ask(
+        self,
+        method: str,
+        request: Any,
+        timeout_s: float,
+        attempt_timeout_s: float,
+        should_stop: Any,
+    ) -> Any:
+        """The answer, or its error, once it comes."""
         fiber, answers = running(), []
 
         def answered(value: Any) -> None:
@@ -103,7 +114,7 @@ class Connection:
 
         world, node = STAGE.world, fiber.node
         Call(
-            world, node, method, request, answered, timeout_s, ATTEMPT_TIMEOUT_S, should_stop
+            world, node, method, request, answered, timeout_s, attempt_timeout_s, should_stop
         ).attempt()
         while not answers:
             wait(None)

@@ -18,6 +18,7 @@ from dataservice.dispatcher.endpoint import DispatcherEndpoint
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import RegisterDataset
 from dataservice.dispatcher.service import DispatcherService
+from dataservice.dispatcher.snapshot_desk import UNDIVIDED, SavingSettings
 from dataservice.errors import DataServiceError, UnavailableError
 from dataservice.wire import dispatcher_pb2 as pb
 from tests.simulation.world import Blocked, Call, Node, World
@@ -73,11 +74,13 @@ class DispatcherNode(Node):
         fsync_s: float,
         shorten_at: int | None,
         cardinality: int = UNKNOWN_CARDINALITY,
+        saving: SavingSettings = UNDIVIDED,
     ) -> None:
         super().__init__(world, "dispatcher")
         self.disk: list[bytes] = []
         self.fsync_s = fsync_s
         self._plan = plan
+        self._saving = saving
         self._shorten_at = shorten_at
         self._boot()
         request = RegisterDataset(
@@ -94,6 +97,7 @@ class DispatcherNode(Node):
         self.service = DispatcherService(
             clock=self,
             planner=lambda _plan, _repetition, _options: self._plan,
+            saving=self._saving,
             journal=self,
             worker_timeout_s=WORKER_TIMEOUT_S,
             client_timeout_s=CLIENT_TIMEOUT_S,

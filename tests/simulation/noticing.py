@@ -18,6 +18,7 @@ from tests.simulation import (
     mutants,
     quarantine_mutants,
     scenario,
+    snapshot_scenario,
     training_scenario,
 )
 from tests.simulation.base_scenario import Failure
@@ -25,6 +26,7 @@ from tests.simulation.consistency_mutants import SSP_MUTANTS, SYNC_MUTANTS
 from tests.simulation.coordinated_mutants import COORDINATED_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.restore_mutants import RESTORE_MUTANTS
+from tests.simulation.snapshot_mutants import SNAPSHOT_MUTANTS
 from tests.simulation.training_mutants import TRAINING_MUTANTS
 
 DELIVERY_LIVES = 3_000
@@ -32,6 +34,7 @@ COORDINATED_LIVES = 500
 CONSISTENCY_LIVES = 500
 TRAINING_LIVES = 1_500
 RESTORE_LIVES = 1_500
+SNAPSHOT_LIVES = 800
 
 DELIVERY_MODULES = (mutants, membership_mutants, quarantine_mutants)
 """Where they are; a module's mutants are among MUTANTS once it is imported."""
@@ -67,6 +70,13 @@ NOTICED_IN = {
     "who_joins_in_a_restore_stays_in_the_old_session": 347,
     "what_ended_beside_a_lost_server_counts": 269,
     "the_program_goes_back_before_everything_else_is_back": 5576,
+    "attempts_write_over_each_other": 480,
+    "contents_are_not_synced": 57,
+    "names_are_not_synced": 221,
+    "windows_of_lost_workers_stay_theirs": 11,
+    "a_lost_answer_is_not_given_again": 16,
+    "writers_outlive_their_snapshot": 22,
+    "who_is_to_write_done_is_waited_for_for_ever": 11,
     "returned_closures_forget_their_trainer": 130,
 }
 
@@ -103,6 +113,12 @@ def noticed_restores(mutant: Mutant) -> Failure | None:
         return _first_failure(training_scenario.play_restores, mutant, RESTORE_LIVES)
 
 
+def noticed_snapshots(mutant: Mutant) -> Failure | None:
+    """The same of a mistake in saving datasets."""
+    with snapshot_scenario.staged(), _applied(mutant):
+        return _first_failure(snapshot_scenario.play, mutant, SNAPSHOT_LIVES)
+
+
 @contextmanager
 def _applied(mutant: Mutant) -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
@@ -128,6 +144,7 @@ def main() -> None:
         (noticed_training, TRAINING_MUTANTS),
         (noticed_consistency, [*SYNC_MUTANTS, *SSP_MUTANTS]),
         (noticed_restores, RESTORE_MUTANTS),
+        (noticed_snapshots, SNAPSHOT_MUTANTS),
     )
     for noticed, each in kinds:
         for mutant in each:

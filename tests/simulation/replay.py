@@ -1,8 +1,8 @@
 """Shows what happens under one seed: `python -m tests.simulation.replay SEED`, or a range A:B.
 
-With `--coordinated` it is a seed of coordinated reads, with `--training` of the training protocol,
-with `--sync` or `--ssp` of that under these rules, with `--restores` of training that loses
-parameter servers, else of the delivery of rows.
+With `--coordinated` it is a seed of coordinated reads, with `--snapshots` of saving datasets, with
+`--training` of the training protocol, with `--sync` or `--ssp` of that under these rules, with
+`--restores` of training that loses parameter servers, else of the delivery of rows.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ def main() -> int:
     parser.add_argument("seeds", help="a seed, shown step by step, or a range A:B, only judged")
     for protocol, what in (
         ("coordinated", "of coordinated reads"),
+        ("snapshots", "of saving datasets"),
         ("training", "of trainers"),
         ("sync", "of training in rounds"),
         ("ssp", "of training with bounded staleness"),

@@ -14,7 +14,12 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from tests.simulation import coordinated_scenario, scenario, training_scenario
+from tests.simulation import (
+    coordinated_scenario,
+    scenario,
+    snapshot_scenario,
+    training_scenario,
+)
 from tests.simulation.base_scenario import Failure
 
 # Large enough that handing out costs nothing, small enough that processes end together.
@@ -33,6 +38,7 @@ class Protocol(NamedTuple):
 PROTOCOLS = {
     "delivery": Protocol(scenario.staged, scenario.play),
     "coordinated": Protocol(coordinated_scenario.staged, coordinated_scenario.play),
+    "snapshots": Protocol(snapshot_scenario.staged, snapshot_scenario.play),
     "training": Protocol(training_scenario.staged, training_scenario.play),
     "sync": Protocol(training_scenario.staged, training_scenario.play_sync),
     "ssp": Protocol(training_scenario.staged, training_scenario.play_ssp),

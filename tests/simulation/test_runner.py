@@ -44,7 +44,7 @@ def test_the_command_plays_on_two_processes() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     delivery, *others, training = done.stdout.splitlines()
-    kinds = ("coordinated", "sync", "ssp")
+    kinds = ("coordinated", "snapshots", "sync", "ssp")
     assert [line.split(" in ")[0] for line in others] == [f"{kind}: 1 schedules" for kind in kinds]
     assert delivery.startswith("delivery: 120 schedules in ")
     assert training.startswith("training: 12 schedules in ")

@@ -68,7 +68,7 @@ SCRIPT: tuple[ev.Event, ...] = (
     ev.SnapshotWindowsLeased(snapshot_id="s1", worker_id="w1", windows=(0, 1)),
     ev.SnapshotWindowsLeased(snapshot_id="s1", worker_id="w2", windows=(2, 3)),
     ev.SnapshotWindowsFinished(
-        snapshot_id="s1", windows=(0,), rows=(10,), chunks=((0, 10, 99, 1),)
+        snapshot_id="s1", windows=(0,), rows=(10,), chunks=((0, 10, 99, 1, "t"),)
     ),
     ev.SnapshotRoundOpened(snapshot_id="s1"),
     ev.WorkerLost(worker_id="w1"),
@@ -188,7 +188,7 @@ def work(
 
 
 def written(*windows: int) -> tuple[WrittenWindow, ...]:
-    return tuple(WrittenWindow(w, (Chunk(w, ROWS, 100 + w, 2),)) for w in windows)
+    return tuple(WrittenWindow(w, (Chunk(w, ROWS, 100 + w, 2, f"t{w}"),)) for w in windows)
 
 
 def test_windows_are_shared_and_the_last_report_gets_the_marker() -> None:
@@ -214,7 +214,7 @@ def test_windows_are_shared_and_the_last_report_gets_the_marker() -> None:
     assert done == set(range(8))
     assert marker.name == "DONE"
     content = json.loads(marker.content)
-    assert content["chunks"] == [[w, ROWS, 100 + w, 2] for w in range(8)]
+    assert content["chunks"] == [[w, ROWS, 100 + w, 2, f"t{w}"] for w in range(8)]
     assert (content["rows"], content["size_bytes"]) == (80, 828)
     other = "w2" if state.snapshots.by_id["s1"].marker_worker == "w1" else "w1"
     assert work(state, other) == ((), None), "one worker writes it"
@@ -322,25 +322,33 @@ def test_what_a_path_holds_decides_whether_saving_begins() -> None:
     assert saving.attach(state, again).snapshot_id == "s1"  # type: ignore[union-attr]
     assert run(state, saving.start(state, again, plan_of(9))) == "s1"
     with pytest.raises(AlreadyExistsError, match="with another compression"):
-        saving.attach(state, start_request(compression="LZ4"))
+        saving.attach(state, start_request(snapshot_id="s3", compression="LZ4"))
     with pytest.raises(AlreadyExistsError, match="already holds snapshot s9, of another service"):
-        saving.attach(state, start_request(found_id="s9"))
+        saving.attach(state, start_request(snapshot_id="s3", found_id="s9"))
     state.apply(dataset("1001", fingerprint="g"))
     with pytest.raises(AlreadyExistsError, match="being written to /data/s, with another plan"):
-        saving.attach(state, start_request(dataset_id="1001"))
+        saving.attach(state, start_request(snapshot_id="s3", dataset_id="1001"))
     with pytest.raises(NotFoundError, match="1002"):
-        saving.attach(state, start_request(dataset_id="1002"))
+        saving.attach(state, start_request(snapshot_id="s3", dataset_id="1002"))
     run(state, saving.cancel(state, "s1"))
     with pytest.raises(AlreadyExistsError, match="snapshot s1, which failed"):
         saving.attach(state, again)
     state.apply(ev.SnapshotDone(snapshot_id="s1"))
     with pytest.raises(AlreadyExistsError, match="snapshot s1, which failed"):
-        saving.attach(state, start_request(found_id="s1"))
+        saving.attach(state, start_request(snapshot_id="s3", found_id="s1"))
     assert saving.attach(state, again) is None, "the folder was deleted"
     run(state, saving.start(state, again, plan_of(1)))
     assert state.snapshots.at("/data/s").snapshot_id == "s2"  # type: ignore[union-attr]
     with pytest.raises(InvalidArgumentError, match="infinite"):
-        saving.start(state, start_request(path="/b"), plan_of(1, rounds=None))
+        saving.start(state, start_request(snapshot_id="s3", path="/b"), plan_of(1, rounds=None))
+
+
+def test_a_repeat_finds_what_the_first_request_began_however_far_it_is() -> None:
+    state = started()
+    for _ in range(2):
+        assert run(state, saving.start(state, start_request(found_id="s0"), plan_of(4))) == "s1"
+        run(state, saving.cancel(state, "s1"))
+        state.apply(ev.SnapshotDone(snapshot_id="s1"))
 
 
 def test_a_dataset_that_is_being_saved_cannot_be_deleted() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from dataservice.dataset.snapshot_folder import Chunk, Done, Metadata, SnapshotFolder
 from dataservice.errors import (
+    AlreadyExistsError,
     DataLossError,
     FailedPreconditionError,
     InvalidArgumentError,
@@ -53,7 +54,7 @@ def test_what_is_written_can_be_read(folder: SnapshotFolder) -> None:
     chunk = folder.write_chunk(3, SCHEMA, [batch(0, 5), batch(5, 7)], "LZ4")
     assert chunk is not None
     assert (chunk.number, chunk.rows, chunk.batches) == (3, 7, 2)
-    assert chunk.name == "chunk_00000003_7.arrow"
+    assert chunk.name == f"chunk_00000003_7_{chunk.tag}.arrow"
     with fsspec.open(folder.chunk_path(chunk), "rb") as file:
         content = file.read()
     assert len(content) == chunk.size_bytes
@@ -66,9 +67,8 @@ def test_what_is_written_can_be_read(folder: SnapshotFolder) -> None:
     assert folder.foreign_files() == []
 
 
-def test_a_repeat_changes_nothing_and_no_rows_make_no_file(folder: SnapshotFolder) -> None:
-    first = folder.write_chunk(0, SCHEMA, [batch(0, 5)], "ZSTD")
-    assert folder.write_chunk(0, SCHEMA, [batch(0, 5)], "ZSTD") == first
+def test_no_rows_make_no_file(folder: SnapshotFolder) -> None:
+    assert folder.write_chunk(0, SCHEMA, [batch(0, 5)], "ZSTD") is not None
     assert folder.write_chunk(1, SCHEMA, []) is None
     assert folder.signs_of_work() == (1, 0)
 
@@ -88,7 +88,7 @@ def test_a_failure_leaves_no_chunk(folder: SnapshotFolder) -> None:
 def test_another_snapshot_in_the_folder(folder: SnapshotFolder) -> None:
     folder.write_metadata(META)
     other = Metadata(snapshot_id="s2", schema=SCHEMA, fingerprint="f", cardinality=-2)
-    with pytest.raises(FailedPreconditionError, match="holds snapshot s1, which another service"):
+    with pytest.raises(AlreadyExistsError, match="holds snapshot s1, which was saved in the"):
         folder.write_metadata(other)
 
 
@@ -146,7 +146,7 @@ def test_storage_that_refuses(tmp_path: pathlib.Path, monkeypatch: pytest.Monkey
             raise error
 
         monkeypatch.setattr(os, "replace", refuse)
-        with pytest.raises(expected, match=rf"{message} .*chunks/chunk_00000000_5\.arrow"):
+        with pytest.raises(expected, match=rf"{message} .*chunks/chunk_00000000_5_\w+\.arrow"):
             folder.write_chunk(0, SCHEMA, [batch(0, 5)])
     assert folder.signs_of_work() == (0, 0), "nothing is left of the attempts"
     (tmp_path / "file").write_text("")
@@ -162,6 +162,28 @@ def test_an_unknown_protocol() -> None:
 def test_an_option_that_the_file_system_does_not_take() -> None:
     with pytest.raises(SourceError, match=r"cannot read 'memory://a/b'.*argument 'url'"):
         SnapshotFolder("memory://a/b", {"url": "c"})
+
+
+def test_no_attempt_writes_over_another_and_only_what_done_lists_stays(
+    folder: SnapshotFolder,
+) -> None:
+    folder.write_metadata(META)
+    first = folder.write_chunk(0, SCHEMA, [batch(0, 5)])
+    again = folder.write_chunk(0, SCHEMA, [batch(5, 10)])
+    assert first is not None
+    assert again is not None
+    assert first.name != again.name
+    folder.write_marker("DONE", Done(snapshot_id="s1", chunks=(first,)).to_json())
+    with fsspec.open(folder.chunk_path(first), "rb") as file:
+        assert pa.ipc.open_file(file.read()).read_all().column("x").to_pylist() == [0, 1, 2, 3, 4]
+    assert folder.signs_of_work() == (1, 0)
+    assert folder.done() == Done(snapshot_id="s1", chunks=(first,))
+
+
+def test_chunks_of_earlier_versions_have_no_tag() -> None:
+    done = Done.from_json({"snapshot_id": "s1", "chunks": [[3, 7, 99, 1]]})
+    assert done.chunks == (Chunk(3, 7, 99, 1),)
+    assert done.chunks[0].name == "chunk_00000003_7.arrow"
 
 
 def test_chunk_names_sort_by_number() -> None:

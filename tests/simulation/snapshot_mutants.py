@@ -1,0 +1,202 @@
+"""Deliberate mistakes in saving datasets, each of which the simulation must notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dataservice.dataset import snapshot_folder
+from dataservice.dataset.snapshot_folder import Chunk, SnapshotFolder
+from dataservice.dispatcher import saving
+from dataservice.dispatcher.requests import Decision
+from dataservice.dispatcher.snapshots import Snapshot, Snapshots
+from dataservice.wire import dispatcher_pb2 as pb
+from dataservice.worker.snapshots import SnapshotWriter
+from tests.simulation.mutants import Mutant
+
+Patch = pytest.MonkeyPatch
+
+SNAPSHOT_MUTANTS: list[Mutant] = []
+
+
+def mutant(*signs: str) -> Callable[[Callable[[Patch], None]], None]:
+    def note(apply: Callable[[Patch], None]) -> None:
+        SNAPSHOT_MUTANTS.append(Mutant(apply.__name__, apply, signs))
+
+    return note
+
+
+# Files
+
+
+@mutant("S1", "S2", "S3")
+def attempts_write_over_each_other(patch: Patch) -> None:
+    patch.setattr(Chunk, "name", property(lambda self: f"chunk_{self.number:08}_{self.rows}.arrow"))
+
+
+@mutant("S1", "S2", "S3")
+def contents_are_not_synced(patch: Patch) -> None:
+    disk = snapshot_folder.os
+    quiet = _Without(
+        disk, "fsync", lambda what: disk.fsync(what) if isinstance(what, str) else None
+    )
+    patch.setattr(snapshot_folder, "os", quiet)
+
+
+class _Without:
+    """A module with another function in place of one."""
+
+    def __init__(self, module: Any, name: str, function: Callable[..., Any]) -> None:
+        self._module, self._name, self._function = module, name, function
+
+    def __getattr__(self, name: str) -> Any:
+        return self._function if name == self._name else getattr(self._module, name)
+
+
+@mutant("S1", "S2", "S3")
+def names_are_not_synced(patch: Patch) -> None:
+    patch.setattr(snapshot_folder, "_sync_folder", lambda _path: None)
+
+
+@mutant("S1", "S2", "S4")
+def files_are_made_under_their_names(patch: Patch) -> None:
+    def commit(self: Any, draft: str, name: str) -> None:
+        self._files.put_file(draft, f"{self._root}/{name}")
+
+    patch.setattr(SnapshotFolder, "_commit", commit)
+    original = SnapshotFolder.__init__
+
+    def init(self: Any, *args: Any) -> None:
+        original(self, *args)
+        self._is_local = False
+
+    patch.setattr(SnapshotFolder, "__init__", init)
+
+
+@mutant("S4")
+def a_name_that_is_taken_is_made_free(patch: Patch) -> None:
+    def rename_once(self: Any, passing: str, final: str) -> None:
+        if self._files.exists(final):
+            self._files.rm_file(final)
+        self._files.mv(passing, final)
+
+    patch.setattr(SnapshotFolder, "_rename_once", rename_once)
+
+
+@mutant("S2", "S1")
+def windows_are_reported_before_they_have_their_names(patch: Patch) -> None:
+    original = SnapshotFolder._commit
+
+    def commit(self: Any, draft: str, name: str) -> None:
+        if not name.startswith("chunks") or self._files._world.dice.random() < 0.9:
+            original(self, draft, name)
+
+    patch.setattr(SnapshotFolder, "_commit", commit)
+
+
+@mutant("S1", "S3")
+def all_unlisted_files_are_removed_by_whoever_reports(patch: Patch) -> None:
+    original = SnapshotFolder.write_chunk
+
+    def write_chunk(self: Any, *args: Any) -> Any:
+        chunk = original(self, *args)
+        self._remove_all_but([] if chunk is None else [chunk.name])
+        return chunk
+
+    patch.setattr(SnapshotFolder, "write_chunk", write_chunk)
+
+
+# Windows
+
+
+@mutant("S4", "I5")
+def windows_of_lost_workers_stay_theirs(patch: Patch) -> None:
+    patch.setattr(Snapshots, "lose_worker", lambda _self, _worker_id: None)
+
+
+@mutant("S4")
+def a_lost_answer_is_not_given_again(patch: Patch) -> None:
+    original = saving.lease
+
+    def lease(state: Any, request: Any) -> Decision:
+        known = saving.find(state, request.snapshot_id).leased_to(request.worker_id)
+        return original(state, replace(request, holding=known))
+
+    patch.setattr(saving, "lease", lease)
+
+
+@mutant("I5", "S1")
+def a_shortened_journal_forgets_chunks(patch: Patch) -> None:
+    original = Snapshots.facts
+    patch.setattr(
+        Snapshots, "facts", lambda self: (replace(fact, chunks=()) for fact in original(self))
+    )
+
+
+@mutant("S5", "S4")
+def writers_outlive_their_snapshot(patch: Patch) -> None:
+    original = SnapshotWriter._report
+
+    def report(self: Any) -> Any:
+        reply = original(self)
+        if reply.over and not reply.marker:
+            self._news.wait(None)
+        return reply
+
+    def locked(self: Any) -> Any:
+        with self._news:
+            return report(self)
+
+    patch.setattr(SnapshotWriter, "_report", locked)
+
+
+# The end
+
+
+@mutant("S1")
+def done_is_written_when_all_windows_are_leased(patch: Patch) -> None:
+    def is_written(self: Any) -> bool:
+        table = self.windows
+        if self.error:
+            return False
+        return table is None or (table.is_exhausted and table.cursor == table.planned)
+
+    patch.setattr(Snapshot, "is_written", property(is_written))
+
+
+@mutant("S4", "I5")
+def who_is_to_write_done_is_waited_for_for_ever(patch: Patch) -> None:
+    original = Snapshot.lose_worker
+
+    def lose_worker(self: Any, worker_id: Any) -> None:
+        marker_worker = self.marker_worker
+        original(self, worker_id)
+        self.marker_worker = marker_worker
+
+    patch.setattr(Snapshot, "lose_worker", lose_worker)
+
+
+@mutant("S2")
+def done_is_reported_before_it_is_written(patch: Patch) -> None:
+    def mark(self: Any, name: str, content: str) -> bool:
+        request = pb.WorkOnSnapshotRequest(
+            worker_id=self._worker_id, snapshot_id=self._snapshot_id, marked=True
+        )
+        self._link.work_on_snapshot(request, self._is_stopping)
+        self._write_marker(self._folder, name, content)
+        return True
+
+    patch.setattr(SnapshotWriter, "_mark", mark)
+
+
+@mutant("S1", "S2", "S3", "S4")
+def a_repeated_request_begins_anew(patch: Patch) -> None:
+    original = saving.attach
+
+    def attach(state: Any, request: Any) -> Snapshot | None:
+        return original(state, replace(request, snapshot_id="another"))
+
+    patch.setattr(saving, "attach", attach)

@@ -1,0 +1,313 @@
+"""From a seed to datasets that are saved, faults, and a verdict.
+
+Every choice comes from the seed's own generator. Invariant: `play(seed)` has one outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dataservice.client import snapshots as client
+from dataservice.dataset import columns, snapshot_folder
+from dataservice.dispatcher import snapshot_desk
+from dataservice.dispatcher.plans import WindowPlan
+from dataservice.dispatcher.requests import RegisterDataset
+from dataservice.dispatcher.snapshot_desk import SavingSettings
+from dataservice.sharding import Split
+from dataservice.worker import control, rebatch
+from dataservice.worker import snapshots as worker_snapshots
+from tests.simulation import coordinated_nodes, scenario
+from tests.simulation import snapshot_nodes as nodes
+from tests.simulation.base_scenario import FAULTS_UNTIL_S, REPLAY, Outcome, ServiceScenario
+from tests.simulation.dispatcher_node import DispatcherNode
+from tests.simulation.fibers import THREADING, TIME
+from tests.simulation.shadow import Violation
+from tests.simulation.snapshot_checker import SnapshotChecker, watched
+from tests.simulation.snapshot_nodes import Rows, SavingNode, WritingNode
+from tests.simulation.virtual_disk import LAYOUTS, Disk, next_hex
+
+PATIENCE_S = 60.0
+# Those who were taken for dead wake up, and do what they were about to.
+AFTERWARDS_S = 6.0
+COMMAND = f"{REPLAY} --snapshots"
+
+
+class Scenario(ServiceScenario):
+    """Datasets that are saved, and what befalls those who do it."""
+
+    # Short, or past the leases.
+    pauses_s = (0.01, 0.1, 1.0, 3.0, 6.0)
+    command = COMMAND
+
+    def __init__(self, seed: int, *, verbose: bool = False) -> None:
+        super().__init__(seed, verbose=verbose)
+        world = self.world
+        world.poison = None
+        self._plans: dict[str, Rows] = {}
+        world.checker = self.checker = SnapshotChecker(self._plans)
+        self.disk = watched(world, self.dice.choice(LAYOUTS), self.checker)
+        DISK.disk = self.disk
+        by_plan: dict[bytes, Rows] = {}
+        self.dispatcher = world.dispatcher = DispatcherNode(
+            world,
+            WindowPlan(splits=(), target_rows=1),
+            fsync_s=self.dice.choice((0.0005, 0.005, 0.05)),
+            shorten_at=self.dice.choice((None, 5, 15)),
+            saving=SavingSettings(lambda plan: by_plan[plan].plan, max_per_worker=2),
+        )
+        for number in range(2):
+            plan = self._plan(10_000 * number)
+            content = plan.fingerprint.encode()
+            by_plan[content] = plan
+            request = RegisterDataset(
+                plan=content,
+                schema=b"s",
+                cardinality=-2,
+                compression="NONE",
+                fingerprint=plan.fingerprint,
+            )
+            self._plans[self.dispatcher.service.register_dataset(request)] = plan
+        self.dispatcher.flush()
+        for _ in range(self.dice.choice((1, 2, 2, 3))):
+            self._add_worker()
+        self.savers: list[SavingNode] = []
+        self._add_saver(self.dice.random() * 0.5)
+        self._plan_faults()
+
+    def _plan(self, first_id: int) -> Rows:
+        dice = self.dice
+        repeats_itself = dice.random() < 0.4
+        if dice.random() < 0.25:
+            plan = Rows(None, first_id, repeats_itself=repeats_itself)
+        else:
+            ends = [0]
+            for _ in range(dice.randint(1, 8)):
+                ends.append(ends[-1] + dice.randint(1, 9))
+            splits = tuple(
+                Split(start=start, stop=stop, rows=stop - start) for start, stop in pairwise(ends)
+            )
+            windows = WindowPlan(splits=splits, target_rows=6, rounds=dice.choice((1, 1, 2)))
+            plan = Rows(windows, first_id, repeats_itself=repeats_itself)
+        if dice.random() < 0.1:
+            plan.failing = dice.choice(plan.expected() or [0])
+        return plan
+
+    def _add_worker(self) -> None:
+        worker = WritingNode(self.world, len(self.world.workers), self._plans)
+        self.world.workers[worker.address] = worker
+        self.world.at(0.0, worker, worker.boot)
+
+    def _add_saver(self, delay_s: float, dataset_id: str | None = None) -> SavingNode:
+        chosen = dataset_id or next(iter(self._plans))
+        node = SavingNode(self.world, len(self.savers), chosen)
+        self.savers.append(node)
+        self.checker.savers += 1
+        self.world.at(delay_s, node, node.boot)
+        return node
+
+    # Faults
+
+    def _plan_faults(self) -> None:
+        for _ in range(self.dice.choice((0, 1, 2, 3, 5))):
+            delay_s = self.dice.random() ** 2 * FAULTS_UNTIL_S
+            self.world.at(delay_s, None, self.dice.choice(FAULTS), self)
+        self.world.at(FAULTS_UNTIL_S, None, self.heal)
+
+    def some_worker(self) -> WritingNode:
+        return self.dice.choice(list(self.world.workers.values()))
+
+    def _kill(self, worker: WritingNode) -> None:
+        worker.crash()
+        if self.dice.random() < 0.5:
+            self.disk.lose_power(worker.name)
+        self.world.at(self.pause_s(), None, worker.restart)
+
+    def kill_worker(self) -> None:
+        worker = self.some_worker()
+        if worker.alive:
+            self.note("kill", worker)
+            self._kill(worker)
+
+    def kill_worker_in_a_write(self) -> None:
+        worker = self.some_worker()
+        self.note("trap", worker)
+
+        def spring() -> None:
+            self.note("kill in a write", worker)
+            self.world.at(0.0, None, self._kill, worker)
+            coordinated_nodes.wait(None)
+
+        worker.trap = (self.dice.randint(0, 20), spring)
+
+    def freeze_worker_in_a_write(self) -> None:
+        worker = self.some_worker()
+        seconds = self.pause_s()
+
+        def spring() -> None:
+            self.note("freeze in a write", worker)
+            worker.freeze(seconds)
+
+        worker.trap = (self.dice.randint(0, 20), spring)
+
+    def join(self) -> None:
+        self.note("join")
+        self._add_worker()
+
+    def freeze(self) -> None:
+        self.freeze_one(self.dice.choice((self.dispatcher, self.some_worker())))
+
+    def cut(self) -> None:
+        self.cut_between([self.dispatcher, self.some_worker()])
+
+    def storage_is_away(self) -> None:
+        """Now and then, for a while."""
+        self.note("storage")
+        self.checker.may_fail = True
+        self.disk.trouble = self.dice.choice((0.02, 0.2))
+
+    def save_twice(self) -> None:
+        """Another program saves the same."""
+        self.note("save twice")
+        self._add_saver(0.0)
+
+    def kill_saver(self) -> None:
+        """The program is gone; another one follows what it began."""
+        node = self.savers[-1]
+        if node.alive and node.outcome is None:
+            self.note("kill", node)
+            node.crash()
+            node.outcome = "killed"
+            self._add_saver(self.pause_s())
+
+    def save_another(self) -> None:
+        """Cancels, deletes the folder, and saves another dataset there."""
+        self.note("save another")
+        node = self.savers[-1]
+        if node.outcome is None and not node.snapshot_id:
+            node.gives_up_after_s = self.dice.random()
+        self.world.at(self.pause_s() + 1.0, None, self._save_another)
+
+    def _save_another(self) -> None:
+        closed = all(s.is_closed for s in self.checker.shadow.snapshots.by_id.values())
+        if closed and all(saver.outcome is not None for saver in self.savers):
+            self.checker.deleted()
+            self.disk.delete(nodes.PATH)
+            self._add_saver(0.0, list(self._plans)[1])
+
+    def heal(self) -> None:
+        super().heal()
+        self.disk.trouble = 0.0
+
+    # The end
+
+    def run(self) -> None:
+        world = self.world
+        world.run(FAULTS_UNTIL_S + PATIENCE_S, self._is_over)
+        if not self._is_over():
+            waiting = {s.name: s.snapshot_id for s in self.savers if s.outcome is None}
+            raise Violation(f"S4: {waiting} wait for ever; {self._stand()}")
+        world.run(world.now_s + AFTERWARDS_S, self._check_storage)
+        self.checker.check_done()
+        self.checker.check_idle(world.workers.values())
+        self.dispatcher.flush()
+        self.checker.replayed(self.dispatcher.service._state)
+
+    def running(self) -> Iterable[Any]:
+        return (*self.savers, *self.world.workers.values())
+
+    def _is_over(self) -> bool:
+        self._check_storage()
+        if self.world.now_s <= FAULTS_UNTIL_S + 1.0:
+            return False
+        return all(saver.outcome is not None for saver in self.savers) and all(
+            snapshot.is_closed for snapshot in self.checker.shadow.snapshots.by_id.values()
+        )
+
+    def _check_storage(self) -> bool:
+        if self.checker.broken is not None:
+            raise self.checker.broken
+        return False
+
+    def _stand(self) -> dict[str, Any]:
+        return {
+            str(key): (snapshot.totals, snapshot.error, snapshot.marker_worker)
+            for key, snapshot in self.checker.shadow.snapshots.by_id.items()
+        }
+
+
+FAULTS: tuple[Callable[[Scenario], None], ...] = (
+    Scenario.kill_worker,
+    Scenario.kill_worker_in_a_write,
+    Scenario.kill_worker_in_a_write,
+    Scenario.kill_worker_in_a_write,
+    Scenario.freeze_worker_in_a_write,
+    Scenario.freeze_worker_in_a_write,
+    Scenario.freeze_worker_in_a_write,
+    Scenario.join,
+    Scenario.kill_dispatcher,
+    Scenario.kill_dispatcher,
+    Scenario.freeze,
+    Scenario.cut,
+    Scenario.noise,
+    Scenario.noise,
+    Scenario.slow_disk,
+    Scenario.storage_is_away,
+    Scenario.save_twice,
+    Scenario.kill_saver,
+    Scenario.save_another,
+)
+
+
+def play(seed: int, *, verbose: bool = False) -> Outcome:
+    """Runs one seed; to be called inside `staged`."""
+    return Scenario(seed, verbose=verbose).play()
+
+
+class _TheDisk:
+    """The disk of the scenario that is played."""
+
+    disk: Disk
+
+
+DISK = _TheDisk()
+
+
+@contextmanager
+def staged() -> Iterator[None]:
+    """Puts the stand-ins in place; several simulations may run one after the other inside."""
+    with scenario.staged(), pytest.MonkeyPatch.context() as patch:
+        for module in (worker_snapshots, client):
+            patch.setattr(module, "threading", THREADING, raising=False)
+            patch.setattr(module, "time", TIME)
+            patch.setattr(module.logger, "disabled", True)
+        patch.setattr(snapshot_desk.logger, "disabled", True)
+        patch.setattr(worker_snapshots, "StoppableThread", coordinated_nodes.Thread)
+        patch.setattr(worker_snapshots, "decode_schema", lambda _schema: nodes.SCHEMA)
+        # So that a plan that is not divided has several files.
+        patch.setattr(worker_snapshots, "_WHOLE_CHUNK_BYTES", 100)
+        patch.setattr(rebatch, "concat_batches", columns.concat_batches)
+        patch.setattr(rebatch, "encoded_bytes", columns.encoded_bytes)
+        patch.setattr(control, "RpcClient", nodes.Rpc)
+        patch.setattr(client, "Connection", nodes.Connection)
+        patch.setattr(nodes, "new_id", lambda prefix: f"{prefix}-{next_hex().hex}")
+        core = SimpleNamespace(url_to_fs=lambda path: (DISK.disk, path))
+        patch.setattr(snapshot_folder, "fsspec", SimpleNamespace(core=core))
+        patch.setattr(snapshot_folder, "os", _ThisDisk())
+        patch.setattr(snapshot_folder, "open", lambda *args: DISK.disk.open(*args), raising=False)
+        gettempdir = SimpleNamespace(gettempdir=lambda: "/tmp-of-the-process")
+        patch.setattr(snapshot_folder, "tempfile", gettempdir)
+        patch.setattr(snapshot_folder, "uuid", SimpleNamespace(uuid4=next_hex))
+        yield
+
+
+class _ThisDisk:
+    """`os`, of the scenario that is played."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(DISK.disk.as_os(), name)

@@ -1,0 +1,32 @@
+"""Lives of datasets that are saved, each from a seed, each watched at every step.
+
+SNAPSHOT_SEEDS says how many (60 unless told); a failure names the command that replays it.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.simulation.mutants import Mutant
+from tests.simulation.noticing import SNAPSHOT_LIVES, noticed_snapshots
+from tests.simulation.snapshot_mutants import SNAPSHOT_MUTANTS
+from tests.simulation.snapshot_scenario import play, staged
+
+SEEDS = int(os.environ.get("SNAPSHOT_SEEDS", "60"))
+
+
+def test_whatever_fails_each_row_is_saved_once() -> None:
+    with staged():
+        outcomes = [play(seed) for seed in range(SEEDS)]
+        assert [play(seed) for seed in range(3)] == outcomes[:3]
+    kinds = {" ".join(fault.split()[:3]) for outcome in outcomes for fault in outcome.faults}
+    assert {"kill in a", "freeze in a", "kill dispatcher at"} <= kinds
+
+
+@pytest.mark.parametrize("mutant", SNAPSHOT_MUTANTS, ids=[m.name for m in SNAPSHOT_MUTANTS])
+def test_the_mistake_is_noticed(mutant: Mutant) -> None:
+    failure = noticed_snapshots(mutant)
+    assert failure is not None, f"{mutant.name} survived {SNAPSHOT_LIVES} lives"
+    assert any(sign in str(failure) for sign in mutant.signs), failure
