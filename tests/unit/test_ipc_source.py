@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import sys
 from typing import Any
 
 import numpy as np
@@ -149,6 +150,73 @@ def test_files_that_differ_or_change(tmp_path: pathlib.Path) -> None:
     stream = open_window(linear, splits, epoch=0, window_index=0, context=RunContext())
     with pytest.raises(SourceError, match="has changed since it was planned"):
         next(stream)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that are mapped from now on, in order."""
+    paths: list[str] = []
+    original = pa.memory_map
+
+    def memory_map(path: str) -> Any:
+        paths.append(path)
+        return original(path)
+
+    monkeypatch.setattr(pa, "memory_map", memory_map)
+    return paths
+
+
+def test_a_mapped_file_stays_open_between_its_splits(
+    tmp_path: pathlib.Path, opened: list[str]
+) -> None:
+    path = write(tmp_path / "a.arrow", table(0, 200_000), 66_000)
+    source = linearise(Dataset.from_ipc(path).node).segments[0].source
+    splits = source.plan()
+    opened.clear()
+    parts = [list(source.read(split, 0, RunContext())) for split in splits for _ in range(2)]
+    assert len(splits) == 4
+    assert sum(batch.num_rows for part in parts for batch in part) == 2 * 200_000
+    assert opened == [path]
+
+
+def test_readers_at_once_have_files_of_their_own(tmp_path: pathlib.Path, opened: list[str]) -> None:
+    path = write(tmp_path / "a.arrow", table(0, 200_000), 100_000)
+    source = linearise(Dataset.from_ipc(path).node).segments[0].source
+    splits = source.plan()
+    opened.clear()
+    for _ in range(2):
+        first, second = (source.read(split, 0, RunContext()) for split in splits)
+        assert next(first).column("x")[0].as_py() == 0
+        assert next(second).column("x")[0].as_py() == 100_000
+        # Given up in the middle.
+        first.close()
+        second.close()
+    assert opened == [path, path]
+
+
+def test_a_file_that_was_replaced_is_opened_anew(tmp_path: pathlib.Path, opened: list[str]) -> None:
+    path = write(tmp_path / "a.arrow", table(0, 10))
+    dataset = Dataset.from_ipc(path)
+    assert windowed(dataset) == list(range(10))
+    write(tmp_path / "a.arrow", table(5, 30))
+    opened.clear()
+    assert windowed(dataset) == list(range(5, 30))
+    assert opened
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")
+def test_few_files_stay_open(tmp_path: pathlib.Path) -> None:
+    for number in range(40):
+        write(tmp_path / f"{number:02}.arrow", table(number, number + 1))
+    source = linearise(Dataset.from_ipc(str(tmp_path)).node).segments[0].source
+    found = [
+        batch.column("x")[0].as_py()
+        for split in source.plan()
+        for batch in source.read(split, 0, RunContext())
+    ]
+    assert found == list(range(40))
+    mapped = pathlib.Path("/proc/self/maps").read_text().count(str(tmp_path))
+    assert 0 < mapped <= 16
 
 
 def test_bad_arguments() -> None:

@@ -36,6 +36,7 @@ from dataservice.dataset.sources.files import (
     opened,
     unreadable,
 )
+from dataservice.dataset.sources.idle_files import IdleFiles, OpenFile
 from dataservice.dataset.sources.ipc_metadata import batch_metadata
 from dataservice.dataset.stream import RunContext, chunk_rows
 from dataservice.errors import DataServiceError, InvalidArgumentError, SchemaError, SourceError
@@ -47,6 +48,7 @@ _FEATHER_1_MAGIC: Final = b"FEA1"
 _PLAN_THREADS: Final = 16
 # Mapping a file and reading its footer costs about as much as touching this many rows.
 _MERGED_ROWS: Final = 65_536
+_ONE_THREAD: Final = pa.ipc.IpcReadOptions(use_threads=False)
 
 
 @register_node
@@ -110,7 +112,7 @@ class IpcSource(Source):
         begin = split.start + first_row
         end = None if split.row_groups is None else split.stop
         row, step = 0, chunk_rows(self._schema)
-        for batch in self._batches(split.path, split.row_groups, context):
+        for batch in self._batches(split, context):
             low = max(begin - row, 0)
             high = batch.num_rows if end is None else min(batch.num_rows, end - row)
             for first in range(low, high, step):
@@ -119,15 +121,13 @@ class IpcSource(Source):
             if end is not None and row >= end:
                 return
 
-    def _batches(
-        self, path: str, numbers: tuple[int, ...] | None, context: RunContext
-    ) -> Iterator[pa.RecordBatch]:
-        """The batches of these numbers; all of them, for a stream, when None."""
-        with self._handle(path) as (handle, is_file):
-            with _named_errors(path):
-                if (numbers is not None) != is_file:
-                    raise SourceError(f"{path!r} has changed since it was planned")
-                reader = self._reader(path, handle, is_file, context)
+    def _batches(self, split: Split, context: RunContext) -> Iterator[pa.RecordBatch]:
+        """Those of the split; all of them for a stream."""
+        path, numbers = split.path, split.row_groups
+        assert path is not None
+        with self._opened(path, (split.size_bytes, split.version), context) as (reader, is_file):
+            if (numbers is not None) != is_file:
+                raise SourceError(f"{path!r} has changed since it was planned")
             count = itertools.count() if numbers is None else iter(numbers)
             for number in count:
                 with _named_errors(path, number):
@@ -139,9 +139,40 @@ class IpcSource(Source):
                     batch = plain_batch(batch.select(self._schema.names), self._schema)
                 yield batch
 
+    @contextlib.contextmanager
+    def _opened(
+        self, path: str, version: tuple[int, str], context: RunContext
+    ) -> Iterator[tuple[Any, bool]]:
+        """A reader that is the caller's alone, and whether it reads a file rather than a stream."""
+        key = (path, *version, context.threads > 1)
+        found = self._idle.take(key)
+        if found is None:
+            with contextlib.ExitStack() as stack:
+                handle, is_file = stack.enter_context(self._handle(path))
+                with _named_errors(path):
+                    reader = self._reader(path, handle, is_file, context)
+                if not (is_file and self._maps(path)):
+                    yield reader, is_file
+                    return
+                found = OpenFile(reader, stack.pop_all())
+        try:
+            yield found.reader, True
+        except GeneratorExit:
+            self._idle.put(key, found)
+            raise
+        except BaseException:
+            found.stack.close()
+            raise
+        self._idle.put(key, found)
+
+    @functools.cached_property
+    def _idle(self) -> IdleFiles:
+        return IdleFiles()
+
     def _reader(self, path: str, handle: Any, is_file: bool, context: RunContext) -> Any:
         opener = pa.ipc.open_file if is_file else pa.ipc.open_stream
-        schema = opener(handle).schema
+        # With threads, Arrow has others read ahead for what one look at the schema takes.
+        schema = opener(handle, options=_ONE_THREAD).schema
         self._check_schema(path, schema)
         fields: list[int] = []
         # Arrow copies the columns that it is asked for, unless these are all.
@@ -197,9 +228,12 @@ class IpcSource(Source):
                 )
             yield handle, magic == _FILE_MAGIC
 
+    def _maps(self, path: str) -> bool:
+        return self.memory_map and is_local(path)
+
     @contextlib.contextmanager
     def _mapped(self, path: str) -> Iterator[Any]:
-        if not self.memory_map or not is_local(path):
+        if not self._maps(path):
             with opened(path, self.storage_options) as handle:
                 yield handle
             return
