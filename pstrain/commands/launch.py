@@ -1,7 +1,7 @@
 """``pstrain launch``: runs one program as every task of a cluster, here or on an engine.
 
 The program is started once per task and finds its part in TF_CONFIG; the address of the data
-service is in DATASERVICE_DISPATCHER. On this machine it runs until the chief ends; for
+service is in DATASERVICE_DISPATCHER. On this machine and on Ray it runs until the chief ends; for
 Slurm and Kubernetes it writes what `sbatch` and `kubectl apply -f` take.
 """
 
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from pstrain.commands.options import positive
+from pstrain.commands.options import positive, rate
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.launch.layout import Exposure, Layout
 
@@ -21,6 +21,7 @@ _PROGRAM: Final = """\
 pstrain launch --engine local --workers 2 --ps 2 --data-workers 1 -- program.py ARGS...
 pstrain launch --engine slurm --insecure-network --nodes 2 -- program.py | sbatch
 pstrain launch --engine k8s --insecure-network --image NAME:TAG -- program.py | kubectl apply -f -
+pstrain launch --engine ray --insecure-network -- program.py
 
 The program, in every task:
   resolver = ps.TFConfigClusterResolver()
@@ -33,7 +34,7 @@ The program, in every task:
 # Which engines an option is for; of the others nobody would look at it.
 _ENGINES_OF: Final = {
     "supervise": ("local",),
-    "cpus_per_task": ("slurm",),
+    "cpus_per_task": ("slurm", "ray"),
     "nodes": ("slurm",),
     "sbatch": ("slurm",),
     "output": ("slurm", "k8s"),
@@ -45,6 +46,9 @@ _ENGINES_OF: Final = {
     "memory": ("k8s",),
     "token_secret": ("k8s",),
     "tls_secret": ("k8s",),
+    "ray_address": ("ray",),
+    "working_dir": ("ray",),
+    "timeout": ("ray",),
 }
 
 
@@ -123,6 +127,9 @@ def _add_engines(parser: argparse.ArgumentParser) -> None:
     option("--cpu", "CPUs of each pod, such as 2 or 500m", metavar="AMOUNT")
     option("--memory", "memory of each pod, such as 4Gi", metavar="AMOUNT")
     option("--token-secret", "a Secret with the key `token` (a new one is written)", metavar="NAME")
+    option("--ray-address", "the cluster's, such as auto (RAY_ADDRESS, or here)", metavar="ADDRESS")
+    option("--working-dir", "folder that is copied to the nodes", metavar="FOLDER")
+    option("--timeout", "how long to wait for room (600)", type=rate, metavar="SECONDS")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -188,10 +195,23 @@ def _kubernetes(args: argparse.Namespace, layout: Layout) -> int:
     return _write(args.output, manifest(layout, options, secrets.token_urlsafe(32)))
 
 
+def _ray(args: argparse.Namespace, layout: Layout) -> int:
+    from pstrain.launch.ray import RayOptions, run_on_ray
+
+    options = RayOptions(
+        address=args.ray_address,
+        cpus_per_task=args.cpus_per_task or 1,
+        working_dir=args.working_dir,
+        timeout_s=args.timeout or RayOptions().timeout_s,
+    )
+    return run_on_ray(layout, options)
+
+
 _RUN: Final[dict[str, Callable[[argparse.Namespace, Layout], int]]] = {
     "local": _local,
     "slurm": _slurm,
     "k8s": _kubernetes,
+    "ray": _ray,
 }
 
 
