@@ -51,7 +51,7 @@ def test_no_room_is_an_error_that_names_what_there_is() -> None:
     layout = Layout(program=("t.py",), exposure=Exposure(insecure_network=True))
     ray.init(address="local", num_cpus=1, include_dashboard=False)
     try:
-        with pytest.raises(UnavailableError, match="no room for 7 tasks of 1 CPUs.*it has 1 CPUs"):
+        with pytest.raises(UnavailableError, match=r"no room for 7 tasks of 1 CPUs.*it has 1 CPUs"):
             run_on_ray(layout, RayOptions(timeout_s=1.0))
         assert ray.is_initialized()
     finally:
