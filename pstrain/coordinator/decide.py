@@ -267,10 +267,12 @@ def reopen(
 ) -> Decision:
     """These, which had ended, run again in their old order, before what waits, in their rounds.
 
+    With trainers to spare, a closure that was late ended in a later round than some after it.
     ``bound``: the trainers of those that only one may run. ``parts``: how many parts of closures
     are in what everything went back to.
     """
-    again = sorted(closures.keys() - state.attempts.keys(), reverse=True)
+    ended = closures.keys() - state.attempts.keys()
+    again = sorted(ended, key=lambda c: (closures[c] or 0, c), reverse=True)
     reopened = (
         ev.ClosureReopened(closure=c, round=closures[c], trainer=bound.get(c)) for c in again
     )

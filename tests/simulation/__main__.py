@@ -3,9 +3,9 @@
 First of the delivery of rows, then of coordinated reads, of saving datasets, of training in rounds
 and with bounded staleness, a hundredth as many unless `--coordinated-seeds`, `--snapshot-seeds` or
 `--consistency-seeds` says otherwise, of training, a tenth as many unless `--training-seeds` does,
-and of training that loses parameter servers as many as `--restore-seeds` says. Prints how many
-schedules it played per second and, where one failed, the first failing seed with the command that
-replays it. The exit status is 1 then.
+and of training that loses parameter servers as many under each rule as `--restore-seeds` says.
+Prints how many schedules it played per second and, where one failed, the first failing seed with
+the command that replays it. The exit status is 1 then.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ def main() -> int:
         "sync": options.consistency_seeds,
         "ssp": options.consistency_seeds,
         "training": options.training_seeds,
+        "sync-restores": options.restore_seeds,
+        "ssp-restores": options.restore_seeds,
         "restores": options.restore_seeds,
     }
     parts = {"coordinated": 100, "snapshots": 100, "sync": 100, "ssp": 100, "training": 10}

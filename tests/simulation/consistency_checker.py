@@ -4,11 +4,15 @@ C1, in rounds: a round is made with the same closures everywhere, in the order o
 two rounds, and the mean is over just those that gave a gradient; rounds are made in their order.
 With no trainer to spare and none lost, the closures of a round ran on the trainers in their order,
 whenever they came: the same program then deals the same work to the same places. C2, with bounded
-staleness: nobody starts a closure while the slowest live trainer has ended so many fewer.
+staleness: nobody starts a closure while the slowest live trainer has ended so many fewer. C3: what
+servers hold is exactly what the rounds come to, each a step with the mean of its gradients; and
+where no trainer was lost and all change something, the rounds are those of a life without faults,
+although servers were lost and everything went back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pstrain.consistency import Ssp, Sync
@@ -16,6 +20,7 @@ from pstrain.coordinator import events as ev
 from pstrain.coordinator.service import Scheduler
 from tests.simulation.shadow import Violation
 from tests.simulation.training_checker import TrainingChecker
+from tests.simulation.training_values import check_values
 from tests.simulation.world import STAGE
 
 
@@ -30,8 +35,20 @@ class ConsistencyChecker(TrainingChecker):
         self._members: dict[int, set[int]] = {}
         self._round_of: dict[int, int] = {}
         self._newest: dict[int, int] = {}
+        self._queued: list[int] = []
+        self._seals: set[int] = set()
+        self._is_whole = True
         self._clocks: dict[int, int] = {}
         self._running: dict[int, int] = {}
+
+    def books(self) -> dict[str, Any]:
+        names = ("_gradients", "_members", "_round_of", "_newest")
+        return {**super().books(), **{name: getattr(self, name) for name in names}}
+
+    def use_up(self, rows: Iterable[int]) -> None:
+        # What a round that is being undone would have used up goes back with everything else.
+        if not STAGE.world.coordinator.recovery.is_restoring:
+            super().use_up(rows)
 
     # Rounds, as servers make them
 
@@ -63,12 +80,38 @@ class ConsistencyChecker(TrainingChecker):
                 )
             if len(members) > self.trainers:
                 raise Violation(f"C1: round {number} has {members}, of {self.trainers} trainers")
-        if scheduler.counts()["losses"] or self.rule.backup_workers:
+        made = {
+            number: [(c, ps) for c in members for ps in self.places(("closure", c, 0))]
+            for number, members in self._members.items()
+        }
+        session = STAGE.world.coordinator.parameters.session
+        # One that is lost when all is over is not put back.
+        stores = {
+            ps: server.store
+            for ps, server in enumerate(STAGE.world.servers)
+            if server.session == session
+        }
+        check_values(stores, made, self._gradients)
+        if self.rule.backup_workers:
+            return
+        if STAGE.world.coordinator.is_steady and self._is_whole:
+            self._check_rounds()
+        if scheduler.counts()["losses"]:
             return
         for members in self._members.values():
             places = [self.ran_on[closure] for closure in sorted(members)]
             if places != sorted(set(places)):
                 raise Violation(f"C1: the closures {sorted(members)} ran on {places}")
+
+    def _check_rounds(self) -> None:
+        made = [sorted(members) for _, members in sorted(self._members.items())]
+        expected: list[list[int]] = [[]]
+        for closure in self._queued:
+            if len(expected[-1]) == self.trainers or (expected[-1] and closure in self._seals):
+                expected.append([])
+            expected[-1].append(closure)
+        if made != expected:
+            raise Violation(f"C3: the rounds are {made}, without faults they are {expected}")
 
     # What the coordinator decides
 
@@ -79,6 +122,16 @@ class ConsistencyChecker(TrainingChecker):
                 self._clocks[event.trainer] = min(self._clocks.values(), default=0)
             case ev.TrainerSilenced():
                 self._clocks.pop(event.trainer, None)
+                # When a server is lost, all trainers are let go, and some go by themselves.
+                self._is_whole &= STAGE.world.coordinator.is_losing_server
+            case ev.ClosureQueued():
+                self._queued.append(event.closure)
+            case ev.RoundsSealed():
+                # While others wait, they complete the round of those that the program waits for.
+                if event.below == len(self._queued):
+                    self._seals.add(event.below)
+            case ev.AbsentGivenUp():
+                self._is_whole = False
             case ev.ClosureStarted():
                 self._start(event)
             case ev.ClosureFinished() | ev.ClosureFailed():

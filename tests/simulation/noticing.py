@@ -25,7 +25,7 @@ from tests.simulation.base_scenario import Failure
 from tests.simulation.consistency_mutants import SSP_MUTANTS, SYNC_MUTANTS
 from tests.simulation.coordinated_mutants import COORDINATED_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant
-from tests.simulation.restore_mutants import RESTORE_MUTANTS
+from tests.simulation.restore_mutants import RESTORE_MUTANTS, SYNC_RESTORE_MUTANTS
 from tests.simulation.snapshot_mutants import SNAPSHOT_MUTANTS
 from tests.simulation.training_mutants import TRAINING_MUTANTS
 
@@ -58,6 +58,8 @@ NOTICED_IN = {
     "a_shortened_journal_forgets_who_came_back": 9,
     "complete_rounds_move_too": 30,
     "what_was_received_of_a_lost_worker_counts": 64,
+    "the_mean_is_over_those_who_changed_something_here": 11,
+    "rounds_are_made_anew_of_whatever_waits": 41,
     "what_a_late_run_took_is_not_given_back": 5,
     "late_runs_count_all_the_same": 6,
     "lost_trainers_are_fenced_in_the_middle_of_a_round": 107,
@@ -110,7 +112,10 @@ def noticed_consistency(mutant: Mutant) -> Failure | None:
 def noticed_restores(mutant: Mutant) -> Failure | None:
     """The same of a mistake in going back to checkpoints."""
     with training_scenario.staged(), _applied(mutant):
-        return _first_failure(training_scenario.play_restores, mutant, RESTORE_LIVES)
+        play = training_scenario.play_restores
+        if mutant in SYNC_RESTORE_MUTANTS:
+            play = training_scenario.play_sync_restores
+        return _first_failure(play, mutant, RESTORE_LIVES)
 
 
 def noticed_snapshots(mutant: Mutant) -> Failure | None:
@@ -143,7 +148,7 @@ def main() -> None:
         (noticed_coordinated, COORDINATED_MUTANTS),
         (noticed_training, TRAINING_MUTANTS),
         (noticed_consistency, [*SYNC_MUTANTS, *SSP_MUTANTS]),
-        (noticed_restores, RESTORE_MUTANTS),
+        (noticed_restores, [*RESTORE_MUTANTS, *SYNC_RESTORE_MUTANTS]),
         (noticed_snapshots, SNAPSHOT_MUTANTS),
     )
     for noticed, each in kinds:

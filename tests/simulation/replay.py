@@ -2,7 +2,8 @@
 
 With `--coordinated` it is a seed of coordinated reads, with `--snapshots` of saving datasets, with
 `--training` of the training protocol, with `--sync` or `--ssp` of that under these rules, with
-`--restores` of training that loses parameter servers, else of the delivery of rows.
+`--restores`, `--sync-restores` or `--ssp-restores` of training that loses parameter servers, else
+of the delivery of rows.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ def main() -> int:
         ("sync", "of training in rounds"),
         ("ssp", "of training with bounded staleness"),
         ("restores", "of lost servers"),
+        ("sync-restores", "of lost servers in rounds"),
+        ("ssp-restores", "of lost servers with bounded staleness"),
     ):
         parser.add_argument(
             f"--{protocol}", action="store_const", dest="protocol", const=protocol, help=what

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 
-from pstrain.coordinator import decide
+from pstrain.coordinator import decide, rounds
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.holding import Holding
 from pstrain.coordinator.link import TrainerLink
@@ -17,17 +18,22 @@ from pstrain.coordinator.restoring import RecoverySwitch, Restorer
 from pstrain.coordinator.service import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import RolledBackError
+from pstrain.paramserver import steps
 from pstrain.trainer.client import RemoteParameters
 from tests.simulation.mutants import Mutant
 
 Patch = pytest.MonkeyPatch
 
 RESTORE_MUTANTS: list[Mutant] = []
+SYNC_RESTORE_MUTANTS: list[Mutant] = []
 
 
-def mutant(*signs: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
+def mutant(
+    *signs: str, rules: str = ""
+) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
     def note(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
-        RESTORE_MUTANTS.append(Mutant(apply.__name__, apply, signs))
+        where = SYNC_RESTORE_MUTANTS if rules == "sync" else RESTORE_MUTANTS
+        where.append(Mutant(apply.__name__, apply, signs))
         return apply
 
     return note
@@ -125,3 +131,42 @@ def a_restore_may_begin_after_the_last_word(patch: Patch) -> None:
         return not self.is_restoring and not is_behind()
 
     patch.setattr(Restorer, "retire", retire)
+
+
+@mutant("C3", rules="sync")
+def the_mean_is_over_those_who_changed_something_here(patch: Patch) -> None:
+    mean = steps._mean_update
+    patch.setattr(steps, "_mean_update", lambda updates, _gradients: mean(updates, len(updates)))
+
+
+@mutant("C3", rules="sync")
+def rounds_are_sums(patch: Patch) -> None:
+    mean = steps._mean_update
+    patch.setattr(steps, "_mean_update", lambda updates, _gradients: mean(updates, 1))
+
+
+@mutant("C3", rules="sync")
+def of_a_row_that_several_change_the_last_counts(patch: Patch) -> None:
+    def last(updates: Any, gradients: int) -> Any:
+        rows = ((ids, each) for _, ids, each in updates)
+        newest = {int(r): s for ids, each in rows for r, s in zip(ids, each, strict=True)}
+        ids = np.array(sorted(newest), np.int64)
+        total = np.stack([newest[row] for row in sorted(newest)]) / np.float32(gradients)
+        return steps.ShardUpdate(updates[0].shard, ids, total.astype(np.float32))
+
+    patch.setattr(steps, "_mean_update", last)
+
+
+@mutant("C3", rules="sync")
+def rounds_are_made_anew_of_whatever_waits(patch: Patch) -> None:
+    reopen = decide.reopen
+
+    def forget_rounds(state: Any, were_in: Any, *others: Any) -> Any:
+        return reopen(state, dict.fromkeys(were_in), *others)
+
+    patch.setattr(decide, "reopen", forget_rounds)
+
+
+@mutant("C1", "C3", "I7", "I10", rules="sync")
+def a_round_that_a_lost_server_broke_off_stands(patch: Patch) -> None:
+    patch.setattr(rounds, "undo_round", lambda _state: ())

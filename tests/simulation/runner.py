@@ -42,6 +42,8 @@ PROTOCOLS = {
     "training": Protocol(training_scenario.staged, training_scenario.play),
     "sync": Protocol(training_scenario.staged, training_scenario.play_sync),
     "ssp": Protocol(training_scenario.staged, training_scenario.play_ssp),
+    "sync-restores": Protocol(training_scenario.staged, training_scenario.play_sync_restores),
+    "ssp-restores": Protocol(training_scenario.staged, training_scenario.play_ssp_restores),
     "restores": Protocol(training_scenario.staged, training_scenario.play_restores),
 }
 """Of the data service, and of trainers and parameter servers."""

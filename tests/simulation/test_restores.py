@@ -1,20 +1,29 @@
 """Lives of a training cluster that loses parameter servers and goes back to its checkpoints.
 
-RESTORE_SEEDS says how many (60 unless told); a failure names the command that replays it.
+RESTORE_SEEDS says how many (60 unless told), and half as many in rounds and with bounded staleness;
+a failure names the command that replays it.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 
+from tests.simulation.base_scenario import Outcome
 from tests.simulation.mutants import Mutant
 from tests.simulation.noticing import RESTORE_LIVES, noticed_restores
-from tests.simulation.restore_mutants import RESTORE_MUTANTS
-from tests.simulation.training_scenario import play_restores, staged
+from tests.simulation.restore_mutants import RESTORE_MUTANTS, SYNC_RESTORE_MUTANTS
+from tests.simulation.training_scenario import (
+    play_restores,
+    play_ssp_restores,
+    play_sync_restores,
+    staged,
+)
 
 SEEDS = int(os.environ.get("RESTORE_SEEDS", "60"))
+RULED_SEEDS = SEEDS // 2
 
 
 def test_whatever_is_lost_each_closure_and_row_counts_once() -> None:
@@ -25,7 +34,21 @@ def test_whatever_is_lost_each_closure_and_row_counts_once() -> None:
     assert sum(fault.startswith("kill ps") for fault in faults) > SEEDS / 5
 
 
-@pytest.mark.parametrize("mutant", RESTORE_MUTANTS, ids=[each.name for each in RESTORE_MUTANTS])
+@pytest.mark.parametrize("play", [play_sync_restores, play_ssp_restores])
+def test_whatever_is_lost_the_rule_holds_and_values_are_those_of_a_life_without_faults(
+    play: Callable[[int], Outcome],
+) -> None:
+    with staged():
+        outcomes = [play(seed) for seed in range(RULED_SEEDS)]
+        assert [play(seed) for seed in range(3)] == outcomes[:3]
+    faults = [fault for outcome in outcomes for fault in outcome.faults]
+    assert sum(fault.startswith("kill ps") for fault in faults) > RULED_SEEDS / 5
+
+
+MUTANTS = [*RESTORE_MUTANTS, *SYNC_RESTORE_MUTANTS]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[each.name for each in MUTANTS])
 def test_the_mistake_is_noticed(mutant: Mutant) -> None:
     failure = noticed_restores(mutant)
     assert failure is not None, f"{mutant.name} survived {RESTORE_LIVES} lives"

@@ -20,6 +20,7 @@ from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.service import TrainerService
 from tests.simulation.fibers import Process, running, wait
 from tests.simulation.shadow import Violation
+from tests.simulation.training_values import make_values
 from tests.simulation.training_wires import passage_s
 from tests.simulation.world import STAGE
 
@@ -41,6 +42,11 @@ class ServerNode(Process):
     def store(self) -> Any:
         return self._sessions._store
 
+    @property
+    def session(self) -> Any:
+        """The current one; None where it holds nothing."""
+        return self._sessions.status()["session"]
+
     def restart(self) -> None:
         """Another process, which holds nothing."""
         if not self.alive:
@@ -55,15 +61,17 @@ class ServerNode(Process):
         if session is not None:
             self._sessions.begin(session)
         self.store.ps = self._number
+        make_values(self.store)
 
     def answer(self, header: bytes) -> bytes:
         request = messages.decode_header(header)
-        if request.get("kind") == "apply_round":
-            self.world.checker.round_made(self._number, request)
         try:
             if "action" in request:
                 return messages.encode_header(self._act(request))
-            reply, _ = answer(self._sessions.store(request["session"]), Call(request, None))
+            store = self._sessions.store(request["session"])
+            if request["kind"] == "apply_round":
+                self.world.checker.round_made(self._number, request)
+            reply, _ = answer(store, Call(request, None))
         except DataServiceError as error:
             return messages.encode_error(error)
         self.world.checker.answered(request)

@@ -146,6 +146,8 @@ PROGRAMS: dict[Callable[..., Any], int] = {
 """Functions, and how many tags of its own a closure has when it is finished."""
 ONE_STEP = (count, train, evaluate)
 """Those that read and take nothing after they have changed something, as rounds want it."""
+STEADY = (count,)
+"""Those that always change something, and take nothing."""
 
 
 class _Iterator:
@@ -167,13 +169,20 @@ class CoordinatorNode(Process):
         fails: bool,
         after_a_loss: str = "ends",
         rule: Consistency = ASYNC,
+        is_steady: bool = False,
     ) -> None:
-        """``after_a_loss`` of a server: the program "ends", "goes back" with everything else, or
-        hears nothing, for closures "run again"."""
+        """``is_steady``: its closures follow from the seed alone and all change something.
+
+        ``after_a_loss`` of a server: the program "ends", "goes back" with everything else, or
+        hears nothing, for closures "run again".
+        """
         super().__init__(world, "coordinator")
         self._after_a_loss = after_a_loss
         self.recovery = RecoverySwitch()
         self.is_done = False
+        self.is_steady = is_steady
+        # Drawn from nothing that the network draws from.
+        self._own = Random(f"program {world.seed}")
         self._in_flight = closures_in_flight
         self._fails = fails
         # Some programs bind closures to a trainer: to the first, which always comes back.
@@ -191,6 +200,11 @@ class CoordinatorNode(Process):
 
     def boot(self) -> None:
         self.spawn(self._run)
+
+    @property
+    def is_losing_server(self) -> bool:
+        """Whether one is lost, or everything goes back because of that."""
+        return self.recovery.is_restoring or not all(s.alive for s in self.world.servers)
 
     def _start(self) -> None:
         world = self.world
@@ -287,7 +301,8 @@ class CoordinatorNode(Process):
             try:
                 self._train()
                 executor.confirm()
-                if self.world.data.is_over:
+                is_back = self.recovery.is_restoring or self.recovery.restores > restores
+                if self.world.data.is_over and not (self.is_steady and is_back):
                     return
             except DataServiceError as error:
                 # What was asked while everything went back hears that its session is over.
@@ -307,6 +322,9 @@ class CoordinatorNode(Process):
     def _train(self) -> None:
         """Schedules until the data are used up, with a barrier now and then."""
         world, dice = self.world, self.world.dice
+        for _ in range(self._own.choice((3, 8, 12)) if self.is_steady else 0):
+            self._round(self._own.choice((1, 4, 5, 12)))
+            wait(0.1)
         while not world.data.is_over:
             self._round(dice.choice((1, 4, 12)))
             if dice.random() < 0.3:
@@ -320,9 +338,9 @@ class CoordinatorNode(Process):
 
     def _round(self, closures: int) -> None:
         dice, checker = self.world.dice, self.world.checker
-        known = ONE_STEP if self._in_rounds else PROGRAMS
+        known = STEADY if self.is_steady else ONE_STEP if self._in_rounds else PROGRAMS
         programs = [program for program in known if self._fails or program is not fail]
-        if self._after_a_loss == "run again":
+        if self._after_a_loss == "run again" and not self.is_steady:
             # Its value is heard once, and its rows are others when it runs again.
             programs.remove(evaluate)
         scheduled = []

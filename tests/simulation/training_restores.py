@@ -2,8 +2,8 @@
 
 Real: the restorer, the scheduler's barrier, what it runs again or gives up, the servers' sessions,
 how a fit goes on.
-Modelled: what a checkpoint holds (what was applied, by the checker's books, and which rows that
-used up), its write, which takes a while, and the strategy's new sessions.
+Modelled: what a checkpoint holds (what was applied, by the checker's books, which rows that used
+up, and the servers' values), its write, which takes a while, and the strategy's new sessions.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pstrain.errors import (
 from tests.simulation.fibers import Fiber, Lock, wait
 from tests.simulation.shadow import Violation
 from tests.simulation.training_nodes import FIRST_SESSION
+from tests.simulation.training_values import put_back, values_of
 
 _HOLD_TIMEOUT_S = 60.0
 _REWIND_S = 0.02
@@ -36,7 +37,7 @@ class Checkpoints:
         self._node, self._gives_up = node, gives_up
         self._lock = Lock()
         self._writer: Fiber | None = None
-        self._saved: tuple[dict[str, Any], set[int]] | None = None
+        self._saved: tuple[dict[str, Any], set[int], list[list[float]]] | None = None
 
     @property
     def latest_checkpoint(self) -> str | None:
@@ -65,7 +66,8 @@ class Checkpoints:
             world.checker.saved()
             marks = [(follower, follower.held()) for follower in self.followers]
             books, session = world.checker.books(), node.parameters.session
-            saved = copy.deepcopy(books), world.checker.rows_used()
+            values = [values_of(server.store) for server in world.servers]
+            saved = copy.deepcopy(books), world.checker.rows_used(), values
         self._writer = node.spawn(self._write, saved, session, marks)
 
     def _write(self, saved: Any, session: str, marks: list[tuple[Any, Any]]) -> None:
@@ -83,7 +85,9 @@ class Checkpoints:
     def restore(self, _path: str, *, with_attached: bool) -> None:
         assert with_attached
         assert self._saved is not None
-        books, used = self._saved
+        books, used, values = self._saved
+        for server, mine in zip(self._node.world.servers, values, strict=True):
+            put_back(server.store, mine)
         self._node.world.checker.go_back(copy.deepcopy(books), is_told=self._gives_up)
         self._node.world.data.load(used)
         for follower in self.attached:

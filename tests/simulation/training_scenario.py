@@ -39,6 +39,7 @@ from tests.simulation.shadow import Violation
 from tests.simulation.training_checker import TrainingChecker
 from tests.simulation.training_nodes import DataNode, ServerNode, TrainerNode
 from tests.simulation.training_program import CoordinatorNode
+from tests.simulation.training_values import step
 from tests.simulation.training_wires import Connections, RpcClient
 from tests.simulation.world import STAGE
 
@@ -60,6 +61,7 @@ class Scenario(BaseScenario):
         verbose: bool = False,
         after_a_loss: tuple[str, ...] = ("ends",),
         rules: str = "",
+        is_steady: bool = False,
     ) -> None:
         super().__init__(seed, verbose=verbose)
         world, dice = self.world, self.dice
@@ -67,7 +69,7 @@ class Scenario(BaseScenario):
         world.compute_s = dice.choice((0.002, 0.02, 0.1))
         world.servers = [ServerNode(world, number) for number in range(dice.choice((1, 2, 2, 3)))]
         world.checker = TrainingChecker(seed, len(world.servers))
-        world.data = DataNode(world, dice.choice((3, 12, 30)))
+        world.data = DataNode(world, 0 if is_steady else dice.choice((3, 12, 30)))
         nodes = [TrainerNode(world, number) for number in range(dice.choice((1, 2, 2, 3)))]
         rule: Consistency = ASYNC
         if rules:
@@ -82,7 +84,7 @@ class Scenario(BaseScenario):
                 self._start_later(node)
         follows = after_a_loss[seed % len(after_a_loss)]
         self._loses_servers = follows != "ends"
-        kind = "restores" if self._loses_servers else rules or "training"
+        kind = "-".join([rules] * bool(rules) + ["restores"] * self._loses_servers) or "training"
         self.command = f"{REPLAY} --{kind}"
         self.coordinator = world.coordinator = CoordinatorNode(
             world,
@@ -90,6 +92,7 @@ class Scenario(BaseScenario):
             fails=dice.random() < 0.3 and not self._loses_servers,
             after_a_loss=follows,
             rule=rule,
+            is_steady=is_steady,
         )
         self.coordinator.boot()
         self._plan_faults()
@@ -241,9 +244,27 @@ def play_ssp(seed: int, *, verbose: bool = False) -> Outcome:
     return Scenario(seed, verbose=verbose, rules="ssp").play()
 
 
+def play_sync_restores(seed: int, *, verbose: bool = False) -> Outcome:
+    """In rounds, with servers that are lost; every other program does the same in each life."""
+    follows, is_steady = (("run again",), True) if seed % 2 else (RESTORING, False)
+    return Scenario(
+        seed, verbose=verbose, after_a_loss=follows, rules="sync", is_steady=is_steady
+    ).play()
+
+
+def play_ssp_restores(seed: int, *, verbose: bool = False) -> Outcome:
+    """With bounded staleness, and servers that are lost."""
+    return Scenario(seed, verbose=verbose, after_a_loss=RESTORING, rules="ssp").play()
+
+
 def _read_changes(store: Any, headers: Any, _body: object) -> list[Callable[[], None]]:
-    tags = [tuple(header["tag"]) for header in headers]
-    return [functools.partial(STAGE.world.checker.apply, store.ps, tag) for tag in tags]
+    checker, changes = STAGE.world.checker, []
+    for header in headers:
+        tag = tuple(header["tag"])
+        changes.append(functools.partial(checker.apply, store.ps, tag))
+        if tag[0] == "closure" and STAGE.world.breaks_orders:
+            changes.append(step(store, store.ps, tag[1]))
+    return changes
 
 
 def _reached(place: str) -> None:

@@ -445,3 +445,9 @@ def test_a_round_is_taken_whole_and_once() -> None:
     assert commits.take_round(parts) == ["four", "five"]
     assert commits.take_round(parts) == []
     assert commits.counts()["held"] == 0
+
+
+def test_what_was_late_for_its_round_is_made_anew_in_the_round_that_it_was_in() -> None:
+    state = CoordinatorState(consistency=Sync(1), trainers_expected=3)
+    apply(state, decide.reopen(state, {20: 11, 21: 10, 22: 10, 23: 11}).events)
+    assert list(state.waiting) == [21, 22, 20, 23]
