@@ -124,7 +124,7 @@ def test_a_checkpoint_is_measured_while_training_goes_on(capsys: pytest.CaptureF
     (found,) = _lines(capsys)
     assert found["bytes"] == found["rows"] * found["width"] * 8
     assert found["pause_ms"] > 0
-    assert min(found["write_ratio_at_rest"], found["write_ratio_training"]) > 0
+    assert min(found["at_rest"]["ratio"], found["write_ratio_training"]) > 0
 
 
 @pytest.mark.long
