@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from pstrain.callbacks.base import Callback, CallbackList, Logs
+from pstrain.callbacks.base import Callback, CallbackList, Logs, listed
 from pstrain.callbacks.progress import ProgressBar
 from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.execution import (
@@ -63,6 +63,7 @@ def fit(
     """
     _check(model, epochs, steps_per_epoch, steps_per_execution)
     verbose = check_verbose(verbose)
+    callbacks = listed(callbacks)
     executor = executor_of(model)
     source = as_source(data, batch_size)
     check_end(source, steps_per_epoch, "steps_per_epoch")

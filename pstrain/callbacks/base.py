@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pstrain.errors import InvalidTypeError
+
 Logs = dict[str, float]
 
 
@@ -74,6 +76,18 @@ class Callback:
     def on_predict_batch_end(self, batch: int, logs: Logs) -> None: ...
 
 
+def listed(callbacks: Any) -> list[Callback]:
+    """One callback or several, or None, as a list; InvalidTypeError for anything else."""
+    several = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+    for each in several:
+        if each is not None and not callable(getattr(each, "set_model", None)):
+            raise InvalidTypeError(
+                f"callbacks are objects of pstrain.callbacks, or of subclasses of Callback, got "
+                f"{each!r}"
+            )
+    return [each for each in several if each is not None]
+
+
 class CallbackList:
     """Calls each callback in turn."""
 
@@ -86,7 +100,7 @@ class CallbackList:
         steps: int | None = None,
         verbose: int = 0,
     ) -> None:
-        self._callbacks = list(callbacks)
+        self._callbacks = listed(callbacks)
         self._model = model
         for callback in self._callbacks:
             callback.set_model(model)

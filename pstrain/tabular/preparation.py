@@ -74,7 +74,9 @@ class Preparation:
         path = Path(folder) / FILE
         if not path.exists():
             raise NotFoundError(
-                f"no {FILE} in {str(folder)!r}: name the folder that `pstrain train --out` wrote"
+                f"no {FILE} in {str(folder)!r}: name the folder that `pstrain train --out` "
+                "wrote; a model of your own program, as of a torch module, is evaluated there: "
+                "restore the checkpoint and call model.evaluate(data) or model.predict(data)"
             )
         try:
             value: dict[str, Any] = json.loads(path.read_text())

@@ -13,6 +13,7 @@ import pytest
 
 import pstrain as ps
 from dataservice import Dataset
+from pstrain.callbacks.base import listed
 from pstrain.callbacks.monitor import Monitor
 from pstrain.errors import InvalidArgumentError
 
@@ -240,3 +241,11 @@ def test_data_without_an_end_needs_a_number_of_steps() -> None:
         with pytest.raises(InvalidArgumentError, match=r"no end.*steps"):
             call(endless)
     assert model().fit(endless, steps_per_epoch=3, verbose=0).history["examples"] == [96]
+
+
+def test_one_callback_may_stand_alone_and_what_is_none_is_named() -> None:
+    alone = ps.callbacks.EarlyStopping("loss")
+    assert listed(alone) == listed((alone, None)) == [alone]
+    assert listed(None) == []
+    with pytest.raises(TypeError, match="subclasses of Callback, got 3"):
+        listed([alone, 3])
