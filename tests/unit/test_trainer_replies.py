@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+import queue
 from typing import Any
 
-from pstrain.trainer.outlet import HOLD_MAX_S, HOLD_S, Outlet
+from pstrain.trainer import service
+from pstrain.trainer.service import with_following
 from pstrain.wire import trainer_pb2 as pb
 
 
@@ -14,110 +14,72 @@ def _result(closure: int, **fields: Any) -> pb.RunReply:
     return pb.RunReply(results=[pb.ClosureResult(id=closure, value=b"1", **fields)])
 
 
+def _queue(*items: Any) -> queue.SimpleQueue[Any]:
+    found: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for item in items:
+        found.put(item)
+    return found
+
+
 def _ids(reply: pb.RunReply) -> list[int]:
     return [result.id for result in reply.results]
 
 
-class _Patient(threading.Event):
-    """Waits no time, but says how long it would have; meanwhile something happens."""
+class _Patient:
+    """A queue whose next item comes only for who waits."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, item: Any) -> None:
+        self._item = item
         self.waited_s: list[float] = []
-        self.meanwhile: Callable[[], None] = lambda: None
 
-    def wait(self, timeout: float | None = None) -> bool:
-        assert timeout is not None
-        if not self.is_set():
-            self.waited_s.append(timeout)
-            self.meanwhile()
-        return self.is_set()
+    def get_nowait(self) -> Any:
+        raise queue.Empty
 
-
-def _outlet(to_do: int, *items: Any) -> tuple[Outlet, _Patient]:
-    patient = _Patient()
-    outlet = Outlet(lambda: to_do, patient)
-    for item in items:
-        outlet.put(item)
-    return outlet, patient
+    def get(self, timeout: float) -> Any:
+        self.waited_s.append(timeout)
+        if len(self.waited_s) > 1:
+            raise queue.Empty
+        return self._item
 
 
 def test_what_has_ended_travels_together() -> None:
-    for to_do in (0, 4):
-        outlet, _ = _outlet(to_do, _result(2), _result(3))
-        assert _ids(outlet.with_following(_result(1))) == [1, 2, 3]
+    ended = _queue(_result(2), _result(3))
+    assert _ids(with_following(_result(1), ended, _queue())) == [1, 2, 3]
 
 
-def test_while_there_is_enough_to_do_a_result_waits_for_those_that_follow() -> None:
-    outlet, patient = _outlet(2, _result(2))
-
-    def meanwhile() -> None:
-        outlet.put(_result(3))
-        assert not patient.is_set()  # nobody is woken for it
-        outlet.put(_result(4))
-
-    patient.meanwhile = meanwhile
-    assert _ids(outlet.with_following(_result(1))) == [1, 2, 3, 4]
-    assert patient.waited_s == [2 * HOLD_S]
+def test_while_there_is_enough_to_do_a_result_waits_for_the_next() -> None:
+    ended: Any = _Patient(_result(2))
+    waiting = _queue(*(pb.Closure(id=k) for k in (3, 4)))
+    assert _ids(with_following(_result(1), ended, waiting)) == [1, 2]
+    assert ended.waited_s[0] <= 2 * service.HOLD_S
 
 
 def test_a_result_for_which_somebody_may_wait_is_sent_at_once() -> None:
-    for reply, to_do in (
-        (_result(1), 1),
-        (_result(1, needs_settling=True), 2),
-        (_result(1, is_prepared=True), 2),
-        (pb.RunReply(positions=[pb.Position(resource_id="r")]), 2),
-        (pb.RunReply(services=["grpc://a:1"]), 2),
+    waiting = _queue(*(pb.Closure(id=k) for k in (3, 4)))
+    for reply, left in (
+        (_result(1), _queue(pb.Closure(id=3))),
+        (_result(1, needs_settling=True), waiting),
+        (_result(1, is_prepared=True), waiting),
+        (pb.RunReply(positions=[pb.Position(resource_id="r")]), waiting),
+        (pb.RunReply(services=["grpc://a:1"]), waiting),
     ):
-        outlet, patient = _outlet(to_do)
-        outlet.with_following(reply)
-        assert not patient.waited_s
-
-
-def test_what_is_urgent_ends_the_wait_for_others() -> None:
-    for item in (_result(2, needs_settling=True), pb.RunReply(services=["a"]), ValueError(), None):
-        outlet, patient = _outlet(2)
-        patient.meanwhile = lambda outlet=outlet, item=item: outlet.put(item)  # type: ignore[misc]
-        outlet.with_following(_result(1))
-        assert patient.is_set()
-    to_do = [2, 2, 1]
-    patient = _Patient()
-    outlet = Outlet(lambda: to_do.pop(0), patient)
-    outlet.put(_result(1))
-    first = outlet.get()
-    assert isinstance(first, pb.RunReply)
-    patient.meanwhile = lambda: outlet.put(_result(2))
-    assert _ids(outlet.with_following(first)) == [1, 2]
-    assert patient.is_set()
-
-
-def test_what_came_while_nobody_held_results_back_is_not_forgotten() -> None:
-    """It was put, urgently, before the first of its message was taken."""
-    outlet, patient = _outlet(2, _result(1), _result(2, needs_settling=True))
-    first = outlet.get()
-    assert isinstance(first, pb.RunReply)
-    assert _ids(outlet.with_following(first)) == [1, 2]
-    assert not patient.waited_s
+        ended: Any = _Patient(_result(2))
+        with_following(reply, ended, left)
+        assert not ended.waited_s
 
 
 def test_the_end_and_errors_are_left_in_place() -> None:
-    for end in (None, ValueError("x")):
-        outlet, patient = _outlet(2, end)
-        assert _ids(outlet.with_following(_result(1))) == [1]
-        assert not patient.waited_s
-        assert outlet.get() is end
+    error = ValueError("x")
+    for end in (None, error):
+        ended = _queue(end)
+        assert _ids(with_following(_result(1), ended, _queue())) == [1]
+        assert ended.get_nowait() is end
 
 
 def test_the_more_there_is_to_do_the_longer_a_result_waits() -> None:
     waits = []
     for to_do in (2, 4, 1_000):
-        outlet, patient = _outlet(to_do)
-        outlet.with_following(_result(1))
-        waits += patient.waited_s
-    assert waits[0] < waits[1] < waits[2] <= HOLD_MAX_S
-
-
-def test_a_message_stays_small() -> None:
-    outlet, patient = _outlet(2, *(_result(k) for k in range(1, 100)))
-    assert _ids(outlet.with_following(_result(0))) == list(range(64))
-    assert not patient.waited_s
+        ended: Any = _Patient(_result(2))
+        with_following(_result(1), ended, _queue(*(pb.Closure(id=k) for k in range(to_do))))
+        waits.append(ended.waited_s[0])
+    assert waits[0] < waits[1] < waits[2] <= service.HOLD_MAX_S
