@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from pstrain.coordinator import decide
+from pstrain.coordinator import decide, rounds
 from pstrain.coordinator.orders import AskPosition, Closure
 from pstrain.coordinator.waiting import Waiting
 from pstrain.errors import UnavailableError
@@ -91,6 +91,12 @@ class Holding(Waiting):
             deadline_s = time.monotonic() + timeout_s
             self._alone_since_s = time.monotonic()
             self._wait(lambda: not self._state.trainers, deadline_s, "trainers to let go")
+
+    def undo_round(self) -> None:
+        """What was being applied is not made; its closures wait again."""
+        with self.changed:
+            self._apply(decide.Decision(rounds.undo_round(self._state)))
+            self.changed.notify_all()
 
     def keep_ended(self) -> None:
         """Closures that end are kept from now on, for :meth:`redo`."""

@@ -60,6 +60,7 @@ class Work(Protocol):
     def hold(self) -> None: ...
     def let_go(self) -> None: ...
     def wait_alone(self, timeout_s: float) -> None: ...
+    def undo_round(self) -> None: ...
     def mark(self) -> int: ...
     def forget(self, mark: int) -> None: ...
     def parts(self) -> dict[int, int]: ...
@@ -213,7 +214,12 @@ class Restorer:
     # -- what the checkpoint tells
 
     def held(self) -> _Mark:
-        """The moment of a save."""
+        """The moment of a save; ServerLostError during a restore, when values are of no moment."""
+        if self.is_restoring:
+            raise ServerLostError(
+                "nothing can be saved while everything goes back to the last checkpoint, because a "
+                "parameter server was lost; save again when that is over"
+            )
         return _Mark(self._work.mark(), self._iterators.made(), self._work.parts())
 
     def committed(self, mark: _Mark) -> None:
@@ -275,6 +281,8 @@ class Restorer:
         try:
             self._leave()
             self._work.wait_alone(_LEAVE_TIMEOUT_S)
+            # A save that waits for it to be applied would wait for the lost server.
+            self._work.undo_round()
             self._finish_save()
             path = self._manager.latest_checkpoint
             if path is None or not self._has_checkpoint:

@@ -4,12 +4,13 @@ What a process does in threads runs here unchanged: locks, conditions, queues, e
 are stand-ins that give the turn back wherever a thread would wait. Who waited goes on by an event
 of the world, some chance later, so that seeds differ in how threads alternate. A process that is
 killed takes its threads with it where they stand. Invariant: exactly one thread runs at any time,
-so a seed has one outcome.
+so a seed has one outcome. A thread that waits for something real is an error.
 """
 
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +20,9 @@ from typing import Any, ClassVar
 from tests.simulation.world import STAGE, Node
 
 _WAKE_S = 0.0005
+
+_REAL_WAIT_MAX_S = 60.0
+"""A fiber runs for milliseconds until it waits; longer, and it waits for something real."""
 
 
 class Killed(BaseException):
@@ -35,7 +39,15 @@ class _Carrier:
         self.go, self.back = threading.Lock(), threading.Lock()
         self.go.acquire()
         self.back.acquire()
-        threading.Thread(target=self._run, name="fiber-carrier", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="fiber-carrier", daemon=True)
+        self._thread.start()
+
+    def where(self) -> str:
+        """The line that runs, or waits."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        if frame is None:
+            return "it has ended"
+        return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
     def _run(self) -> None:
         while True:
@@ -126,8 +138,10 @@ class Fiber:
         carrier = self._carrier
         assert carrier is not None
         carrier.go.release()
-        carrier.back.acquire()
+        has_waited = carrier.back.acquire(timeout=_REAL_WAIT_MAX_S)
         Fiber.current = outer
+        if not has_waited:
+            raise RuntimeError(f"a thread waits in real time: {carrier.where()}")
         if self.is_over:
             _Carrier.idle.append(carrier)
             if self in self.node.fibers:

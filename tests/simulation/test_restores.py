@@ -45,6 +45,12 @@ def test_whatever_is_lost_the_rule_holds_and_values_are_those_of_a_life_without_
     assert sum(fault.startswith("kill ps") for fault in faults) > RULED_SEEDS / 5
 
 
+@pytest.mark.parametrize("seed", [680, 748])
+def test_a_save_that_waits_for_a_round_does_not_keep_a_restore_from_beginning(seed: int) -> None:
+    with staged():
+        play_sync_restores(seed)
+
+
 MUTANTS = [*RESTORE_MUTANTS, *SYNC_RESTORE_MUTANTS]
 
 
