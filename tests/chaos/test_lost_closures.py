@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,17 +16,10 @@ import pytest
 import pstrain as ps
 from pstrain.errors import DataLossError, ServerLostError
 from pstrain.failpoints import KILL_AT_ENV
-from tests.chaos.counted_rows import DEADLINE_S
+from tests.chaos.counted_rows import DEADLINE_S, wait_until
 from tests.chaos.proxy import FaultProxy
 
 CLOSURES = 120
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"waited {DEADLINE_S} s for {what}"
-        time.sleep(0.01)
 
 
 class Counted:
@@ -114,13 +107,21 @@ def test_replies_lost_after_a_change_was_applied(cluster: ps.LocalCluster) -> No
         resolver, links = behind(proxy, cluster)
         program = Counted(resolver)
         program.schedule(range(CLOSURES), pause_s=0.005)
-        breaks = 0
+        breaks = finished = 0
+
+        def goes_on() -> bool:
+            return program.finished() > finished or program.coordinator.done()
+
         while not program.coordinator.done():
             for link in links:
                 link.cut_after(200 + 300 * (breaks % 7))
             breaks += 1
             assert breaks < 1_000
             time.sleep(0.05)
+            # More breaks than tries would be a server that is lost, as on a slow machine.
+            if breaks % 2 == 0:
+                wait_until(goes_on, "a closure between breaks")
+                finished = program.finished()
         for link in links:
             link.heal()
         program.check()

@@ -12,7 +12,7 @@ import pytest
 
 import pstrain as ps
 from pstrain.failpoints import KILL_AT_ENV
-from tests.chaos.counted_rows import DEADLINE_S, counted
+from tests.chaos.counted_rows import DEADLINE_S, counted, wait_until
 
 
 def killing(cluster: ps.LocalCluster, seed: int, kills: int, rows: int) -> Callable[[int], None]:
@@ -60,11 +60,12 @@ def test_trainers_killed_at_random_in_rounds(consistency: Any) -> None:
 def test_a_trainer_killed_in_the_middle_of_a_commit(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(KILL_AT_ENV, f"{place}:7")
+    monkeypatch.setenv(KILL_AT_ENV, f"{place}:3")
     with ps.LocalCluster(workers=2, ps=2, data_workers=1) as cluster:
         del os.environ[KILL_AT_ENV]
         cluster.restart("worker", 1)
-        with counted(cluster, 6_000, pause_s=0.002) as program:
+        with counted(cluster, 20_000, pause_s=0.002) as program:
+            wait_until(lambda: program.coordinator.live_trainers() == {0, 1}, "both trainers")
             done = program.run()
             program.check(*done)
             assert program.coordinator.stats()["losses"] == 1
