@@ -8,6 +8,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 PROGRAMS = pathlib.Path(__file__).parent / "programs"
 DEADLINE_S = 90.0
 
@@ -31,6 +33,7 @@ def test_bash_finds_no_fault_in_the_script(tmp_path: pathlib.Path) -> None:
     assert path.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.long
 def test_the_job_trains_and_ends_with_the_chiefs_exit_code(tmp_path: pathlib.Path) -> None:
     path = script(tmp_path)
     done = subprocess.run(
