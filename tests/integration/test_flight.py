@@ -143,6 +143,12 @@ def takes(at_least_s: float, at_most_s: float) -> Iterator[None]:
     assert at_least_s <= elapsed_s <= at_most_s, f"took {elapsed_s:.2f} s"
 
 
+def freeze(process: subprocess.Popen[str]) -> None:
+    """SIGSTOP, and wait: a thread may run on, and answer, for a while after `kill` has returned."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
+
+
 def send_many(exchange: Exchange, size: int, *, timeout_s: float) -> None:
     for _ in range(1000):
         exchange.send(b"data", b"x" * size, timeout_s=timeout_s)
@@ -396,12 +402,12 @@ def test_a_frozen_peer_is_a_deadline(peer: tuple[subprocess.Popen[str], str]) ->
     with contextlib.closing(FlightClient(address, token=TOKEN)) as client:
         exchange = client.exchange({"exchange": "echo"})
         exchange.request(b"warm", timeout_s=10.0)
-        os.kill(process.pid, signal.SIGSTOP)
-        with takes(0.9, 2.0), pytest.raises(DeadlineExceededError):
+        freeze(process)
+        with takes(0.9, 10.0), pytest.raises(DeadlineExceededError):
             exchange.request(b"frozen", b"x", timeout_s=1.0)
-        with takes(0.4, 1.5), pytest.raises(DeadlineExceededError):
+        with takes(0.4, 10.0), pytest.raises(DeadlineExceededError):
             client.exchange({"exchange": "echo"}, timeout_s=0.5)
-        with takes(0.0, 1.0):
+        with takes(0.0, 10.0):
             exchange.close()
 
 
@@ -487,8 +493,8 @@ def test_stop_is_bounded_by_a_frozen_client(server: FlightServer) -> None:
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "open\n"
-        os.kill(process.pid, signal.SIGSTOP)
-        with takes(0.0, 3.0):
+        freeze(process)
+        with takes(0.0, 10.0):
             server.stop()
         make_server(server.port).stop()
     finally:

@@ -581,6 +581,7 @@ def test_a_frozen_server_is_noticed_by_keepalive(peer: tuple[subprocess.Popen[st
         assert next(replies).text == "ONE"
         held = pool.submit(client.call, "HoldOn", Text(), timeout_s=60.0)
         process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
         frozen_s = time.monotonic()
         with pytest.raises(UnavailableError, match=f"127.0.0.1:{port}"):
             next(replies)
