@@ -15,6 +15,8 @@ from typing import Any
 
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 
+_LAST_PORT = 65535
+
 JOBS = ("chief", "worker", "ps", "evaluator")
 
 Tasks = Mapping[int, str] | Sequence[str]
@@ -120,6 +122,10 @@ class ClusterResolver:
             raise InvalidTypeError(f"task_type is a string, got {task_type!r}")
         if isinstance(task_id, bool) or not isinstance(task_id, numbers.Integral | None):
             raise InvalidTypeError(f"task_id is an int, got {task_id!r}")
+        if task_id is not None and task_id < 0:
+            raise InvalidArgumentError(f"task_id must not be negative, got {task_id}")
+        if rpc_layer is not None and not isinstance(rpc_layer, str):
+            raise InvalidTypeError(f"rpc_layer is a string, got {rpc_layer!r}")
         self._spec = spec
         self.task_type = task_type
         self.task_id: int | None = None if task_id is None else int(task_id)
@@ -177,6 +183,12 @@ class SimpleClusterResolver(ClusterResolver):
             )
         if not isinstance(master, str):
             raise InvalidTypeError(f"master is a string, got {master!r}")
+        if not isinstance(environment, str):
+            raise InvalidTypeError(f"environment is a string, got {environment!r}")
+        if not isinstance(num_accelerators, Mapping | None):
+            raise InvalidTypeError(
+                f"num_accelerators is a dict of number by kind, got {num_accelerators!r}"
+            )
         super().__init__(cluster_spec, task_type, task_id, rpc_layer)
         self.environment = environment
         self._master = master
@@ -200,9 +212,10 @@ class SimpleClusterResolver(ClusterResolver):
 class TFConfigClusterResolver(ClusterResolver):
     """Reads ``TF_CONFIG``: ``{"cluster": {...}, "task": {"type": ..., "index": ...}}``.
 
-    Explicit arguments override what the variable says. A missing variable is an empty cluster;
-    one that is not JSON raises ValueError. ``master()`` is the variable's ``session_master``, ""
-    where the cluster is a single task, else the address of this task.
+    Explicit arguments override what the variable says. Tasks of a job with holes are an object of
+    address by number: ``{"worker": {"0": "host:port", "3": "host:port"}}``. A missing variable is
+    an empty cluster; one that is not JSON raises ValueError. ``master()`` is the variable's
+    ``session_master``, "" where the cluster is a single task, else the address of this task.
     """
 
     def __init__(
@@ -214,12 +227,17 @@ class TFConfigClusterResolver(ClusterResolver):
     ) -> None:
         config = _read_tf_config()
         task = config.get("task", {})
+        if not isinstance(task, dict):
+            raise InvalidTypeError(
+                'TF_CONFIG: task is an object such as {"type": "worker", "index": 0}, got '
+                f"{task!r}"
+            )
         if task_type is None and "type" in task:
             task_type = str(task["type"])
         if task_id is None and "index" in task:
             task_id = _task_index(task["index"])
         super().__init__(
-            ClusterSpec(config.get("cluster", {})),
+            ClusterSpec(_numbered(config.get("cluster", {}))),
             task_type,
             task_id,
             rpc_layer if rpc_layer is not None else config.get("rpc_layer"),
@@ -239,6 +257,18 @@ class TFConfigClusterResolver(ClusterResolver):
         if sum(spec.num_tasks(job) for job in spec.jobs) <= 1:
             return ""
         return super().master(task_type, task_id, rpc_layer)
+
+
+def _numbered(cluster: Any) -> Any:
+    """The cluster with task numbers as numbers, which as keys of JSON can only be strings."""
+    if not isinstance(cluster, dict):
+        return cluster
+    return {
+        job: {_task_index(index): address for index, address in tasks.items()}
+        if isinstance(tasks, dict)
+        else tasks
+        for job, tasks in cluster.items()
+    }
 
 
 def _task_index(value: object) -> int:
@@ -281,7 +311,26 @@ def check_training_cluster(spec: ClusterSpec, task_type: str | None, task_id: in
     for job in ("worker", "ps"):
         if job not in spec.jobs or spec.num_tasks(job) == 0:
             raise InvalidArgumentError(f"the cluster needs at least one {job!r} task: {spec}")
+    check_addresses(spec)
     _check_own_task(spec, task_type, task_id)
+
+
+def check_addresses(spec: ClusterSpec) -> None:
+    """Raises ValueError for a trainer or parameter server at what is no HOST:PORT."""
+    for job in ("worker", "ps"):
+        for index in spec.task_indices(job) if job in spec.jobs else ():
+            address = spec.task_address(job, index)
+            if split_address(address)[1] == 0:
+                raise InvalidArgumentError(f"{job}:{index} has no port: {address!r}")
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host, without brackets, and port of ``host:port``."""
+    host, _, text = address.rpartition(":")
+    port = int(text) if text.isascii() and text.isdigit() else -1
+    if not host or "/" in host or not 0 <= port <= _LAST_PORT:
+        raise InvalidArgumentError(f"the address of a task is host:port, got {address!r}")
+    return host.strip("[]"), port
 
 
 def _check_own_task(spec: ClusterSpec, task_type: str | None, task_id: int | None) -> None:
@@ -293,6 +342,8 @@ def _check_own_task(spec: ClusterSpec, task_type: str | None, task_id: int | Non
         if task_type in ("evaluator", "chief"):
             return
         raise InvalidArgumentError(f"task_type {task_type!r} is not in the cluster {spec}")
+    if task_id is not None and task_id < 0:
+        raise InvalidArgumentError(f"task_id must not be negative, got {task_id}")
     if task_id is not None and task_id >= spec.num_tasks(task_type):
         raise InvalidArgumentError(
             f"task_id {task_id} is too large: job {task_type!r} has "

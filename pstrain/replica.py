@@ -198,6 +198,12 @@ class Replica:
         """
         return DistributedDatasetFunction(dataset_fn)
 
+    def experimental_distribute_datasets_from_function(
+        self, dataset_fn: Callable[..., Any], options: Any = None
+    ) -> Any:
+        """The older name of :meth:`distribute_datasets_from_function`."""
+        return self.distribute_datasets_from_function(dataset_fn, options)
+
 
 def _refuse_in_replica(name: str) -> None:
     if not in_cross_replica_context():

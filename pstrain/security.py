@@ -9,7 +9,7 @@ import os
 from typing import Final
 
 from dataservice.runtime.auth import TlsConfig
-from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.errors import InvalidArgumentError, MissingFileError
 
 TLS_CA_ENV: Final = "PSTRAIN_TLS_CA"
 # What was said of a whole cluster when it was launched, for servers in programs of their own.
@@ -25,7 +25,7 @@ def client_tls(ca_path: str | None) -> TlsConfig | None:
         return None
     if not os.path.exists(path):
         source = TLS_CA_ENV if ca_path is None else "tls_ca_path"
-        raise FailedPreconditionError(f"{source} names {path!r}, which does not exist")
+        raise MissingFileError(f"{source} names {path!r}, which does not exist")
     return TlsConfig(ca_path=path)
 
 

@@ -11,7 +11,7 @@ import threading
 from typing import Protocol
 
 from dataservice.runtime.auth import is_loopback
-from pstrain.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
+from pstrain.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver, split_address
 from pstrain.errors import InvalidArgumentError
 from pstrain.paramserver.server import ParameterServer
 from pstrain.presence import Presence
@@ -69,7 +69,7 @@ class Server:
         resolver = _resolver(server_or_cluster_def)
         job, index = _task(resolver, job_name, task_index)
         self.job_name, self.task_index = job, index
-        spec_host, spec_port = _split(resolver.cluster_spec().task_address(job, index))
+        spec_host, spec_port = split_address(resolver.cluster_spec().task_address(job, index))
         host = host if host is not None else _bind_host(spec_host)
         tls = server_tls(tls_cert_path, tls_key_path, tls_ca_path)
         if tls is None and not is_loopback(host) and not may_expose(insecure_network):
@@ -167,13 +167,6 @@ def _task(
             raise InvalidArgumentError(f"which task of {job!r}? name task_index; it has {indices}")
         index = indices[0]
     return job, index
-
-
-def _split(address: str) -> tuple[str, int]:
-    host, separator, port = address.rpartition(":")
-    if not separator or not port.isdigit():
-        raise InvalidArgumentError(f"the address of a task is host:port, got {address!r}")
-    return host.strip("[]"), int(port)
 
 
 def _bind_host(spec_host: str) -> str:

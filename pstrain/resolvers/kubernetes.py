@@ -18,13 +18,20 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from pstrain.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
-from pstrain.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
+from pstrain.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    UnavailableError,
+)
 
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _TIMEOUT_S = 10.0
+_LAST_PORT = 65535
 
 
 class _Pod(NamedTuple):
@@ -57,7 +64,9 @@ class KubernetesClusterResolver(ClusterResolver):
         token: str | None = None,
         service_account: str = SERVICE_ACCOUNT,
     ) -> None:
-        self._labels = dict(job_to_label_mapping or {"worker": ["job-name=tensorflow"]})
+        self._labels = _selectors(job_to_label_mapping or {"worker": ["job-name=tensorflow"]})
+        if not isinstance(tf_server_port, int) or not 0 < tf_server_port <= _LAST_PORT:
+            raise InvalidArgumentError(f"tf_server_port is no port: {tf_server_port!r}")
         self._port = tf_server_port
         self._client = override_client
         self._api_server = api_server
@@ -90,7 +99,7 @@ class KubernetesClusterResolver(ClusterResolver):
             raise FailedPreconditionError(
                 "which namespace? pass namespace=, or set POD_NAMESPACE by the downward API"
             )
-        sets = {job: (job, n) if isinstance(n, int) else n for job, n in jobs.items()}
+        sets = {job: _stateful_set(job, replicas) for job, replicas in jobs.items()}
         host = f"{service}.{space}.svc.{cluster_domain}:{port}"
         spec = {j: [f"{name}-{i}.{host}" for i in range(n)] for j, (name, n) in sets.items()}
         own = _pod_name()
@@ -106,9 +115,10 @@ class KubernetesClusterResolver(ClusterResolver):
         for job, selectors in self._labels.items():
             pods = [pod for selector in selectors for pod in self._pods(selector)]
             for pod in pods:
-                if pod.phase != "Running" or pod.address is None:
+                if pod.phase != "Running" or not pod.address:
                     raise FailedPreconditionError(
-                        f"pod {pod.name!r} of job {job!r} is not running; its phase is {pod.phase}"
+                        f"pod {pod.name!r} of job {job!r} is not running, or has no address yet; "
+                        f"its phase is {pod.phase}"
                     )
             spec[job] = [f"{_bracketed(str(pod.address))}:{self._port}" for pod in pods]
         return ClusterSpec(spec)
@@ -140,8 +150,8 @@ class KubernetesClusterResolver(ClusterResolver):
         while True:
             query = {"labelSelector": selector, **({"continue": token} if token else {})}
             page = self._get(urllib.parse.urlencode(query))
-            items += page.get("items", [])
-            token = page.get("metadata", {}).get("continue", "")
+            items += page["items"] or []
+            token = (page.get("metadata") or {}).get("continue", "")
             if not token:
                 return items
 
@@ -157,13 +167,10 @@ class KubernetesClusterResolver(ClusterResolver):
             request.add_header("Authorization", f"Bearer {token}")
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=self._tls()) as reply:
-                return dict(json.load(reply))
+                return _pod_list(json.load(reply))
         except urllib.error.HTTPError as error:
             with error:
-                raise FailedPreconditionError(
-                    f"the Kubernetes API refused {url}: {error.code} {error.reason}; may this "
-                    "pod's service account list pods?"
-                ) from error
+                raise _refusal(url, error) from error
         except (OSError, ValueError) as error:
             raise UnavailableError(
                 f"the Kubernetes API at {server} gave no answer: {error}"
@@ -171,10 +178,52 @@ class KubernetesClusterResolver(ClusterResolver):
 
     def _tls(self) -> ssl.SSLContext:
         authority = os.path.join(self._account, "ca.crt")
-        return ssl.create_default_context(cafile=authority if os.path.exists(authority) else None)
+        if not os.path.exists(authority):
+            return ssl.create_default_context()
+        try:
+            return ssl.create_default_context(cafile=authority)
+        except ssl.SSLError as error:
+            raise InvalidArgumentError(f"{authority} holds no certificate: {error}") from error
 
     def _read(self, name: str) -> str:
         return _account_file(name, self._account)
+
+
+def _stateful_set(job: str, replicas: Any) -> tuple[str, int]:
+    """Its name and how many pods it has."""
+    name, count = replicas if isinstance(replicas, tuple) else (job, replicas)
+    if not isinstance(count, int) or count < 0:
+        raise InvalidArgumentError(
+            f"the stateful set of job {job!r} is its number of replicas, or (name, replicas); got "
+            f"{replicas!r}"
+        )
+    return name, count
+
+
+def _selectors(mapping: Any) -> dict[str, Sequence[str]]:
+    """Of each job; InvalidTypeError where one would be taken for several of one letter."""
+    if isinstance(mapping, Mapping):
+        wrong = [job for job, labels in mapping.items() if not isinstance(labels, list | tuple)]
+        if not wrong:
+            return dict(mapping)
+    raise InvalidTypeError(
+        'job_to_label_mapping is a dict such as {"worker": ["app=train,role=worker"]}, got '
+        f"{mapping!r}"
+    )
+
+
+def _pod_list(reply: Any) -> dict[str, Any]:
+    """A page of pods, as the API's PodList has it; ValueError for anything else."""
+    if not isinstance(reply, dict) or "items" not in reply:
+        raise ValueError(f"a list of pods was asked for, got {json.dumps(reply)[:200]}")
+    return reply
+
+
+def _refusal(url: str, error: urllib.error.HTTPError) -> Exception:
+    text = f"the Kubernetes API refused {url}: {error.code} {error.reason}"
+    if error.code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return UnavailableError(text)
+    return FailedPreconditionError(f"{text}; may this pod's service account list pods?")
 
 
 def _api_server() -> str:

@@ -11,9 +11,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from pstrain.cluster import ClusterResolver, ClusterSpec
-from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
+
+_LAST_PORT = 65535
 
 
 class SlurmClusterResolver(ClusterResolver):
@@ -38,14 +41,22 @@ class SlurmClusterResolver(ClusterResolver):
         auto_set_gpu: bool = True,
         rpc_layer: str = "grpc",
     ) -> None:
-        rank = int(_variable("PROCID"))
-        jobs = {"worker": int(_variable("STEP_NUM_TASKS"))} if jobs is None else dict(jobs)
+        rank = _number("PROCID")
+        jobs = {"worker": _number("STEP_NUM_TASKS")} if jobs is None else _counts("jobs", jobs)
         nodes = _nodes(tasks_per_node)
         if sum(jobs.values()) != sum(nodes.values()):
             raise FailedPreconditionError(
                 f"the jobs have {sum(jobs.values())} tasks {jobs}, but the step has "
                 f"{sum(nodes.values())} on {nodes}: make srun --ntasks fit"
             )
+        if not 0 <= rank < sum(jobs.values()):
+            raise FailedPreconditionError(
+                f"SLURM_PROCID is {rank}, but the jobs have {sum(jobs.values())} tasks {jobs}"
+            )
+        if not isinstance(port_base, int):
+            raise InvalidTypeError(f"port_base is an int, got {port_base!r}")
+        if not 0 < port_base <= _LAST_PORT - max(nodes.values()):
+            raise InvalidArgumentError(f"port_base {port_base} leaves no ports for the tasks")
         addresses = [
             f"{host}:{port_base + offset}"
             for host, tasks in nodes.items()
@@ -114,12 +125,32 @@ def _variable(name: str) -> str:
     return value
 
 
+def _number(name: str) -> int:
+    value = _variable(name)
+    try:
+        return int(value)
+    except ValueError:
+        raise InvalidArgumentError(f"SLURM_{name} is not a number: {value!r}") from None
+
+
+def _counts(what: str, counts: Any) -> dict[str, int]:
+    """How many tasks each job or node has."""
+    if not isinstance(counts, Mapping):
+        raise InvalidTypeError(f"{what} is a dict of number by name, got {counts!r}")
+    wrong = {name: count for name, count in counts.items() if not isinstance(count, int)}
+    if wrong:
+        raise InvalidTypeError(f"{what}: numbers of tasks are integers, got {wrong}")
+    if not counts or min(counts.values()) < 0:
+        raise InvalidArgumentError(f"{what}: numbers of tasks are 0 or more, got {dict(counts)}")
+    return dict(counts)
+
+
 def _nodes(tasks_per_node: int | Mapping[str, int] | None) -> dict[str, int]:
     if isinstance(tasks_per_node, Mapping):
-        return dict(tasks_per_node)
+        return _counts("tasks_per_node", tasks_per_node)
     hosts = expand_hostlist(_variable("STEP_NODELIST"))
     if tasks_per_node is not None:
-        return dict.fromkeys(hosts, int(tasks_per_node))
+        return _counts("tasks_per_node", dict.fromkeys(hosts, tasks_per_node))
     counts = expand_tasks_per_node(_variable("STEP_TASKS_PER_NODE"))
     if len(counts) != len(hosts):
         raise FailedPreconditionError(
@@ -143,6 +174,10 @@ def _dealt(
 
 
 def _gpus_per_task(nodes: Mapping[str, int], per_node: int, per_task: int | None) -> int:
+    if per_node < 0 or (per_task or 0) < 0:
+        raise InvalidArgumentError(
+            f"numbers of GPUs must not be negative, got {per_node} per node and {per_task} per task"
+        )
     most = max(nodes.values())
     per_task = per_node // most if per_task is None else per_task
     if per_task * most > per_node:
@@ -156,6 +191,6 @@ def _offset(nodes: Mapping[str, int], rank: int) -> int:
     """Number of the task among those of its node."""
     for tasks in nodes.values():
         if rank < tasks:
-            return rank
+            break
         rank -= tasks
-    raise FailedPreconditionError(f"SLURM_PROCID is beyond the step's tasks: {dict(nodes)}")
+    return rank

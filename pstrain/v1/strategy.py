@@ -9,21 +9,32 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from pstrain.base_variable import BaseVariable
-from pstrain.cluster import JOBS, ClusterResolver, ClusterSpec, TFConfigClusterResolver
+from pstrain.cluster import (
+    JOBS,
+    ClusterResolver,
+    ClusterSpec,
+    TFConfigClusterResolver,
+    check_addresses,
+)
 from pstrain.config import ParameterConfig
-from pstrain.errors import AbortedError, InvalidArgumentError, ServerRestartedError
-from pstrain.input_sharding import DistributedDataset
+from pstrain.errors import (
+    AbortedError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    ServerRestartedError,
+)
+from pstrain.input_sharding import DistributedDataset, DistributedDatasetFunction
 from pstrain.replica import Replica
 from pstrain.scope import LocalPlacement, Placement, placement_scope
 from pstrain.security import client_tls
 from pstrain.strategy import entered_scope
 from pstrain.trainer.client import RemoteParameters
-from pstrain.trainer.context import InputContext, call_with_context, trainer_scope
+from pstrain.trainer.context import InputContext, trainer_scope
 from pstrain.v1.membership import Membership, wait_for
 from pstrain.v1.training import TrainingSession
 from pstrain.vocabulary import VariableSpec
@@ -52,6 +63,11 @@ class ParameterServerStrategy(Replica):
         config: ParameterConfig | None = None,
         tls_ca_path: str | None = None,
     ) -> None:
+        if not isinstance(cluster_resolver, ClusterResolver | None):
+            raise InvalidTypeError(
+                f"cluster_resolver is a ClusterResolver, got {type(cluster_resolver).__name__}; "
+                "wrap a cluster: SimpleClusterResolver(ClusterSpec({...}), task_type=, task_id=)"
+            )
         self._tls = client_tls(tls_ca_path)
         self._resolver = cluster_resolver or TFConfigClusterResolver()
         self._config = config or ParameterConfig()
@@ -61,7 +77,7 @@ class ParameterServerStrategy(Replica):
         self.is_chief = self.worker_index == 0
         self.parameters: RemoteParameters | None = None
         self.membership: Membership | None = None
-        self._placement: Placement = LocalPlacement()
+        self.placement: Placement = LocalPlacement()
         if spec:
             self._join(spec)
         self.extended = Extended(self)
@@ -78,7 +94,7 @@ class ParameterServerStrategy(Replica):
     @property
     def variables(self) -> tuple[BaseVariable, ...]:
         """All variables made in the scope, in order of creation."""
-        return tuple(getattr(self._placement, "variables", ()))
+        return tuple(getattr(self.placement, "variables", ()))
 
     @contextmanager
     def scope(self) -> Iterator[ParameterServerStrategy]:
@@ -87,7 +103,7 @@ class ParameterServerStrategy(Replica):
         Every worker must make the same ones in the same order: AlreadyExistsError where they
         differ. May be entered again; inside another strategy's scope: FailedPreconditionError.
         """
-        with entered_scope(self), placement_scope(self._placement):
+        with entered_scope(self), placement_scope(self.placement):
             yield self
 
     def session(
@@ -153,7 +169,12 @@ class ParameterServerStrategy(Replica):
         options: Any = None,  # noqa: ARG002
     ) -> Any:
         """What ``dataset_fn(InputContext)`` makes for this worker."""
-        return call_with_context(dataset_fn, self.input_context)
+        dataset = DistributedDatasetFunction(dataset_fn)(self.input_context)
+        if not isinstance(dataset, Iterable):
+            raise InvalidTypeError(
+                f"a dataset function must return a Dataset, got {type(dataset).__name__}"
+            )
+        return dataset
 
     def create_anew(self) -> None:
         """Makes all variables again on servers that have lost them, by their initializers or 0."""
@@ -200,7 +221,7 @@ class ParameterServerStrategy(Replica):
         )
         self.membership.enter()
         self.parameters.rejoin = self.rejoin
-        self._placement = _ServerPlacement(self.parameters, self.num_workers)
+        self.placement = _ServerPlacement(self.parameters, self.num_workers)
 
 
 class Extended:
@@ -229,8 +250,26 @@ class Extended:
         return self._strategy.run(fn, args, kwargs)
 
     def variable_created_in_scope(self, variable: Any) -> bool:
-        """Whether a variable was made in this strategy's scope."""
-        return variable in self._strategy.variables
+        """Whether a variable lives where this strategy's scope puts it."""
+        return getattr(variable, "parameters", None) is self._strategy.placement.parameters
+
+    @contextmanager
+    def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
+        """Variables made inside go to the server of this one.
+
+        InvalidArgumentError for a variable of another strategy or of none.
+        """
+        if not self.variable_created_in_scope(colocate_with_variable):
+            raise InvalidArgumentError(
+                f"{colocate_with_variable!r} was not made in this strategy's scope, so nothing "
+                "can be placed beside it"
+            )
+        server = colocate_with_variable.spec.shards[0].ps
+        with (
+            self._strategy.scope(),
+            placement_scope(_Beside(self._strategy.placement, server)),
+        ):
+            yield
 
 
 class _WorkerParameters(RemoteParameters):
@@ -304,6 +343,19 @@ class _ServerPlacement:
             self.parameters.made.add(variable.spec.id)
 
 
+class _Beside:
+    """All on one server, otherwise as ``placement`` has it."""
+
+    def __init__(self, placement: Placement, server: int) -> None:
+        self.parameters = placement.parameters
+        self.num_workers = placement.num_workers
+        self.next_id, self.created = placement.next_id, placement.created
+        self._server = server
+
+    def place(self, shape: tuple[int, ...], dtype: str) -> list[int]:  # noqa: ARG002
+        return [self._server]
+
+
 def _place(resolver: ClusterResolver, spec: ClusterSpec) -> tuple[int, int]:
     """Number of this worker, the chief's being 0, and how many there are."""
     if not spec:
@@ -328,4 +380,5 @@ def _place(resolver: ClusterResolver, spec: ClusterSpec) -> tuple[int, int]:
         raise InvalidArgumentError(f"task {job}:{index} is not in the cluster {spec}")
     if counts["chief"] > 1:
         raise InvalidArgumentError(f"at most one chief, got {counts['chief']}")
+    check_addresses(spec)
     return index + (counts["chief"] if job == "worker" else 0), sum(counts.values())

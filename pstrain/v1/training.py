@@ -17,6 +17,8 @@ from pstrain.errors import (
     DataServiceError,
     DeadlineExceededError,
     FailedPreconditionError,
+    InvalidArgumentError,
+    InvalidTypeError,
     NotFoundError,
     ServerRestartedError,
     UnavailableError,
@@ -85,6 +87,7 @@ class TrainingSession:
         save_every_steps: int | None = None,
         worker_timeout_s: float = 300.0,
     ) -> None:
+        _check_arguments(checkpoint_manager, init_fn, save_every_s, save_every_steps)
         self._strategy = strategy
         self._manager = checkpoint_manager
         self._init_fn = init_fn
@@ -234,3 +237,19 @@ class TrainingSession:
             wait_for(what, self._worker_timeout_s, lambda: self.guarded(attempt))
         except DeadlineExceededError as error:
             logger.warning("worker %d ends nevertheless: %s", self._strategy.worker_index, error)
+
+
+def _check_arguments(
+    manager: Any, init_fn: Any, save_every_s: float | None, save_every_steps: int | None
+) -> None:
+    if manager is not None and not callable(getattr(manager, "restore_or_initialize", None)):
+        raise InvalidTypeError(
+            f"checkpoint_manager is a CheckpointManager, got {manager!r}; make one: "
+            "CheckpointManager(Checkpoint(model=model, ...), directory, max_to_keep=3)"
+        )
+    if init_fn is not None and not callable(init_fn):
+        raise InvalidTypeError(f"init_fn is a function without arguments, got {init_fn!r}")
+    if save_every_s is not None and save_every_s <= 0:
+        raise InvalidArgumentError(f"save_every_s must be positive or None, got {save_every_s}")
+    if save_every_steps is not None and save_every_steps < 1:
+        raise InvalidArgumentError(f"save_every_steps must be 1 or more, got {save_every_steps}")

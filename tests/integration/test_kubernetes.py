@@ -21,6 +21,7 @@ class Api:
     def __init__(self) -> None:
         self.pods: dict[str, list[dict[str, Any]]] = {}
         self.asked: list[str] = []
+        self.instead: object = None
         api = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -34,9 +35,8 @@ class Api:
                 start = int(query.get("continue", 0))
                 pods = api.pods.get(query["labelSelector"], [])
                 more = {"continue": str(start + 2)} if start + 2 < len(pods) else {}
-                body = json.dumps(
-                    {"kind": "PodList", "metadata": more, "items": pods[start : start + 2]}
-                ).encode()
+                page = {"kind": "PodList", "metadata": more, "items": pods[start : start + 2]}
+                body = json.dumps(api.instead or page).encode()
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -102,3 +102,15 @@ def test_the_api_says_why_it_refuses(api: Api, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(RuntimeError, match="from_stateful_sets"):
         ps.KubernetesClusterResolver(task_type="ps", task_id=0).cluster_spec()
+
+
+@pytest.mark.parametrize("reply", [[1, 2], {"kind": "Status", "status": "Failure"}])
+def test_a_reply_that_lists_no_pods_is_shown(api: Api, reply: object) -> None:
+    api.instead = reply
+    resolver = ps.KubernetesClusterResolver(
+        api_server=api.url, token="secret", task_type="ps", task_id=0
+    )
+    with pytest.raises(ConnectionError, match="a list of pods was asked for"):
+        resolver.cluster_spec()
+    api.instead = {"kind": "PodList", "items": None}
+    assert resolver.cluster_spec().as_dict() == {"worker": []}

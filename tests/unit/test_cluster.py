@@ -82,6 +82,9 @@ def test_a_simple_resolver_wants_a_spec() -> None:
         ({"ps": ["a:1"]}, (None, None), "at least one 'worker'"),
         (CLUSTER, ("boss", 0), "unknown task_type"),
         (CLUSTER, ("worker", 2), "too large"),
+        ({**CLUSTER, "ps": ["c"]}, (None, None), "host:port, got 'c'"),
+        ({**CLUSTER, "ps": ["c:0"]}, (None, None), "ps:0 has no port"),
+        ({**CLUSTER, "worker": ["a:x"]}, (None, None), "host:port, got 'a:x'"),
     ],
 )
 def test_what_cannot_train_is_refused(cluster: Any, task: Any, message: str) -> None:
@@ -106,3 +109,30 @@ def test_master_is_as_the_original_has_it(monkeypatch: pytest.MonkeyPatch) -> No
     assert TFConfigClusterResolver().master() == "s:1"
     with pytest.raises(TypeError, match="master"):
         SimpleClusterResolver(ClusterSpec(CLUSTER), master=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('{"task": 3}', TypeError),
+        ('{"task": null}', TypeError),
+        ('{"task": {"type": "worker", "index": -1}}', ValueError),
+    ],
+)
+def test_a_task_that_is_none_is_refused(
+    monkeypatch: pytest.MonkeyPatch, text: str, error: type[Exception]
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", text)
+    with pytest.raises(error, match="task"):
+        TFConfigClusterResolver()
+
+
+def test_tf_config_numbers_tasks_of_a_job_with_holes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": {"0": "a:1", "3": "b:1"}}}')
+    assert TFConfigClusterResolver().cluster_spec().as_dict() == {"worker": {0: "a:1", 3: "b:1"}}
+
+
+@pytest.mark.parametrize("wrong", [{"environment": 3}, {"rpc_layer": 3}, {"num_accelerators": "G"}])
+def test_wrong_types_of_a_simple_resolver_are_named(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=next(iter(wrong))):
+        SimpleClusterResolver(ClusterSpec(CLUSTER), **wrong)

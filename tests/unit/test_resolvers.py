@@ -153,3 +153,40 @@ def test_a_client_of_the_kubernetes_package_may_be_given(monkeypatch: pytest.Mon
     assert resolver.cluster_spec().as_dict() == {"worker": ["10.1.2.3:8470"]}
     assert resolver.master("worker", 0) == "grpc://10.1.2.3:8470"
     assert resolver.master() == ""
+
+
+@pytest.mark.parametrize(
+    ("variables", "arguments", "message"),
+    [
+        ({"PROCID": "x"}, {}, "SLURM_PROCID"),
+        ({"PROCID": "3"}, {}, "SLURM_PROCID is 3"),
+        ({}, {"jobs": {"worker": 4, "ps": -1}}, "0 or more"),
+        ({}, {"jobs": {"worker": "3"}}, "integers"),
+        ({}, {"jobs": ["worker"]}, "jobs is a dict"),
+        ({}, {"tasks_per_node": "1"}, "integers"),
+        ({}, {"port_base": 65535}, "port_base"),
+        ({}, {"gpus_per_node": -1}, "negative"),
+    ],
+)
+def test_slurm_names_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, variables: Any, arguments: Any, message: str
+) -> None:
+    step = {"STEP_NUM_TASKS": "3", "STEP_NODELIST": "n[1-3]", "STEP_TASKS_PER_NODE": "1(x3)"}
+    slurm(monkeypatch, **{"PROCID": "0", **step, **variables})
+    with pytest.raises((ValueError, TypeError, RuntimeError), match=message) as caught:
+        ps.SlurmClusterResolver(**arguments)
+    assert isinstance(caught.value, ps.errors.DataServiceError)
+
+
+@pytest.mark.parametrize("replicas", [-1, "2", ("name", None)])
+def test_a_stateful_set_has_a_number_of_pods(replicas: Any) -> None:
+    with pytest.raises(ValueError, match="replicas"):
+        ps.KubernetesClusterResolver.from_stateful_sets(
+            {"worker": replicas}, service="s", namespace="n"
+        )
+
+
+@pytest.mark.parametrize("labels", [["role=worker"], {"worker": "role=worker"}])
+def test_labels_of_pods_are_lists_by_job(labels: Any) -> None:
+    with pytest.raises(TypeError, match="job_to_label_mapping"):
+        ps.KubernetesClusterResolver(labels)

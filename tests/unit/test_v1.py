@@ -94,3 +94,42 @@ def test_fit_runs_in_the_worker_itself() -> None:
     assert history.history["loss"][1] < history.history["loss"][0]
     with pytest.raises(ValueError, match="ParameterServerStrategy"):
         ps.ClusterCoordinator(strategy)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"checkpoint_manager": "ckpt/"}, TypeError),
+        ({"init_fn": 3}, TypeError),
+        ({"save_every_s": 0}, ValueError),
+        ({"save_every_steps": 0}, ValueError),
+    ],
+)
+def test_what_a_session_cannot_use_is_named(arguments: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=next(iter(arguments))):
+        ps.v1.ParameterServerStrategy().session(**arguments)
+
+
+def test_other_values_than_resolvers_and_datasets_are_named() -> None:
+    with pytest.raises(TypeError, match="SimpleClusterResolver"):
+        ps.v1.ParameterServerStrategy(CLUSTER)  # type: ignore[arg-type]
+    strategy = ps.v1.ParameterServerStrategy()
+    with pytest.raises(TypeError, match="must return a Dataset"):
+        strategy.experimental_distribute_datasets_from_function(lambda _: 3)
+    with pytest.raises(ValueError, match="needs a function"):
+        strategy.distribute_datasets_from_function(3)  # type: ignore[arg-type]
+
+
+def test_variables_beside_another_are_of_its_strategy() -> None:
+    strategy = ps.v1.ParameterServerStrategy()
+    with strategy.scope():
+        variable = ps.Variable(1.0)
+    with strategy.extended.colocate_vars_with(variable):
+        beside = ps.Variable(2.0)
+    assert strategy.extended.variable_created_in_scope(beside)
+    other = ps.Variable(3.0)
+    with (
+        pytest.raises(ValueError, match="was not made in"),
+        strategy.extended.colocate_vars_with(other),
+    ):
+        pass
