@@ -91,6 +91,18 @@ class Ranges:
             at = last
         yield from range(at, end)
 
+    def missing(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """The ranges of [first, end) that are not in it."""
+        low = bisect_right(self._ends, first)
+        for known, known_end in zip(self._firsts[low:], self._ends[low:], strict=True):
+            if known >= end:
+                break
+            if first < known:
+                yield first, known
+            first = known_end
+        if first < end:
+            yield first, end
+
     def copy(self) -> Ranges:
         return Ranges(self.pairs())
 

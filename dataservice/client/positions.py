@@ -8,12 +8,14 @@ all that was consumed. Invariant: merging loses nothing and counts nothing twice
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from dataservice.errors import InvalidArgumentError
+from dataservice.client.tasks import TaskMark
+from dataservice.errors import InvalidArgumentError, UnimplementedError
 from dataservice.ranges import Consumed
+from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.elements import RowSpan
 
@@ -27,7 +29,8 @@ class ReaderPosition:
 
     `plan` is the registered plan's fingerprint, `division` stands for its windows, `seeds` are
     those that nobody gave. `origins` saved it; `peers` read when it was saved. `chunk_rows` is
-    where an ordered reader cuts windows.
+    where an ordered reader cuts windows. Under other policies than DYNAMIC there are `tasks`, of
+    `shards` shares if the policy is static, and `division` stands for the files dealt out.
     """
 
     plan: str
@@ -41,6 +44,13 @@ class ReaderPosition:
     origins: tuple[str, ...]
     peers: tuple[str, ...]
     chunk_rows: int = 0
+    shards: int = 0
+    tasks: tuple[TaskMark, ...] = ()
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether others may have rows of it, and go on with it."""
+        return self.policy == ShardingPolicy.DYNAMIC.name
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able form, of a size that follows the windows in flight."""
@@ -56,6 +66,8 @@ class ReaderPosition:
             "origins": list(self.origins),
             "peers": list(self.peers),
             "chunk_rows": self.chunk_rows,
+            "shards": self.shards,
+            "tasks": [[number, [list(pair) for pair in rows], n] for number, rows, n in self.tasks],
             **self.consumed.to_json(),
         }
 
@@ -79,6 +91,8 @@ class ReaderPosition:
                 origins=tuple(map(str, encoded["origins"])),
                 peers=tuple(map(str, encoded["peers"])),
                 chunk_rows=int(encoded["chunk_rows"]),
+                shards=int(encoded.get("shards", 0)),
+                tasks=tuple(map(TaskMark.from_json, encoded.get("tasks", ()))),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgumentError(f"malformed iterator state: {error!r}") from error
@@ -96,7 +110,7 @@ class ReaderPosition:
 
 def position_message(position: ReaderPosition | None) -> pb.Position | None:
     """What the dispatcher has to know of a position."""
-    if position is None:
+    if position is None or not position.has_windows:
         return None
     return pb.Position(
         consumed_json=json.dumps(position.consumed.to_json()),
@@ -124,7 +138,7 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if isinstance(states, Mapping) or not states:
         raise InvalidArgumentError("merge_states() takes a list of at least one iterator state")
     merged = dict(_merged(list(states), "state"))
-    if not _has_position(merged):
+    if not any(_positions(merged)):
         raise InvalidArgumentError(
             "merge_states() takes states of iterators that read the data service; these do not"
         )
@@ -132,8 +146,11 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def is_service_state(state: Any) -> bool:
-    """Whether an iterator's state is of one that reads the data service."""
-    return _has_position(state)
+    """Whether an iterator's state is of one that reads the data service, so that another reader
+    of the job can go on with its rows and :func:`merge_states` takes it: under DYNAMIC.
+    """
+    dynamic = ShardingPolicy.DYNAMIC.name
+    return any(position.get("policy") == dynamic for position in _positions(state))
 
 
 def rewound_state(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,7 +160,7 @@ def rewound_state(state: Mapping[str, Any]) -> dict[str, Any]:
     """
     if _KEY in state:
         position = ReaderPosition.from_json(state)
-        return replace(position, consumed=Consumed(), peers=position.origins).to_json()
+        return replace(position, consumed=Consumed(), tasks=(), peers=position.origins).to_json()
     return {
         key: rewound_state(value) if isinstance(value, Mapping) else value
         for key, value in state.items()
@@ -167,6 +184,12 @@ def _merged(values: list[Any], where: str) -> Any:
 
 def _merged_positions(positions: list[ReaderPosition]) -> ReaderPosition:
     first, *others = positions
+    if others and not first.has_windows:
+        raise UnimplementedError(
+            f"states of readers under ShardingPolicy.{first.policy} cannot be merged, since each "
+            "reads a job of its own; load each into an iterator of its own, or distribute with "
+            "ShardingPolicy.DYNAMIC"
+        )
     consumed = first.consumed.copy()
     origins, peers = set(first.origins), set(first.peers)
     for other in others:
@@ -186,7 +209,12 @@ def _merged_positions(positions: list[ReaderPosition]) -> ReaderPosition:
     )
 
 
-def _has_position(state: Any) -> bool:
+def _positions(state: Any) -> Iterator[Mapping[str, Any]]:
+    """The positions of readers in an iterator's state, as they are encoded."""
     if not isinstance(state, Mapping):
-        return False
-    return _KEY in state or any(_has_position(value) for value in state.values())
+        return
+    if _KEY in state:
+        yield state
+        return
+    for value in state.values():
+        yield from _positions(value)

@@ -46,6 +46,12 @@ class ReadSpec:
     owner: str = ""
     position: ReaderPosition | None = None
 
+    @property
+    def counts_tasks(self) -> bool:
+        """Whether no other reader can have rows of the tasks that workers make of the job."""
+        has_tasks = self.policy is not ShardingPolicy.DYNAMIC and not self.options.num_consumers
+        return has_tasks and self.job_name is None
+
 
 def open_request(spec: ReadSpec) -> pb.OpenIterationRequest:
     """Asks to join what is to be read, as a reader of its own."""

@@ -12,7 +12,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
@@ -29,6 +29,7 @@ from dataservice.client.session import Call, ReadSession
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import StreamTable
 from dataservice.client.targets import Targets
+from dataservice.client.tasks import TaskMark, TaskTracker
 from dataservice.client.tracker import RowMark
 from dataservice.client.worker_stream import StreamEvents, WorkerStream
 from dataservice.config import DEFAULT_DISPATCHER_TIMEOUT_MS
@@ -78,6 +79,7 @@ class ServiceReader:
         self.schema = decode_schema(self._join.schema)
         self.reader_id = self._join.reader_id
         self.iteration_id = self._join.iteration_id
+        self._tasks = self._new_tasks()
         self._session = self._new_session()
         self._sequencer = self._new_sequencer()
         self._emitting = threading.Lock()  # taken before the other: elements keep their order
@@ -92,6 +94,12 @@ class ServiceReader:
             self._session.follow(self._join, time.monotonic())
         self._thread.start()
 
+    def _new_tasks(self) -> TaskTracker | None:
+        if not self._spec.counts_tasks:
+            return None
+        position = self._spec.position
+        return TaskTracker(self._spec.policy, () if position is None else position.tasks)
+
     def _new_session(self) -> ReadSession:
         pacing = Pacing(min(MAX_HEARTBEAT_S, self._join.heartbeat_s), time.monotonic())
         streams: StreamTable[WorkerStream] = StreamTable(self._open_stream)
@@ -103,6 +111,7 @@ class ServiceReader:
             pacing,
             self._spec.trainer_id,
             sequenced=self._spec.options.ordered,
+            tasks=self._tasks,
         )
 
     def _new_sequencer(self) -> Sequencer | None:
@@ -158,13 +167,23 @@ class ServiceReader:
 
     @property
     def division(self) -> str:
-        """Stands for the windows that positions count."""
-        return self._join.division
+        """Stands for the windows, or for the files dealt out, that positions count in."""
+        return self._join.division or self._join.listing
+
+    @property
+    def num_shards(self) -> int:
+        """Into how many shares a static policy divides; 0 under others."""
+        return self._join.num_shards
 
     def consumed(self) -> Consumed:
         """What was acknowledged here since the reader was opened."""
         with self._lock:
             return self._session.consumed()
+
+    def tasks(self, later: Iterable[Sequence[RowSpan]]) -> tuple[TaskMark, ...]:
+        """What was acknowledged of each task, but for `later` rows; none where none are counted."""
+        with self._lock:
+            return () if self._tasks is None else self._tasks.marks(later)
 
     def base(self, timeout_s: float | None = None) -> tuple[Consumed, tuple[str, ...]]:
         """What was consumed by nobody who reads now, and who reads now.
@@ -229,6 +248,7 @@ class ServiceReader:
                 "policy": int(self._spec.policy),
                 "epoch": self._spec.repetition,
                 "options": self._spec.options.to_json(),
+                "tasks": None if self._tasks is None else self._tasks.told_to(worker_id),
                 "trainer": self._spec.trainer_id,
                 "shards": self._join.num_shards,
                 "listing": self._join.listing,

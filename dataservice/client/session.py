@@ -14,6 +14,7 @@ from dataservice.client.members import Members
 from dataservice.client.pacing import Pacing
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import Slot, StreamTable
+from dataservice.client.tasks import TaskTracker
 from dataservice.client.tracker import Accepted, RowMark, Tracker
 from dataservice.client.worker_stream import WorkerStream
 from dataservice.errors import DataLossError, DataServiceError
@@ -48,7 +49,9 @@ class ReadSession:
         trainer_id: str = "",
         *,
         sequenced: bool = False,
+        tasks: TaskTracker | None = None,
     ) -> None:
+        """`tasks`: of a reader that alone reads what has no windows."""
         self._trainer_id = trainer_id
         self.reader_id = reader_id
         self.iteration_id = iteration_id
@@ -58,6 +61,7 @@ class ReadSession:
         self._has_windows = policy is ShardingPolicy.DYNAMIC and not trainer_id
         self._pacing = pacing
         self._tracker = Tracker()
+        self._tasks = tasks
         self._sequenced = sequenced
         self._outstanding = 0
         self._waits_for_turn = False
@@ -74,7 +78,7 @@ class ReadSession:
 
         DataLossError when rows before it are missing.
         """
-        accepted = self._tracker.receive(stream.worker_id, header.spans, divisible=header.divisible)
+        accepted = self._receive(stream.worker_id, header)
         self._ended = False
         self.streams.note_frame(stream, more_follows=header.more_follows)
         self._pacing.note_arrival()
@@ -82,8 +86,13 @@ class ReadSession:
             if not self._sequenced:
                 self._outstanding += elements_in(accepted.rows, header.element_rows)
         else:
-            self._tracker.consume(accepted.spans)
+            self.consume(accepted.spans)
         return accepted
+
+    def _receive(self, worker_id: str, header: Header) -> Accepted:
+        if self._tasks is not None:
+            return self._tasks.receive(worker_id, header.spans)
+        return self._tracker.receive(worker_id, header.spans, divisible=header.divisible)
 
     def note_sequenced(self, ready: int, *, waits: bool) -> None:
         """So many elements are in turn now; whether others wait for theirs."""
@@ -96,7 +105,10 @@ class ReadSession:
 
     def consume(self, spans: Iterable[RowSpan]) -> None:
         """Rows were used up."""
-        self._tracker.consume(spans)
+        if self._tasks is not None:
+            self._tasks.consume(spans)
+        else:
+            self._tracker.consume(spans)
 
     def foresee(self, spans: Iterable[RowSpan]) -> tuple[RowMark, ...]:
         """What is to be told once these rows are used up too."""
@@ -124,6 +136,8 @@ class ReadSession:
     def note_end(self, stream: WorkerStream) -> None:
         """A worker has nothing more."""
         self.streams.note_end(stream)
+        if self._tasks is not None:
+            self._tasks.note_end(stream.worker_id)
         self._pacing.note_arrival()
 
     def note_broken(self, stream: WorkerStream, error: DataServiceError, now_s: float) -> bool:
@@ -141,8 +155,11 @@ class ReadSession:
         self._follow(now_s)
 
     def _follow(self, now_s: float) -> None:
-        if not self._finished:
-            self.streams.follow(self.members.addresses, now_s)
+        if self._finished:
+            return
+        if self._tasks is not None:
+            self._tasks.meet(self.members.addresses)
+        self.streams.follow(self.members.addresses, now_s)
 
     # What to tell
 

@@ -33,7 +33,12 @@ from dataservice.dataset.node import (
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.seeds import drawn_seeds, with_drawn_seeds
 from dataservice.dataset.stream import BatchStream, RunContext, State
-from dataservice.errors import DataServiceError, FailedPreconditionError, UnimplementedError
+from dataservice.errors import (
+    DataServiceError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnimplementedError,
+)
 from dataservice.job_options import JobOptions
 from dataservice.ranges import Consumed
 from dataservice.vocabulary import ShardingPolicy
@@ -91,6 +96,11 @@ class ServiceSource(Node):
     @property
     def batched(self) -> bool:
         return self.is_batched
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether rows are counted in windows, which readers share."""
+        return ShardingPolicy(self.policy) is ShardingPolicy.DYNAMIC
 
     @property
     def unrepeatable(self) -> str:
@@ -193,6 +203,7 @@ class ServiceStream(BatchStream, SteppedSource):
                 self._reader = ServiceReader(spec, self._ledger)
                 self._finalizer = weakref.finalize(self, abandon, self._reader)
                 self._check_seeds(self._reader)
+                self._check_division(self._reader)
             return self._reader
 
     def try_to_join(self) -> None:
@@ -206,6 +217,25 @@ class ServiceStream(BatchStream, SteppedSource):
         """InvalidArgumentError when others of the job began it with other seeds."""
         if self._position is not None:
             self._position.check_matches(seeds=self._seeds_of(reader))
+
+    def _check_division(self, reader: ServiceReader) -> None:
+        """InvalidArgumentError when tasks are of other shares than those of the position."""
+        position = self._position
+        if position is None or position.has_windows:
+            return
+        if position.shards != reader.num_shards:
+            raise InvalidArgumentError(
+                f"the state counts {position.policy} shares of a list of {position.shards} "
+                f"workers, and the dispatcher at {self.target} has a list of {reader.num_shards} "
+                "(DispatcherConfig.worker_addresses), which divides the data in another way; use a "
+                "list of the same length, or ShardingPolicy.DYNAMIC, which any number can go on "
+                "with"
+            )
+        if position.division != reader.division:
+            raise InvalidArgumentError(
+                "the state counts shares of other files than there are now; read the same files, "
+                "or begin anew without the state"
+            )
 
     def __next__(self) -> pa.RecordBatch:
         self._context.check()
@@ -271,11 +301,9 @@ class ServiceStream(BatchStream, SteppedSource):
             return self._position
         _check_policy(self._source)
         reader = self.join()
-        consumed, peers = self._base if self._base is not None else reader.base()
-        consumed = consumed.copy()
-        # Before the elements: what is taken meanwhile is among them.
-        consumed.merge(reader.consumed())
-        rewind(consumed, later)
+        # None where there are windows, and the rows that came later are left to those.
+        tasks = reader.tasks(later)
+        consumed, peers = self._consumed(reader, later)
         return ReaderPosition(
             plan=self._source.plan,
             division=reader.division,
@@ -288,11 +316,26 @@ class ServiceStream(BatchStream, SteppedSource):
             origins=(reader.reader_id,),
             peers=peers,
             chunk_rows=reader.chunk_rows,
+            shards=reader.num_shards,
+            tasks=tasks,
         )
+
+    def _consumed(
+        self, reader: ServiceReader, later: Iterator[tuple[RowSpan, ...]]
+    ) -> tuple[Consumed, tuple[str, ...]]:
+        """Windows, but for what came later, and who reads."""
+        if not self._source.has_windows:
+            return Consumed(), (reader.reader_id,)
+        base, peers = self._base if self._base is not None else reader.base()
+        consumed = base.copy()
+        # Before the elements: what is taken meanwhile is among them.
+        consumed.merge(reader.consumed())
+        rewind(consumed, later)
+        return consumed, peers
 
     def _base_at_end(self, reader: ServiceReader) -> tuple[Consumed, tuple[str, ...]] | None:
         """What a position at the end needs: an operator that reads ahead closes the reader then."""
-        if ShardingPolicy(self._source.policy) is not ShardingPolicy.DYNAMIC:
+        if not self._source.has_windows:
             return None
         try:
             return reader.base(_LAST_CALL_TIMEOUT_S)
@@ -347,12 +390,14 @@ def _check_policy(source: ServiceSource) -> None:
             f"trainer {source.trainer_id} reads through a cross-trainer cache, which delivers at "
             "most once, so it cannot continue from a saved position; leave cross_trainer_cache out"
         )
+    if source.has_windows:
+        return
     policy = ShardingPolicy(source.policy)
-    if policy is not ShardingPolicy.DYNAMIC:
+    if source.job_name is not None:
         raise UnimplementedError(
-            f"a reader under ShardingPolicy.{policy.name} cannot continue from a saved position, "
-            "since workers hand its elements to whoever asks first; distribute with "
-            "ShardingPolicy.DYNAMIC, start a new repetition, or save the state of a local dataset"
+            f"readers of job {source.job_name!r} under ShardingPolicy.{policy.name} get what they "
+            "ask for first, so that none of them knows what the others had; leave job_name out "
+            "for a job with one reader, or distribute with ShardingPolicy.DYNAMIC"
         )
 
 

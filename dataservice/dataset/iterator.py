@@ -140,7 +140,8 @@ class DatasetIterator:
 
         Of a dataset that reads the data service: all that was consumed, but for what other live
         readers of the job did; see `dataservice.merge_states`. UnimplementedError, naming it, for
-        an operator after `distribute` whose position would not be exact.
+        an operator after `distribute` whose position would not be exact, and for a job with a name
+        under another policy than DYNAMIC.
         """
         check_saveable(self._node)
         return {

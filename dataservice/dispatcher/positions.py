@@ -32,8 +32,8 @@ def describe(iteration: Iteration) -> PositionAnswer:
         return PositionAnswer(Consumed(), tuple(iteration.readers))
     if iteration.windows is None:
         raise UnimplementedError(
-            "positions of this job cannot be saved: only ShardingPolicy.DYNAMIC counts rows in a "
-            "way that another run can go on from; distribute with ShardingPolicy.DYNAMIC"
+            "the dispatcher counts no rows of this job: only ShardingPolicy.DYNAMIC gives readers "
+            "of one job positions that others can go on from; distribute with it"
         )
     missing = iteration.resumption.missing() if iteration.resumption else ()
     if missing:
@@ -75,8 +75,8 @@ def begin(
         return []
     if not isinstance(plan, WindowPlan):
         raise UnimplementedError(
-            f"a position cannot be loaded under ShardingPolicy.{request.policy.name}; distribute "
-            "with ShardingPolicy.DYNAMIC"
+            f"a position of windows cannot be loaded under ShardingPolicy.{request.policy.name}; "
+            "distribute with ShardingPolicy.DYNAMIC"
         )
     _check_division(plan, position)
     return [_resumed(request.reader_id, iteration_id, position)]

@@ -55,20 +55,23 @@ def retry_until(
     """
     waiting = _Waiting(waiting_for, timeout_s, wait, should_stop, clock or SystemClock())
     pause_s = FIRST_PAUSE_S
-    remaining_s = timeout_s
+    limit_s = min(attempt_timeout_s, timeout_s)
+    cause: UnavailableError | DeadlineExceededError | None = None
     while True:
         waiting.check_stop()
         try:
-            return attempt(min(attempt_timeout_s, remaining_s))
+            return attempt(limit_s)
         except (UnavailableError, DeadlineExceededError) as error:
-            cause = error
+            # Silence in an attempt that was cut short says less than an answer before it.
+            is_cut = limit_s < attempt_timeout_s and isinstance(error, DeadlineExceededError)
+            cause = cause if is_cut and cause is not None else error
         if on_wait is not None:
             on_wait(waiting.waited_s())
         # Jitter keeps callers that lost the same peer from coming back in step.
         waiting.pause(pause_s * random.uniform(0.5, 1.0), cause)
         pause_s = min(pause_s * 2, MAX_PAUSE_S)
-        remaining_s = timeout_s - waiting.waited_s()
-        if remaining_s < _SHORTEST_ATTEMPT_S:
+        limit_s = min(attempt_timeout_s, timeout_s - waiting.waited_s())
+        if limit_s < _SHORTEST_ATTEMPT_S:
             raise type(cause)(
                 f"gave up waiting for {waiting_for} after {timeout_s:g} s: {cause}"
             ) from cause

@@ -1,8 +1,7 @@
-"""Turns leased windows, or a whole plan, into frames in a bounded buffer.
+"""Turns leased windows into frames in a bounded buffer.
 
 Knows threads and pipelines, nothing of gRPC or Flight. A `WindowProducer` serves one stream of
 one reader: several windows may be computed at once, their rows leave in the order of the leases.
-A `TaskProducer` runs a plan once for all readers of an iteration, first come first served.
 Invariant: frames, and then the error or the end, come out in order; a closed producer's threads
 end by themselves within a second.
 """
@@ -13,20 +12,17 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, NamedTuple
 
 import pyarrow as pa
 
 from dataservice.dataset.columns import encoded_bytes
-from dataservice.dataset.static_sharding import Share
 from dataservice.errors import CancelledError, UserFunctionError
 from dataservice.runtime.threads import StoppableThread
 from dataservice.sharding import Split
-from dataservice.wire.elements import NO_WINDOW, RowSpan
 from dataservice.worker.leases import Lease, LeaseFeed
-from dataservice.worker.outgoing import Frame, FrameBuffer, Sink
-from dataservice.worker.plan_thread import PlanThread
+from dataservice.worker.outgoing import Sink
 from dataservice.worker.rebatch import Element, Rebatcher
 from dataservice.worker.task import Pipeline
 
@@ -273,67 +269,3 @@ class WindowProducer(Generic[Sink]):
         if head.failure is not None:
             raise head.failure
         return head
-
-
-class TaskProducer(PlanThread):
-    """Runs a whole plan, or a static share of it, once; every reader takes the next element.
-
-    Spans count the rows of the task, so that a reader knows a frame that it got already. The task
-    is drained once a stream came to the end and no stream has frames that may not have arrived.
-    """
-
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        *,
-        epoch: int,
-        buffer_bytes: int,
-        name: str,
-        on_drained: Callable[[], None],
-        share: Share | None = None,
-    ) -> None:
-        self.frames = FrameBuffer(buffer_bytes, pipeline.compression)
-        self._pipeline = pipeline
-        self._epoch = epoch
-        self._share = share
-        self._on_drained = on_drained
-        self._lock = threading.Lock()
-        self._streams = 0
-        self._came_to_end = False
-        self._drained = False
-        super().__init__(self.frames, owner=name, name="task")
-
-    def begin_stream(self) -> None:
-        """A reader begins to take frames."""
-        with self._lock:
-            self._streams += 1
-
-    def end_stream(self, unconfirmed: Iterable[Frame], *, came_to_end: bool) -> None:
-        """A reader's stream is over; frames that it did not confirm go to whoever comes next.
-
-        Reports the task as finished when this was the last that it waited for.
-        """
-        with self._lock:
-            if not self._closed:
-                self.frames.put_back(unconfirmed)
-            self._streams -= 1
-            self._came_to_end = self._came_to_end or came_to_end
-            pending = self._streams or self.frames.has_returned() or not self._came_to_end
-            if pending or self._closed or self._drained:
-                return
-            self._drained = True
-        self._on_drained()
-
-    def _run(self, _stop: threading.Event) -> None:
-        failure: Exception | None = None
-        try:
-            row = 0
-            omitted = self.frames.omissions.page()
-            elements = self._pipeline.run_whole(self._epoch, self.is_closed, self._share, omitted)
-            for batch in elements:
-                span = RowSpan(NO_WINDOW, 0, row, row + batch.num_rows)
-                row = span.end_row
-                self.frames.put(Element(batch, (span,)), divisible=False)
-        except BaseException as error:
-            failure = reportable(error)
-        self.frames.end(failure)

@@ -30,10 +30,11 @@ from dataservice.worker.cached_task import CachedFrames, CachedTask
 from dataservice.worker.control import DispatcherLink, StreamLeases
 from dataservice.worker.leases import LeaseFeed
 from dataservice.worker.outgoing import Channel, Frame, FrameBuffer, FrameSender, FrameSource, Sink
-from dataservice.worker.producer import TaskProducer, WindowProducer
+from dataservice.worker.producer import WindowProducer
 from dataservice.worker.production import ProducerCounters
 from dataservice.worker.rounds import RoundProducer, serve_rounds
 from dataservice.worker.task import Pipeline
+from dataservice.worker.task_producer import TaskProducer, tasks_of
 
 logger = logging.getLogger(__name__)
 
@@ -236,13 +237,15 @@ class WorkerService:
             worker_id = self._check_identity(command)
             producer = self._tasks.get(iteration)
             if not isinstance(producer, TaskProducer):
+                share = self._share(command)
                 producer = TaskProducer(
                     pipeline,
                     epoch=int(command["epoch"]),
                     buffer_bytes=self._config.buffer_bytes,
                     name=f"task {iteration}",
                     on_drained=lambda: self._finish_task(worker_id, iteration),
-                    share=self._share(command),
+                    share=share,
+                    tasks=tasks_of(command.get("tasks"), None if share is None else share.index),
                 )
                 self._tasks[iteration] = producer
                 producer.start()

@@ -33,7 +33,7 @@ from tests.integration.service_cluster import (
     write_numbers,
 )
 
-DYNAMIC = ds.ShardingPolicy.DYNAMIC
+DYNAMIC, OFF = ds.ShardingPolicy.DYNAMIC, ds.ShardingPolicy.OFF
 ROWS = 3_000
 
 
@@ -174,13 +174,50 @@ def test_files_that_changed_are_refused(service: LocalService, tmp_path: pathlib
         iterator.load_state_dict(state)
 
 
-@pytest.mark.parametrize("policy", [ds.ShardingPolicy.OFF])
-def test_policies_without_windows_say_so(service: LocalService, policy: ds.ShardingPolicy) -> None:
-    remote = ds.Dataset.range(100).batch(10).distribute(policy, service.target)
+def test_passes_of_workers_ten_times_in_a_row(service: LocalService) -> None:
+    def make() -> ds.Dataset:
+        data = ds.Dataset.range(ROWS).shuffle(200).batch(16)
+        return data.distribute(OFF, service.target, max_outstanding_requests=4)
+
+    assert sorted(lives(make, [1, 9, 0, 40, 17, 2, 1, 90, 0, 5])) == sorted([*range(ROWS)] * 2)
+
+
+def test_operators_after_passes_lose_nothing(service: LocalService) -> None:
+    def make() -> ds.Dataset:
+        remote = ds.Dataset.range(ROWS).batch(32).distribute(OFF, service.target)
+        return remote.unbatch().batch(50).prefetch(2)
+
+    assert sorted(lives(make, [3, 1, 30])) == sorted([*range(ROWS)] * 2)
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_passes_with_other_numbers_of_workers(service: LocalService, after: int) -> None:
+    data = ds.Dataset.range(ROWS).shuffle(100).batch(10)
+    with iter(data.distribute(OFF, service.target)) as iterator:
+        ids = read(iterator, 130)
+        state = saved(iterator)
+    with local_service(workers=after) as fresh, iter(data.distribute(OFF, fresh.target)) as rest:
+        rest.load_state_dict(state)
+        ids += read(rest)
+        state = saved(rest)
+        with iter(data.distribute(OFF, fresh.target)) as nothing:
+            nothing.load_state_dict(state)
+            assert read(nothing) == [], "the end is a position"
+    assert sorted(ids) == sorted([*range(ROWS)] * 2)
+
+
+def test_readers_that_share_passes_say_so(service: LocalService) -> None:
+    remote = ds.Dataset.range(100).batch(10).distribute(OFF, service.target, job_name="passes")
     with iter(remote) as iterator:
         read(iterator, 1)
-        with pytest.raises(UnimplementedError, match="DYNAMIC"):
+        with pytest.raises(UnimplementedError, match=r"'passes'.*leave job_name out.*DYNAMIC"):
             iterator.state_dict()
+    states = []
+    for _ in range(2):
+        with iter(ds.Dataset.range(100).batch(10).distribute(OFF, service.target)) as alone:
+            states.append(alone.state_dict())
+    with pytest.raises(UnimplementedError, match="cannot be merged"):
+        ds.merge_states(states)
 
 
 def test_a_shuffle_after_distribute_is_refused_by_name(service: LocalService) -> None:

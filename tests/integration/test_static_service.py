@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import pathlib
 import threading
@@ -302,3 +303,59 @@ def test_another_list_waits_until_old_divisions_are_over(tmp_path: pathlib.Path)
         with pytest.raises(FailedPreconditionError, match="worker_addresses changed"):
             ds.DispatchServer(ds.DispatcherConfig(worker_addresses=LIST[:2], **settings))
         iterator.close()
+
+
+def rest_of(iterator: ds.DatasetIterator, batches: int = 1 << 30) -> list[int]:
+    taken = (batch for _, batch in zip(range(batches), iterator, strict=False))
+    return [value for batch in taken for value in batch.column("id").to_pylist()]
+
+
+@pytest.mark.parametrize("policy", [FILE, DATA, FILE_OR_DATA, HINT])
+def test_shares_are_gone_on_with(
+    service: LocalService, tmp_path: pathlib.Path, policy: ds.ShardingPolicy
+) -> None:
+    paths = write_numbers(tmp_path, files=4, rows_per_file=300)
+    dataset = ds.Dataset.from_parquet(paths).shuffle(100)
+    dataset = dataset.shard(ds.SHARD_HINT, 0) if policy is HINT else dataset
+    ids: list[int] = []
+    state = None
+    for batches in (2, 0, 7, 1, 30, 3, 1 << 30, 1):
+        remote = dataset.batch(16).distribute(policy, service.target, max_outstanding_requests=4)
+        with iter(remote) as iterator:
+            if state is not None:
+                iterator.load_state_dict(state)
+            ids += rest_of(iterator, batches)
+            state = json.loads(json.dumps(iterator.state_dict()))
+    assert sorted(ids) == list(range(1_200))
+
+
+def test_shares_of_another_list_or_of_other_files_are_refused(
+    service: LocalService, tmp_path: pathlib.Path
+) -> None:
+    paths = write_numbers(tmp_path, files=4, rows_per_file=100)
+    dataset = ds.Dataset.from_parquet(paths).batch(10)
+    with iter(dataset.distribute(FILE, service.target)) as iterator:
+        rest_of(iterator, 2)
+        state = iterator.state_dict()
+    with listed(workers=2, addresses=LIST[:2]) as other:
+        again = iter(dataset.distribute(FILE, other.target))
+        with again, pytest.raises(InvalidArgumentError, match=r"list of 3 workers.*list of 2"):
+            again.load_state_dict(state)
+    write_numbers(tmp_path, files=5, rows_per_file=100)
+    again = iter(dataset.distribute(FILE, service.target))
+    with again, pytest.raises(InvalidArgumentError, match="other files"):
+        again.load_state_dict(state)
+
+
+def test_the_only_reader_gets_each_element_once_although_a_worker_restarts() -> None:
+    dataset = ds.Dataset.range(9_000).batch(10)
+    with listed(**lost_quickly()) as service:
+        remote = dataset.distribute(DATA, service.target, max_outstanding_requests=4)
+        with iter(remote) as iterator:
+            ids = rest_of(iterator, 60)
+            worker = service.workers[1]
+            port = int(worker.address.rpartition(":")[2])
+            worker.stop()
+            service.add_worker(port=port)
+            ids += rest_of(iterator)
+    assert sorted(ids) == list(range(9_000))

@@ -321,7 +321,6 @@ def staged() -> Iterator[None]:
         patch.setattr(client_reader, "decode_schema", lambda schema: schema)
         patch.setattr(worker_stream, "decode_batch", stage.decode_rows)
         patch.setattr(control, "RpcClient", stage.Rpc)
-        patch.setattr(producer, "FrameBuffer", stage.Frames)
         patch.setattr(worker_service, "FrameBuffer", stage.Frames)
         patch.setattr(leases, "LONG_POLL_S", stage.LONG_POLL_S)
         quiet = (client_reader, service, ledger, surroundings, leases, membership, worker_service)

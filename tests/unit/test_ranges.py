@@ -38,6 +38,8 @@ def test_ranges_are_sets(changes: list[tuple[bool, int, int]]) -> None:
         assert len(ranges) == len(model)
         assert list(ranges.gaps(40)) == [index for index in range(40) if index not in model]
         assert ranges.end() == max(model, default=-1) + 1
+        lacking = [row for low, high in ranges.missing(5, 25) for row in range(low, high)]
+        assert lacking == [index for index in range(5, 25) if index not in model]
         assert Ranges(pairs) == ranges == ranges.copy()
 
 

@@ -137,3 +137,27 @@ def test_a_stop_comes_before_the_first_attempt() -> None:
 def test_closing_ends_the_pause() -> None:
     with pytest.raises(CancelledError, match="closed"):
         Caller(10_000, UNAVAILABLE).run(wait=lambda _: True)
+
+
+def test_an_answer_counts_for_more_than_a_last_attempt_without_time() -> None:
+    clock = ManualClock()
+
+    def attempt(limit_s: float) -> str:
+        if limit_s == 1.0:
+            raise UnavailableError("it is still read by others")
+        clock.advance(limit_s)
+        raise DeadlineExceededError(f"no answer within {limit_s} s")
+
+    def wait(seconds: float) -> bool:
+        clock.advance(seconds)
+        return False
+
+    with pytest.raises(UnavailableError, match=r"after 1\.5 s: it is still read by others"):
+        retry_until(
+            attempt,
+            waiting_for="the dispatcher",
+            timeout_s=1.5,
+            attempt_timeout_s=1.0,
+            wait=wait,
+            clock=clock,
+        )

@@ -18,8 +18,9 @@ from dataservice.runtime.frames import decode_batch
 from dataservice.wire.elements import NO_WINDOW, Header, RowSpan, unpack
 from dataservice.worker.leases import Grant, Lease, LeaseFeed
 from dataservice.worker.outgoing import Frame, FrameBuffer, FrameSender
-from dataservice.worker.producer import TaskProducer, WindowProducer
+from dataservice.worker.producer import WindowProducer
 from dataservice.worker.task import Pipeline
+from dataservice.worker.task_producer import Task, TaskProducer, tasks_of
 
 SCHEMA = pa.schema({"id": pa.int64()})
 TIMEOUT_S = 10.0
@@ -332,6 +333,41 @@ def test_a_task_runs_the_whole_plan_once_and_reports_its_end_once() -> None:
         task.begin_stream()
         task.end_stream((), came_to_end=True)
     assert ends == ["drained"]
+
+
+def rest_of(dataset: ds.Dataset, *tasks: Task) -> list[tuple[list[int], RowSpan]]:
+    pipeline = pipeline_of(dataset)
+    producer = TaskProducer(
+        pipeline, epoch=0, buffer_bytes=1 << 20, name="test", on_drained=lambda: None, tasks=tasks
+    )
+    producer.start()
+    return [(ids, span) for ids, (span,) in frames_of(producer.frames)]
+
+
+def test_a_task_goes_on_with_the_rows_that_its_reader_lacks() -> None:
+    dataset = ds.Dataset.range(10).batch(4)
+    assert rest_of(dataset, Task(3, ((0, 5), (8, 9)))) == [
+        ([5, 6, 7], RowSpan(3, 0, 5, 8)),
+        ([9], RowSpan(3, 0, 9, 10)),
+    ]
+
+
+def test_a_worker_makes_several_passes_one_after_the_other_or_none() -> None:
+    dataset = ds.Dataset.range(4).batch(4)
+    assert rest_of(dataset, Task(0, ((0, 2),)), Task(1, ((0, 4),)), Task(2)) == [
+        ([2, 3], RowSpan(0, 0, 2, 4)),
+        ([0, 1, 2, 3], RowSpan(2, 0, 0, 4)),
+    ]
+    assert rest_of(dataset) == []
+
+
+def test_a_worker_makes_the_share_of_its_place_or_what_it_was_told() -> None:
+    told = {"0": ((0, 3),), "1": ()}
+    assert tasks_of(None, 1) == (Task(),)
+    assert tasks_of(told, 0) == (Task(0, ((0, 3),)),)
+    assert tasks_of(told, 2) == (Task(2),)
+    assert tasks_of(told, None) == (Task(0, ((0, 3),)), Task(1))
+    assert tasks_of({}, None) == ()
 
 
 def test_a_task_is_drained_once_no_stream_holds_frames_that_may_be_lost() -> None:

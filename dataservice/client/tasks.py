@@ -1,0 +1,122 @@
+"""What one reader has of the tasks of an iteration without windows: the rows it got and used up.
+
+A task is what a worker makes in one go: a pass over the whole dataset under OFF, the share of its
+place under a static policy. Its rows are numbered, and the same each time, so that any worker can
+go on with the rest of a pass, and the worker of a place with the rest of its share. Pure; for a job
+that has this reader alone. Invariants: a row is accepted once, also from a worker that makes its
+share anew; used up is only what was accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from dataservice.client.tracker import Accepted
+from dataservice.errors import DataLossError
+from dataservice.ranges import Pairs, Ranges
+from dataservice.vocabulary import ShardingPolicy
+from dataservice.wire.elements import RowSpan
+
+
+class TaskMark(NamedTuple):
+    """Rows of a task that were used up; `total` is how many it has, None before that is known."""
+
+    number: int
+    rows: Pairs
+    total: int | None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of the task is left."""
+        return self.total is not None and len(Ranges(self.rows)) == self.total
+
+    @classmethod
+    def from_json(cls, encoded: Sequence[Any]) -> TaskMark:
+        """What a mark is in JSON; ValueError or TypeError for anything else."""
+        number, rows, total = encoded
+        pairs = tuple((int(first), int(end)) for first, end in rows)
+        if number < 0 or Ranges(pairs).pairs() != pairs or (pairs and pairs[0][0] < 0):
+            raise ValueError(f"task {number} with rows {pairs}")
+        return cls(int(number), pairs, None if total is None else int(total))
+
+
+class TaskTracker:
+    """The tasks of one reader. Not thread safe."""
+
+    def __init__(self, policy: ShardingPolicy, saved: Sequence[TaskMark] = ()) -> None:
+        """`saved`: where to go on; without any, all begins."""
+        self._is_static = policy.is_static
+        self._received = {mark.number: Ranges(mark.rows) for mark in saved}
+        self._consumed = {mark.number: Ranges(mark.rows) for mark in saved}
+        self._totals = {mark.number: mark.total for mark in saved if mark.total is not None}
+        self._resumes = bool(saved)
+        self._undealt = [mark.number for mark in saved if not mark.is_over]
+        self._numbers: dict[str, list[int]] = {}
+
+    def meet(self, workers: Iterable[str]) -> None:
+        """Under OFF a worker that is new makes a pass.
+
+        Where passes are gone on with, those who are there first make the rest of all of them.
+        """
+        new = [worker for worker in workers if worker not in self._numbers]
+        for worker in new:
+            self._numbers[worker] = []
+        if self._is_static or not new:
+            return
+        if not self._resumes:
+            self._undealt = [len(self._received) + index for index in range(len(new))]
+        for index, number in enumerate(self._undealt):
+            self._numbers[new[index % len(new)]].append(number)
+            self._received.setdefault(number, Ranges())
+            self._consumed.setdefault(number, Ranges())
+        self._undealt = []
+
+    def told_to(self, worker: str) -> dict[str, Pairs]:
+        """Rows that are here by task, for a stream: of the worker's tasks, or of all shares."""
+        numbers = self._received if self._is_static else self._numbers[worker]
+        return {str(number): self._received[number].pairs() for number in numbers}
+
+    def receive(self, worker: str, spans: Sequence[RowSpan]) -> Accepted:
+        """Accepts what is new of a frame. DataLossError for rows of no task."""
+        slices: list[tuple[int, int]] = []
+        accepted: list[RowSpan] = []
+        offset = 0
+        for span in spans:
+            if span.window < 0:
+                raise DataLossError(
+                    f"worker {worker} does not number its tasks; run the same version everywhere"
+                )
+            received = self._received.setdefault(span.window, Ranges())
+            for first, end in received.missing(span.first_row, span.end_row):
+                slices.append((offset + first - span.first_row, end - first))
+                accepted.append(span._replace(first_row=first, end_row=end))
+            received.add(span.first_row, span.end_row)
+            if self._is_static and span.window not in self._numbers[worker]:
+                self._numbers[worker].append(span.window)
+            offset += span.rows
+        return Accepted(tuple(slices), tuple(accepted))
+
+    def consume(self, spans: Iterable[RowSpan]) -> None:
+        """Accepted rows are done with."""
+        for span in spans:
+            self._consumed.setdefault(span.window, Ranges()).add(span.first_row, span.end_row)
+
+    def note_end(self, worker: str) -> None:
+        """A worker has made its tasks; of those that are here without a gap the size is known."""
+        for number in self._numbers.get(worker, ()):
+            received = self._received[number]
+            if len(received) == received.end():
+                self._totals[number] = received.end()
+
+    def marks(self, later: Iterable[Sequence[RowSpan]] = ()) -> tuple[TaskMark, ...]:
+        """What was used up, but for `later` rows."""
+        consumed = {number: rows.copy() for number, rows in self._consumed.items()}
+        for spans in later:
+            for span in spans:
+                if span.window in consumed:
+                    consumed[span.window].discard(span.first_row, span.end_row)
+        return tuple(
+            TaskMark(number, rows.pairs(), self._totals.get(number))
+            for number, rows in sorted(consumed.items())
+        )

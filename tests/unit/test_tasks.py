@@ -1,0 +1,155 @@
+"""A reader's tasks: every row of a pass or a share once, however often reading goes on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataservice.client.tasks import TaskMark, TaskTracker
+from dataservice.errors import DataLossError
+from dataservice.ranges import Pairs, Ranges
+from dataservice.vocabulary import ShardingPolicy
+from dataservice.wire.elements import RowSpan
+
+OFF, DATA = ShardingPolicy.OFF, ShardingPolicy.DATA
+
+
+def span(task: int, first: int, end: int) -> RowSpan:
+    return RowSpan(task, 0, first, end)
+
+
+def take(tracker: TaskTracker, worker: str, *spans: RowSpan) -> tuple[RowSpan, ...]:
+    accepted = tracker.receive(worker, spans).spans
+    tracker.consume(accepted)
+    return accepted
+
+
+def test_a_worker_that_begins_its_share_anew_gives_nothing_twice() -> None:
+    tracker = TaskTracker(DATA)
+    tracker.meet(["a"])
+    assert take(tracker, "a", span(1, 0, 4), span(1, 4, 8)) == (span(1, 0, 4), span(1, 4, 8))
+    tracker.meet(["a", "again"])
+    assert tracker.told_to("again") == {"1": ((0, 8),)}
+    accepted = tracker.receive("again", [span(1, 0, 4), span(1, 4, 10)])
+    assert (accepted.slices, accepted.spans) == (((8, 2),), (span(1, 8, 10),))
+
+
+def test_each_worker_makes_a_pass_of_its_own() -> None:
+    tracker = TaskTracker(OFF)
+    tracker.meet(["a", "b"])
+    tracker.meet(["b", "c"])
+    assert [tracker.told_to(worker) for worker in "abc"] == [{"0": ()}, {"1": ()}, {"2": ()}]
+
+
+def test_passes_are_dealt_to_those_who_are_there_first() -> None:
+    saved = [TaskMark(0, ((0, 4),), None), TaskMark(1, (), None), TaskMark(2, ((0, 4),), 4)]
+    for workers, dealt in (
+        ("a", [{"0": ((0, 4),), "1": ()}]),
+        ("abc", [{"0": ((0, 4),)}, {"1": ()}, {}]),
+    ):
+        tracker = TaskTracker(OFF, saved)
+        tracker.meet([])
+        tracker.meet(workers)
+        tracker.meet([*workers, "late"])
+        assert [tracker.told_to(worker) for worker in workers] == dealt
+        assert tracker.told_to("late") == {}
+
+
+def test_a_position_has_what_was_used_up_and_not_what_came_later() -> None:
+    tracker = TaskTracker(OFF)
+    tracker.meet(["a"])
+    spans = take(tracker, "a", span(0, 0, 4), span(0, 4, 8))
+    tracker.receive("a", [span(0, 8, 12)])
+    assert tracker.marks() == (TaskMark(0, ((0, 8),), None),)
+    assert tracker.marks([spans[1:]]) == (TaskMark(0, ((0, 4),), None),)
+    tracker.note_end("a")
+    tracker.consume([span(0, 8, 12)])
+    (mark,) = tracker.marks()
+    assert mark == TaskMark(0, ((0, 12),), 12)
+    assert mark.is_over
+
+
+def test_the_size_of_a_task_is_known_only_without_a_gap() -> None:
+    tracker = TaskTracker(OFF)
+    tracker.meet(["a"])
+    take(tracker, "a", span(0, 4, 8))
+    tracker.note_end("a")
+    assert tracker.marks() == (TaskMark(0, ((4, 8),), None),)
+
+
+def test_rows_without_a_task_are_refused() -> None:
+    tracker = TaskTracker(OFF)
+    tracker.meet(["a"])
+    with pytest.raises(DataLossError, match="does not number its tasks"):
+        tracker.receive("a", [span(-1, 0, 4)])
+
+
+@pytest.mark.parametrize("encoded", [[-1, [], None], [0, [[3, 2]], None], [0, [[0, 1], [1, 2]], 3]])
+def test_a_damaged_mark_is_refused(encoded: list[object]) -> None:
+    with pytest.raises(ValueError, match="task"):
+        TaskMark.from_json(encoded)
+
+
+class Made:
+    """The tasks of one life, as workers make them: the parts that each is told to."""
+
+    def __init__(self, tracker: TaskTracker, told: dict[str, dict[str, Pairs]], rows: int) -> None:
+        self.queues = {
+            worker: [
+                span(int(number), first, end)
+                for number, had in tasks.items()
+                for begin in range(0, rows, 3)
+                for first, end in Ranges(had).missing(begin, min(begin + 3, rows))
+            ]
+            for worker, tasks in told.items()
+        }
+        self.tracker = tracker
+
+    def next_of(self, worker: str, *, displaced: bool, again: bool) -> tuple[RowSpan, ...]:
+        """What is new of the next frame, of one behind it, or of one that comes once more."""
+        queue = self.queues[worker]
+        if not queue:
+            self.tracker.note_end(worker)
+            return ()
+        frame = queue.pop(min(int(displaced), len(queue) - 1))
+        if again:
+            queue.insert(0, frame)
+        return self.tracker.receive(worker, [frame]).spans
+
+
+@given(st.data(), st.integers(1, 12), st.integers(1, 3))
+def test_every_row_of_every_pass_is_used_up_once(
+    data: st.DataObject, rows: int, first: int
+) -> None:
+    """Lives end at any moment, with any number of workers, and with rows received and unused."""
+    used: list[tuple[int, int]] = []
+    state: list[TaskMark] = []
+    for life in range(4):
+        workers = [
+            f"{life}-{n}" for n in range(first if not life else data.draw(st.integers(1, 4)))
+        ]
+        encoded = json.loads(json.dumps([[n, r, t] for n, r, t in state]))
+        tracker = TaskTracker(OFF, [TaskMark.from_json(item) for item in encoded])
+        tracker.meet(workers)
+        made = Made(tracker, {worker: tracker.told_to(worker) for worker in workers}, rows)
+        is_last = life == 3
+        waiting: list[RowSpan] = []
+        for _ in range(10_000 if is_last else data.draw(st.integers(0, 12))):
+            if is_last and not any(made.queues.values()) and not waiting:
+                break
+            worker = (
+                data.draw(st.sampled_from(workers))
+                if not is_last
+                else next((name for name, queue in made.queues.items() if queue), workers[0])
+            )
+            odd = not is_last and data.draw(st.booleans())
+            waiting += made.next_of(worker, displaced=odd, again=odd and data.draw(st.booleans()))
+            for part in waiting if is_last else waiting[: data.draw(st.integers(0, 2))]:
+                tracker.consume([part])
+                used += [(part.window, row) for row in range(part.first_row, part.end_row)]
+                waiting = waiting[1:]
+        state = list(tracker.marks())
+    assert sorted(used) == [(task, row) for task in range(first) for row in range(rows)]
