@@ -8,6 +8,7 @@ whole decision or nothing. Invariant: `decode_frame(encode_frame(events)) == eve
 from __future__ import annotations
 
 import base64
+import functools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
@@ -405,21 +406,23 @@ def decode_frame(frame: bytes) -> tuple[Event, ...]:
         ) from error
 
 
+@functools.cache
+def _fields(cls: type[Event]) -> tuple[tuple[str, str], ...]:
+    return tuple((entry.name, str(entry.type)) for entry in fields(cls))
+
+
 def _encode_event(event: Event) -> list[Any]:
     values: dict[str, Any] = {}
-    for entry in fields(event):
-        value = getattr(event, entry.name)
-        encode = _ENCODERS.get(str(entry.type))
-        values[entry.name] = value if encode is None else encode(value)
+    for name, kind in _fields(type(event)):
+        value, encode = getattr(event, name), _ENCODERS.get(kind)
+        values[name] = value if encode is None else encode(value)
     return [type(event).__name__, values]
 
 
 def _decode_event(item: list[Any]) -> Event:
-    name, values = item
-    cls = FACTS[name]
+    cls, values = FACTS[item[0]], item[1]
     arguments: dict[str, Any] = {}
-    for entry in fields(cls):
-        value = values[entry.name]
-        decode = _DECODERS.get(str(entry.type))
-        arguments[entry.name] = value if decode is None else decode(value)
+    for name, kind in _fields(cls):
+        value, decode = values[name], _DECODERS.get(kind)
+        arguments[name] = value if decode is None else decode(value)
     return cls(**arguments)

@@ -44,8 +44,10 @@ TRANSPORT_ERRORS = (pa.ArrowException, OSError)
 Handler = TypeVar("Handler")
 
 _SCHEMA = pa.schema([pa.field("body", pa.large_binary(), nullable=False)])
-_CONTROL = pa.RecordBatch.from_arrays([pa.array([], pa.large_binary())], schema=_SCHEMA)
 _EMPTY_BODY = pa.py_buffer(b"")
+# Not by `pa.array`, which imports pandas wherever it is installed: a third of a second.
+_NO_ROWS = pa.Array.from_buffers(pa.large_binary(), 0, [None, pa.py_buffer(bytes(8)), _EMPTY_BODY])
+_CONTROL = pa.RecordBatch.from_arrays([_NO_ROWS], schema=_SCHEMA)
 _CANCEL_GRACE_S = 0.3
 _ALIGNMENT = 16
 # Of all other protobuf fields before the body, counted modulo the alignment.

@@ -42,6 +42,7 @@ PARENT_FD_ENV = "DATASERVICE_PARENT_FD"
 _TAIL_LINES = 20
 _TAIL_BYTES = 16 << 10
 _KILLED_WAIT_S = 10.0
+_STOPPED_WAIT_S, _STOPPED_POLL_S = 10.0, 0.001
 # Objects more than before, and how many collections of one generation for one of the next.
 _COLLECT_AFTER = (20_000, 10, 10)
 
@@ -127,8 +128,11 @@ class ChildProcess:
         return status
 
     def suspend(self) -> None:
-        """Freeze the child, as a hung machine would be. UnavailableError when it has ended."""
-        if not self._signal_group(signal.SIGSTOP):
+        """Freeze the child, as a hung machine would be. UnavailableError when it has ended.
+
+        Its threads have stopped when this returns: they run on for a while after the signal.
+        """
+        if not self._signal_group(signal.SIGSTOP) or not self._wait_stopped():
             raise UnavailableError(f"{self.name} (pid {self.pid}) has ended")
 
     def resume(self) -> None:
@@ -157,6 +161,22 @@ class ChildProcess:
         except ProcessLookupError:
             return False
         return True
+
+    def _wait_stopped(self) -> bool:
+        """False when it ended instead; whoever waits for its end learns of that by itself."""
+        look = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
+        deadline_s = time.monotonic() + _STOPPED_WAIT_S
+        while time.monotonic() < deadline_s:
+            try:
+                found = os.waitid(os.P_PID, self.pid, look)
+            except ChildProcessError:
+                return False
+            if found is not None:
+                return found.si_code == os.CLD_STOPPED
+            time.sleep(_STOPPED_POLL_S)
+        raise DeadlineExceededError(
+            f"{self.name} (pid {self.pid}) has not stopped {_STOPPED_WAIT_S} s after SIGSTOP"
+        )
 
     def _read_output(self) -> None:
         assert self._process.stdout is not None

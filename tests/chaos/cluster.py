@@ -1,18 +1,14 @@
 """A data service of real processes behind fault proxies, and what can be done to it.
 
 Knows how to carry an action of a schedule out, not when. Every process is known by name and ends
-with the cluster. Restarted servers keep their ports, which lie below those that the system gives
-to outgoing connections, so that nobody takes them meanwhile.
+with the cluster. Restarted servers keep their ports.
 """
 
 from __future__ import annotations
 
-import os
 import pathlib
-import socket
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from dataservice.client.connection import Connection
@@ -29,25 +25,12 @@ from tests.chaos.schedule import (
     data_link,
     worker_name,
 )
+from tests.ports import free_port
 
 READY_TIMEOUT_S = 60.0
-_FIRST_PORT, _PORTS = 15_000, 16_000
 _HEARTBEAT_MS = 200
 _POLL_S = 0.02
 _TRACEBACK = "Traceback (most recent call last)"
-
-
-def _free_ports() -> Iterator[int]:
-    """Ports that nobody listens at, from a place of this process's own."""
-    for offset in range(os.getpid() * 37, os.getpid() * 37 + _PORTS):
-        port = _FIRST_PORT + offset % _PORTS
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        yield port
 
 
 class ChaosCluster:
@@ -68,8 +51,7 @@ class ChaosCluster:
         self._describe()
 
     def _describe(self) -> None:
-        ports = _free_ports()
-        self._port = next(ports)
+        self._port = free_port()
         self._links[CONTROL] = self._proxy.link(self._port)
         self._links[READERS] = self._proxy.link(self._port)
         self._args["dispatcher"] = (
@@ -82,7 +64,7 @@ class ChaosCluster:
             ],
         )
         for worker in range(self.schedule.workers):
-            port = next(ports)
+            port = free_port()
             link = self._links[data_link(worker)] = self._proxy.link(port)
             self._args[worker_name(worker)] = (
                 "dataservice",

@@ -13,7 +13,7 @@ import pytest
 from tests.chaos.play import play
 from tests.chaos.schedule import FIXED, schedule_of
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
 
 
 def survive(name: str, folder: pathlib.Path) -> None:

@@ -30,7 +30,7 @@ def test_killed_while_it_saves(place: str, tmp_path: pathlib.Path) -> None:
         env={**os.environ, KILL_AT_ENV: place},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert done.returncode == -9, (done.stdout, done.stderr)

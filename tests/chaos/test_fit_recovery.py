@@ -45,7 +45,7 @@ def made(cluster: ps.LocalCluster, **options: Any) -> Iterator[ps.ParameterServe
 
 
 class Kill(ps.callbacks.Callback):
-    """Kills a parameter server each time that a checkpoint was seen whole and time has passed."""
+    """Kills a parameter server after so many steps each time, once a checkpoint is whole."""
 
     def __init__(
         self, cluster: ps.LocalCluster, saved: ps.callbacks.Checkpoint, seed: int, *after: int
@@ -56,7 +56,8 @@ class Kill(ps.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any) -> None:  # noqa: ARG002
         self._seen += 1
         path = self._saved.last_path
-        if self._after and self._seen >= self._after[0] and path and path.is_complete:
+        if self._after and self._seen >= self._after[0] and path:
+            path.wait(60)
             self._after.pop(0)
             time.sleep(self._chance.random() * 0.01)
             self._cluster.kill("ps", self._chance.randrange(2))
@@ -132,7 +133,7 @@ def test_a_program_that_was_killed_goes_on_where_its_checkpoint_was(
                 assert program.stdout.readline().strip().isdigit(), program.stderr.read()
                 time.sleep(0.1)
                 continue
-            output, errors = program.communicate(timeout=90)
+            output, errors = program.communicate(timeout=200)
             assert program.returncode == 0, errors
             assert "going on with the fit" in errors
             end = json.loads(output.splitlines()[-1])

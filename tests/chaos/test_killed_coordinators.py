@@ -38,7 +38,7 @@ def test_every_row_once_although_the_coordinator_is_killed(tmp_path: pathlib.Pat
                     assert program.stdout.readline().strip().isdigit(), program.stderr.read()
                     time.sleep(_CHANCE.random() * 0.2)
                 else:
-                    output, errors = program.communicate(timeout=90)
+                    output, errors = program.communicate(timeout=200)
                     assert program.returncode == 0, errors
                     assert output.split()[-1] == "whole"
             finally:

@@ -18,7 +18,6 @@ import dataservice as ds
 from dataservice.client.connection import Connection
 from dataservice.errors import DataServiceError
 from dataservice.vocabulary import parse_target
-from tests.chaos.play import busyness
 from tests.integration.service_cluster import LocalService, local_service, wait_until
 
 pytestmark = pytest.mark.chaos
@@ -26,9 +25,10 @@ pytestmark = pytest.mark.chaos
 READERS = 8
 WORKERS = 2
 BATCH_ROWS = 40_000
-# Gaps that a user would take for a stall; a worker is lost after the lease below.
-LONGEST_GAP_S = 2.0
-LEASE_MS = 3_000
+# Nobody stands still while the others go on; a worker that does is lost after the lease below.
+LONGEST_GAP_S = 20.0
+LEASE_MS = 20_000
+LEAST_BEATS = 5
 
 
 class Pulse:
@@ -106,10 +106,13 @@ def run_together(service: LocalService, seconds: float) -> list[Pulse]:
     for pulse in pulses:
         pulse.thread.start()
     threading.Event().wait(seconds)
+    wait_until(
+        lambda: all(pulse.count >= LEAST_BEATS or pulse.error for pulse in pulses), "all to go on"
+    )
     for pulse in pulses:
         pulse.stop.set()
     for pulse in pulses:
-        pulse.thread.join(30)
+        pulse.thread.join(60)
         assert not pulse.thread.is_alive(), pulse.thread.name
     return pulses
 
@@ -120,8 +123,7 @@ def soak(seconds: float) -> None:
         pulses = run_together(service, seconds)
     for pulse in pulses:
         assert pulse.error is None, f"{pulse.thread.name}: {pulse.error!r}"
-        assert pulse.count > seconds, pulse.thread.name
-        assert pulse.longest_s < LONGEST_GAP_S * busyness(), pulse.thread.name
+        assert pulse.longest_s < LONGEST_GAP_S, pulse.thread.name
     calling = pulses[-1]
     assert isinstance(calling, Calling)
     assert len(calling.worker_ids) == WORKERS, "a worker missed its lease and registered again"

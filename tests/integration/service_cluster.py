@@ -20,7 +20,7 @@ from dataservice.client.connection import Connection
 from dataservice.runtime.process import ChildProcess, spawn_module
 from dataservice.vocabulary import parse_target
 
-READY_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 60.0
 
 
 class ProcessCluster:
@@ -104,7 +104,7 @@ def local_service(
         yield service
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
     """Waits for a condition; fails the test by name when it does not come."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():

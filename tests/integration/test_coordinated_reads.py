@@ -135,7 +135,7 @@ def test_one_consumer_and_elements_that_are_rows() -> None:
 def test_consumers_that_are_missing_are_named() -> None:
     with local_service(workers=1) as service:
         dataset_id = ds.register_dataset(service.target, numbered(3))
-        iterator = consumer(service.target, dataset_id, 1, 3, timeout_s=0.4)
+        iterator = consumer(service.target, dataset_id, 1, 3, timeout_s=2.0)
         with Connection(parse_target(service.target)) as connection:
             status = status_text(json.dumps(connection.status()))
         assert "0 rounds, waits for consumer_index 0, 2" in status

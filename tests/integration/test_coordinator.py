@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import sys
 import threading
 import time
@@ -43,6 +44,7 @@ def cluster() -> Iterator[ps.LocalCluster]:
 @pytest.fixture(scope="module")
 def coordinator(cluster: ps.LocalCluster) -> Iterator[ps.ClusterCoordinator]:
     coordinator = ps.ClusterCoordinator(ps.ParameterServerStrategy(cluster.resolver))
+    wait_until(lambda: coordinator.live_trainers() == {0, 1}, "both trainers")
     yield coordinator
     coordinator.close()
 
@@ -79,14 +81,25 @@ def test_join_waits_for_all_and_done_says_so(coordinator: ps.ClusterCoordinator)
     assert all(value.is_ready() for value in values)
 
 
+def wait_for(gate: str) -> None:
+    """What closures do until a test opens their gate."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not os.path.exists(gate):
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"nobody opened {gate}")
+        time.sleep(0.01)
+
+
 def test_join_gives_up_at_its_timeout_and_loses_nothing(
-    coordinator: ps.ClusterCoordinator,
+    coordinator: ps.ClusterCoordinator, tmp_path: pathlib.Path
 ) -> None:
-    value = coordinator.schedule(lambda: time.sleep(1.0) or "late")
+    gate = tmp_path / "gate"
+    value = coordinator.schedule(lambda path: wait_for(path) or "late", args=(str(gate),))
     with pytest.raises(DeadlineExceededError, match="1 run"):
         coordinator.join(timeout=0.05)
     with pytest.raises(TimeoutError):
         value.fetch(timeout=0.01)
+    gate.touch()
     assert value.fetch(DEADLINE_S) == "late"
 
 
@@ -277,19 +290,26 @@ def breakable() -> Iterator[ps.LocalCluster]:
         yield cluster
 
 
-def test_a_killed_trainers_closures_run_elsewhere(breakable: ps.LocalCluster) -> None:
+def test_a_killed_trainers_closures_run_elsewhere(
+    breakable: ps.LocalCluster, tmp_path: pathlib.Path
+) -> None:
+    gate = tmp_path / "gate"
     coordinator = ps.ClusterCoordinator(ps.ParameterServerStrategy(breakable.resolver))
     with coordinator.strategy.scope():
         counter = ps.Variable(np.zeros(1, dtype=np.int64), name="counter")
 
-    def count() -> int:
-        time.sleep(0.02)
+    def count(path: str | None = None) -> int:
+        if path is not None:
+            wait_for(path)
         counter.assign_add(np.ones(1, dtype=np.int64))
         return ps.get_current_worker_index()
 
-    values = [coordinator.schedule(count) for _ in range(100)]
-    wait_until(lambda: coordinator.stats()["finished"] > 20, "some closures")
+    wait_until(lambda: coordinator.live_trainers() == {0, 1}, "both trainers")
+    values = [coordinator.schedule(count) for _ in range(30)]
+    values += [coordinator.schedule(count, args=(str(gate),)) for _ in range(70)]
+    wait_until(lambda: coordinator.stats()["finished"] >= 30, "some closures")
     breakable.kill("worker", 0)
+    gate.touch()
     coordinator.join(timeout=DEADLINE_S)
     assert {value.fetch(DEADLINE_S) for value in values[-20:]} == {1}
     assert coordinator.stats()["retries"] > 0
@@ -319,10 +339,12 @@ def test_a_frozen_trainer_is_taken_for_lost(breakable: ps.LocalCluster) -> None:
     coordinator.close()
 
 
-def test_no_trainer_at_all_is_an_error_in_the_end(breakable: ps.LocalCluster) -> None:
-    strategy = ps.ParameterServerStrategy(breakable.resolver)
-    coordinator = ps.ClusterCoordinator(strategy, trainer_timeout_s=1.0)
+def test_no_trainer_at_all_is_an_error_in_the_end(
+    breakable: ps.LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator = ps.ClusterCoordinator(ps.ParameterServerStrategy(breakable.resolver))
     assert coordinator.schedule(lambda: 1).fetch(DEADLINE_S) == 1
+    monkeypatch.setattr(coordinator._scheduler, "_trainer_timeout_s", 1.0)
     for index in (0, 1):
         breakable.kill("worker", index)
     value = coordinator.schedule(time.sleep, args=(0.1,))

@@ -119,7 +119,7 @@ def test_readers_with_one_trainer_id_share_what_it_gets(service: LocalService) -
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30.0)
+            thread.join(60.0)
         assert take(other, 100) == list(range(1_000)), "another trainer misses nothing by that"
     together = sorted(got[0] + got[1])
     assert len(together) == len(set(together)) == 6_000

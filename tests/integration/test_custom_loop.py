@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +16,7 @@ import pytest
 
 import dataservice as ds
 import pstrain as ps
+from tests.ports import free_port
 
 PROGRAM = pathlib.Path(__file__).parent / "programs" / "custom_loop.py"
 DEADLINE_S = 90.0
@@ -69,18 +68,10 @@ def test_the_loop_runs_in_one_script_against_a_local_cluster(
     check(json.loads(done.stdout.splitlines()[-1]))
 
 
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
 def test_the_same_program_plays_every_role_by_tf_config(
     cluster: ps.LocalCluster, tmp_path: pathlib.Path
 ) -> None:
-    addresses = [f"localhost:{port}" for port in free_ports(6)]
+    addresses = [f"localhost:{free_port()}" for _ in range(6)]
     # Nothing listens at the evaluator's address: no other task ever waits for it.
     spec = {
         "chief": addresses[:1],

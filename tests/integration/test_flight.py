@@ -36,8 +36,11 @@ from dataservice.errors import (
 )
 from dataservice.runtime.auth import TOKEN_METADATA_KEY, TlsConfig
 from dataservice.runtime.flight import Exchange, FlightClient, FlightServer, ServerChannel
+from tests.ports import free_port
 
 TOKEN = "secret-of-the-test"
+TIMEOUT_S = 60.0
+AT_MOST_S = 30.0
 
 
 def echo(_command: dict[str, Any], channel: ServerChannel) -> None:
@@ -65,12 +68,14 @@ def fail(command: dict[str, Any], channel: ServerChannel) -> None:
 
 
 def stubborn(_command: dict[str, Any], _channel: ServerChannel) -> None:
-    RELEASE_STUBBORN.wait(30.0)
+    RELEASE_STUBBORN.wait(TIMEOUT_S)
 
 
 def wait_until_cancelled(_command: dict[str, Any], channel: ServerChannel) -> None:
-    give_up_s = time.monotonic() + 20.0
-    while not channel.cancelled() and time.monotonic() < give_up_s:
+    give_up_s = time.monotonic() + TIMEOUT_S
+    while not channel.cancelled():
+        if time.monotonic() > give_up_s:
+            return
         time.sleep(0.005)
     SEEN_CANCELLED.set()
 
@@ -123,7 +128,7 @@ def peer() -> Iterator[tuple[subprocess.Popen[str], str]]:
     assert process.stdin is not None
     yield process, process.stdout.readline().strip()
     process.kill()
-    process.wait(10.0)
+    process.wait(TIMEOUT_S)
     process.stdout.close()
     process.stdin.close()
 
@@ -136,11 +141,12 @@ def serve() -> None:
 
 
 @contextlib.contextmanager
-def takes(at_least_s: float, at_most_s: float) -> Iterator[None]:
+def takes(at_least_s: float = 0.0) -> Iterator[None]:
+    """That long, and less than what is waited for would take."""
     start_s = time.monotonic()
     yield
     elapsed_s = time.monotonic() - start_s
-    assert at_least_s <= elapsed_s <= at_most_s, f"took {elapsed_s:.2f} s"
+    assert at_least_s <= elapsed_s <= AT_MOST_S, f"took {elapsed_s:.2f} s"
 
 
 def freeze(process: subprocess.Popen[str]) -> None:
@@ -168,7 +174,7 @@ def test_messages_come_back_unchanged(
                 exchange.send(header, body)
             return
         for _ in range(3):
-            reply = exchange.request(header, body, timeout_s=10.0)
+            reply = exchange.request(header, body, timeout_s=TIMEOUT_S)
             assert reply.header == header
             assert (None if reply.body is None else reply.body.to_pybytes()) == body
 
@@ -176,16 +182,16 @@ def test_messages_come_back_unchanged(
 def test_a_large_body(client: FlightClient) -> None:
     body = np.random.default_rng(7).integers(0, 255, 64 << 20, np.uint8)
     with client.exchange({"exchange": "echo"}) as exchange:
-        reply = exchange.request(b"big", pa.py_buffer(body), timeout_s=60.0)
+        reply = exchange.request(b"big", pa.py_buffer(body), timeout_s=TIMEOUT_S)
         assert reply.body is not None
         assert reply.body.equals(pa.py_buffer(body))
 
 
 def test_the_server_may_end_the_stream(client: FlightClient) -> None:
     with client.exchange({"exchange": "count", "n": 5, "size": 10}) as exchange:
-        headers = [message.header for message in iter(lambda: exchange.recv(10.0), None)]
+        headers = [message.header for message in iter(lambda: exchange.recv(TIMEOUT_S), None)]
         assert headers == [b"0", b"1", b"2", b"3", b"4"]
-        assert exchange.recv(10.0) is None
+        assert exchange.recv(TIMEOUT_S) is None
 
 
 def test_the_client_may_finish_first(client: FlightClient) -> None:
@@ -193,21 +199,21 @@ def test_the_client_may_finish_first(client: FlightClient) -> None:
         exchange.send(b"a", b"1")
         exchange.send(b"b")
         exchange.done_writing()
-        assert exchange.recv(10.0) is not None
-        assert exchange.recv(10.0) is not None
-        assert exchange.recv(10.0) is None
+        assert exchange.recv(TIMEOUT_S) is not None
+        assert exchange.recv(TIMEOUT_S) is not None
+        assert exchange.recv(TIMEOUT_S) is None
 
 
 def test_a_client_that_sends_nothing(client: FlightClient) -> None:
     with client.exchange({"exchange": "echo"}) as exchange:
         exchange.done_writing()
-        assert exchange.recv(10.0) is None
+        assert exchange.recv(TIMEOUT_S) is None
 
 
 @pytest.mark.parametrize("attempt", range(20))
 def test_nothing_is_lost_when_the_server_ends_at_once(client: FlightClient, attempt: int) -> None:
     with client.exchange({"exchange": "count", "n": attempt}) as exchange:
-        assert len(list(iter(lambda: exchange.recv(10.0), None))) == attempt
+        assert len(list(iter(lambda: exchange.recv(TIMEOUT_S), None))) == attempt
 
 
 def test_requests_of_many_threads_and_exchanges(client: FlightClient) -> None:
@@ -216,7 +222,7 @@ def test_requests_of_many_threads_and_exchanges(client: FlightClient) -> None:
 
             def ask(index: int) -> bool:
                 body = bytes([index % 256]) * (index * 17 % 5000)
-                reply = exchange.request(b"%d" % index, body, timeout_s=30.0)
+                reply = exchange.request(b"%d" % index, body, timeout_s=TIMEOUT_S)
                 return reply.header == b"%d" % index and reply.body == pa.py_buffer(body)
 
             return sum(pool.map(ask, range(number, number + 40)))
@@ -230,13 +236,13 @@ def test_one_thread_sends_while_another_receives(client: FlightClient) -> None:
 
         def push() -> None:
             for index in range(500):
-                exchange.send(b"%d" % index, b"z" * 20_000, timeout_s=20.0)
+                exchange.send(b"%d" % index, b"z" * 20_000, timeout_s=TIMEOUT_S)
             exchange.done_writing()
 
         pusher = threading.Thread(target=push)
         pusher.start()
-        headers = [message.header for message in iter(lambda: exchange.recv(20.0), None)]
-        pusher.join(20.0)
+        headers = [message.header for message in iter(lambda: exchange.recv(TIMEOUT_S), None)]
+        pusher.join(TIMEOUT_S)
         assert headers == [b"%d" % index for index in range(500)]
 
 
@@ -249,19 +255,19 @@ def test_a_wrong_token_is_refused(server: FlightServer, token: str) -> None:
         with pytest.raises(UnauthenticatedError, match="token"):
             intruder.exchange({"exchange": "echo"})
         with pytest.raises(UnauthenticatedError, match="token"):
-            intruder.action("reverse", b"abc", timeout_s=10.0)
+            intruder.action("reverse", b"abc", timeout_s=TIMEOUT_S)
 
 
 def test_unknown_names_list_the_known_ones(client: FlightClient) -> None:
     with pytest.raises(NotFoundError, match=r"'nope'.*echo"):
-        client.exchange({"exchange": "nope"}).recv(10.0)
+        client.exchange({"exchange": "nope"}).recv(TIMEOUT_S)
     with pytest.raises(NotFoundError, match=r"'nope'.*reverse"):
-        client.action("nope", timeout_s=10.0)
+        client.action("nope", timeout_s=TIMEOUT_S)
 
 
 def test_a_command_without_a_name_is_refused(client: FlightClient) -> None:
     with pytest.raises(InvalidArgumentError, match="command"):
-        client.exchange({"name": "echo"}).recv(10.0)
+        client.exchange({"name": "echo"}).recv(TIMEOUT_S)
 
 
 @pytest.mark.parametrize("after_message", [False, True])
@@ -270,7 +276,7 @@ def test_a_service_error_keeps_its_class_and_long_details(
 ) -> None:
     with client.exchange({"exchange": "fail", "how": "user", "after_message": after_message}) as x:
         with pytest.raises(UserFunctionError, match="map function failed") as caught:
-            x.request(b"go", timeout_s=10.0) if after_message else x.recv(10.0)
+            x.request(b"go", timeout_s=TIMEOUT_S) if after_message else x.recv(TIMEOUT_S)
         assert caught.value.user_traceback.startswith('File "features.py", line 3')
         assert len(caught.value.user_traceback) > 100_000
         assert caught.value.source == "part-7.parquet rows 10-20"
@@ -283,14 +289,14 @@ def test_an_unexpected_error_is_internal_and_logged(
 ) -> None:
     exchange = client.exchange({"exchange": "fail", "how": "bug"})
     with exchange, pytest.raises(InternalError, match="ZeroDivisionError: division by nothing"):
-        exchange.recv(10.0)
+        exchange.recv(TIMEOUT_S)
     assert "raise ZeroDivisionError" in caplog.text
 
 
 def test_sending_to_a_failed_handler_raises_its_error(client: FlightClient) -> None:
     exchange = client.exchange({"exchange": "fail", "how": "bug"})
     with exchange, pytest.raises(InternalError, match="ZeroDivisionError"):
-        send_many(exchange, 10_000, timeout_s=10.0)
+        send_many(exchange, 10_000, timeout_s=TIMEOUT_S)
 
 
 @pytest.mark.parametrize("column", [pa.array([7]), pa.array([[1, 2]])])
@@ -312,11 +318,11 @@ def test_a_batch_that_is_no_message_is_data_loss(server: FlightServer, column: p
 
 
 def test_actions(client: FlightClient) -> None:
-    assert client.action("reverse", b"abc", timeout_s=10.0) == b"cba"
-    assert client.action("reverse", timeout_s=10.0) == b""
+    assert client.action("reverse", b"abc", timeout_s=TIMEOUT_S) == b"cba"
+    assert client.action("reverse", timeout_s=TIMEOUT_S) == b""
     with pytest.raises(InternalError, match="KeyError"):
-        client.action("missing", b"k", timeout_s=10.0)
-    with takes(0.2, 3.0), pytest.raises(DeadlineExceededError):
+        client.action("missing", b"k", timeout_s=TIMEOUT_S)
+    with takes(0.2), pytest.raises(DeadlineExceededError):
         client.action("sleep", b"0.9", timeout_s=0.3)
 
 
@@ -325,7 +331,7 @@ def test_actions(client: FlightClient) -> None:
 
 def test_recv_ends_at_its_timeout_and_so_does_the_exchange(client: FlightClient) -> None:
     with client.exchange({"exchange": "echo"}) as exchange:
-        with takes(0.2, 1.5), pytest.raises(DeadlineExceededError, match="echo"):
+        with takes(0.2), pytest.raises(DeadlineExceededError, match="echo"):
             exchange.recv(0.25)
         with pytest.raises(DeadlineExceededError):
             exchange.send(b"late")
@@ -335,7 +341,7 @@ def test_send_ends_at_its_timeout_when_nobody_reads(client: FlightClient) -> Non
     RELEASE_STUBBORN.clear()
     with client.exchange({"exchange": "stubborn"}) as exchange:
         try:
-            with takes(0.2, 5.0), pytest.raises(DeadlineExceededError):
+            with takes(0.2), pytest.raises(DeadlineExceededError):
                 send_many(exchange, 1_000_000, timeout_s=0.25)
         finally:
             RELEASE_STUBBORN.set()
@@ -345,11 +351,11 @@ def test_a_send_that_timed_out_ends_a_recv_for_the_same_reason(client: FlightCli
     RELEASE_STUBBORN.clear()
     with client.exchange({"exchange": "stubborn"}) as exchange, ThreadPoolExecutor(1) as pool:
         try:
-            receiving = pool.submit(exchange.recv, 20.0)
+            receiving = pool.submit(exchange.recv, TIMEOUT_S)
             with pytest.raises(DeadlineExceededError, match=r"send took longer than 0\.25 s"):
                 send_many(exchange, 1_000_000, timeout_s=0.25)
-            with takes(0.0, 2.0), pytest.raises(DeadlineExceededError, match="send took"):
-                receiving.result(10.0)
+            with takes(), pytest.raises(DeadlineExceededError, match="send took"):
+                receiving.result(TIMEOUT_S)
         finally:
             RELEASE_STUBBORN.set()
 
@@ -358,8 +364,8 @@ def test_cancel_from_another_thread_unblocks_recv(client: FlightClient) -> None:
     with client.exchange({"exchange": "echo"}) as exchange:
         timer = threading.Timer(0.2, exchange.cancel)
         timer.start()
-        with takes(0.1, 2.0), pytest.raises(CancelledError, match="echo"):
-            exchange.recv(20.0)
+        with takes(), pytest.raises(CancelledError, match="echo"):
+            exchange.recv(TIMEOUT_S)
         timer.join()
 
 
@@ -367,8 +373,8 @@ def test_close_during_recv_unblocks_it(client: FlightClient) -> None:
     exchange = client.exchange({"exchange": "echo"})
     timer = threading.Timer(0.2, exchange.close)
     timer.start()
-    with takes(0.1, 2.0), pytest.raises(CancelledError):
-        exchange.recv(20.0)
+    with takes(), pytest.raises(CancelledError):
+        exchange.recv(TIMEOUT_S)
     timer.join()
     exchange.close()
 
@@ -376,23 +382,23 @@ def test_close_during_recv_unblocks_it(client: FlightClient) -> None:
 def test_the_handler_learns_that_the_client_left(client: FlightClient) -> None:
     SEEN_CANCELLED.clear()
     client.exchange({"exchange": "wait"}).close()
-    assert SEEN_CANCELLED.wait(5.0)
+    assert SEEN_CANCELLED.wait(TIMEOUT_S)
 
 
 def test_an_address_where_nothing_listens(server: FlightServer) -> None:
     address = server.address
     server.stop()
     with contextlib.closing(FlightClient(address, token=TOKEN)) as client:
-        with takes(0.0, 3.0), pytest.raises(UnavailableError, match=address):
+        with takes(), pytest.raises(UnavailableError, match=address):
             client.exchange({"exchange": "echo"})
-        with takes(0.0, 3.0), pytest.raises(UnavailableError, match=address):
-            client.action("reverse", timeout_s=10.0)
+        with takes(), pytest.raises(UnavailableError, match=address):
+            client.action("reverse", timeout_s=TIMEOUT_S)
 
 
 def test_a_listener_that_never_answers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         client = FlightClient(f"127.0.0.1:{mute.getsockname()[1]}", token=TOKEN)
-        with takes(0.4, 2.0), pytest.raises(DeadlineExceededError, match=client.address):
+        with takes(0.4), pytest.raises(DeadlineExceededError, match=client.address):
             client.exchange({"exchange": "echo"}, timeout_s=0.5)
         client.close()
 
@@ -401,13 +407,13 @@ def test_a_frozen_peer_is_a_deadline(peer: tuple[subprocess.Popen[str], str]) ->
     process, address = peer
     with contextlib.closing(FlightClient(address, token=TOKEN)) as client:
         exchange = client.exchange({"exchange": "echo"})
-        exchange.request(b"warm", timeout_s=10.0)
+        exchange.request(b"warm", timeout_s=TIMEOUT_S)
         freeze(process)
-        with takes(0.9, 10.0), pytest.raises(DeadlineExceededError):
+        with takes(0.9), pytest.raises(DeadlineExceededError):
             exchange.request(b"frozen", b"x", timeout_s=1.0)
-        with takes(0.4, 10.0), pytest.raises(DeadlineExceededError):
+        with takes(0.4), pytest.raises(DeadlineExceededError):
             client.exchange({"exchange": "echo"}, timeout_s=0.5)
-        with takes(0.0, 10.0):
+        with takes():
             exchange.close()
 
 
@@ -417,8 +423,8 @@ def test_a_killed_peer_is_unavailable_at_once(peer: tuple[subprocess.Popen[str],
         exchange = client.exchange({"exchange": "echo"})
         timer = threading.Timer(0.2, process.kill)
         timer.start()
-        with takes(0.1, 2.0), pytest.raises(UnavailableError, match=address):
-            exchange.recv(30.0)
+        with takes(), pytest.raises(UnavailableError, match=address):
+            exchange.recv(TIMEOUT_S)
         with pytest.raises(UnavailableError):
             exchange.send(b"x")
         timer.join()
@@ -431,9 +437,9 @@ def test_a_peer_killed_between_calls_is_unavailable(
     with contextlib.closing(FlightClient(address, token=TOKEN)) as client:
         exchange = client.exchange({"exchange": "echo"})
         process.kill()
-        process.wait(10.0)
-        with takes(0.0, 3.0), pytest.raises(UnavailableError, match=address):
-            send_many(exchange, 10_000, timeout_s=10.0)
+        process.wait(TIMEOUT_S)
+        with takes(), pytest.raises(UnavailableError, match=address):
+            send_many(exchange, 10_000, timeout_s=TIMEOUT_S)
 
 
 def test_a_client_reconnects_to_a_server_that_came_back(server: FlightServer) -> None:
@@ -444,7 +450,7 @@ def test_a_client_reconnects_to_a_server_that_came_back(server: FlightServer) ->
             client.exchange({"exchange": "echo"})
         again = make_server(server.port)
         try:
-            give_up_s = time.monotonic() + 10.0
+            give_up_s = time.monotonic() + TIMEOUT_S
             while True:
                 try:
                     client.exchange({"exchange": "echo"}).close()
@@ -466,20 +472,20 @@ def test_stop_ends_open_exchanges_and_frees_the_port(server: FlightServer) -> No
 
         def wait_for_message(index: int) -> None:
             try:
-                exchanges[index].recv(20.0)
+                exchanges[index].recv(TIMEOUT_S)
             except DataServiceError as error:
                 failures.append(error)
 
         readers = [threading.Thread(target=wait_for_message, args=(i,)) for i in range(4)]
         for reader in readers:
             reader.start()
-        with takes(0.0, 2.0):
+        with takes():
             server.stop()
         for reader in readers:
-            reader.join(5.0)
+            reader.join(TIMEOUT_S)
         assert [type(error) for error in failures] == [UnavailableError] * 4
         with pytest.raises(UnavailableError):
-            exchanges[4].request(b"x", timeout_s=10.0)
+            exchanges[4].request(b"x", timeout_s=TIMEOUT_S)
         for exchange in exchanges:
             exchange.close()
     make_server(server.port).stop()
@@ -494,19 +500,19 @@ def test_stop_is_bounded_by_a_frozen_client(server: FlightServer) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "open\n"
         freeze(process)
-        with takes(0.0, 10.0):
+        with takes():
             server.stop()
         make_server(server.port).stop()
     finally:
         process.kill()
-        process.wait(10.0)
+        process.wait(TIMEOUT_S)
         process.stdout.close()  # type: ignore[union-attr]
 
 
 def hold(address: str) -> None:
     client = FlightClient(address, token=TOKEN)
     exchange = client.exchange({"exchange": "count", "n": 10**9, "size": 1000})
-    exchange.recv(10.0)
+    exchange.recv(TIMEOUT_S)
     print("open", flush=True)
     exchange.recv(600.0)
     time.sleep(600.0)
@@ -523,13 +529,13 @@ def test_stop_lets_a_busy_handler_finish_in_its_grace() -> None:
     server = FlightServer("127.0.0.1", 0, token=TOKEN, exchanges={"slow": slow}).start()
     with contextlib.closing(FlightClient(server.address, token=TOKEN)) as client:
         exchange = client.exchange({"exchange": "slow"})
-        assert entered.wait(5.0)
-        stopper = threading.Thread(target=server.stop, args=(2.0,))
+        assert entered.wait(TIMEOUT_S)
+        stopper = threading.Thread(target=server.stop, args=(TIMEOUT_S,))
         stopper.start()
-        message = exchange.recv(10.0)
+        message = exchange.recv(TIMEOUT_S)
         assert message is not None
         assert message.header == b"done"
-        stopper.join(5.0)
+        stopper.join(TIMEOUT_S)
         assert not stopper.is_alive()
         exchange.close()
 
@@ -540,13 +546,13 @@ def test_stop_gives_up_on_a_handler_that_ignores_it(caplog: pytest.LogCaptureFix
     with contextlib.closing(FlightClient(server.address, token=TOKEN)) as client:
         exchange = client.exchange({"exchange": "stubborn"})
         try:
-            with takes(0.3, 2.0):
+            with takes(0.3):
                 server.stop(grace_s=0.1, timeout_s=0.5)
         finally:
             RELEASE_STUBBORN.set()
         assert "1 exchanges" in caplog.text
         with pytest.raises(UnavailableError):
-            exchange.recv(5.0)
+            exchange.recv(TIMEOUT_S)
         exchange.close()
 
 
@@ -562,12 +568,12 @@ def test_abort_cuts_one_client_only() -> None:
     second = FlightClient(other.address, token=TOKEN)
     try:
         cut = first.exchange({"exchange": "register"})
-        cut.request(b"x", timeout_s=10.0)
+        cut.request(b"x", timeout_s=TIMEOUT_S)
         kept = second.exchange({"exchange": "register"})
         channels[0].abort()
-        with takes(0.0, 2.0), pytest.raises(UnavailableError):
-            cut.recv(20.0)
-        assert kept.request(b"y", timeout_s=10.0).header == b"y"
+        with takes(), pytest.raises(UnavailableError):
+            cut.recv(TIMEOUT_S)
+        assert kept.request(b"y", timeout_s=TIMEOUT_S).header == b"y"
     finally:
         first.close()
         second.close()
@@ -586,7 +592,7 @@ def test_nothing_is_left_behind_by_many_exchanges(server: FlightServer) -> None:
         for index in range(200):
             with client.exchange({"exchange": "echo"}) as exchange:
                 if index % 2:
-                    exchange.request(b"x", timeout_s=10.0)
+                    exchange.request(b"x", timeout_s=TIMEOUT_S)
         assert len(os.listdir("/proc/self/fd")) <= before + 5
 
 
@@ -605,13 +611,13 @@ def test_tls(tmp_path: pathlib.Path) -> None:
     plain = FlightClient(server.address, token=TOKEN)
     try:
         with client.exchange({"exchange": "echo"}) as exchange:
-            assert exchange.request(b"x", b"y", timeout_s=10.0).body == pa.py_buffer(b"y")
+            assert exchange.request(b"x", b"y", timeout_s=TIMEOUT_S).body == pa.py_buffer(b"y")
         with pytest.raises(UnavailableError):
-            plain.exchange({"exchange": "echo"}, timeout_s=3.0)
+            plain.exchange({"exchange": "echo"}, timeout_s=TIMEOUT_S)
     finally:
         client.close()
         plain.close()
-        with takes(0.0, 2.0):
+        with takes():
             server.stop()
 
 
@@ -644,8 +650,8 @@ def converse(seed):
         with client.exchange({"exchange": "echo"}) as exchange:
             for index in range(100):
                 text = b"%d-%d" % (seed, index)
-                assert call(text, timeout=20) == text
-                reply = exchange.request(text, text * 1000, timeout_s=20.0)
+                assert call(text, timeout=60) == text
+                reply = exchange.request(text, text * 1000, timeout_s=60.0)
                 assert reply.header == text and reply.body.to_pybytes() == text * 1000
 
 with ThreadPoolExecutor(4) as pool:
@@ -659,7 +665,7 @@ print("survived")
 @pytest.mark.parametrize("order", ["grpc_first", "flight_first"])
 def test_grpcio_and_flight_share_a_process(order: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SOAK, order], capture_output=True, text=True, timeout=90.0
+        [sys.executable, "-c", SOAK, order], capture_output=True, text=True, timeout=200.0
     )
     assert done.stdout == "survived\n", done.stderr
     assert done.returncode == 0
@@ -669,11 +675,9 @@ if __name__ == "__main__":
     serve() if sys.argv[1] == "serve" else hold(sys.argv[2])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_server_that_was_gone_for_a_while_is_found_at_once() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     client = FlightClient(f"127.0.0.1:{port}", token=TOKEN)
 
     def answers() -> bool:
@@ -689,7 +693,7 @@ def test_a_server_that_was_gone_for_a_while_is_found_at_once() -> None:
     server = FlightServer("127.0.0.1", port, token=TOKEN, exchanges={}).start()
     try:
         # gRPC's own pauses between attempts would have grown to six seconds by now.
-        give_up_s = time.monotonic() + 2.5
+        give_up_s = time.monotonic() + 5.0
         while not answers():
             assert time.monotonic() < give_up_s
             time.sleep(0.05)

@@ -32,7 +32,7 @@ def test_acknowledged_frames_survive_sigkill(tmp_path: pathlib.Path, rounds: int
         process = subprocess.Popen(
             [sys.executable, "-c", APPEND, str(path)], stdout=subprocess.PIPE, text=True
         )
-        timer = threading.Timer(20.0, process.kill)
+        timer = threading.Timer(60.0, process.kill)
         timer.start()
         assert process.stdout is not None
         with process.stdout as lines:
@@ -41,7 +41,7 @@ def test_acknowledged_frames_survive_sigkill(tmp_path: pathlib.Path, rounds: int
                 told = max(told, int(line))
                 if told >= (number + 1) * 400:
                     process.kill()
-        process.wait(10.0)
+        process.wait(60.0)
         timer.cancel()
         journal = SqliteJournal(path)
         frames = list(journal.replay())

@@ -103,8 +103,8 @@ def test_killed_tasks_come_back_if_supervised_and_an_interrupt_ends_all() -> Non
         first = run.next_pids(3)
         os.kill(first["worker:1"], signal.SIGKILL)
         assert list(run.next_pids(1)) == ["worker:1"]
+        wait_until(lambda: len(run.tasks()) == 4, "all tasks")
         tasks = run.tasks()
-        assert len(tasks) == 4
         run.process.send_signal(signal.SIGINT)
         assert run.process.wait(DEADLINE_S) == 130
         assert gone(tasks)()
@@ -114,10 +114,10 @@ def test_killed_tasks_come_back_if_supervised_and_an_interrupt_ends_all() -> Non
 def test_nothing_is_left_when_the_launcher_is_killed() -> None:
     with launched("--workers", "1", "--ps", "1", "--data-workers", "0", "--", PROGRAM, "0", "wait") as run:  # fmt: skip  # noqa: E501
         run.next_pids(2)
+        wait_until(lambda: len(run.tasks()) == 3, "all tasks")
         tasks = run.tasks()
-        assert len(tasks) == 3
         run.process.kill()
-        wait_until(gone(tasks), "the end of all tasks", 30.0)
+        wait_until(gone(tasks), "the end of all tasks")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
 from dataservice.runtime.flight import Exchange
@@ -48,6 +47,9 @@ ADAGRAD = OptimizerSpec(
     name="adagrad", learning_rate=0.1, parameters={"epsilon": 1e-7}, slots=(0.1,)
 )
 SGD = OptimizerSpec(name="sgd", learning_rate=1.0)
+DEADLINE_S = 60.0
+AT_MOST_S = 25.0
+"""Less than a request waits for its answer unless told otherwise."""
 SHORT = ParameterConfig(request_timeout_s=1.0, start_timeout_s=1.0)
 SESSIONS = itertools.count()
 
@@ -58,7 +60,7 @@ def _spawn(port: int = 0) -> ChildProcess:
 
 
 def _address(process: ChildProcess) -> str:
-    return str(process.wait_ready(30.0)["address"])
+    return str(process.wait_ready(DEADLINE_S)["address"])
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +78,7 @@ def addresses() -> Iterator[list[str]]:
 def lonely() -> Iterator[ChildProcess]:
     """A server for a test that harms it."""
     process = _spawn()
-    process.wait_ready(30.0)
+    process.wait_ready(DEADLINE_S)
     try:
         yield process
     finally:
@@ -483,7 +485,7 @@ def test_a_commit_whose_replies_are_lost_is_sent_again_and_made_once(
 # -- failures
 
 
-def _once_reachable(call: Callable[[], Any], timeout_s: float = 10.0) -> Any:
+def _once_reachable(call: Callable[[], Any], timeout_s: float = DEADLINE_S) -> Any:
     """What ``call`` gives once connections to a restarted server are tried again."""
     deadline_s = time.monotonic() + timeout_s
     while True:
@@ -510,9 +512,9 @@ def test_a_killed_server_is_named_and_a_restarted_one_is_restored(
     started_s = time.monotonic()
     with pytest.raises(UnavailableError, match=f"parameter server 1 at {address}"):
         table.numpy()
-    assert time.monotonic() - started_s < 5.0
+    assert time.monotonic() - started_s < AT_MOST_S
     with _spawn(int(address.rpartition(":")[2])) as restarted:
-        restarted.wait_ready(30.0)
+        restarted.wait_ready(DEADLINE_S)
         with pytest.raises(FailedPreconditionError, match="restore a checkpoint"):
             _once_reachable(table.numpy)
         strategy.begin()
@@ -522,30 +524,26 @@ def test_a_killed_server_is_named_and_a_restarted_one_is_restored(
     strategy.parameters.close()
 
 
-def _freeze(process: ChildProcess) -> None:
-    process.suspend()
-    deadline_s = time.monotonic() + 5.0
-    while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("megabytes", [0, 64])
-def test_a_frozen_server_does_not_freeze_its_clients(lonely: ChildProcess, megabytes: int) -> None:
-    strategy = _strategy([_address(lonely)], shards=1, config=SHORT)
+def test_a_frozen_server_does_not_freeze_its_clients(
+    lonely: ChildProcess, megabytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy = _strategy([_address(lonely)], shards=1)
     with strategy.scope():
         table = create_variable(
             initializers.zeros(), shape=(1 + (megabytes << 18), 1), name="table"
         )
     values = np.zeros(table.shape, np.float32)
     table.assign(values)
-    _freeze(lonely)
+    lonely.suspend()
     started_s = time.monotonic()
-    with pytest.raises(DeadlineExceededError):
-        strategy.parameters.apply([Update(table.spec, values)], SGD)
-    with pytest.raises(DeadlineExceededError):
-        strategy.parameters.status(0)
-    assert time.monotonic() - started_s < 4.0
+    with monkeypatch.context() as patch:
+        patch.setattr(strategy.parameters, "_config", SHORT)
+        with pytest.raises(DeadlineExceededError):
+            strategy.parameters.apply([Update(table.spec, values)], SGD)
+        with pytest.raises(DeadlineExceededError):
+            strategy.parameters.status(0)
+    assert time.monotonic() - started_s < AT_MOST_S
     lonely.resume()
     assert _once_reachable(lambda: table[:1]).tolist() == [[0.0]]
     strategy.parameters.close()
@@ -560,7 +558,7 @@ def test_a_strategy_waits_for_its_servers_until_its_deadline(lonely: ChildProces
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(_strategy, [address])
         with _spawn(port):
-            strategy = waiting.result(30.0)
+            strategy = waiting.result(DEADLINE_S)
             assert strategy.parameters.status(0)["session"] == strategy.session
             strategy.parameters.close()
 

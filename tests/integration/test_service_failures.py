@@ -32,6 +32,8 @@ from tests.integration.service_cluster import (
 DYNAMIC = ds.ShardingPolicy.DYNAMIC
 OFF = ds.ShardingPolicy.OFF
 ROWS = 40_000
+AT_MOST_S = 40.0
+"""Less than what is not to be waited for would take."""
 
 
 @pytest.fixture
@@ -82,7 +84,7 @@ def test_a_killed_worker_costs_no_row_and_little_time(
         for batch in iterator:
             got += ids_of(batch)
     assert_every_row_once(got)
-    assert time.monotonic() - killed_s < 10
+    assert time.monotonic() - killed_s < AT_MOST_S
 
 
 def test_a_killed_worker_costs_no_row_of_what_its_windows_interleave_and_group(
@@ -165,7 +167,7 @@ def test_what_cannot_be_replayed_is_not_run_again_for_a_killed_worker(
 def test_a_generator_that_cannot_be_replayed_ends_with_its_worker(cluster: ProcessCluster) -> None:
     def endless_enough() -> Iterator[dict[str, np.ndarray]]:
         for first in range(0, 1_000_000, 100):
-            time.sleep(0.002)
+            time.sleep(0.01)
             yield {"id": np.arange(first, first + 100)}
 
     data = ds.Dataset.from_generator(
@@ -248,9 +250,9 @@ def test_off_does_not_wait_for_a_worker_that_left(tmp_path: pathlib.Path) -> Non
             began_s = time.monotonic()
             leaving.start()
             got += [i for batch in iterator for i in ids_of(batch)]
-            leaving.join(20)
+            leaving.join(60)
     assert set(got) == set(range(2_000))
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < AT_MOST_S
 
 
 READER = """
@@ -301,7 +303,7 @@ def test_the_rows_of_a_killed_reader_go_to_another(
             got = ids_of(next(iterator))
             wait_until_reported(cluster, len(taken))
             doomed.kill()
-            deadline_s = time.monotonic() + 20
+            deadline_s = time.monotonic() + 90
             while len(got) + len(taken) < ROWS and time.monotonic() < deadline_s:
                 # The end means that nothing is left at present; the dead reader's rows come back.
                 for batch in iterator:
@@ -329,19 +331,19 @@ def test_ctrl_c_ends_a_waiting_reader_at_once(tmp_path: pathlib.Path) -> None:
         dataset_id = ds.register_dataset(cluster.target, ds.Dataset.range(10))
         reader = start_reader(cluster.target, dataset_id, 10)
         with reader:
-            wait_until(lambda: bool(readers_of(cluster)), "the reader's arrival", 20)
+            wait_until(lambda: bool(readers_of(cluster)), "the reader's arrival")
             assert reader.poll() is None, reader.communicate()[1]
             os.kill(reader.pid, signal.SIGINT)
             began_s = time.monotonic()
-            _, errors = reader.communicate(timeout=10)
-    assert time.monotonic() - began_s < 4
+            _, errors = reader.communicate(timeout=60)
+    assert time.monotonic() - began_s < AT_MOST_S
     assert "KeyboardInterrupt" in errors
     assert reader.returncode != 0
 
 
 def test_a_reader_without_any_worker_ends_with_an_error(tmp_path: pathlib.Path) -> None:
     with process_cluster(tmp_path / "logs", workers=0) as cluster:
-        remote = ds.Dataset.range(10).distribute(DYNAMIC, cluster.target, timeout_s=1.5)
+        remote = ds.Dataset.range(10).distribute(DYNAMIC, cluster.target, timeout_s=4.0)
         with pytest.raises(UnavailableError, match="no data worker is registered"):
             next(iter(remote))
 
@@ -356,8 +358,8 @@ def test_a_worker_stops_cleanly_on_sigterm(cluster: ProcessCluster, dataset: ds.
         stopping.start()
         for batch in iterator:
             got += ids_of(batch)
-        stopping.join(20)
-    assert time.monotonic() - began_s < 8
+        stopping.join(60)
+    assert time.monotonic() - began_s < AT_MOST_S
     assert cluster.workers[0].returncode == 0
     assert_every_row_once(got)
 

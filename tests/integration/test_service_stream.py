@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 import dataservice as ds
+from dataservice.client.pacing import Pacing
 from dataservice.errors import (
     DataLossError,
     DeadlineExceededError,
@@ -35,6 +36,7 @@ from tests.integration.service_cluster import (
     wait_until,
     write_numbers,
 )
+from tests.ports import free_port
 
 DYNAMIC = ds.ShardingPolicy.DYNAMIC
 OFF = ds.ShardingPolicy.OFF
@@ -175,7 +177,7 @@ def test_readers_of_one_job_share_its_rows(service: LocalService) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert sorted(i for ids in got.values() for i in ids) == list(range(50_000))
 
 
@@ -193,7 +195,7 @@ def test_readers_of_one_job_share_the_pass_of_each_worker_under_off(service: Loc
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert sorted(got[0] + got[1]) == sorted(list(range(5_000)) * 2)
 
 
@@ -210,7 +212,7 @@ def test_threads_may_share_one_iterator(service: LocalService) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
             assert not thread.is_alive()
     assert sorted(got) == list(range(20_000))
 
@@ -267,13 +269,17 @@ def test_readers_wait_for_the_first_worker() -> None:
         reading = threading.Thread(target=lambda: got.extend(read_ids(remote)))
         reading.start()
         service.add_worker()
-        reading.join(20)
+        reading.join(60)
         assert sorted(got) == list(range(100))
 
 
-def test_the_end_follows_the_last_row_at_once(service: LocalService) -> None:
+def test_the_end_waits_for_no_heartbeat(
+    service: LocalService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "dataservice.client.reader.Pacing", lambda _heartbeat_s, now_s: Pacing(600.0, now_s)
+    )
     remote = ds.Dataset.range(1_000).batch(100).distribute(DYNAMIC, service.target)
-    gaps = []
     for _ in range(5):
         rows = 0
         with iter(remote) as iterator:
@@ -282,8 +288,7 @@ def test_the_end_follows_the_last_row_at_once(service: LocalService) -> None:
             last_s = time.monotonic()
             with pytest.raises(StopIteration):
                 next(iterator)
-            gaps.append(time.monotonic() - last_s)
-    assert sorted(gaps)[2] < 0.1
+            assert time.monotonic() - last_s < 30
 
 
 def test_the_end_stays_the_end(service: LocalService) -> None:
@@ -405,36 +410,32 @@ def test_a_distributed_dataset_is_not_distributed_again(service: LocalService) -
 def test_a_wrong_token_is_refused(service: LocalService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATASERVICE_TOKEN", "not-the-token")
     with pytest.raises(UnauthenticatedError):
-        ds.register_dataset(service.target, ds.Dataset.range(3), timeout_s=5)
+        ds.register_dataset(service.target, ds.Dataset.range(3), timeout_s=30)
 
 
 def test_no_dispatcher_is_waited_for_and_given_up(caplog: pytest.LogCaptureFixture) -> None:
-    with socket.socket() as placeholder:
-        placeholder.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{placeholder.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     began_s = time.monotonic()
     with (
         caplog.at_level(logging.WARNING),
         pytest.raises((UnavailableError, DeadlineExceededError), match=address),
     ):
         ds.register_dataset(address, ds.Dataset.range(3), timeout_s=3)
-    assert time.monotonic() - began_s < 8
+    assert time.monotonic() - began_s < 30
     assert f"waiting for the dispatcher at {address}" in caplog.text
 
 
 def test_a_dispatcher_that_comes_late_is_waited_for() -> None:
-    with socket.socket() as placeholder:
-        placeholder.bind(("127.0.0.1", 0))
-        port = placeholder.getsockname()[1]
+    port = free_port()
     ids: list[str] = []
 
     def register() -> None:
-        ids.append(ds.register_dataset(f"127.0.0.1:{port}", ds.Dataset.range(3), timeout_s=30))
+        ids.append(ds.register_dataset(f"127.0.0.1:{port}", ds.Dataset.range(3), timeout_s=60))
 
     registering = threading.Thread(target=register)
     registering.start()
     with ds.DispatchServer(ds.DispatcherConfig(port=port)):
-        registering.join(20)
+        registering.join(60)
     assert ids
 
 

@@ -52,6 +52,8 @@ pytestmark = pytest.mark.skipif(not is_supported(), reason="the platform cannot 
 
 TOKEN = "secret-of-the-test"
 MIB = 1 << 20
+TIMEOUT_S = 60.0
+AT_MOST_S = 30.0
 
 
 def echo(_command: dict[str, Any], channel: LocalChannel) -> None:
@@ -74,8 +76,10 @@ def fail(command: dict[str, Any], channel: LocalChannel) -> None:
 
 
 def wait_until_cancelled(_command: dict[str, Any], channel: LocalChannel) -> None:
-    give_up_s = time.monotonic() + 20.0
-    while not channel.cancelled() and time.monotonic() < give_up_s:
+    give_up_s = time.monotonic() + TIMEOUT_S
+    while not channel.cancelled():
+        if time.monotonic() > give_up_s:
+            return
         time.sleep(0.005)
     SEEN_CANCELLED.set()
 
@@ -97,10 +101,12 @@ def server() -> Iterator[LocalServer]:
 
 def open_to(address: str, name: str, *, token: str = TOKEN, **command: Any) -> LocalExchange:
     asked = {"exchange": name, **command}
-    return LocalExchange(dial(address), address, asked, token=token, timeout_s=5.0)
+    return LocalExchange(dial(address), address, asked, token=token, timeout_s=TIMEOUT_S)
 
 
-def send_for(seconds: float, exchange: LocalExchange, body: bytes, timeout_s: float = 5) -> None:
+def send_for(
+    seconds: float, exchange: LocalExchange, body: bytes, timeout_s: float = TIMEOUT_S
+) -> None:
     give_up_s = time.monotonic() + seconds
     while time.monotonic() < give_up_s:
         exchange.send(b"h", body, timeout_s=timeout_s)
@@ -109,7 +115,7 @@ def send_for(seconds: float, exchange: LocalExchange, body: bytes, timeout_s: fl
 def receive_for(seconds: float, exchange: LocalExchange) -> None:
     give_up_s = time.monotonic() + seconds
     while time.monotonic() < give_up_s:
-        exchange.recv(5)
+        exchange.recv(TIMEOUT_S)
 
 
 @pytest.mark.parametrize("header", [b"h", b"", bytes(20_000), bytes(3 * MIB)])
@@ -120,7 +126,7 @@ def test_messages_come_back_unchanged(server: LocalServer, header: bytes, size: 
     body = None if size is None else np.random.default_rng(1).bytes(size)
     with open_to(server.address, "echo") as exchange:
         for _ in range(3):
-            answer = exchange.request(header, body, timeout_s=5)
+            answer = exchange.request(header, body, timeout_s=TIMEOUT_S)
             assert answer.header == header
             assert (answer.body is None) == (body is None)
             assert body is None or answer.body == pa.py_buffer(body)
@@ -130,7 +136,7 @@ def test_a_body_larger_than_everything_that_may_be_lent(server: LocalServer) -> 
     body = np.random.default_rng(1).bytes(POOL_BYTES + MIB)
     with open_to(server.address, "echo") as exchange:
         for _ in range(2):
-            answer = exchange.request(b"large", body, timeout_s=20)
+            answer = exchange.request(b"large", body, timeout_s=TIMEOUT_S)
             assert answer.body == pa.py_buffer(body)
 
 
@@ -138,8 +144,8 @@ def test_who_keeps_everything_gets_everything(server: LocalServer) -> None:
     """More than may be lent: the rest is copied, so that the sender is never starved."""
     size, n = MIB, 2 * POOL_BYTES // MIB
     with open_to(server.address, "count", n=n, size=size) as exchange:
-        kept = [exchange.recv(5.0) for _ in range(n)]
-        assert exchange.recv(5.0) is None
+        kept = [exchange.recv(TIMEOUT_S) for _ in range(n)]
+        assert exchange.recv(TIMEOUT_S) is None
         assert exchange._connection._holdings.held_bytes <= HELD_BYTES
     # Also after the connection is closed, and the server's side with it.
     server.stop()
@@ -154,11 +160,13 @@ def test_segments_are_used_again_once_nobody_looks_at_them(server: LocalServer) 
     with open_to(server.address, "echo") as exchange:
         body = bytes(MIB)
         for _ in range(100):
-            view = np.frombuffer(exchange.request(b"h", body, timeout_s=5).body, np.uint8)[5:]
+            view = np.frombuffer(exchange.request(b"h", body, timeout_s=TIMEOUT_S).body, np.uint8)[
+                5:
+            ]
             assert not view.any()
         del view
         gc.collect()
-        exchange.request(b"last", timeout_s=5)
+        exchange.request(b"last", timeout_s=TIMEOUT_S)
         assert exchange._connection._holdings.held_bytes == 0
         assert exchange._connection._pool.total_bytes <= 4 * MIB
 
@@ -166,7 +174,7 @@ def test_segments_are_used_again_once_nobody_looks_at_them(server: LocalServer) 
 def test_many_small_messages_that_are_kept(server: LocalServer) -> None:
     n = 3_000
     with open_to(server.address, "count", n=n, size=20_000) as exchange:
-        kept = [exchange.recv(5.0) for _ in range(n)]
+        kept = [exchange.recv(TIMEOUT_S) for _ in range(n)]
     assert [int(message.header) for message in kept if message] == list(range(n))
 
 
@@ -176,7 +184,7 @@ def test_requests_of_many_threads_and_exchanges(server: LocalServer) -> None:
 
             def ask(index: int) -> bool:
                 body = np.full(50_000 + index, number, np.uint8).tobytes()
-                answer = exchange.request(str(index).encode(), body, timeout_s=20)
+                answer = exchange.request(str(index).encode(), body, timeout_s=TIMEOUT_S)
                 return answer.header == str(index).encode() and answer.body == pa.py_buffer(body)
 
             return sum(pool.map(ask, range(50)))
@@ -191,15 +199,15 @@ def test_one_thread_sends_while_another_receives(server: LocalServer) -> None:
 
         def push() -> None:
             for index in range(n):
-                exchange.send(str(index).encode(), body, timeout_s=20)
+                exchange.send(str(index).encode(), body, timeout_s=TIMEOUT_S)
             exchange.done_writing()
 
         sending = threading.Thread(target=push)
         sending.start()
         headers = []
-        while (message := exchange.recv(20)) is not None:
+        while (message := exchange.recv(TIMEOUT_S)) is not None:
             headers.append(int(message.header))
-        sending.join(10)
+        sending.join(TIMEOUT_S)
     assert headers == list(range(n))
 
 
@@ -207,9 +215,9 @@ def test_one_thread_sends_while_another_receives(server: LocalServer) -> None:
 def test_nothing_is_lost_when_the_server_ends_at_once(server: LocalServer, attempt: int) -> None:
     with open_to(server.address, "count", n=20, size=100_000) as exchange:
         exchange.send(b"unread", bytes(attempt))
-        assert sum(exchange.recv(5) is not None for _ in range(20)) == 20
-        assert exchange.recv(5) is None
-        assert exchange.recv(5) is None
+        assert sum(exchange.recv(TIMEOUT_S) is not None for _ in range(20)) == 20
+        assert exchange.recv(TIMEOUT_S) is None
+        assert exchange.recv(TIMEOUT_S) is None
 
 
 def test_a_wrong_token_is_refused(server: LocalServer) -> None:
@@ -221,7 +229,7 @@ def test_a_client_that_says_nothing_in_order_is_refused(server: LocalServer) -> 
     sock = dial(server.address)
     with sock:
         sock.setblocking(True)
-        sock.settimeout(5)
+        sock.settimeout(TIMEOUT_S)
         sock.send(b"GET / HTTP/1.1")
         assert sock.recv(1_000) == b""
 
@@ -234,7 +242,7 @@ def test_another_user_is_refused_on_both_sides(
         dial(server.address)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with sock:
-        sock.settimeout(5)
+        sock.settimeout(TIMEOUT_S)
         sock.connect(socket_name(server.address))
         assert sock.recv(10) == b""
 
@@ -263,30 +271,30 @@ def test_unknown_names_and_errors_of_handlers(
     server: LocalServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(NotFoundError, match="'count', 'echo'"), open_to(server.address, "x") as x:
-        x.recv(5)
+        x.recv(TIMEOUT_S)
     with open_to(server.address, "fail", how="user") as exchange:
         with pytest.raises(UserFunctionError) as caught:
-            exchange.recv(5)
+            exchange.recv(TIMEOUT_S)
         assert caught.value.user_traceback == "x" * 100_000
         with pytest.raises(UserFunctionError):
             exchange.send(b"more")
     failing = open_to(server.address, "fail", how="other")
     with failing, pytest.raises(InternalError, match="division by nothing"):
-        failing.recv(5)
+        failing.recv(TIMEOUT_S)
     assert "division by nothing" in caplog.text
 
 
 def test_sending_to_a_failed_handler_raises_its_error(server: LocalServer) -> None:
     failing = open_to(server.address, "fail", how="user", after_message=True)
     with failing, pytest.raises(UserFunctionError):
-        send_for(10, failing, bytes(30_000))
+        send_for(TIMEOUT_S, failing, bytes(30_000))
 
 
 def test_a_message_needs_something(server: LocalServer) -> None:
     with open_to(server.address, "echo") as exchange:
         with pytest.raises(InvalidArgumentError, match="neither"):
             exchange.send(b"")
-        assert exchange.request(b"still open", timeout_s=5).header == b"still open"
+        assert exchange.request(b"still open", timeout_s=TIMEOUT_S).header == b"still open"
 
 
 def test_recv_ends_at_its_timeout_and_so_does_the_exchange(server: LocalServer) -> None:
@@ -295,14 +303,14 @@ def test_recv_ends_at_its_timeout_and_so_does_the_exchange(server: LocalServer) 
         for _ in range(2):
             with pytest.raises(DeadlineExceededError):
                 exchange.recv(0.2)
-        assert 0.15 < time.monotonic() - began_s < 2
+        assert 0.15 < time.monotonic() - began_s < AT_MOST_S
 
 
 def test_send_ends_at_its_timeout_when_nobody_reads(server: LocalServer) -> None:
     SEEN_CANCELLED.clear()
     with open_to(server.address, "wait") as exchange, pytest.raises(DeadlineExceededError):
-        send_for(10, exchange, bytes(MIB), timeout_s=0.3)
-    assert SEEN_CANCELLED.wait(5)
+        send_for(TIMEOUT_S, exchange, bytes(MIB), timeout_s=0.3)
+    assert SEEN_CANCELLED.wait(TIMEOUT_S)
 
 
 @pytest.mark.parametrize("end", ["cancel", "close"])
@@ -312,9 +320,9 @@ def test_ending_from_another_thread_unblocks_recv(server: LocalServer, end: str)
     ending.start()
     began_s = time.monotonic()
     with pytest.raises(CancelledError):
-        exchange.recv(20)
-    assert time.monotonic() - began_s < 2
-    ending.join(5)
+        exchange.recv(TIMEOUT_S)
+    assert time.monotonic() - began_s < AT_MOST_S
+    ending.join(TIMEOUT_S)
     exchange.close()
 
 
@@ -322,10 +330,10 @@ def test_stop_ends_open_exchanges(server: LocalServer) -> None:
     exchanges = [open_to(server.address, "echo") for _ in range(5)]
     began_s = time.monotonic()
     server.stop()
-    assert time.monotonic() - began_s < 3
+    assert time.monotonic() - began_s < AT_MOST_S
     for exchange in exchanges:
         with pytest.raises(DataServiceError):
-            exchange.recv(5)
+            exchange.recv(TIMEOUT_S)
         exchange.close()
 
 
@@ -338,8 +346,8 @@ def test_nothing_is_left_behind_by_many_exchanges(server: LocalServer) -> None:
     before = left()
     for _ in range(30):
         with open_to(server.address, "count", n=3, size=100_000) as exchange:
-            assert exchange.recv(5) is not None
-    give_up_s = time.monotonic() + 5
+            assert exchange.recv(TIMEOUT_S) is not None
+    give_up_s = time.monotonic() + TIMEOUT_S
     while left() > before and time.monotonic() < give_up_s:
         time.sleep(0.01)
     assert left() <= before
@@ -376,12 +384,12 @@ def test_a_killed_peer_is_unavailable_at_once_and_what_came_stays(
 ) -> None:
     process, address = peer
     with open_to(address, "count", n=10**6, size=MIB) as exchange:
-        kept = [exchange.recv(5) for _ in range(10)]
+        kept = [exchange.recv(TIMEOUT_S) for _ in range(10)]
         process.kill()
         began_s = time.monotonic()
         with pytest.raises(UnavailableError):
-            receive_for(10, exchange)
-        assert time.monotonic() - began_s < 2
+            receive_for(TIMEOUT_S, exchange)
+        assert time.monotonic() - began_s < AT_MOST_S
     values = [np.frombuffer(m.body, np.uint8)[-1] for m in kept if m and m.body is not None]
     assert values == list(range(10))
 
@@ -476,13 +484,13 @@ def test_an_answer_gives_back_what_the_request_came_in() -> None:
     body = bytes(MIB // 4)
     try:
         for _ in range(50):
-            client.send(Kind.MESSAGE, b"ask", body, deadline_s=time.monotonic() + 5)
-            request = server.receive(time.monotonic() + 5)
+            client.send(Kind.MESSAGE, b"ask", body, deadline_s=time.monotonic() + TIMEOUT_S)
+            request = server.receive(time.monotonic() + TIMEOUT_S)
             assert request is not None
             assert request.body == pa.py_buffer(body)
             del request
-            server.send(Kind.MESSAGE, b"answer", deadline_s=time.monotonic() + 5)
-            assert client.receive(time.monotonic() + 5) is not None
+            server.send(Kind.MESSAGE, b"answer", deadline_s=time.monotonic() + TIMEOUT_S)
+            assert client.receive(time.monotonic() + TIMEOUT_S) is not None
             assert client._pool.lent_bytes == 0
         assert client._pool.total_bytes <= MIB // 2
     finally:
@@ -494,14 +502,14 @@ def test_a_message_that_could_not_go_keeps_nothing() -> None:
     sender, receiver = connected()
     body = bytes(MIB // 4)
     try:
-        sender.send(Kind.MESSAGE, b"m", body, deadline_s=time.monotonic() + 5)
-        assert receiver.receive(time.monotonic() + 5) is not None  # and is dropped
+        sender.send(Kind.MESSAGE, b"m", body, deadline_s=time.monotonic() + TIMEOUT_S)
+        assert receiver.receive(time.monotonic() + TIMEOUT_S) is not None  # and is dropped
         assert send_until_refused(receiver, b"") > 10
         for _ in range(3):
             with pytest.raises(DeadlineExceededError):
                 receiver.send(Kind.MESSAGE, b"m", deadline_s=time.monotonic() + 0.02)
         while sender._pool.lent_bytes:
-            assert sender.receive(time.monotonic() + 5) is not None
+            assert sender.receive(time.monotonic() + TIMEOUT_S) is not None
     finally:
         sender.close()
         receiver.close()
@@ -528,7 +536,7 @@ def test_what_nobody_asked_for_holds_the_sender_back() -> None:
         assert send_until_refused(sender, body) >= HELD_BYTES // MIB
         for _ in range(3):
             # One is read, one may follow; were all read, they would be copied without end.
-            assert receiver.receive(time.monotonic() + 5) is not None
+            assert receiver.receive(time.monotonic() + TIMEOUT_S) is not None
             assert send_until_refused(sender, body) == 1
     finally:
         sender.close()
@@ -545,13 +553,13 @@ def test_a_receiver_that_waits_gives_back_as_soon_as_it_can(
         assert send_until_refused(receiver, b"") > 10  # the way back is full
         with ThreadPoolExecutor(2) as pool:
             for _ in range(sent):  # dropped at once, and none can be given back
-                assert receiver.receive(time.monotonic() + 5) is not None
-            next_one = pool.submit(receiver.receive, time.monotonic() + 20)
+                assert receiver.receive(time.monotonic() + TIMEOUT_S) is not None
+            next_one = pool.submit(receiver.receive, time.monotonic() + TIMEOUT_S)
             began_s = time.monotonic()
             # It needs a segment back, which comes behind all that fills the way.
-            sender.send(Kind.MESSAGE, b"m", bytes(MIB), deadline_s=began_s + 20)
-            assert next_one.result(10) is not None
-            assert time.monotonic() - began_s < 10
+            sender.send(Kind.MESSAGE, b"m", bytes(MIB), deadline_s=began_s + TIMEOUT_S)
+            assert next_one.result(TIMEOUT_S) is not None
+            assert time.monotonic() - began_s < AT_MOST_S
     finally:
         sender.close()
         receiver.close()
@@ -586,10 +594,10 @@ def test_the_way_is_chosen(
         local.start()
     command = {"exchange": "echo"}
     with open_exchange(
-        flight.address, command, protocol=wanted, token=TOKEN, tls=None, timeout_s=5
+        flight.address, command, protocol=wanted, token=TOKEN, tls=None, timeout_s=TIMEOUT_S
     ) as exchange:
         assert exchange.protocol == taken
-        assert exchange.request(b"h", bytes(100_000), timeout_s=5).body == bytes(100_000)
+        assert exchange.request(b"h", bytes(100_000), timeout_s=TIMEOUT_S).body == bytes(100_000)
     local.stop()
 
 
@@ -601,7 +609,7 @@ def test_shared_memory_that_was_asked_for_and_cannot_be_had(flight: FlightServer
             protocol="shared_memory",
             token=TOKEN,
             tls=None,
-            timeout_s=5,
+            timeout_s=TIMEOUT_S,
         ):
             pass
 

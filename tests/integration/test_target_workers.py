@@ -56,7 +56,7 @@ def test_no_local_worker_is_an_error(
 ) -> None:
     with two_hosts(monkeypatch, local=0, elsewhere=1) as service:
         remote = ds.Dataset.range(100).distribute(
-            policy, service.target, target_workers="LOCAL", timeout_s=0.3
+            policy, service.target, target_workers="LOCAL", timeout_s=2.0
         )
         with pytest.raises(UnavailableError, match=r"Local reads require local.*none on host \S+"):
             read_ids(remote)

@@ -126,7 +126,7 @@ def test_a_killed_worker_costs_no_row(tmp_path: pathlib.Path, protocol: str) -> 
             for batch in iterator:
                 got += batch.column("id").to_pylist()
     assert sorted(got) == list(range(40_000))
-    assert time.monotonic() - killed_s < 10
+    assert time.monotonic() - killed_s < 40
 
 
 def test_processes_on_one_host_share_memory_unasked(tmp_path: pathlib.Path) -> None:

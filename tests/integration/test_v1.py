@@ -22,6 +22,7 @@ import pstrain as ps
 from pstrain.config import ParameterConfig
 from pstrain.errors import DeadlineExceededError
 from pstrain.paramserver.server import ParameterServer
+from tests.ports import free_port
 
 PROGRAM = pathlib.Path(__file__).parent / "programs" / "v1_training.py"
 DEADLINE_S = 90.0
@@ -34,11 +35,7 @@ class Tasks:
         self.out, self.checkpoints = folder / "out", folder / "checkpoints"
         self.out.mkdir()
         self._arguments = [str(self.out), str(self.checkpoints), str(steps), str(pause_s)]
-        with contextlib.ExitStack() as stack:
-            sockets = [stack.enter_context(socket.socket()) for _ in range(4)]
-            for each in sockets:
-                each.bind(("127.0.0.1", 0))
-            addresses = [f"localhost:{each.getsockname()[1]}" for each in sockets]
+        addresses = [f"localhost:{free_port()}" for _ in range(4)]
         self.spec = {"worker": addresses[:2], "ps": addresses[2:]}
         self._tasks: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
 
@@ -96,7 +93,7 @@ class Tasks:
 
 @pytest.fixture
 def tasks(tmp_path: pathlib.Path) -> Iterator[Tasks]:
-    tasks = Tasks(tmp_path, steps=150, pause_s=0.01)
+    tasks = Tasks(tmp_path, steps=150, pause_s=0.02)
     yield tasks
     tasks.close()
 
@@ -205,9 +202,17 @@ def test_a_server_that_stays_away_is_an_error_in_the_end() -> None:
     strategy.close()
 
 
+def is_open(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1.0):
+        return True
+    return False
+
+
 def test_a_worker_without_a_chief_says_what_it_waits_for(tasks: Tasks) -> None:
-    tasks.start("ps", 0)
-    tasks.start("ps", 1)
+    for index in (0, 1):
+        tasks.start("ps", index)
+    tasks.until(lambda: all(map(is_open, tasks.spec["ps"])), "the servers")
     resolver = ps.SimpleClusterResolver(ps.ClusterSpec(tasks.spec), "", "worker", 1)
     with pytest.raises(DeadlineExceededError, match="the chief"):
         ps.v1.ParameterServerStrategy(resolver, config=ParameterConfig(start_timeout_s=2))

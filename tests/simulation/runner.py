@@ -64,6 +64,7 @@ class _Block(NamedTuple):
 def run_seeds(seeds: range, processes: int, protocol: str = "delivery") -> Report:
     """Plays the seeds, in this process when one is enough; stops soon after a failure."""
     if processes == 1:
+        _prepare()
         return _report(_play_block(block, protocol) for block in _blocks(seeds))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, _prepare) as pool:

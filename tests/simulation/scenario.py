@@ -224,10 +224,10 @@ class Scenario(ServiceScenario):
 
     def is_over(self) -> bool:
         """All readers are gone; unless one saw the last end, faults may still come."""
-        readers = self.readers
-        if not all(reader.is_done or not reader.alive for reader in readers):
-            return False
-        return self.world.now_s >= FAULTS_UNTIL_S or any(reader.saw_end for reader in readers)
+        for reader in self.readers:
+            if reader.alive and not reader.is_done:
+                return False
+        return self.world.now_s >= FAULTS_UNTIL_S or any(reader.saw_end for reader in self.readers)
 
     def run(self) -> None:
         self.world.run(FAULTS_UNTIL_S + PATIENCE_S, self.is_over)

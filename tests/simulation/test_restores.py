@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
+from pstrain.coordinator import service
 from tests.simulation.base_scenario import Outcome
 from tests.simulation.mutants import Mutant
 from tests.simulation.noticing import RESTORE_LIVES, noticed_restores
@@ -49,6 +50,19 @@ def test_whatever_is_lost_the_rule_holds_and_values_are_those_of_a_life_without_
 def test_a_save_that_waits_for_a_round_does_not_keep_a_restore_from_beginning(seed: int) -> None:
     with staged():
         play_sync_restores(seed)
+
+
+@pytest.mark.parametrize(("play", "seed"), [(play_restores, 269), (play_ssp_restores, 81)])
+def test_a_program_goes_on_where_a_restore_began_at_its_end(
+    play: Callable[[int], Outcome], seed: int
+) -> None:
+    with staged():
+        play(seed)
+
+
+def test_a_trainer_that_was_lost_for_good_in_a_restore_is_waited_for_no_longer_than_said() -> None:
+    with staged():
+        assert play_sync_restores(112).seconds > service.ABSENT_TIMEOUT_S
 
 
 MUTANTS = [*RESTORE_MUTANTS, *SYNC_RESTORE_MUTANTS]

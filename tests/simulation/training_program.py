@@ -301,8 +301,9 @@ class CoordinatorNode(Process):
             try:
                 self._train()
                 executor.confirm()
+                # All may be used up as seen from before a restore that has begun meanwhile.
                 is_back = self.recovery.is_restoring or self.recovery.restores > restores
-                if self.world.data.is_over and not (self.is_steady and is_back):
+                if self.world.data.is_over and not is_back:
                     return
             except DataServiceError as error:
                 # What was asked while everything went back hears that its session is over.

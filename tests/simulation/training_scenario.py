@@ -174,7 +174,9 @@ class Scenario(BaseScenario):
 
     def run(self) -> None:
         world = self.world
-        world.run(FAULTS_UNTIL_S + PATIENCE_S, lambda: self.coordinator.is_done)
+        # After a restore, rounds wait for trainers that were there, and may never come back.
+        patience_s = PATIENCE_S + (service.ABSENT_TIMEOUT_S if self._rules == "sync" else 0.0)
+        world.run(FAULTS_UNTIL_S + patience_s, lambda: self.coordinator.is_done)
         if not self.coordinator.is_done:
             raise Violation(f"I10: training does not end: {self._stand()}")
         world.run(world.now_s + PATIENCE_S, self._is_settled)

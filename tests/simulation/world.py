@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import zlib
+from array import array
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -72,7 +73,8 @@ class World:
         self.dice = Random(seed)
         self.now_s = 0.0
         self.events = 0
-        self.digest = 0
+        self._times_s = array("d")
+        self._steps: list[str] = []
         self.verbose = verbose
         self.loss = self.doubling = self.delay_s = 0.0
         self.corrupt_frames = 0
@@ -108,12 +110,13 @@ class World:
 
     def run(self, until_s: float, is_done: Callable[[], bool]) -> None:
         """Lets things happen until nothing need happen any more, or that time."""
-        while self._heap and not is_done():
+        heap = self._heap
+        while heap and not is_done():
             if self.events > MAX_EVENTS:
                 raise RuntimeError(
                     f"{MAX_EVENTS} events until {self.now_s:.6f} s: time stands still"
                 )
-            time_s, sequence, node, life, action, args = heapq.heappop(self._heap)
+            time_s, sequence, node, life, action, args = heapq.heappop(heap)
             if time_s > until_s:
                 return
             self.now_s = time_s
@@ -122,7 +125,7 @@ class World:
                     continue
                 if node.frozen_until_s > time_s:
                     again = (node.frozen_until_s, sequence, node, life, action, args)
-                    heapq.heappush(self._heap, again)
+                    heapq.heappush(heap, again)
                     continue
             STAGE.node = node
             self.events += 1
@@ -132,10 +135,15 @@ class World:
     def note(self, what: str, node: Node | None = None, *details: object) -> None:
         """Makes a step part of the run's identity, and shows it."""
         name = "-" if node is None else node.name
-        line = f"{self.now_s:.6f} {name} {what}"
-        self.digest = zlib.crc32(line.encode(), self.digest)
+        self._times_s.append(self.now_s)
+        self._steps += (name, what)
         if self.verbose:
-            print(line, *details)
+            print(f"{self.now_s:.6f} {name} {what}", *details)
+
+    @property
+    def digest(self) -> int:
+        """Of all steps and their times."""
+        return zlib.crc32(" ".join(self._steps).encode(), zlib.crc32(self._times_s))
 
     # Network
 

@@ -16,7 +16,6 @@ from collections.abc import Generator, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
-import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
 from dataservice.dataset.columns import plain_batch, plain_schema, require_columns
@@ -117,7 +116,10 @@ class ParquetSource(Source):
         if not known:
             return list(range(group_count))
         with opened(path, self.storage_options) as handle:
-            fragment = pads.ParquetFileFormat().make_fragment(handle)
+            # Here, for it imports pandas where that is, which few servers need.
+            from pyarrow.dataset import ParquetFileFormat
+
+            fragment = ParquetFileFormat().make_fragment(handle)
             try:
                 condition = functools.reduce(operator.and_, known)
                 matching = fragment.subset(filter=condition, schema=self._read_schema)
