@@ -8,7 +8,6 @@ whole decision or nothing. Invariant: `decode_frame(encode_frame(events)) == eve
 from __future__ import annotations
 
 import base64
-import functools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
@@ -406,23 +405,25 @@ def decode_frame(frame: bytes) -> tuple[Event, ...]:
         ) from error
 
 
-@functools.cache
-def _fields(cls: type[Event]) -> tuple[tuple[str, str], ...]:
-    return tuple((entry.name, str(entry.type)) for entry in fields(cls))
+# Of each fact: the names of its fields, with what they are.
+_FIELDS: Final = {
+    name: [(entry.name, str(entry.type)) for entry in fields(cls)] for name, cls in FACTS.items()
+}
 
 
 def _encode_event(event: Event) -> list[Any]:
+    fact = type(event).__name__
     values: dict[str, Any] = {}
-    for name, kind in _fields(type(event)):
+    for name, kind in _FIELDS[fact]:
         value, encode = getattr(event, name), _ENCODERS.get(kind)
         values[name] = value if encode is None else encode(value)
-    return [type(event).__name__, values]
+    return [fact, values]
 
 
 def _decode_event(item: list[Any]) -> Event:
-    cls, values = FACTS[item[0]], item[1]
+    fact, values = item
     arguments: dict[str, Any] = {}
-    for name, kind in _fields(cls):
+    for name, kind in _FIELDS[fact]:
         value, decode = values[name], _DECODERS.get(kind)
         arguments[name] = value if decode is None else decode(value)
-    return cls(**arguments)
+    return FACTS[fact](**arguments)

@@ -13,9 +13,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from concurrent.futures import Executor
 
 from dataservice.config import available_cores
-from tests.simulation.runner import run_seeds
+from tests.simulation.runner import players, run_seeds
 
 
 def main() -> int:
@@ -46,16 +47,17 @@ def main() -> int:
     for protocol, part in parts.items():
         if counts[protocol] is None:
             counts[protocol] = options.seeds // part
-    return max(
-        _play(protocol, range(options.first, options.first + count), options.processes)
-        for protocol, count in counts.items()
-        if count
-    )
+    with players(options.processes) as pool:
+        return max(
+            _play(protocol, range(options.first, options.first + count), options.processes, pool)
+            for protocol, count in counts.items()
+            if count
+        )
 
 
-def _play(protocol: str, seeds: range, processes: int) -> int:
+def _play(protocol: str, seeds: range, processes: int, pool: Executor | None) -> int:
     started_s = time.perf_counter()
-    report = run_seeds(seeds, processes, protocol)
+    report = run_seeds(seeds, pool, protocol)
     seconds = time.perf_counter() - started_s
     print(
         f"{protocol}: {report.played} schedules in {seconds:.1f} s on {processes} processes, "

@@ -25,7 +25,11 @@ from tests.simulation.base_scenario import Failure
 from tests.simulation.consistency_mutants import SSP_MUTANTS, SYNC_MUTANTS
 from tests.simulation.coordinated_mutants import COORDINATED_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant
-from tests.simulation.restore_mutants import RESTORE_MUTANTS, SYNC_RESTORE_MUTANTS
+from tests.simulation.restore_mutants import (
+    RESTORE_MUTANTS,
+    SSP_RESTORE_MUTANTS,
+    SYNC_RESTORE_MUTANTS,
+)
 from tests.simulation.snapshot_mutants import SNAPSHOT_MUTANTS
 from tests.simulation.training_mutants import TRAINING_MUTANTS
 
@@ -129,6 +133,8 @@ def noticed_restores(mutant: Mutant) -> Failure | None:
         play = training_scenario.play_restores
         if mutant in SYNC_RESTORE_MUTANTS:
             play = training_scenario.play_sync_restores
+        if mutant in SSP_RESTORE_MUTANTS:
+            play = training_scenario.play_ssp_restores
         return _first_failure(play, mutant, RESTORE_LIVES)
 
 
@@ -162,7 +168,7 @@ def main() -> None:
         (noticed_coordinated, COORDINATED_MUTANTS),
         (noticed_training, TRAINING_MUTANTS),
         (noticed_consistency, [*SYNC_MUTANTS, *SSP_MUTANTS]),
-        (noticed_restores, [*RESTORE_MUTANTS, *SYNC_RESTORE_MUTANTS]),
+        (noticed_restores, [*RESTORE_MUTANTS, *SYNC_RESTORE_MUTANTS, *SSP_RESTORE_MUTANTS]),
         (noticed_snapshots, SNAPSHOT_MUTANTS),
     )
     for noticed, each in kinds:

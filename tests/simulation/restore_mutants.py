@@ -26,14 +26,15 @@ Patch = pytest.MonkeyPatch
 
 RESTORE_MUTANTS: list[Mutant] = []
 SYNC_RESTORE_MUTANTS: list[Mutant] = []
+SSP_RESTORE_MUTANTS: list[Mutant] = []
+_OF_RULES = {"": RESTORE_MUTANTS, "sync": SYNC_RESTORE_MUTANTS, "ssp": SSP_RESTORE_MUTANTS}
 
 
 def mutant(
     *signs: str, rules: str = ""
 ) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
     def note(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
-        where = SYNC_RESTORE_MUTANTS if rules == "sync" else RESTORE_MUTANTS
-        where.append(Mutant(apply.__name__, apply, signs))
+        _OF_RULES[rules].append(Mutant(apply.__name__, apply, signs))
         return apply
 
     return note
@@ -170,3 +171,44 @@ def rounds_are_made_anew_of_whatever_waits(patch: Patch) -> None:
 @mutant("C1", "C3", "I7", "I10", rules="sync")
 def a_round_that_a_lost_server_broke_off_stands(patch: Patch) -> None:
     patch.setattr(rounds, "undo_round", lambda _state: ())
+
+
+@mutant("C2", rules="ssp")
+def what_runs_again_is_not_counted(patch: Patch) -> None:
+    apply, tick = CoordinatorState.apply, CoordinatorState._tick
+    again: set[tuple[int, int]] = set()
+
+    def note_and_apply(self: CoordinatorState, event: ev.Event) -> None:
+        if isinstance(event, ev.ClosureReopened):
+            again.add((id(self), event.closure))
+        apply(self, event)
+
+    def count_first_runs(self: CoordinatorState, closure: int) -> None:
+        if (id(self), closure) not in again:
+            tick(self, closure)
+
+    patch.setattr(CoordinatorState, "apply", note_and_apply)
+    patch.setattr(CoordinatorState, "_tick", count_first_runs)
+
+
+@mutant("C2", rules="ssp")
+def who_comes_back_counts_as_the_furthest(patch: Patch) -> None:
+    apply = CoordinatorState.apply
+
+    def join_in_front(self: CoordinatorState, event: ev.Event) -> None:
+        apply(self, event)
+        if isinstance(event, ev.TrainerJoined):
+            furthest = max(trainer.clock for trainer in self.trainers.values())
+            self.trainers[event.trainer].clock = furthest
+
+    patch.setattr(CoordinatorState, "apply", join_in_front)
+
+
+@mutant("I1", "I7", "I8", rules="ssp")
+def a_restore_forgets_what_ended_since_its_checkpoint(patch: Patch) -> None:
+    def redo(self: Holding, parts: Any) -> int:
+        self._kept = {}
+        self._apply(decide.reopen(self._state, {}, {}, parts))
+        return 0
+
+    patch.setattr(Holding, "redo", redo)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import gc
 import multiprocessing
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from contextlib import AbstractContextManager
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 from tests.simulation import (
@@ -61,15 +61,24 @@ class _Block(NamedTuple):
     failure: tuple[int, str] | None
 
 
-def run_seeds(seeds: range, processes: int, protocol: str = "delivery") -> Report:
-    """Plays the seeds, in this process when one is enough; stops soon after a failure."""
+@contextmanager
+def players(processes: int) -> Iterator[Executor | None]:
+    """Processes for `run_seeds`; None where this one is enough."""
     if processes == 1:
         _prepare()
-        return _report(_play_block(block, protocol) for block in _blocks(seeds))
+        yield None
+        return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, _prepare) as pool:
-        futures = [pool.submit(_play_block, block, protocol) for block in _blocks(seeds)]
-        return _report(_until_failure(futures))
+        yield pool
+
+
+def run_seeds(seeds: range, pool: Executor | None, protocol: str = "delivery") -> Report:
+    """Plays the seeds, in this process where there is no pool; stops soon after a failure."""
+    if pool is None:
+        return _report(_play_block(block, protocol) for block in _blocks(seeds))
+    futures = [pool.submit(_play_block, block, protocol) for block in _blocks(seeds)]
+    return _report(_until_failure(futures))
 
 
 def _blocks(seeds: range) -> Iterator[range]:

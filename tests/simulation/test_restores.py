@@ -15,7 +15,11 @@ from pstrain.coordinator import service
 from tests.simulation.base_scenario import Outcome
 from tests.simulation.mutants import Mutant
 from tests.simulation.noticing import RESTORE_LIVES, noticed_restores
-from tests.simulation.restore_mutants import RESTORE_MUTANTS, SYNC_RESTORE_MUTANTS
+from tests.simulation.restore_mutants import (
+    RESTORE_MUTANTS,
+    SSP_RESTORE_MUTANTS,
+    SYNC_RESTORE_MUTANTS,
+)
 from tests.simulation.training_scenario import (
     play_restores,
     play_ssp_restores,
@@ -65,7 +69,7 @@ def test_a_trainer_that_was_lost_for_good_in_a_restore_is_waited_for_no_longer_t
         assert play_sync_restores(112).seconds > service.ABSENT_TIMEOUT_S
 
 
-MUTANTS = [*RESTORE_MUTANTS, *SYNC_RESTORE_MUTANTS]
+MUTANTS = [*RESTORE_MUTANTS, *SYNC_RESTORE_MUTANTS, *SSP_RESTORE_MUTANTS]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[each.name for each in MUTANTS])

@@ -1,6 +1,7 @@
 """Hundreds of lives of a small training cluster, each from a seed, each watched at every step.
 
-TRAINING_SEEDS says how many (300 unless told); a failure names the command that replays it.
+TRAINING_SEEDS says how many (100 unless told; CI plays 2,000 beside); a failure names the command
+that replays it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from tests.simulation.shadow import Violation
 from tests.simulation.training_checker import TrainingChecker
 from tests.simulation.training_scenario import play, staged
 
-SEEDS = int(os.environ.get("TRAINING_SEEDS", "300"))
-BLOCK = 100
+SEEDS = int(os.environ.get("TRAINING_SEEDS", "100"))
+BLOCK = 50
 
 
 @pytest.fixture(autouse=True)
