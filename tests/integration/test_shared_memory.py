@@ -432,7 +432,7 @@ def test_what_is_no_sealed_segment_is_refused(tmp_path: Any) -> None:
     for descriptor in (os.open(path, os.O_RDWR), os.dup(unsealed)):
         with pytest.raises(DataLossError, match="segment"):
             PeerSegment(descriptor)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
     os.close(unsealed)
 
 

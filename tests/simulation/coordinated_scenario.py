@@ -24,7 +24,7 @@ from tests.simulation.base_scenario import FAULTS_UNTIL_S, REPLAY, Outcome, Serv
 from tests.simulation.coordinated_checker import RoundsChecker
 from tests.simulation.coordinated_nodes import ConsumerNode, Elements, GivingNode
 from tests.simulation.dispatcher_node import DispatcherNode
-from tests.simulation.fibers import THREADING, TIME
+from tests.simulation.fibers import THREADING, TIME, on_one_core
 from tests.simulation.shadow import Violation
 from tests.simulation.world import Node
 
@@ -200,7 +200,7 @@ def play(seed: int, *, verbose: bool = False) -> Outcome:
 @contextmanager
 def staged() -> Iterator[None]:
     """Puts the stand-ins in place; several simulations may run one after the other inside."""
-    with scenario.staged(), pytest.MonkeyPatch.context() as patch:
+    with scenario.staged(), on_one_core(), pytest.MonkeyPatch.context() as patch:
         for module in (round_reader, round_stream, worker_stream, worker_rounds, plan_thread):
             patch.setattr(module, "threading", THREADING)
             patch.setattr(module, "time", TIME, raising=False)

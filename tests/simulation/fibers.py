@@ -9,13 +9,17 @@ so a seed has one outcome. A thread that waits for something real is an error.
 
 from __future__ import annotations
 
+import os
 import queue
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, ClassVar
+
+import psutil
 
 from tests.simulation.world import STAGE, Node
 
@@ -23,6 +27,31 @@ _WAKE_S = 0.0005
 
 _REAL_WAIT_MAX_S = 60.0
 """A fiber runs for milliseconds until it waits; longer, and it waits for something real."""
+
+
+class _Core:
+    """Where all fibers run at present; None where they may run anywhere."""
+
+    number: int | None = None
+
+
+@contextmanager
+def on_one_core() -> Iterator[None]:
+    """Has threads that take turns do so on one core, where it costs half.
+
+    It is the one where this thread is now, which the system chose.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    everywhere = os.sched_getaffinity(0)
+    _Core.number = psutil.Process().cpu_num()
+    os.sched_setaffinity(0, {_Core.number})
+    try:
+        yield
+    finally:
+        _Core.number = None
+        os.sched_setaffinity(0, everywhere)
 
 
 class Killed(BaseException):
@@ -50,9 +79,13 @@ class _Carrier:
         return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
     def _run(self) -> None:
+        core: int | None = None
         while True:
             self.go.acquire()
             assert self.job is not None
+            if _Core.number is not None and core != _Core.number:
+                core = _Core.number
+                os.sched_setaffinity(0, {core})
             self.job()
             self.back.release()
 

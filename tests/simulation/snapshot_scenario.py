@@ -26,7 +26,7 @@ from tests.simulation import coordinated_nodes, scenario
 from tests.simulation import snapshot_nodes as nodes
 from tests.simulation.base_scenario import FAULTS_UNTIL_S, REPLAY, Outcome, ServiceScenario
 from tests.simulation.dispatcher_node import DispatcherNode
-from tests.simulation.fibers import THREADING, TIME
+from tests.simulation.fibers import THREADING, TIME, on_one_core
 from tests.simulation.shadow import Violation
 from tests.simulation.snapshot_checker import SnapshotChecker, watched
 from tests.simulation.snapshot_nodes import Rows, SavingNode, WritingNode
@@ -281,7 +281,7 @@ DISK = _TheDisk()
 @contextmanager
 def staged() -> Iterator[None]:
     """Puts the stand-ins in place; several simulations may run one after the other inside."""
-    with scenario.staged(), pytest.MonkeyPatch.context() as patch:
+    with scenario.staged(), on_one_core(), pytest.MonkeyPatch.context() as patch:
         for module in (worker_snapshots, client):
             patch.setattr(module, "threading", THREADING, raising=False)
             patch.setattr(module, "time", TIME)

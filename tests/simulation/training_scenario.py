@@ -34,7 +34,7 @@ from pstrain.trainer import service as trainer_service
 from tests.simulation import training_program
 from tests.simulation.base_scenario import FAULTS_UNTIL_S, REPLAY, BaseScenario, Outcome
 from tests.simulation.consistency_checker import ConsistencyChecker, rule_of
-from tests.simulation.fibers import QUEUE, THREADING, TIME, SimpleQueue, running
+from tests.simulation.fibers import QUEUE, THREADING, TIME, SimpleQueue, on_one_core, running
 from tests.simulation.shadow import Violation
 from tests.simulation.training_checker import TrainingChecker
 from tests.simulation.training_nodes import DataNode, ServerNode, TrainerNode
@@ -282,7 +282,7 @@ def staged() -> Iterator[None]:
         set_value(self, value, error)
         STAGE.world.checker.hear(value, error)
 
-    with pytest.MonkeyPatch.context() as patch:
+    with on_one_core(), pytest.MonkeyPatch.context() as patch:
         modules = (
             service,
             applying,
