@@ -605,7 +605,7 @@ def test_a_killed_server_is_noticed_at_once(peer: tuple[subprocess.Popen[str], i
         questions.end()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_idle_connection_is_kept(peer: tuple[subprocess.Popen[str], int]) -> None:
     """Pings every 3 s are abuse by default: the fourth would end the connection."""
     _, port = peer

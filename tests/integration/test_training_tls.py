@@ -14,7 +14,7 @@ import trustme
 import pstrain as ps
 from pstrain.__main__ import main
 from pstrain.config import ParameterConfig
-from pstrain.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
+from pstrain.errors import InvalidArgumentError, UnavailableError
 
 DEADLINE_S = 60.0
 SHORT = ParameterConfig(start_timeout_s=1.0, share_memory=False)
@@ -94,9 +94,9 @@ def test_wrong_paths_are_named(
         with pytest.raises(InvalidArgumentError, match=message):
             ps.Server(spec, **options)
     monkeypatch.setenv("PSTRAIN_TLS_CA", "no-such.pem")
-    with pytest.raises(FailedPreconditionError, match=r"PSTRAIN_TLS_CA names 'no-such.pem'"):
+    with pytest.raises(FileNotFoundError, match=r"PSTRAIN_TLS_CA names 'no-such.pem'"):
         ps.ParameterServerStrategy(resolver)
-    with pytest.raises(FailedPreconditionError, match=r"tls_ca_path names 'absent.pem'"):
+    with pytest.raises(FileNotFoundError, match=r"tls_ca_path names 'absent.pem'"):
         ps.ParameterServerStrategy(resolver, tls_ca_path="absent.pem")
 
 
