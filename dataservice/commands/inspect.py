@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import threading
 import time
 from typing import Any, Final
 
@@ -21,13 +22,21 @@ def _add_status(commands: Any) -> None:
     add_address(command)
     command.add_argument(
         "--watch",
-        type=float,
+        type=pause,
         nargs="?",
         const=2.0,
         metavar="SECONDS",
         help="again every SECONDS (2)",
     )
     command.set_defaults(run=_status)
+
+
+def pause(text: str) -> float:
+    """Seconds between two looks, from the command line."""
+    value = float(text)
+    if not 0 < value < threading.TIMEOUT_MAX:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text}")
+    return value
 
 
 def _add_jobs(commands: Any) -> None:
