@@ -96,7 +96,7 @@ class ReadArguments:
         delivery: object,
         ordered: object,
         on_error: object,
-        timeout_s: float,
+        timeout_s: object,
     ) -> ReadArguments:
         """The checked arguments; InvalidArgumentError for the first that is wrong."""
         options = JobOptions(
@@ -115,7 +115,7 @@ class ReadArguments:
             max_elements=_max_elements(max_outstanding_requests),
             protocol=_protocol(data_transfer_protocol),
             delivery=_delivery(delivery),
-            timeout_s=timeout_s,
+            timeout_s=_timeout_s(timeout_s),
         )
         _check_cache(arguments)
         _check_ordered(arguments)
@@ -307,6 +307,14 @@ def _delivery(delivery: object) -> str | None:
     if delivery not in _DELIVERIES:
         raise InvalidArgumentError(f"delivery must be one of {_DELIVERIES}, got {delivery!r}")
     return str(delivery)
+
+
+def _timeout_s(timeout_s: object) -> float:
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, numbers.Real):
+        raise InvalidTypeError(f"timeout_s is a number of seconds, got {timeout_s!r}")
+    if not timeout_s > 0:
+        raise InvalidArgumentError(f"timeout_s must be positive, got {timeout_s!r}")
+    return float(timeout_s)
 
 
 def _max_elements(max_outstanding_requests: object) -> int:

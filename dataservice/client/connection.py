@@ -15,7 +15,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from dataservice.errors import FailedPreconditionError
+from dataservice.errors import FailedPreconditionError, MissingFileError
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.identity import process_age_s
 from dataservice.runtime.rpc import RpcClient
@@ -39,7 +39,7 @@ def tls_from_environment() -> TlsConfig | None:
     if path is None:
         return None
     if not os.path.exists(path):
-        raise FailedPreconditionError(f"{TLS_CA_ENV} names {path!r}, which does not exist")
+        raise MissingFileError(f"{TLS_CA_ENV} names {path!r}, which does not exist")
     return TlsConfig.of(None, None, path)
 
 

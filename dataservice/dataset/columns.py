@@ -6,7 +6,10 @@ all of one length, and no dictionary-encoded column, since rows travel without t
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -109,14 +112,19 @@ def _holds_nulls(kind: pa.DataType) -> bool:
 
 
 def from_numpy(
-    columns: Mapping[str, Any], schema: pa.Schema | None = None, *, what: str = "the columns"
+    columns: Mapping[str, Any],
+    schema: pa.Schema | None = None,
+    *,
+    what: str = "the columns",
+    kinds: Mapping[str, pa.DataType] = MappingProxyType({}),
 ) -> pa.RecordBatch:
     """A record batch of 1-D and n-D arrays of equal length; numbers are not copied.
 
-    Further dimensions become fixed-size lists. With a schema, columns are put in its order and
+    Further dimensions become fixed-size lists. `kinds`: what columns become where their values
+    allow, instead of what their values look like. With a schema, columns are put in its order and
     cast to its types. SchemaError, naming `what`, for a missing, extra or unequal column.
     """
-    arrays = {name: to_arrow(values, name) for name, values in columns.items()}
+    arrays = {name: to_arrow(values, name, kinds.get(name)) for name, values in columns.items()}
     if len({len(array) for array in arrays.values()}) > 1:
         lengths = {name: len(array) for name, array in arrays.items()}
         raise SchemaError(f"{what} have unequal lengths: {_listed(lengths)}")
@@ -128,15 +136,36 @@ def _listed(lengths: Mapping[str, int]) -> str:
     return ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
 
 
-def to_arrow(values: Any, name: str) -> pa.Array:
-    """An Arrow array of a NumPy array, a sequence or an Arrow array; SchemaError if impossible."""
+def kinds_of_passed(
+    batch: pa.RecordBatch, given: Mapping[str, np.ndarray], returned: Mapping[str, Any]
+) -> dict[str, pa.DataType]:
+    """The types of columns that a function returns as it was given them.
+
+    Of plain numbers NumPy tells the type itself; of decimals, times with a zone, optional strings
+    and nested values the few of a batch do not.
+    """
+    return {
+        name: batch.column(name).type
+        for name, values in given.items()
+        if values.dtype not in _PLAIN and values.ndim == 1 and returned.get(name) is values
+    }
+
+
+def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Array:
+    """An Arrow array of a NumPy array, a sequence or an Arrow array; SchemaError if impossible.
+
+    Of type `kind`, where the values allow it.
+    """
+    if kind is not None:
+        with contextlib.suppress(pa.ArrowException, ValueError, TypeError, OverflowError):
+            return pa.array(values, kind)
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if isinstance(values, pa.Array):
         return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
     try:
         return _ndarray_to_arrow(np.asarray(values), name)
-    except (pa.ArrowException, ValueError, TypeError) as error:
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         if isinstance(error, SchemaError):
             raise
         raise SchemaError(f"column {name!r} cannot become an Arrow array: {error}") from error
@@ -148,6 +177,8 @@ def _ndarray_to_arrow(values: np.ndarray, name: str) -> pa.Array:
             f"column {name!r} is the single value {values.tolist()!r}; "
             "a column is an array with one value per row"
         )
+    if not values.dtype.isnative:
+        values = values.astype(values.dtype.newbyteorder("="))
     if values.ndim == 1:
         kind = _PLAIN.get(values.dtype)
         if kind is None or not (values.size and values.flags.c_contiguous and values.flags.aligned):
@@ -257,3 +288,10 @@ def require_columns(wanted: Sequence[str], available: Sequence[str], *, what: st
             raise MissingColumnError(
                 f"{what}: there is no column {name!r}; the columns are {list(available)}"
             )
+
+
+def require_distinct(names: Sequence[str], *, what: str) -> None:
+    """SchemaError for a name that comes twice: of columns by name, one would be lost."""
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise SchemaError(f"{what} has several columns named {twice}; rename them")

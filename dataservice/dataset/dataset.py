@@ -91,6 +91,8 @@ class Dataset(SourceMethods, OperatorMethods):
 
     def apply(self, transformation: Callable[[Dataset], Dataset]) -> Dataset:
         """`transformation(self)`, which must be a Dataset."""
+        if not callable(transformation):
+            raise InvalidTypeError(f"apply takes a function of a Dataset, got {transformation!r}")
         result = transformation(self)
         if not isinstance(result, Dataset):
             raise InvalidTypeError(

@@ -118,8 +118,10 @@ def call_user(
     only column where it has one parameter.
     """
     try:
-        if isinstance(argument, dict) and hasattr(function, "py_func"):
-            return _call_compiled(function, argument)
+        if isinstance(argument, dict):
+            source = _compiled_source(function)
+            if source is not None:
+                return _call_compiled(function, source, argument)
         return function(argument)
     except (UserFunctionError, KeyboardInterrupt, GeneratorExit):
         raise
@@ -150,8 +152,14 @@ def _each(function: Callable[..., Any], rows: Iterable[Any]) -> list[Any]:
     return [function(row) for row in rows]
 
 
-def _call_compiled(function: Any, columns: dict[str, Any]) -> Any:
-    code = function.py_func.__code__
+def _compiled_source(function: Any) -> Any:
+    """The Python function that Numba compiled, by njit or vectorize; None of any other."""
+    dispatcher = getattr(function, "_dispatcher", function)
+    return getattr(dispatcher, "py_func", None)
+
+
+def _call_compiled(function: Any, source: Any, columns: dict[str, Any]) -> Any:
+    code = source.__code__
     names = code.co_varnames[: code.co_argcount]
     if len(names) == len(columns) == 1:
         names = tuple(columns)
@@ -190,7 +198,8 @@ def _import(reference: str) -> Callable[..., Any]:
             found = getattr(found, part)
     except (ImportError, AttributeError, SystemExit) as error:
         raise FailedPreconditionError(
-            f"function {reference!r} cannot be imported here: {error}"
+            f"function {reference!r} cannot be imported here: {error}; its module must be "
+            "installed on data workers too"
         ) from error
     if not callable(found):
         raise InvalidArgumentError(f"{reference!r} names a {type(found).__name__}, not a function")

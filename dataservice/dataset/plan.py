@@ -61,7 +61,8 @@ def encode_plan(root: Node) -> bytes:
     if size > _MAX_PLAN_BYTES:
         raise InvalidArgumentError(
             f"the plan takes {size:,} bytes, more than the {_MAX_PLAN_BYTES:,} that may be sent; "
-            "write tables to Parquet files and read these with from_parquet"
+            "write tables to Parquet files and read these with from_parquet, and have functions "
+            "load large arrays from files"
         )
     head = _MAGIC + _LENGTHS.pack(len(tree), len(blobs))
     lengths = b"".join(_BLOB_LENGTH.pack(len(blob)) for blob in blobs)

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 
-from dataservice.dataset.columns import from_numpy
+from dataservice.dataset.columns import from_numpy, require_distinct
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.node import Node
 from dataservice.dataset.operators import Batch, Shuffle
@@ -57,6 +57,8 @@ class SourceMethods:
         """The rows of a table; a plan that is sent holds a copy of it."""
         if isinstance(table, pa.RecordBatch):
             table = pa.Table.from_batches([table])
+        if isinstance(table, pa.Table):
+            require_distinct(table.column_names, what="the table given to from_table")
         return cls(TableSource(table))
 
     @classmethod

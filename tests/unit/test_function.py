@@ -158,4 +158,14 @@ def test_a_compiled_function_gets_the_columns_it_names() -> None:
     with pytest.raises(UserFunctionError, match="'b' names no column"):
         call_user(Compiled(add), {"a": 1}, "with_column", str)
     assert call_user(Compiled(lambda x: x + 1), {"id": 1}, "map", str) == 2
+
+    class Vectorized:
+        """Looks as what numba.vectorize makes."""
+
+        _dispatcher = Compiled(add)
+
+        def __call__(self, *arguments: Any) -> Any:
+            return add(*arguments)
+
+    assert call_user(Vectorized(), {"a": 1, "b": 2}, "with_column", str) == 21
     assert issubclass(SchemaError, ValueError)

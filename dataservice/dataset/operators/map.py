@@ -15,6 +15,7 @@ from dataservice.dataset.columns import (
     NumpyViews,
     conform,
     from_numpy,
+    kinds_of_passed,
     plain_batch,
     plain_schema,
 )
@@ -125,14 +126,16 @@ def _numpy_call() -> _Call:
         expected: pa.Schema | None,
         kind: str,
     ) -> pa.RecordBatch:
-        result = call_user(function, views.of(batch), kind, location)
+        given = views.of(batch)
+        result = call_user(function, dict(given), kind, location)
         if not isinstance(result, Mapping) or not result:
             raise SchemaError(
                 f"the function given to {kind} must return a dict of arrays, one per column; "
                 f"it returned {type(result).__name__}"
                 + (" without entries" if isinstance(result, Mapping) else "")
             )
-        return from_numpy(result, expected, what=_returned(kind))
+        kinds = kinds_of_passed(batch, given, result)
+        return from_numpy(result, expected, what=_returned(kind), kinds=kinds)
 
     return call
 
@@ -164,7 +167,9 @@ def _call_rows(
     expected: pa.Schema | None,
     kind: str,
 ) -> pa.RecordBatch:
-    made = call_user_per_row(function, batch.to_pylist(), kind, location)
+    given = batch.to_pylist()
+    sources = [dict(row) for row in given]  # the function may change what it is given
+    made = call_user_per_row(function, given, kind, location)
     kept = [row for row in made if row is not LEFT_OUT]
     rows = _flattened(kept) if kind == FlatMap.kind else kept
     if made and not rows:
@@ -179,11 +184,29 @@ def _call_rows(
                 f'the function given to {kind} with format="rows" must return {_EXPECTED[kind]} '
                 f"with the same keys for every row; it returned {first!r:.200} and {row!r:.200}"
             )
+    kinds = _kinds_of_passed(batch.schema, sources, made)
     try:
-        built = pa.RecordBatch.from_pylist(rows)
-    except pa.ArrowException as error:
+        built = pa.RecordBatch.from_pydict(
+            {name: pa.array([row[name] for row in rows], kinds.get(name)) for name in first}
+        )
+    except (pa.ArrowException, OverflowError) as error:
         raise SchemaError(f"{_returned(kind)} hold values of different types: {error}") from error
     return built if expected is None else conform(built, expected, what=_returned(kind))
+
+
+def _kinds_of_passed(
+    schema: pa.Schema, sources: list[dict[str, Any]], made: list[Any]
+) -> dict[str, pa.DataType]:
+    """The types of columns whose values the function returns as it was given them."""
+    return {
+        field.name: field.type
+        for field in schema
+        if all(
+            isinstance(row, Mapping) and row.get(field.name, _MISSING) is source[field.name]
+            for row, source in zip(made, sources, strict=True)
+            if row is not LEFT_OUT
+        )
+    }
 
 
 def _returned(kind: str) -> str:
@@ -201,6 +224,7 @@ def _flattened(made: list[Any]) -> list[Any]:
     return rows
 
 
+_MISSING: Final = object()
 _EXPECTED: Final = {"map": "a dict", "flat_map": "a dict or a list of dicts"}
 # Each makes the call of one stream.
 _CALLS: dict[str, Callable[[], _Call]] = {
