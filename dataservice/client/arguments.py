@@ -312,9 +312,10 @@ def _delivery(delivery: object) -> str | None:
 def _timeout_s(timeout_s: object) -> float:
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, numbers.Real):
         raise InvalidTypeError(f"timeout_s is a number of seconds, got {timeout_s!r}")
-    if not timeout_s > 0:
+    seconds = float(timeout_s)
+    if not seconds > 0:
         raise InvalidArgumentError(f"timeout_s must be positive, got {timeout_s!r}")
-    return float(timeout_s)
+    return seconds
 
 
 def _max_elements(max_outstanding_requests: object) -> int:

@@ -22,6 +22,7 @@ from dataservice.errors import (
     InvalidArgumentError,
     UnauthenticatedError,
 )
+from dataservice.runtime.tls_probe import check_roots, check_server_pair
 
 # The rule on exposure belongs to settings; servers outside of the data service find it here.
 __all__ = [
@@ -76,11 +77,17 @@ class TlsConfig:
             raise FailedPreconditionError(
                 "a server with TLS needs cert_path and key_path; only ca_path is set"
             )
-        return _read_pem(self.key_path, "TLS key"), _read_pem(self.cert_path, "TLS certificate")
+        pair = _read_pem(self.key_path, "TLS key"), _read_pem(self.cert_path, "TLS certificate")
+        check_server_pair(self.cert_path, self.key_path)
+        return pair
 
     def read_roots(self) -> bytes | None:
         """Certificates a client trusts; None for those of the system."""
-        return None if self.ca_path is None else _read_pem(self.ca_path, "TLS CA certificate")
+        if self.ca_path is None:
+            return None
+        roots = _read_pem(self.ca_path, "TLS CA certificate")
+        check_roots(self.ca_path)
+        return roots
 
 
 def _read_pem(path: str, role: str) -> bytes:

@@ -42,6 +42,7 @@ from dataservice.runtime.exchange import (
     find_handler,
 )
 from dataservice.runtime.sockets import sever_connections
+from dataservice.runtime.tls_probe import explained
 
 __all__ = ["Exchange", "FlightClient", "FlightServer", "Message", "ServerChannel"]
 
@@ -249,6 +250,7 @@ class FlightClient:
 
     def __init__(self, address: str, *, token: str, tls: TlsConfig | None = None) -> None:
         self.address = address
+        self._is_plain = tls is None
         self._headers = [(TOKEN_METADATA_KEY.encode(), token.encode())]
         options: dict[str, Any] = {"generic_options": list(_CHANNEL_OPTIONS)}
         if tls is not None:
@@ -285,7 +287,10 @@ class FlightClient:
         try:
             results = list(self._client.do_action(fl.Action(name, body), call))
         except TRANSPORT_ERRORS as error:
-            raise _as_service_error(error, self.address) from error
+            failure = _as_service_error(error, self.address)
+            if isinstance(failure, UnavailableError) and self._is_plain:
+                failure = explained(failure, self.address)
+            raise failure from error
         reply = results[0].body.to_pybytes() if results else b""
         if reply[:1] == _REPLY_ERROR:
             raise error_from_payload(reply[1:])

@@ -612,7 +612,7 @@ def test_tls(tmp_path: pathlib.Path) -> None:
     try:
         with client.exchange({"exchange": "echo"}) as exchange:
             assert exchange.request(b"x", b"y", timeout_s=TIMEOUT_S).body == pa.py_buffer(b"y")
-        with pytest.raises(UnavailableError):
+        with pytest.raises(UnavailableError, match="PSTRAIN_TLS_CA"):
             plain.exchange({"exchange": "echo"}, timeout_s=TIMEOUT_S)
     finally:
         client.close()

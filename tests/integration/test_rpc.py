@@ -366,8 +366,11 @@ def test_tls(box: EchoBox, tls: TlsConfig) -> None:
             pytest.raises(UnauthenticatedError),
         ):
             client.call("SayBack", Text())
-        for untrusting in (TlsConfig(), None):
-            with connect(server.port, tls=untrusting) as client, pytest.raises(UnavailableError):
+        for untrusting, reason in ((TlsConfig(), "cannot reach"), (None, "DATASERVICE_TLS_CA")):
+            with (
+                connect(server.port, tls=untrusting) as client,
+                pytest.raises(UnavailableError, match=reason),
+            ):
                 client.call("SayBack", Text(), timeout_s=DEADLINE_S)
     assert box.calls == 1
 
@@ -376,8 +379,10 @@ def test_bad_certificates_are_named(box: EchoBox, tls: TlsConfig) -> None:
     missing = TlsConfig(cert_path="no-such.pem", key_path=tls.key_path)
     with pytest.raises(FailedPreconditionError, match=r"no-such\.pem"):
         serve(box, tls=missing).start()
-    with pytest.raises(FailedPreconditionError, match="cannot listen"):
+    with pytest.raises(InvalidArgumentError, match=r"test_rpc\.py are no PEM files"):
         serve(box, tls=TlsConfig(cert_path=__file__, key_path=__file__)).start()
+    with pytest.raises(InvalidArgumentError, match=r"test_rpc\.py holds no certificate"):
+        connect(1, tls=TlsConfig(ca_path=__file__))
 
 
 # Servers that come and go

@@ -144,7 +144,10 @@ def test_tls_files(home: Path) -> None:
     certificate.write_bytes(b"certificate")
     key.write_bytes(b"key")
     tls = TlsConfig(cert_path=str(certificate), key_path=str(key), ca_path=str(home / "none"))
-    assert tls.read_server_pair() == (b"key", b"certificate")
+    with pytest.raises(InvalidArgumentError, match=r"c\.pem and the key .*k\.pem"):
+        tls.read_server_pair()
     assert TlsConfig().read_roots() is None
     with pytest.raises(FailedPreconditionError, match=r"CA certificate.*No such file"):
         tls.read_roots()
+    with pytest.raises(InvalidArgumentError, match=r"c\.pem holds no certificate"):
+        TlsConfig(ca_path=str(certificate)).read_roots()

@@ -39,6 +39,7 @@ from dataservice.runtime.rpc.conventions import (
     snake_case,
 )
 from dataservice.runtime.rpc.forking import check_not_forked
+from dataservice.runtime.tls_probe import explained
 from dataservice.vocabulary import parse_target
 
 
@@ -61,6 +62,7 @@ class RpcClient:
         self._peer = f"the {snake_case(service.name).replace('_', ' ')} at {self.address}"
         check_not_forked(f"a client of {self._peer}")
         self._pid = os.getpid()
+        self._is_plain = tls is None
         self._metadata = ((TOKEN_METADATA_KEY, token),)
         self._closed = threading.Event()
         if tls is None:
@@ -214,7 +216,10 @@ class RpcClient:
             ),
         }
         message = messages.get(status, f"{method} to {self._peer} failed: {details}")
-        return error_from_dict({"code": status.name, "message": message})
+        failure = error_from_dict({"code": status.name, "message": message})
+        if isinstance(failure, UnavailableError) and self._is_plain:
+            return explained(failure, self.address)
+        return failure
 
     def _remote_error(self, body: bytes) -> DataServiceError:
         error = decode_error(body)
