@@ -19,8 +19,10 @@ from tests.chaos import saving_program
 from tests.chaos.saving_program import ROWS, SAVES
 
 _CHANCE = random.Random(4)
-PLACES = [f"checkpoint_write:{n}" for n in _CHANCE.sample(range(1, 60), 4)]
-PLACES += [f"checkpoint_commit:{n}" for n in _CHANCE.sample(range(1, 14), 3)]
+_WRITES = [f"checkpoint_write:{n}" for n in _CHANCE.sample(range(1, 60), 4)]
+_COMMITS = [f"checkpoint_commit:{n}" for n in _CHANCE.sample(range(1, 14), 3)]
+PLACES = [*_WRITES[:2], *_COMMITS[:2]]
+PLACES += [pytest.param(place, marks=pytest.mark.long) for place in (*_WRITES[2:], *_COMMITS[2:])]
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -88,6 +88,7 @@ def test_dispatcher_answers_its_simulated_clients_also_after_a_kill(
     assert line["restart_to_first_lease_s"] > 0
 
 
+@pytest.mark.long
 def test_plots_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     plots.main(["--smoke", "--out", str(tmp_path)])
     lines = _lines(capsys)

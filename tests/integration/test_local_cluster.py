@@ -84,7 +84,9 @@ def is_mapped(name: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL]
+)
 def test_nothing_is_left_when_training_is_cut_short(number: signal.Signals) -> None:
     before = shared_memory()
     program = subprocess.Popen(

@@ -305,7 +305,7 @@ def test_a_job_that_is_read_does_not_go_back(service: LocalService) -> None:
 # Processes
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1)])
+@pytest.mark.parametrize(("before", "after"), [(1, 3), pytest.param(3, 1, marks=pytest.mark.long)])
 def test_another_number_of_workers_and_another_dispatcher(
     tmp_path: pathlib.Path, before: int, after: int
 ) -> None:

@@ -71,7 +71,7 @@ def test_processes_deliver_every_row_once(cluster: ProcessCluster, dataset: ds.D
     assert_every_row_once([i for batch in remote for i in ids_of(batch)])
 
 
-@pytest.mark.parametrize("elements_before", [0, 1, 100])
+@pytest.mark.parametrize("elements_before", [0, pytest.param(1, marks=pytest.mark.long), 100])
 def test_a_killed_worker_costs_no_row_and_little_time(
     cluster: ProcessCluster, dataset: ds.Dataset, elements_before: int
 ) -> None:
