@@ -174,9 +174,11 @@ class ParquetSource(Source):
                 ordered = chunk if chunk.schema.names == names else chunk.select(names)
                 yield plain_batch(ordered, schema)
         except (pa.ArrowException, OSError) as error:
-            listed = ", ".join(str(group) for group in groups)
+            where = f"{path!r}, row group {', '.join(map(str, groups))}"
+            if isinstance(error, SourceError):
+                raise SourceError(f"{where}: {error}") from error
             raise SourceError(
-                f"{path!r}, row group {listed}, cannot be decoded: {error}; "
+                f"{where}, cannot be decoded: {error}; "
                 "the file is damaged or cut short: write or copy it again"
             ) from error
 
@@ -233,6 +235,8 @@ class ParquetSource(Source):
         with opened(path, self.storage_options) as handle:
             try:
                 parquet = pq.ParquetFile(handle, metadata=footer)
+            except SourceError:
+                raise
             except (pa.ArrowException, OSError) as error:
                 raise SourceError(
                     f"{path!r} is not a readable Parquet file: {error}; "

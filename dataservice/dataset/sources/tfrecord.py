@@ -111,6 +111,8 @@ def _read(handle: Any, wanted: int, path: str, row: int) -> bytes:
     while wanted > 0:
         try:
             part = handle.read(wanted)
+        except SourceError:
+            raise
         except (pa.ArrowException, OSError, EOFError) as error:
             raise SourceError(
                 f"{path!r} cannot be read after record {row}: {error}; it is damaged, cut short or "
