@@ -19,7 +19,7 @@ from dataservice.client.arguments import check_compression
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.node import INFINITE_CARDINALITY
-from dataservice.dataset.snapshot_folder import DONE, ERROR, SnapshotFolder
+from dataservice.dataset.snapshot_folder import SnapshotFolder
 from dataservice.dataset.snapshot_wait import failure_of
 from dataservice.dataset.sources.files import check_storage_options, is_local
 from dataservice.errors import (
@@ -172,7 +172,7 @@ def _snapshot_at(path: str, options: Mapping[str, Any] | None) -> str:
     found = folder.metadata()
     if found is not None:
         return found.snapshot_id
-    if folder.holds(DONE) or folder.holds(ERROR):
+    if folder.holds_marker():
         return _UNKNOWN
     foreign = folder.foreign_files()
     if foreign:

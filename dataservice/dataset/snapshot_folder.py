@@ -2,12 +2,14 @@
 
     snapshot.json                             what is saved: schema, plan, batch; written first
     chunks/chunk_<number>_<rows>_<tag>.arrow  Arrow IPC files
-    uncommitted/                              files that are being written
-    DONE or ERROR                             written last: the list of chunks, or what went wrong
+    uncommitted_<snapshot>/                   files that are being written
+    DONE_<snapshot> or ERROR_<snapshot>       written last: the list of chunks, or what went wrong
 
 Shared by those who write and those who read. Invariants: a file under its final name is whole and
-never written again, since each attempt to write a chunk has a tag of its own: who was taken for
-dead and goes on writing changes nothing; a chunk counts only if DONE lists it.
+never written again, since each attempt to write a chunk has a tag of its own; a chunk counts only
+if DONE lists it, and DONE only if it is of the snapshot that snapshot.json names. Names after that
+one say whose they are, and writers touch none of another: who was taken for dead and goes on
+writing changes nothing, also where another snapshot has come to stand in the folder.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import json
 import os
 import tempfile
 import uuid
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -130,8 +133,13 @@ class Done:
 class SnapshotFolder:
     """A snapshot's folder on any file system that fsspec knows."""
 
-    def __init__(self, path: str, storage_options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, path: str, storage_options: Mapping[str, Any] | None = None, *, writes: str = ""
+    ) -> None:
+        """`writes`: the snapshot that will be written there."""
         self.path = path
+        self._drafts = f"{UNCOMMITTED}_{writes}" if writes else UNCOMMITTED
+        self._owner = f"{zlib.crc32(writes.encode()):08x}" if writes else ""
         try:
             self._files, root = fsspec.core.url_to_fs(path, **(storage_options or {}))
         except (OSError, ImportError, ValueError, TypeError) as error:
@@ -151,15 +159,26 @@ class SnapshotFolder:
 
     def done(self) -> Done | None:
         """The list of chunks; None while the snapshot is not finished."""
-        return self._parsed(DONE, Done.from_json)
+        return self._marker(DONE, Done.from_json)
 
     def failure(self) -> dict[str, Any] | None:
         """What ended the snapshot, in the form of `error_to_dict`, if something did."""
-        return self._parsed(ERROR, lambda values: dict(values["error"]))
+        return self._marker(ERROR, lambda values: dict(values["error"]))
 
-    def holds(self, name: str) -> bool:
-        """Whether there is a file of this name."""
-        return any(entry["name"].endswith("/" + name) for entry in self._listed(""))
+    def holds_marker(self) -> bool:
+        """Whether there is DONE or ERROR of any snapshot."""
+        return any(name.startswith((DONE, ERROR)) for name in self._names())
+
+    def _marker(self, kind: str, parse: Callable[[Any], Any]) -> Any:
+        """What DONE or ERROR of the snapshot says; of any while nothing says which one is here."""
+        metadata = self.metadata()
+        if metadata is None:
+            names = [name for name in self._names() if name.startswith(kind)]
+        else:
+            # Earlier versions did not name the snapshot.
+            names = [f"{kind}_{metadata.snapshot_id}", kind]
+        found = (self._parsed(name, parse) for name in names)
+        return next((content for content in found if content is not None), None)
 
     def chunk_path(self, chunk: Chunk) -> str:
         """Where a chunk is: a local path, or a URL."""
@@ -169,14 +188,19 @@ class SnapshotFolder:
     def signs_of_work(self) -> tuple[int, int]:
         """Committed chunks, and the bytes of files under way: they change while work goes on."""
         committed = self._listed(CHUNKS)
-        under_way = self._listed(UNCOMMITTED)
+        folders = [name for name in self._names() if name.startswith(UNCOMMITTED)]
+        under_way = [entry for name in folders for entry in self._listed(name)]
         return len(committed), sum(int(entry.get("size") or 0) for entry in under_way)
 
     def foreign_files(self) -> list[str]:
         """Names of what is here and belongs to no snapshot."""
         own = (METADATA, CHUNKS, UNCOMMITTED, DONE, ERROR)
+        return sorted(name for name in self._names() if not name.startswith(own))
+
+    def _names(self) -> list[str]:
+        """What is here, sorted."""
         names = {entry["name"].rstrip("/").rpartition("/")[2] for entry in self._listed("")}
-        return sorted(name for name in names if name and name not in own)
+        return sorted(names - {""})
 
     def _listed(self, name: str) -> list[dict[str, Any]]:
         where = f"{self._root}/{name}".rstrip("/")
@@ -249,27 +273,27 @@ class SnapshotFolder:
                 os.fsync(to.fileno())
             if not rows:
                 return None
-            tag = uuid.uuid4().hex[:_TAG_CHARS]
+            tag = self._owner + uuid.uuid4().hex[:_TAG_CHARS]
             chunk = Chunk(number, rows, os.path.getsize(draft), count, tag)
             self._commit(draft, f"{CHUNKS}/{chunk.name}")
         return chunk
 
     def write_marker(self, name: str, content: Mapping[str, Any]) -> None:
         """Writes DONE or ERROR, the last file, and tidies up behind the writers."""
-        self._write_json(name, content)
+        self._write_json(f"{name}_{content['snapshot_id']}", content)
         with contextlib.suppress(OSError):
-            self._files.rm(f"{self._root}/{UNCOMMITTED}", recursive=True)
-        found = self.metadata() if name == DONE else None
-        # Who was frozen since it looked may find the folder of another snapshot.
-        if found is not None and found.snapshot_id == content["snapshot_id"]:
+            self._files.rm(f"{self._root}/{self._drafts}", recursive=True)
+        if name == DONE:
             self._remove_all_but(chunk.name for chunk in Done.from_json(content).chunks)
 
     def _remove_all_but(self, names: Iterable[str]) -> None:
-        """Chunks of attempts that came to nothing."""
+        """Chunks of attempts that came to nothing, of no other snapshot."""
         listed = set(names)
         with contextlib.suppress(OSError, DataServiceError):
             for entry in self._listed(CHUNKS):
-                if entry["name"].rpartition("/")[2] not in listed:
+                name = entry["name"].rpartition("/")[2]
+                is_own = name.rpartition("_")[2].startswith(self._owner)
+                if self._owner and is_own and name not in listed:
                     self._files.rm_file(entry["name"])
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
@@ -283,7 +307,7 @@ class SnapshotFolder:
     @contextlib.contextmanager
     def _draft(self) -> Iterator[str]:
         """A local file to write to: where a rename reaches, if the folder is local."""
-        folder = f"{self._root}/{UNCOMMITTED}" if self._is_local else tempfile.gettempdir()
+        folder = f"{self._root}/{self._drafts}" if self._is_local else tempfile.gettempdir()
         with _named_errors(folder):
             os.makedirs(folder, exist_ok=True)
         draft = f"{folder}/snapshot-{uuid.uuid4().hex}"
@@ -304,7 +328,7 @@ class SnapshotFolder:
             if self._appears_whole:
                 self._files.put_file(draft, final)
                 return
-            passing = f"{self._root}/{UNCOMMITTED}/{os.path.basename(draft)}"
+            passing = f"{self._root}/{self._drafts}/{os.path.basename(draft)}"
             for folder in (os.path.dirname(passing), os.path.dirname(final)):
                 self._files.makedirs(folder, exist_ok=True)
             self._files.put_file(draft, passing)

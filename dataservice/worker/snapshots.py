@@ -187,7 +187,8 @@ class SnapshotWriter:
         task = self._link.get_snapshot(self._snapshot_id)
         self._task = task
         try:
-            folder = SnapshotFolder(task.path, json.loads(task.storage_options))
+            options = json.loads(task.storage_options)
+            folder = SnapshotFolder(task.path, options, writes=self._snapshot_id)
             self._folder = folder
             if task.error:
                 return

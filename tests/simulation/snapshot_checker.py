@@ -65,7 +65,7 @@ class SnapshotChecker(Shadow):
         snapshot = self.shadow.snapshots.by_id[snapshot_id]  # type: ignore[index]
         if snapshot.error or not self._is_at_path(snapshot_id):
             return
-        if self.disk.content(f"{PATH}/{DONE}") is None:
+        if self.disk.content(f"{PATH}/{DONE}_{snapshot_id}") is None:
             raise Violation(f"S2: {snapshot_id} is done without {DONE}")
         self.finished.add(snapshot_id)
 
@@ -83,7 +83,7 @@ class SnapshotChecker(Shadow):
         known = self._committed.get(path)
         if known is not None and (content is None or zlib.crc32(content) != known):
             raise Violation(f"S3: {path} has changed")
-        if path == f"{PATH}/{DONE}" and content is not None:
+        if path.startswith(f"{PATH}/{DONE}") and content is not None:
             self.check_done()
 
     def deleted(self) -> None:
@@ -92,14 +92,18 @@ class SnapshotChecker(Shadow):
 
     def check_done(self) -> None:
         """The snapshot that DONE stands in."""
-        content = self.disk.content(f"{PATH}/{DONE}")
+        metadata = self.disk.content(f"{PATH}/{METADATA}")
+        if metadata is None:
+            return
+        snapshot_id = json.loads(metadata)["snapshot_id"]
+        content = self.disk.content(f"{PATH}/{DONE}_{snapshot_id}")
         if content is None:
             return
         done = json.loads(content)
-        if self.disk.content(f"{PATH}/{ERROR}") is not None:
+        if self.disk.content(f"{PATH}/{ERROR}_{snapshot_id}") is not None:
             raise Violation(f"S4: both {DONE} and {ERROR}")
-        if not self._is_at_path(done["snapshot_id"]):
-            raise Violation(f"S1: {DONE} of {done['snapshot_id']} stands in another snapshot")
+        if done["snapshot_id"] != snapshot_id:
+            raise Violation(f"S1: {DONE} of {done['snapshot_id']} stands for another snapshot")
         plan = self._plans[self._datasets[done["snapshot_id"]]]
         rows = [row for entry in done["chunks"] for row in self._rows_of(Chunk(*entry))]
         ids = [row["id"] for row in rows]

@@ -40,7 +40,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[S
         "file": f"file://{tmp_path}/s",
         "memory": f"memory://{tmp_path}/s",
     }
-    yield SnapshotFolder(paths[request.param])
+    yield SnapshotFolder(paths[request.param], writes="s1")
     fsspec.filesystem("memory").store.clear()
 
 
@@ -62,8 +62,7 @@ def test_what_is_written_can_be_read(folder: SnapshotFolder) -> None:
     assert folder.signs_of_work() == (1, 0)
     folder.write_marker("DONE", Done(snapshot_id="s1", chunks=(chunk,)).to_json())
     assert folder.done() == Done(snapshot_id="s1", chunks=(chunk,))
-    assert folder.holds("DONE")
-    assert not folder.holds("ERROR")
+    assert folder.holds_marker()
     assert folder.foreign_files() == []
 
 
@@ -189,3 +188,41 @@ def test_chunks_of_earlier_versions_have_no_tag() -> None:
 def test_chunk_names_sort_by_number() -> None:
     names = [Chunk(number, 5, 1, 1).name for number in (2, 10, 100)]
     assert names == sorted(names)
+
+
+@pytest.mark.parametrize("late", ["DONE", "ERROR"])
+def test_who_ends_its_snapshot_in_the_folder_of_another_changes_nothing(
+    tmp_path: pathlib.Path, late: str
+) -> None:
+    """It was frozen after it had seen its own snapshot there."""
+    zombie = SnapshotFolder(str(tmp_path / "s"), writes="s0")
+    folder = SnapshotFolder(str(tmp_path / "s"), writes="s1")
+    folder.write_metadata(META)
+    lost = zombie.write_chunk(0, SCHEMA, [batch(5, 10)])
+    chunk = folder.write_chunk(0, SCHEMA, [batch(0, 5)])
+    assert chunk is not None
+    assert lost is not None
+    done = Done(snapshot_id="s1", chunks=(chunk,))
+
+    def end_of_zombie() -> None:
+        content = Done(snapshot_id="s0", chunks=(lost,)).to_json() if late == "DONE" else {}
+        zombie.write_marker(late, {"snapshot_id": "s0", "error": {}, **content})
+
+    with folder._draft() as draft:
+        pathlib.Path(draft).write_text("under way")
+        end_of_zombie()
+        assert folder.done() is None
+        assert folder.failure() is None
+        assert pathlib.Path(draft).exists()
+    folder.write_marker("DONE", done.to_json())
+    end_of_zombie()
+    assert (folder.done(), folder.failure()) == (done, None)
+    assert pathlib.Path(folder.chunk_path(chunk)).exists()
+
+
+def test_the_end_of_earlier_versions_names_no_snapshot(tmp_path: pathlib.Path) -> None:
+    folder = SnapshotFolder(str(tmp_path))
+    folder.write_metadata(META)
+    done = Done(snapshot_id="s1", chunks=())
+    (tmp_path / "DONE").write_text(json.dumps(done.to_json()))
+    assert folder.done() == done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from typing import Any
 
@@ -159,7 +160,8 @@ def test_missing_damaged_and_replaced_chunks(saved: str) -> None:
 
 def test_done_of_another_snapshot_ends_nothing(tmp_path: pathlib.Path) -> None:
     saved = write(tmp_path / "s", [[3]], done=False)
-    SnapshotFolder(saved).write_marker("DONE", Done(snapshot_id="s0", chunks=()).to_json())
+    zombie = SnapshotFolder(saved, writes="s0")
+    zombie.write_marker("DONE", Done(snapshot_id="s0", chunks=()).to_json())
     with pytest.raises(FailedPreconditionError, match="not finished"):
         Dataset.load(saved)
     assert SnapshotFolder(saved).signs_of_work() == (1, 0)
@@ -167,7 +169,12 @@ def test_done_of_another_snapshot_ends_nothing(tmp_path: pathlib.Path) -> None:
 
 def test_another_snapshot_at_the_path(saved: str) -> None:
     dataset = Dataset.load(saved)
-    SnapshotFolder(saved).write_marker("DONE", Done(snapshot_id="s2", chunks=()).to_json())
+    metadata = SnapshotFolder(saved).metadata()
+    assert metadata is not None
+    pathlib.Path(saved, "snapshot.json").unlink()
+    other = SnapshotFolder(saved, writes="s2")
+    other.write_metadata(dataclasses.replace(metadata, snapshot_id="s2"))
+    other.write_marker("DONE", Done(snapshot_id="s2", chunks=()).to_json())
     with pytest.raises(SourceError, match="held snapshot s1 when it was loaded, and holds s"):
         run(dataset)
 
