@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dataservice.runtime.durable import sync_folder
 from dataservice.runtime.identity import new_id
 from pstrain.errors import DataLossError, InvalidArgumentError, MissingFileError
 from pstrain.failpoints import reached
@@ -111,7 +112,7 @@ class PartialCheckpoint:
             shutil.rmtree(self.path, ignore_errors=True)
             os.rename(self.folder, self.path)
         reached("checkpoint_commit")
-        _sync(os.path.dirname(self.path))
+        sync_folder(os.path.dirname(self.path))
 
     def end(self) -> None:
         """Removes what there is of it unless it was committed. Idempotent."""
@@ -126,10 +127,10 @@ def _replace_contents(folder: str, target: str) -> None:
     for name in os.listdir(folder):
         if name != _FILE:
             os.rename(os.path.join(folder, name), os.path.join(target, name))
-    _sync(target)
+    sync_folder(target)
     reached("checkpoint_commit")
     os.replace(os.path.join(folder, _FILE), os.path.join(target, _FILE))
-    _sync(target)
+    sync_folder(target)
     for name in old:
         if name != _FILE:
             shutil.rmtree(os.path.join(target, name), ignore_errors=True)
@@ -175,7 +176,7 @@ def check_json(contents: Mapping[str, Any]) -> None:
 
 def _write(folder: str, manifest: dict[str, Any]) -> None:
     _write_synced(os.path.join(folder, _FILE), json.dumps(manifest, indent=1))
-    _sync(folder)
+    sync_folder(folder)
 
 
 def write_file(folder: str, name: str, text: str) -> None:
@@ -191,14 +192,6 @@ def _write_synced(path: str, text: str) -> None:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
-
-
-def _sync(folder: str) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _check_name(name: str, number: int | None) -> None:

@@ -40,6 +40,7 @@ from dataservice.errors import (
     SchemaError,
     UnavailableError,
 )
+from dataservice.runtime.durable import sync_folder
 
 FORMAT_VERSION: Final = 1
 METADATA: Final = "snapshot.json"
@@ -323,7 +324,7 @@ class SnapshotFolder:
             if self._is_local:
                 os.makedirs(os.path.dirname(final), exist_ok=True)
                 os.replace(draft, final)
-                _sync_folder(os.path.dirname(final))
+                sync_folder(os.path.dirname(final))
                 return
             if self._appears_whole:
                 self._files.put_file(draft, final)
@@ -370,15 +371,6 @@ def _write_batch(writer: Any, batch: pa.RecordBatch, schema: pa.Schema) -> None:
             f"{batch.schema}\nis not\n{schema}"
         )
     writer.write_batch(batch)
-
-
-def _sync_folder(path: str) -> None:
-    """A name is there for good only when its folder is on disk, too."""
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 @contextlib.contextmanager

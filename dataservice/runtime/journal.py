@@ -28,6 +28,7 @@ from dataservice.errors import (
     FailedPreconditionError,
     ResourceExhaustedError,
 )
+from dataservice.runtime.durable import sync_folder
 
 __all__ = ["Journal", "MemoryJournal", "SqliteJournal"]
 
@@ -301,11 +302,7 @@ def _create(path: Path) -> bool:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
         return False
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)
     return True
 
 

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from dataservice.runtime.durable import sync_folder
 from pstrain.errors import ResourceExhaustedError
 from pstrain.paramserver import safetensors
 from pstrain.paramserver.output import OutputFile
@@ -53,15 +54,6 @@ def write(directory: str, snapshots: Sequence[tuple[str, Snapshot]], writer: str
 def _is_small(snapshot: Snapshot) -> bool:
     """Arrow would keep bools as bits, which are no rows."""
     return snapshot.size_bytes <= SMALL_BYTES or snapshot.spec.dtype == "bool"
-
-
-def sync_folder(folder: str) -> None:
-    """The names in a folder are on the disk when this returns."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _write_dense(

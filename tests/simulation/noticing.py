@@ -76,7 +76,7 @@ NOTICED_IN = {
     "who_joins_in_a_restore_stays_in_the_old_session": 347,
     "what_ended_beside_a_lost_server_counts": 269,
     "the_program_goes_back_before_everything_else_is_back": 5576,
-    "attempts_write_over_each_other": 480,
+    "attempts_write_over_each_other": 1122,
     "contents_are_not_synced": 57,
     "names_are_not_synced": 221,
     "windows_of_lost_workers_stay_theirs": 11,

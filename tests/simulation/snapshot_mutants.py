@@ -58,7 +58,7 @@ class _Without:
 
 @mutant("S1", "S2", "S3")
 def names_are_not_synced(patch: Patch) -> None:
-    patch.setattr(snapshot_folder, "_sync_folder", lambda _path: None)
+    patch.setattr(snapshot_folder, "sync_folder", lambda _path: None)
 
 
 @mutant("S1", "S2", "S4")

@@ -299,6 +299,7 @@ def staged() -> Iterator[None]:
         core = SimpleNamespace(url_to_fs=lambda path: (DISK.disk, path))
         patch.setattr(snapshot_folder, "fsspec", SimpleNamespace(core=core))
         patch.setattr(snapshot_folder, "os", _ThisDisk())
+        patch.setattr(snapshot_folder, "sync_folder", lambda path: DISK.disk.fsync(path))
         patch.setattr(snapshot_folder, "open", lambda *args: DISK.disk.open(*args), raising=False)
         gettempdir = SimpleNamespace(gettempdir=lambda: "/tmp-of-the-process")
         patch.setattr(snapshot_folder, "tempfile", gettempdir)
