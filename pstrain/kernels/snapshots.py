@@ -75,10 +75,19 @@ def keep_rows(
     nexts: I32, owners: I32, kept: Words, room: I64, read: int,
 ) -> None:  # fmt: skip
     """Keeps rows ``ids``, which must be in range."""
+    row_bytes = rows.shape[1] * rows.itemsize
     for position in range(ids.size):
-        ahead = position + ROWS_AHEAD
-        if ahead < ids.size:
-            ask_for(rows, ids[ahead] - row_start, rows.shape[1] * rows.itemsize)
+        ahead = ids[min(position + ROWS_AHEAD, ids.size - 1)] - row_start
+        coming = ahead // group
+        # Whoever changes the others asks for them then.
+        if coming >= read:
+            ask_for(rows, ahead, row_bytes)
+            ask_for(bits, coming >> 3, 1)
+            place = heads[coming // block]
+            # Where it goes is waited for longest: writes end one after the other.
+            if place % RUN:
+                ask_for(kept, place * group, group * row_bytes)
+                ask_for(owners, place, owners.itemsize)
         index = (ids[position] - row_start) // group
         if index >= read:
             _keep_group(rows, index, group, block, bits, heads, nexts, owners, kept, room)
