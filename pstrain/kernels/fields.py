@@ -20,10 +20,14 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from pstrain.kernels.prefetch import prefetch
+
 Array = NDArray[Any]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _SMALLEST_TABLE_BITS = 6
+# A field's ids lie as far from each other as a row is long.
+_EXAMPLES_AHEAD = 40
 
 
 @njit(nogil=True, cache=True)
@@ -40,7 +44,9 @@ def _number(
         bits += np.uint64(1)
     shift = np.uint64(64) - bits
     count = np.int32(0)
+    offset = np.intp(field * ids.itemsize)
     for i in range(ids.shape[0]):
+        prefetch(ids, np.intp(i + _EXAMPLES_AHEAD), offset)
         key = ids[i, field]
         slot = (np.uint64(key) * _GOLDEN) >> shift
         entry = table[slot] - before
