@@ -25,6 +25,7 @@ from pstrain.coordinator.per_worker import PerWorkerDataset
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.errors import CancelledError, InvalidArgumentError, UnimplementedError
 from pstrain.input_sharding import AutoShardPolicy, DistributedDataset
+from pstrain.resumption import Restorable
 from pstrain.strategy import ParameterServerStrategy
 from pstrain.trainer.context import InputContext, get_current_worker_index
 from pstrain.trainer.resources import TrainerIterator, open_dataset
@@ -47,7 +48,7 @@ _LOST = (
 )
 
 
-class Executor(Protocol):
+class Executor(Restorable, Protocol):
     """Where the functions run."""
 
     def dataset(self, data: Any) -> Any:
@@ -65,25 +66,6 @@ class Executor(Protocol):
 
     def unreported(self) -> list[Report]:
         """Reports of the present :meth:`run` that are there and were not yielded yet."""
-
-    resumes: bool
-    """Whether a program that is started again may take values back to a checkpoint by itself."""
-
-    @property
-    def checkpoint(self) -> CheckpointManager | None:
-        """What the program gave its coordinator to go back to."""
-
-    def going_back(self, manager: CheckpointManager) -> AbstractContextManager[None]:
-        """Scope in which a lost server takes everything back to the newest of these checkpoints."""
-
-    def went_back(self, error: Exception) -> bool:
-        """Whether ``error`` comes of that; waits until everything is there."""
-
-    def confirm(self) -> None:
-        """Raises where what was trained is lost."""
-
-    def retire(self, is_behind: Callable[[], bool]) -> bool:
-        """Nothing goes back from now on; False where it has begun to, or has, as that says."""
 
     def run_once(
         self, function: StepFunction, data: Any, steps: int | None, steps_per_execution: int

@@ -28,23 +28,24 @@ NAME: Final = "fit"
 """Of a fit's progress among the objects of a checkpoint."""
 
 
-class Executor(Protocol):
-    """Where the steps run."""
+class Restorable(Protocol):
+    """Where steps run, as far as values are lost there and taken back."""
 
     resumes: bool
+    """Whether a program that is started again may take values back to a checkpoint by itself."""
 
     @property
     def checkpoint(self) -> CheckpointManager | None:
-        """Where its coordinator goes back to after a loss, if the program said so."""
+        """What the program gave its coordinator to go back to."""
 
     def going_back(self, manager: CheckpointManager) -> AbstractContextManager[None]:
-        """Scope in which a lost server takes everything back to the newest checkpoint."""
+        """Scope in which a lost server takes everything back to the newest of these checkpoints."""
 
     def went_back(self, error: Exception) -> bool:
-        """Whether that has happened because of ``error``."""
+        """Whether ``error`` comes of that; waits until everything is there."""
 
     def confirm(self) -> None:
-        """Raises where a server was lost."""
+        """Raises where what was trained is lost."""
 
     def retire(self, is_behind: Callable[[], bool]) -> bool:
         """Nothing goes back from now on; False where it has begun to, or has, as that says."""
@@ -54,7 +55,7 @@ class Recovery:
     """Of one fit. ``managers``: all that save it; a loss takes it back to those of the first."""
 
     def __init__(
-        self, executor: Executor, progress: Progress, managers: Sequence[CheckpointManager]
+        self, executor: Restorable, progress: Progress, managers: Sequence[CheckpointManager]
     ) -> None:
         self._executor = executor
         self._progress = progress
@@ -98,7 +99,7 @@ class Recovery:
 
 @contextlib.contextmanager
 def recovery(
-    executor: Executor, progress: Progress, callbacks: Sequence[Any], initial_epoch: int
+    executor: Restorable, progress: Progress, callbacks: Sequence[Any], initial_epoch: int
 ) -> Iterator[Recovery]:
     """What the ``Checkpoint`` callbacks, or else the coordinator's checkpoints, make possible.
 

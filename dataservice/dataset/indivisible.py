@@ -24,8 +24,8 @@ _MIXED: Final = (
     "it takes rows of several datasets by turns",
     "distribute each of the datasets and mix the distributed ones",
 )
-# Of operators that are never divided: why, and what to do besides applying them later.
-_ALWAYS: Final[dict[str, tuple[str, str]]] = {
+# Of operators that are never divided: why, what to do besides applying them later, and after what.
+_ALWAYS: Final[dict[str, tuple[str, ...]]] = {
     "enumerate": (
         "the number of an element depends on all elements before it",
         "number the rows of the source itself: zip(data, Dataset.range(n)) comes before all else",
@@ -37,18 +37,20 @@ _ALWAYS: Final[dict[str, tuple[str, str]]] = {
     "shard": (
         "every row goes to one reader anyway",
         "leave it out: the readers of one job_name divide the rows among them",
+        # In the order of arrival, which differs between readers, it would divide nothing.
+        "distribute(..., ordered=True)",
     ),
     "sample_from_datasets": _MIXED,
     "choose_from_datasets": _MIXED,
 }
 
 
-def refuse(node: Node, reason: str, remedy: str = "") -> NoReturn:
+def refuse(node: Node, reason: str, remedy: str = "", after: str = "distribute()") -> NoReturn:
     """UnsplittableError for this operator."""
     instead = f"{remedy}, " if remedy else ""
     raise UnsplittableError(
         f"a dataset with {node.kind} cannot be divided among data workers, since {reason}; "
-        f"{instead}apply {node.kind} after distribute(), or distribute with ShardingPolicy.OFF"
+        f"{instead}apply {node.kind} after {after}, or distribute with ShardingPolicy.OFF"
     )
 
 

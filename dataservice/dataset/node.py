@@ -151,6 +151,14 @@ def check_deterministic(value: Any) -> None:
         raise InvalidArgumentError(f"deterministic must be True or False, got {value!r}")
 
 
+def sum_of_cardinalities(parts: Sequence[int]) -> int:
+    """How many elements several datasets have together."""
+    for special in (INFINITE_CARDINALITY, UNKNOWN_CARDINALITY):
+        if special in parts:
+            return special
+    return sum(parts)
+
+
 def unrepeatable(root: Node) -> str:
     """Names what makes a plan one that cannot be replayed; "" for one that can be."""
     return ", ".join(node.unrepeatable for node in walk(root) if node.unrepeatable)

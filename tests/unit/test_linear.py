@@ -146,7 +146,7 @@ def test_other_plans_are_refused_with_the_reason(dataset: Dataset, operator: str
     [
         (BASE.enumerate(), r"zip\(data, Dataset.range\(n\)\)"),
         (BASE.cache(), r"dataservice.save\(\)"),
-        (BASE.shard(2, 0), "the readers of one job_name divide the rows"),
+        (BASE.shard(2, 0), r"one job_name divide the rows.* after distribute\(.*ordered=True\)"),
         (Dataset.sample_from_datasets([BASE, BASE]), "distribute each of the datasets"),
         (Dataset.choose_from_datasets([BASE], BASE), "distribute each of the datasets"),
     ],

@@ -8,12 +8,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from dataservice.dataset.columns import conform
-from dataservice.dataset.node import (
-    INFINITE_CARDINALITY,
-    UNKNOWN_CARDINALITY,
-    Node,
-    register_node,
-)
+from dataservice.dataset.node import Node, register_node, sum_of_cardinalities
 from dataservice.dataset.operators.base import RowOperator
 from dataservice.dataset.stream import BatchStream, RunContext, State, Transform, TransformStream
 from dataservice.errors import InvalidArgumentError
@@ -51,11 +46,7 @@ class Concatenate(Node):
         return first
 
     def cardinality(self) -> int:
-        parts = (self.first.cardinality(), self.second.cardinality())
-        for special in (INFINITE_CARDINALITY, UNKNOWN_CARDINALITY):
-            if special in parts:
-                return special
-        return sum(parts)
+        return sum_of_cardinalities([self.first.cardinality(), self.second.cardinality()])
 
 
 @register_node

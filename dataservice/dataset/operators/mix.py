@@ -21,6 +21,7 @@ from dataservice.dataset.node import (
     UNKNOWN_CARDINALITY,
     Node,
     register_node,
+    sum_of_cardinalities,
 )
 from dataservice.dataset.seeds import check_seeds, effective_seed
 from dataservice.dataset.stream import BatchStream, RowCutter, RunContext, State, TransformStream
@@ -113,10 +114,7 @@ class SampleFromDatasets(Mix):
         if self.stop_on_empty_dataset:
             endless = all(count == INFINITE_CARDINALITY for count in parts)
             return INFINITE_CARDINALITY if endless else UNKNOWN_CARDINALITY
-        for special in (INFINITE_CARDINALITY, UNKNOWN_CARDINALITY):
-            if special in parts:
-                return special
-        return sum(parts)
+        return sum_of_cardinalities(parts)
 
 
 @register_node
