@@ -141,8 +141,8 @@ def from_dataset_id(
     "grpc" is Flight only. `stats()["protocols"]` of an iterator tells what each stream uses.
 
     Static policies (FILE, DATA, FILE_OR_DATA, HINT) read from the dispatcher's `worker_addresses`.
-    Every element comes once; that of a worker that is restarted before its share was read, which
-    it begins anew, may come again. A worker that is missing for `timeout_s` is an error.
+    Every element comes once; where readers share the job (`job_name`), that of a worker which was
+    restarted before its share was read may come again. One missing for `timeout_s` is an error.
     For `ordered` and `delivery` see `distribute`.
     """
     target = parse_target(service)

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import dataservice
 from dataservice.errors import CancelledError, UnavailableError
 from dataservice.runtime.identity import new_id
 from pstrain import results, session
@@ -203,7 +204,8 @@ class TrainerSession:
         iterator: Any = open_dataset(source, epoch, self._context, self._name)
         services = getattr(iterator, "services", None)
         position = positions.get(str(self.trainer_index))
-        if position is not None and not services:
+        # What readers share, the coordinator loads into the service.
+        if position is not None and not dataservice.is_service_state(position):
             iterator.load_state_dict(position)
         if services:
             # Before the first element is used: the coordinator answers for it then.

@@ -152,3 +152,28 @@ def test_bytes_are_balanced_and_beside_means_beside(coordinator: ps.ClusterCoord
         strategy.extended.colocate_vars_with(ps.Variable(1.0)),
     ):
         pass
+
+
+def test_passes_over_a_service_are_gone_on_with_by_each_trainer(
+    coordinator: ps.ClusterCoordinator, cluster: ps.LocalCluster
+) -> None:
+    target = cluster.service
+
+    def make() -> Any:
+        return ds.Dataset.range(60).batch(5).distribute(ds.ShardingPolicy.OFF, target)
+
+    def take(iterator: Any, steps: int) -> list[int]:
+        values = [
+            coordinator.schedule(read_some, args=(iterator,), trainer=step % 2)
+            for step in range(steps)
+        ]
+        return [row for _, rows in coordinator.fetch(values) for row in rows or []]
+
+    first = iter(coordinator.create_per_worker_dataset(make))
+    found = take(first, 7)
+    coordinator.join(DEADLINE_S)
+    state = first.state_dict()
+    again = iter(coordinator.create_per_worker_dataset(make))
+    again.load_state_dict(state)
+    found += take(again, 26)
+    assert sorted(found) == sorted([*range(60)] * 2)
