@@ -250,7 +250,8 @@ class FlightClient:
 
     def __init__(self, address: str, *, token: str, tls: TlsConfig | None = None) -> None:
         self.address = address
-        self._is_plain = tls is None
+        self._by_tls = tls is not None
+        self._was_answered = False
         self._headers = [(TOKEN_METADATA_KEY.encode(), token.encode())]
         options: dict[str, Any] = {"generic_options": list(_CHANNEL_OPTIONS)}
         if tls is not None:
@@ -288,9 +289,10 @@ class FlightClient:
             results = list(self._client.do_action(fl.Action(name, body), call))
         except TRANSPORT_ERRORS as error:
             failure = _as_service_error(error, self.address)
-            if isinstance(failure, UnavailableError) and self._is_plain:
-                failure = explained(failure, self.address)
+            if isinstance(failure, UnavailableError) and not self._was_answered:
+                failure = explained(failure, self.address, by_tls=self._by_tls)
             raise failure from error
+        self._was_answered = True
         reply = results[0].body.to_pybytes() if results else b""
         if reply[:1] == _REPLY_ERROR:
             raise error_from_payload(reply[1:])

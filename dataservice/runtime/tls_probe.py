@@ -6,7 +6,6 @@ the other does not. Invariant: nothing here decides whom to trust.
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import ssl
 
@@ -38,26 +37,37 @@ def check_roots(ca_path: str) -> None:
         ) from error
 
 
-def explained(failure: UnavailableError, address: str) -> UnavailableError:
-    """``failure`` of a client without TLS, that says so where the server answers by TLS.
+def explained(failure: UnavailableError, address: str, *, by_tls: bool) -> UnavailableError:
+    """``failure`` of a client, that says so where one end speaks TLS and the other does not.
 
-    Blocks for a second at most, and only where something listens.
+    Blocks for a second at most, and only where something listens: for clients that were never
+    answered, since a server keeps to what it speaks.
     """
-    if not _speaks_tls(address):
-        return failure
-    return UnavailableError(
-        f"{failure}; it speaks TLS and this client does not: name the certificate that vouches "
-        "for it (DATASERVICE_TLS_CA or --tls-ca; in training PSTRAIN_TLS_CA or tls_ca_path)"
-    )
+    speaks_tls = _speaks_tls(address)
+    if speaks_tls and not by_tls:
+        return UnavailableError(
+            f"{failure}; it speaks TLS and this client does not: name the certificate that vouches "
+            "for it (DATASERVICE_TLS_CA or --tls-ca; in training PSTRAIN_TLS_CA or tls_ca_path)"
+        )
+    if speaks_tls is False and by_tls:
+        return UnavailableError(
+            f"{failure}; this client speaks TLS and it does not: start it with --tls-cert and "
+            "--tls-key, or name no certificate here"
+        )
+    return failure
 
 
-def _speaks_tls(address: str) -> bool:
+def _speaks_tls(address: str) -> bool | None:
+    """None where nothing answers."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with (
-        contextlib.suppress(OSError, ValueError, InvalidArgumentError),
-        socket.create_connection(split_address(address), _PROBE_TIMEOUT_S) as plain,
-        context.wrap_socket(plain),
-    ):
-        return True
-    return False
+    try:
+        with (
+            socket.create_connection(split_address(address), _PROBE_TIMEOUT_S) as plain,
+            context.wrap_socket(plain),
+        ):
+            return True
+    except ssl.SSLError as error:
+        return False if error.reason == "WRONG_VERSION_NUMBER" else None
+    except (OSError, ValueError, InvalidArgumentError):
+        return None

@@ -621,6 +621,20 @@ def test_tls(tmp_path: pathlib.Path) -> None:
             server.stop()
 
 
+def test_a_client_by_tls_of_a_server_without_it(
+    tmp_path: pathlib.Path, server: FlightServer
+) -> None:
+    ca_path = str(tmp_path / "ca")
+    trustme.CA().cert_pem.write_to_path(ca_path)
+    with (
+        contextlib.closing(
+            FlightClient(server.address, token=TOKEN, tls=TlsConfig(ca_path=ca_path))
+        ) as client,
+        pytest.raises(UnavailableError, match="start it with --tls-cert"),
+    ):
+        client.exchange({"exchange": "echo"}, timeout_s=TIMEOUT_S)
+
+
 SOAK = """
 import contextlib, sys
 if sys.argv[1] == "grpc_first":

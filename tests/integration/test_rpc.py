@@ -375,6 +375,34 @@ def test_tls(box: EchoBox, tls: TlsConfig) -> None:
     assert box.calls == 1
 
 
+def test_a_client_by_tls_of_a_server_without_it(box: EchoBox, tls: TlsConfig) -> None:
+    with (
+        serve(box) as server,
+        connect(server.port, tls=TlsConfig(ca_path=tls.ca_path)) as client,
+        pytest.raises(UnavailableError, match="start it with --tls-cert"),
+    ):
+        client.call("SayBack", Text(), timeout_s=DEADLINE_S)
+
+
+def test_a_server_that_answered_once_is_not_asked_for_tls(
+    box: EchoBox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    def ask(failure: UnavailableError, address: str, *, by_tls: bool) -> UnavailableError:
+        asked.append((address, by_tls))
+        return failure
+
+    monkeypatch.setattr("dataservice.runtime.rpc.client.explained", ask)
+    with serve(box) as server, connect(server.port) as client, connect(server.port) as late:
+        client.call("SayBack", Text())
+        server.stop()
+        for each in (client, late):
+            with pytest.raises(UnavailableError):
+                each.call("SayBack", Text(), timeout_s=DEADLINE_S)
+        assert asked == [(late.address, False)]
+
+
 def test_bad_certificates_are_named(box: EchoBox, tls: TlsConfig) -> None:
     missing = TlsConfig(cert_path="no-such.pem", key_path=tls.key_path)
     with pytest.raises(FailedPreconditionError, match=r"no-such\.pem"):

@@ -62,7 +62,8 @@ class RpcClient:
         self._peer = f"the {snake_case(service.name).replace('_', ' ')} at {self.address}"
         check_not_forked(f"a client of {self._peer}")
         self._pid = os.getpid()
-        self._is_plain = tls is None
+        self._by_tls = tls is not None
+        self._was_answered = False
         self._metadata = ((TOKEN_METADATA_KEY, token),)
         self._closed = threading.Event()
         if tls is None:
@@ -89,13 +90,15 @@ class RpcClient:
         """
         stub, request = self._prepare(method, request, streaming=False)
         try:
-            return stub(request, timeout=timeout_s, metadata=self._metadata)
+            reply = stub(request, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise self._error_of(error, method, timeout_s, cancellable=False) from None
         except ValueError:
             if not self._closed.is_set():
                 raise
             raise self._closed_error() from None
+        self._was_answered = True
+        return reply
 
     def call_retrying(
         self,
@@ -217,8 +220,8 @@ class RpcClient:
         }
         message = messages.get(status, f"{method} to {self._peer} failed: {details}")
         failure = error_from_dict({"code": status.name, "message": message})
-        if isinstance(failure, UnavailableError) and self._is_plain:
-            return explained(failure, self.address)
+        if isinstance(failure, UnavailableError) and not self._was_answered:
+            return explained(failure, self.address, by_tls=self._by_tls)
         return failure
 
     def _remote_error(self, body: bytes) -> DataServiceError:
