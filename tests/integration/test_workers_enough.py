@@ -25,6 +25,11 @@ from tests.integration.service_cluster import local_service, wait_until
 OFF, DYNAMIC = ds.ShardingPolicy.OFF, ds.ShardingPolicy.DYNAMIC
 
 
+def endless() -> ds.Dataset:
+    """An estimate takes a while, and there is none of a job that is over."""
+    return ds.Dataset.range(10**7).repeat()
+
+
 def slow(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     time.sleep(0.01)
     return columns
@@ -57,10 +62,10 @@ def test_a_fast_reader_of_a_slow_pipeline_asks_for_more_and_a_slow_reader_for_fe
         on_workers_enough=f'echo "$DATASERVICE_WORKERS_NOW $DATASERVICE_WORKERS_ENOUGH" > {note}',
         workers_enough_stay_ms=200,
     )
-    rows = ds.Dataset.range(10**7).map(slow, schema=pa.schema({"id": pa.int64()}))
+    rows = endless().map(slow, schema=pa.schema({"id": pa.int64()}))
     cases: list[tuple[ds.Dataset, float, Callable[[dict[str, Any]], bool]]] = [
         (rows.batch(5_000), 0.0, lambda found: found["enough"] > 2),
-        (ds.Dataset.range(10**7).batch(100), 0.02, lambda found: found["enough"] < 2),
+        (endless().batch(100), 0.02, lambda found: found["enough"] < 2),
     ]
     for dataset, pause_s, is_right in cases:
         note.unlink(missing_ok=True)
@@ -92,7 +97,7 @@ def test_the_status_as_json_says_why() -> None:
     with local_service(workers=1) as service:
         assert estimate_at(service.target) is None
         stop = threading.Event()
-        rows = ds.Dataset.range(10**6).map(slow, schema=pa.schema({"id": pa.int64()})).batch(100)
+        rows = endless().map(slow, schema=pa.schema({"id": pa.int64()})).batch(100)
         thread = reading(rows.distribute(OFF, service.target), 0.0, stop)
         try:
             wait_until(lambda: estimate_at(service.target) is not None, "an estimate")
