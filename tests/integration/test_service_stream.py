@@ -147,7 +147,7 @@ def test_readers_learn_where_the_time_of_the_workers_goes(
     service: LocalService, policy: ds.ShardingPolicy, copies: int
 ) -> None:
     def slow(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        time.sleep(0.01)
+        time.sleep(0.05)
         return columns
 
     data = ds.Dataset.range(10_000).filter(ds.col("id") >= 10).batch(1_000).map(slow)
@@ -161,7 +161,7 @@ def test_readers_learn_where_the_time_of_the_workers_goes(
     assert list(by_name)[:2] == ["range", "filter"]
     assert by_name["range"]["rows"] == 10_000 * copies
     assert by_name["map"]["rows"] == by_name["filter"]["rows"] == 9_990 * copies
-    assert by_name["map"]["time_s"] >= 0.09 * copies
+    assert by_name["map"]["time_s"] >= 0.45 * copies
     assert [one.name for one in remote.stats().worker_operators] == list(by_name)
 
 

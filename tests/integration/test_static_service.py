@@ -257,11 +257,13 @@ def test_a_worker_that_is_lost_for_good_is_an_error_at_the_deadline() -> None:
                     pass
 
 
-def test_a_restarted_worker_begins_its_share_again() -> None:
+def test_a_restarted_worker_begins_its_share_of_a_shared_job_again() -> None:
     """Every row comes; those of the share that was under way may come twice."""
     dataset = ds.Dataset.range(3_000).batch(10)
     with listed(**lost_quickly()) as service:
-        remote = dataset.distribute(DATA, service.target, max_outstanding_requests=2)
+        remote = dataset.distribute(
+            DATA, service.target, job_name="shared", max_outstanding_requests=2
+        )
         with iter(remote) as iterator:
             got = next(iterator).column("id").to_pylist()
             stopped = service.workers[0]
