@@ -256,12 +256,7 @@ class Extended:
 
         InvalidArgumentError for a variable of another strategy or of none.
         """
-        if not self.variable_created_in_scope(colocate_with_variable):
-            raise InvalidArgumentError(
-                f"{colocate_with_variable!r} was not made in this strategy's scope, so nothing "
-                "can be placed beside it"
-            )
-        server = colocate_with_variable.spec.shards[0].ps
+        server = server_of(colocate_with_variable, self)
         with (
             self._strategy.scope(),
             placement_scope(self._strategy.placement_beside(server)),
@@ -333,6 +328,20 @@ class _ServerPlacement:
     def created(self, variable: BaseVariable) -> None:
         with self._lock:
             self.variables.append(variable)
+
+
+def server_of(variable: Any, extended: Any) -> int:
+    """The server of a variable's first rows.
+
+    InvalidArgumentError unless the strategy of ``extended`` has placed the variable.
+    """
+    if not extended.variable_created_in_scope(variable):
+        raise InvalidArgumentError(
+            f"{variable!r} was not made in this strategy's scope, so nothing can be placed beside "
+            "it"
+        )
+    server: int = variable.spec.shards[0].ps
+    return server
 
 
 def _uncut(shape: tuple[int, ...], dtype: str) -> int:  # noqa: ARG001

@@ -32,7 +32,7 @@ from pstrain.input_sharding import DistributedDataset, DistributedDatasetFunctio
 from pstrain.replica import Replica
 from pstrain.scope import LocalPlacement, Placement, placement_scope
 from pstrain.security import client_tls
-from pstrain.strategy import entered_scope
+from pstrain.strategy import entered_scope, server_of
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.context import InputContext, trainer_scope
 from pstrain.v1.membership import Membership, wait_for
@@ -259,12 +259,7 @@ class Extended:
 
         InvalidArgumentError for a variable of another strategy or of none.
         """
-        if not self.variable_created_in_scope(colocate_with_variable):
-            raise InvalidArgumentError(
-                f"{colocate_with_variable!r} was not made in this strategy's scope, so nothing "
-                "can be placed beside it"
-            )
-        server = colocate_with_variable.spec.shards[0].ps
+        server = server_of(colocate_with_variable, self)
         with (
             self._strategy.scope(),
             placement_scope(_Beside(self._strategy.placement, server)),
