@@ -47,6 +47,18 @@ def test_map_over_rows() -> None:
     check_positions(dataset)
 
 
+def test_small_integers_do_not_show_that_a_column_was_passed_on() -> None:
+    """0 * 1000 is the very 0 that was given: what comes later need not fit into 16 bits."""
+    numbers_then_large = pa.table({"x": pa.array([0] * 70_000 + [200], pa.int16())})
+    product = Dataset.from_table(numbers_then_large).map(
+        lambda row: {"x": row["x"] * 1000}, format="rows"
+    )
+    assert product.schema == pa.schema([("x", pa.int64())])
+    assert values(run(product))[-1] == 200_000
+    same = Dataset.from_table(pa.table({"x": pa.array([2**63], pa.uint64())}))
+    assert same.map(lambda row: row, format="rows").schema == pa.schema([("x", pa.uint64())])
+
+
 def test_map_trusts_and_enforces_a_schema() -> None:
     def fail(_columns: Any) -> Any:
         raise AssertionError("asking for the schema ran the function")

@@ -201,12 +201,21 @@ def _kinds_of_passed(
     return {
         field.name: field.type
         for field in schema
-        if all(
+        if _tells_apart(field.type, [source[field.name] for source in sources])
+        and all(
             isinstance(row, Mapping) and row.get(field.name, _MISSING) is source[field.name]
             for row, source in zip(made, sources, strict=True)
             if row is not LEFT_OUT
         )
     }
+
+
+def _tells_apart(kind: pa.DataType, values: list[Any]) -> bool:
+    """Whether the same object means the same value passed on: Python shares small integers."""
+    if not pa.types.is_integer(kind):
+        return True
+    known = [value for value in values if value is not None]
+    return not known or any(value not in _SHARED_INTEGERS for value in known)
 
 
 def _returned(kind: str) -> str:
@@ -225,6 +234,7 @@ def _flattened(made: list[Any]) -> list[Any]:
 
 
 _MISSING: Final = object()
+_SHARED_INTEGERS: Final = range(-5, 257)
 _EXPECTED: Final = {"map": "a dict", "flat_map": "a dict or a list of dicts"}
 # Each makes the call of one stream.
 _CALLS: dict[str, Callable[[], _Call]] = {
