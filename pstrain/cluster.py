@@ -15,7 +15,7 @@ from typing import Any
 
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 
-_LAST_PORT = 65535
+LAST_PORT = 65535
 
 JOBS = ("chief", "worker", "ps", "evaluator")
 
@@ -328,7 +328,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Host, without brackets, and port of ``host:port``."""
     host, _, text = address.rpartition(":")
     port = int(text) if text.isascii() and text.isdigit() else -1
-    if not host or "/" in host or not 0 <= port <= _LAST_PORT:
+    if not host or "/" in host or not 0 <= port <= LAST_PORT:
         raise InvalidArgumentError(f"the address of a task is host:port, got {address!r}")
     return host.strip("[]"), port
 

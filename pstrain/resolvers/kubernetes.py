@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-from pstrain.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
+from pstrain.cluster import LAST_PORT, ClusterResolver, ClusterSpec, SimpleClusterResolver
 from pstrain.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -31,7 +31,6 @@ from pstrain.errors import (
 
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _TIMEOUT_S = 10.0
-_LAST_PORT = 65535
 
 
 class _Pod(NamedTuple):
@@ -65,7 +64,7 @@ class KubernetesClusterResolver(ClusterResolver):
         service_account: str = SERVICE_ACCOUNT,
     ) -> None:
         self._labels = _selectors(job_to_label_mapping or {"worker": ["job-name=tensorflow"]})
-        if not isinstance(tf_server_port, int) or not 0 < tf_server_port <= _LAST_PORT:
+        if not isinstance(tf_server_port, int) or not 0 < tf_server_port <= LAST_PORT:
             raise InvalidArgumentError(f"tf_server_port is no port: {tf_server_port!r}")
         self._port = tf_server_port
         self._client = override_client

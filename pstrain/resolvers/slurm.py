@@ -13,10 +13,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pstrain.cluster import ClusterResolver, ClusterSpec
+from pstrain.cluster import LAST_PORT, ClusterResolver, ClusterSpec
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
-
-_LAST_PORT = 65535
 
 
 class SlurmClusterResolver(ClusterResolver):
@@ -55,7 +53,7 @@ class SlurmClusterResolver(ClusterResolver):
             )
         if not isinstance(port_base, int):
             raise InvalidTypeError(f"port_base is an int, got {port_base!r}")
-        if not 0 < port_base <= _LAST_PORT - max(nodes.values()):
+        if not 0 < port_base <= LAST_PORT - max(nodes.values()):
             raise InvalidArgumentError(f"port_base {port_base} leaves no ports for the tasks")
         addresses = [
             f"{host}:{port_base + offset}"
