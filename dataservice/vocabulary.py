@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Final, NewType
 
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
+from dataservice.runtime.addresses import format_address, split_address
 
 DatasetId = NewType("DatasetId", str)
 JobId = NewType("JobId", str)
@@ -83,26 +84,3 @@ def _split_protocol(service: object) -> tuple[str, str]:
             f"Malformed service {address!r}: more than one '://'; use {PROTOCOL}://HOST:PORT"
         )
     return (parts[0], parts[1]) if len(parts) == 2 else (PROTOCOL, address)
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host (IPv6 without brackets) and port of ``host:port``; the port is in 1..65535."""
-    host, separator, port_text = address.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    if bracketed:
-        host = host[1:-1]
-    if not separator or not host or (":" in host and not bracketed) or "/" in host:
-        raise InvalidArgumentError(
-            f"address {address!r} is not of the form HOST:PORT (an IPv6 host goes in brackets)"
-        )
-    port = int(port_text) if port_text.isascii() and port_text.isdigit() else 0
-    if not 1 <= port <= 65_535:
-        raise InvalidArgumentError(
-            f"address {address!r} has port {port_text!r}; a port is a number from 1 to 65535"
-        )
-    return host, port
-
-
-def format_address(host: str, port: int) -> str:
-    """``host:port``, with brackets around an IPv6 host."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -13,9 +13,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dataservice.runtime.addresses import split_address
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
-
-LAST_PORT = 65535
 
 JOBS = ("chief", "worker", "ps", "evaluator")
 
@@ -320,17 +319,8 @@ def check_addresses(spec: ClusterSpec) -> None:
     for job in ("worker", "ps"):
         for index in spec.task_indices(job) if job in spec.jobs else ():
             address = spec.task_address(job, index)
-            if split_address(address)[1] == 0:
+            if split_address(address, any_port=True)[1] == 0:
                 raise InvalidArgumentError(f"{job}:{index} has no port: {address!r}")
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host, without brackets, and port of ``host:port``."""
-    host, _, text = address.rpartition(":")
-    port = int(text) if text.isascii() and text.isdigit() else -1
-    if not host or "/" in host or not 0 <= port <= LAST_PORT:
-        raise InvalidArgumentError(f"the address of a task is host:port, got {address!r}")
-    return host.strip("[]"), port
 
 
 def _check_own_task(spec: ClusterSpec, task_type: str | None, task_id: int | None) -> None:

@@ -10,8 +10,9 @@ import logging
 import threading
 from typing import Protocol
 
+from dataservice.runtime.addresses import split_address
 from dataservice.runtime.auth import is_loopback
-from pstrain.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver, split_address
+from pstrain.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
 from pstrain.errors import InvalidArgumentError
 from pstrain.paramserver.server import ParameterServer
 from pstrain.presence import Presence
@@ -69,7 +70,9 @@ class Server:
         resolver = _resolver(server_or_cluster_def)
         job, index = _task(resolver, job_name, task_index)
         self.job_name, self.task_index = job, index
-        spec_host, spec_port = split_address(resolver.cluster_spec().task_address(job, index))
+        spec_host, spec_port = split_address(
+            resolver.cluster_spec().task_address(job, index), any_port=True
+        )
         host = host if host is not None else _bind_host(spec_host)
         tls = server_tls(tls_cert_path, tls_key_path, tls_ca_path)
         if tls is None and not is_loopback(host) and not may_expose(insecure_network):

@@ -153,14 +153,21 @@ def _each(function: Callable[..., Any], rows: Iterable[Any]) -> list[Any]:
 
 
 def _compiled_source(function: Any) -> Any:
-    """The Python function that Numba compiled, by njit or vectorize; None of any other."""
+    """The Python function that Numba compiled, by njit or (gu)vectorize; None of any other."""
     dispatcher = getattr(function, "_dispatcher", function)
     return getattr(dispatcher, "py_func", None)
 
 
 def _call_compiled(function: Any, source: Any, columns: dict[str, Any]) -> Any:
     code = source.__code__
-    names = code.co_varnames[: code.co_argcount]
+    # The source of a guvectorized function has its results among the parameters, at the end.
+    names = code.co_varnames[: getattr(function, "nin", code.co_argcount)]
+    if getattr(function, "is_dynamic", False):
+        raise InvalidArgumentError(
+            f"{source.__name__} was given to numba.guvectorize without types, so Numba cannot make "
+            'its result: name them, as in @guvectorize(["void(float64[:], float64[:])"], '
+            '"(n)->(n)")'
+        )
     if len(names) == len(columns) == 1:
         names = tuple(columns)
     for name in names:

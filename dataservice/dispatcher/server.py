@@ -25,12 +25,13 @@ from dataservice.errors import (
     InvalidArgumentError,
     InvalidTypeError,
 )
+from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.clock import SystemClock
 from dataservice.runtime.journal import Journal, SqliteJournal
 from dataservice.runtime.rpc import RpcServer
 from dataservice.runtime.threads import StoppableThread
-from dataservice.vocabulary import PROTOCOL, format_address
+from dataservice.vocabulary import PROTOCOL
 from dataservice.wire import dispatcher_pb2 as pb
 
 logger = logging.getLogger(__name__)

@@ -250,7 +250,7 @@ class FlightClient:
 
     def __init__(self, address: str, *, token: str, tls: TlsConfig | None = None) -> None:
         self.address = address
-        self._by_tls = tls is not None
+        self._tls = tls
         self._was_answered = False
         self._headers = [(TOKEN_METADATA_KEY.encode(), token.encode())]
         options: dict[str, Any] = {"generic_options": list(_CHANNEL_OPTIONS)}
@@ -290,7 +290,9 @@ class FlightClient:
         except TRANSPORT_ERRORS as error:
             failure = _as_service_error(error, self.address)
             if isinstance(failure, UnavailableError) and not self._was_answered:
-                failure = explained(failure, self.address, by_tls=self._by_tls)
+                ca_path = None if self._tls is None else self._tls.ca_path
+                by_tls = self._tls is not None
+                failure = explained(failure, self.address, by_tls=by_tls, ca_path=ca_path)
             raise failure from error
         self._was_answered = True
         reply = results[0].body.to_pybytes() if results else b""

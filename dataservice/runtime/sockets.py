@@ -12,6 +12,8 @@ import os
 import socket
 from collections.abc import Iterator
 
+from dataservice.runtime.addresses import split_address
+
 __all__ = ["sever_connections", "sever_connections_to"]
 
 logger = logging.getLogger(__name__)
@@ -32,9 +34,8 @@ def sever_connections(port: int, peer_port: int | None = None) -> int:
 
 def sever_connections_to(address: str) -> int:
     """Shut down this process's connections to the server at `address`; returns how many."""
-    host, _, port = address.rpartition(":")
     try:
-        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(*split_address(address), type=socket.SOCK_STREAM)
     except (OSError, ValueError) as error:
         logger.warning("cannot tell which connections go to %s: %s", address, error)
         return 0

@@ -1,7 +1,7 @@
 """Whether certificates can be used, and whether a server wants one seen: for clear errors only.
 
 Libraries that encrypt say little when a file is of another kind, or when one end speaks TLS and
-the other does not. Invariant: nothing here decides whom to trust.
+the other does not, or not in the same names. Invariant: nothing here decides whom to trust.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import socket
 import ssl
 
-from dataservice.errors import InvalidArgumentError, UnavailableError
-from dataservice.vocabulary import split_address
+from dataservice.errors import InvalidArgumentError, UnauthenticatedError, UnavailableError
+from dataservice.runtime.addresses import split_address
 
 _PROBE_TIMEOUT_S = 0.5
 
@@ -37,24 +37,38 @@ def check_roots(ca_path: str) -> None:
         ) from error
 
 
-def explained(failure: UnavailableError, address: str, *, by_tls: bool) -> UnavailableError:
-    """``failure`` of a client, that says so where one end speaks TLS and the other does not.
+def explained(
+    failure: UnavailableError, address: str, *, by_tls: bool, ca_path: str | None = None
+) -> UnavailableError | UnauthenticatedError:
+    """``failure`` of a client, or what keeps both ends from ever understanding each other.
 
-    Blocks for a second at most, and only where something listens: for clients that were never
-    answered, since a server keeps to what it speaks.
+    That is an UnauthenticatedError, which nobody tries again: one end alone speaks TLS, or the
+    certificates in ``ca_path`` (None: those of the system) do not vouch for the server's. Blocks
+    for a second at most, and only where something listens: for clients that were never answered,
+    since a server keeps to what it speaks.
     """
     speaks_tls = _speaks_tls(address)
-    if speaks_tls and not by_tls:
-        return UnavailableError(
+    if speaks_tls is None or not (speaks_tls or by_tls):
+        return failure
+    if not by_tls:
+        return UnauthenticatedError(
             f"{failure}; it speaks TLS and this client does not: name the certificate that vouches "
             "for it (DATASERVICE_TLS_CA or --tls-ca; in training PSTRAIN_TLS_CA or tls_ca_path)"
         )
-    if speaks_tls is False and by_tls:
-        return UnavailableError(
+    if not speaks_tls:
+        return UnauthenticatedError(
             f"{failure}; this client speaks TLS and it does not: start it with --tls-cert and "
             "--tls-key, or name no certificate here"
         )
-    return failure
+    doubt = _doubt(address, ca_path)
+    if doubt is None:
+        return failure
+    trusted = "the certificates of this system" if ca_path is None else ca_path
+    return UnauthenticatedError(
+        f"{failure}; its certificate is not trusted ({doubt}) by {trusted}: name the CA that it "
+        "was issued by (DATASERVICE_TLS_CA or --tls-ca; in training PSTRAIN_TLS_CA or "
+        "tls_ca_path), and an address that it was issued for"
+    )
 
 
 def _speaks_tls(address: str) -> bool | None:
@@ -62,12 +76,34 @@ def _speaks_tls(address: str) -> bool | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        with (
-            socket.create_connection(split_address(address), _PROBE_TIMEOUT_S) as plain,
-            context.wrap_socket(plain),
-        ):
-            return True
+        _shake_hands(address, context)
     except ssl.SSLError as error:
         return False if error.reason == "WRONG_VERSION_NUMBER" else None
-    except (OSError, ValueError, InvalidArgumentError):
+    except (OSError, ValueError):
         return None
+    return True
+
+
+def _doubt(address: str, ca_path: str | None) -> str | None:
+    """Why the server's certificate is refused; None where it is not."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if ca_path is None:
+            context.load_default_certs()
+        else:
+            context.load_verify_locations(cafile=ca_path)
+        _shake_hands(address, context)
+    except ssl.SSLCertVerificationError as error:
+        return error.verify_message
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def _shake_hands(address: str, context: ssl.SSLContext) -> None:
+    host, port = split_address(address)
+    with (
+        socket.create_connection((host, port), _PROBE_TIMEOUT_S) as plain,
+        context.wrap_socket(plain, server_hostname=host),
+    ):
+        pass

@@ -11,10 +11,11 @@ import threading
 
 from dataservice.config import WorkerConfig
 from dataservice.errors import CancelledError, FailedPreconditionError, InvalidTypeError
+from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.flight import FlightServer
 from dataservice.runtime.local_exchange import LocalServer, NotLocalError
-from dataservice.vocabulary import PROTOCOL, SHARED_MEMORY, format_address
+from dataservice.vocabulary import PROTOCOL, SHARED_MEMORY
 from dataservice.wire.elements import EXCHANGE
 from dataservice.worker.control import DispatcherLink
 from dataservice.worker.membership import Membership

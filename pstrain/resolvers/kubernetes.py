@@ -21,7 +21,8 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-from pstrain.cluster import LAST_PORT, ClusterResolver, ClusterSpec, SimpleClusterResolver
+from dataservice.runtime.addresses import LAST_PORT
+from pstrain.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
 from pstrain.errors import (
     FailedPreconditionError,
     InvalidArgumentError,

@@ -13,7 +13,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pstrain.cluster import LAST_PORT, ClusterResolver, ClusterSpec
+from dataservice.runtime.addresses import LAST_PORT
+from pstrain.cluster import ClusterResolver, ClusterSpec
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 
 

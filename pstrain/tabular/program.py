@@ -124,9 +124,20 @@ def load(folder: Path) -> tuple[Any, Preparation]:
     path = latest_checkpoint(folder)
     if path is None:
         raise NotFoundError(f"no checkpoint in {str(folder)!r}: train again with --overwrite")
-    model = ps.models.from_config(read_config(path))
+    model = _made_anew(path)
     ps.Checkpoint(model=model).restore(path)
     return model, prepared
+
+
+def _made_anew(path: str | Path) -> Any:
+    try:
+        return ps.models.from_config(read_config(path))
+    except (InvalidArgumentError, NotFoundError) as error:
+        raise InvalidArgumentError(
+            f"checkpoint {str(path)!r} is of no model that `pstrain train` makes ({error}): make a "
+            "torch module, or another model of your own, anew in the program that trained it; "
+            "there restore the checkpoint and call model.evaluate(data) or model.predict(data)"
+        ) from error
 
 
 def evaluate(folder: Path, data: str, batch_size: int) -> dict[str, float]:

@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,12 @@ class RemoteParameters:
     made at once: one whose reply was lost with its connection raises instead of being repeated.
     """
 
+    # What users do about a lost server, besides starting it again.
+    remedy: ClassVar[str] = (
+        ", call strategy.begin(), restore a checkpoint and go on; with "
+        "ClusterCoordinator(strategy, checkpoint=manager) all but the start is done for you"
+    )
+
     def __init__(
         self,
         addresses: Sequence[str],
@@ -77,6 +83,7 @@ class RemoteParameters:
             addresses,
             token=resolve_token(token),
             tls=tls,
+            remedy=self.remedy,
             share_memory=self._config.share_memory,
         )
         self._wholes: dict[tuple[int, int], tuple[int, Array]] = {}

@@ -43,7 +43,10 @@ class Request(NamedTuple):
 
 
 class Connections:
-    """Streams to the servers at ``addresses``; opened on first use. Thread-safe."""
+    """Streams to the servers at ``addresses``; opened on first use. Thread-safe.
+
+    ``remedy``: what users do about a lost server after they have started it again.
+    """
 
     def __init__(
         self,
@@ -51,9 +54,11 @@ class Connections:
         *,
         token: str,
         tls: TlsConfig | None,
+        remedy: str,
         share_memory: bool = True,
     ) -> None:
         self.addresses = tuple(addresses)
+        self._remedy = remedy
         self._token = token
         self._share_memory = share_memory
         self._clients = [FlightClient(a, token=token, tls=tls) for a in addresses]
@@ -182,8 +187,7 @@ class Connections:
     def _unavailable(self, server: int, error: Exception | str) -> ServerLostError:
         return ServerLostError(
             f"parameter server {server} at {self.addresses[server]} is gone: {error}. Start it "
-            "again, call strategy.begin(), restore a checkpoint and go on; with "
-            "ClusterCoordinator(strategy, checkpoint=manager) all but the start is done for you"
+            f"again{self._remedy}"
         )
 
 

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 from pstrain.base_variable import BaseVariable
 from pstrain.cluster import (
@@ -272,6 +272,11 @@ class _WorkerParameters(RemoteParameters):
 
     Making a variable waits for servers that are away, at most ``config.start_timeout_s``.
     """
+
+    remedy: ClassVar[str] = (
+        "; what runs inside of strategy.session(checkpoint_manager) then goes on from the newest "
+        "checkpoint, without one start the workers again too"
+    )
 
     def __init__(
         self, *arguments: Any, is_chief: bool, config: ParameterConfig, **options: Any

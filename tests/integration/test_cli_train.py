@@ -295,6 +295,20 @@ def test_folders_without_a_model_and_rows_that_do_not_fit(
     assert ".parquet or .csv" in error
 
 
+def test_a_model_of_another_program_is_refused_with_what_to_do(
+    files: pathlib.Path, model: pathlib.Path, tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    class Own(ps.models.LogisticRegression):
+        kind = "Torch"
+
+    Preparation.load(model).save(tmp_path)
+    ps.Checkpoint(model=Own(ps.FeatureSchema(dense=["x"], label="y"))).save(tmp_path)
+    error = fails(capsys, ["evaluate", str(tmp_path), "--data", str(files / "new.pq")])
+    assert "unknown model 'Torch'" in error
+    assert "call model.evaluate" in error
+
+
 def test_a_model_larger_than_the_memory_is_refused_in_one_line(
     files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

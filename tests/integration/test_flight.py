@@ -609,14 +609,20 @@ def test_tls(tmp_path: pathlib.Path) -> None:
     server = make_server(tls=TlsConfig(cert_path=paths["cert"], key_path=paths["key"]))
     client = FlightClient(server.address, token=TOKEN, tls=TlsConfig(ca_path=paths["ca"]))
     plain = FlightClient(server.address, token=TOKEN)
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "other"))
+    doubtful = FlightClient(
+        server.address, token=TOKEN, tls=TlsConfig(ca_path=str(tmp_path / "other"))
+    )
     try:
         with client.exchange({"exchange": "echo"}) as exchange:
             assert exchange.request(b"x", b"y", timeout_s=TIMEOUT_S).body == pa.py_buffer(b"y")
-        with pytest.raises(UnavailableError, match="PSTRAIN_TLS_CA"):
+        with pytest.raises(UnauthenticatedError, match="PSTRAIN_TLS_CA"):
             plain.exchange({"exchange": "echo"}, timeout_s=TIMEOUT_S)
+        with pytest.raises(UnauthenticatedError, match="other: name the CA"):
+            doubtful.exchange({"exchange": "echo"}, timeout_s=TIMEOUT_S)
     finally:
-        client.close()
-        plain.close()
+        for each in (client, plain, doubtful):
+            each.close()
         with takes():
             server.stop()
 
@@ -630,7 +636,7 @@ def test_a_client_by_tls_of_a_server_without_it(
         contextlib.closing(
             FlightClient(server.address, token=TOKEN, tls=TlsConfig(ca_path=ca_path))
         ) as client,
-        pytest.raises(UnavailableError, match="start it with --tls-cert"),
+        pytest.raises(UnauthenticatedError, match="start it with --tls-cert"),
     ):
         client.exchange({"exchange": "echo"}, timeout_s=TIMEOUT_S)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
 import queue
 import select
 import signal
@@ -366,20 +367,46 @@ def test_tls(box: EchoBox, tls: TlsConfig) -> None:
             pytest.raises(UnauthenticatedError),
         ):
             client.call("SayBack", Text())
-        for untrusting, reason in ((TlsConfig(), "cannot reach"), (None, "DATASERVICE_TLS_CA")):
+        for untrusting, reason in ((TlsConfig(), "of this system"), (None, "DATASERVICE_TLS_CA")):
             with (
                 connect(server.port, tls=untrusting) as client,
-                pytest.raises(UnavailableError, match=reason),
+                pytest.raises(UnauthenticatedError, match=reason),
             ):
                 client.call("SayBack", Text(), timeout_s=DEADLINE_S)
     assert box.calls == 1
+
+
+def test_what_can_never_be_trusted_is_not_waited_for(
+    box: EchoBox, tls: TlsConfig, tmp_path: pathlib.Path
+) -> None:
+    other = tmp_path / "other.pem"
+    trustme.CA().cert_pem.write_to_path(str(other))
+    stranger = trustme.CA()
+    certificate = stranger.issue_cert("elsewhere.example")
+    paths = {name: str(tmp_path / name) for name in ("cert", "key", "ca")}
+    certificate.cert_chain_pems[0].write_to_path(paths["cert"])
+    certificate.private_key_pem.write_to_path(paths["key"])
+    stranger.cert_pem.write_to_path(paths["ca"])
+    elsewhere = TlsConfig(cert_path=paths["cert"], key_path=paths["key"], ca_path=paths["ca"])
+    waits: list[float] = []
+    for shown, ca_path, reason in (
+        (tls, str(other), r"other\.pem: name the CA"),
+        (elsewhere, paths["ca"], "(?i)mismatch.*issued for"),
+    ):
+        with (
+            serve(box, tls=shown) as server,
+            connect(server.port, tls=TlsConfig(ca_path=ca_path)) as client,
+            pytest.raises(UnauthenticatedError, match=reason),
+        ):
+            client.call_retrying("SayBack", Text(), timeout_s=DEADLINE_S, on_wait=waits.append)
+    assert waits == []
 
 
 def test_a_client_by_tls_of_a_server_without_it(box: EchoBox, tls: TlsConfig) -> None:
     with (
         serve(box) as server,
         connect(server.port, tls=TlsConfig(ca_path=tls.ca_path)) as client,
-        pytest.raises(UnavailableError, match="start it with --tls-cert"),
+        pytest.raises(UnauthenticatedError, match="start it with --tls-cert"),
     ):
         client.call("SayBack", Text(), timeout_s=DEADLINE_S)
 
@@ -389,7 +416,9 @@ def test_a_server_that_answered_once_is_not_asked_for_tls(
 ) -> None:
     asked: list[tuple[str, bool]] = []
 
-    def ask(failure: UnavailableError, address: str, *, by_tls: bool) -> UnavailableError:
+    def ask(
+        failure: UnavailableError, address: str, *, by_tls: bool, **_: str | None
+    ) -> UnavailableError:
         asked.append((address, by_tls))
         return failure
 

@@ -14,10 +14,12 @@ import trustme
 import pstrain as ps
 from pstrain.__main__ import main
 from pstrain.config import ParameterConfig
-from pstrain.errors import InvalidArgumentError, UnavailableError
+from pstrain.errors import InvalidArgumentError, UnauthenticatedError
 
 DEADLINE_S = 60.0
 SHORT = ParameterConfig(start_timeout_s=1.0, share_memory=False)
+# What can never succeed is not waited for.
+WAITING = ParameterConfig(start_timeout_s=600.0, share_memory=False)
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +71,9 @@ def test_who_does_not_trust_the_certificate_is_not_heard(
     resolver: ps.SimpleClusterResolver, tmp_path: pathlib.Path
 ) -> None:
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
-    for path in (str(tmp_path / "other.pem"), None):
-        with pytest.raises(UnavailableError, match="parameter server 0"):
-            ps.ParameterServerStrategy(resolver, config=SHORT, tls_ca_path=path)
+    for path, reason in ((str(tmp_path / "other.pem"), "name the CA"), (None, "PSTRAIN_TLS_CA")):
+        with pytest.raises(UnauthenticatedError, match=reason):
+            ps.ParameterServerStrategy(resolver, config=WAITING, tls_ca_path=path)
 
 
 def test_the_v1_form_speaks_tls(resolver: ps.SimpleClusterResolver, pem: dict[str, str]) -> None:

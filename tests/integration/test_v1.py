@@ -20,7 +20,7 @@ import pytest
 
 import pstrain as ps
 from pstrain.config import ParameterConfig
-from pstrain.errors import DeadlineExceededError
+from pstrain.errors import DeadlineExceededError, UnavailableError
 from pstrain.paramserver.server import ParameterServer
 from tests.ports import free_port
 
@@ -199,6 +199,17 @@ def test_a_server_that_stays_away_is_an_error_in_the_end() -> None:
         ps.Variable(0.0, name="x")
     with pytest.raises(DeadlineExceededError, match="give the variables their first values"):
         strategy.session().__enter__()
+    strategy.close()
+
+
+def test_what_is_said_of_a_lost_server_is_of_use_to_who_has_no_coordinator() -> None:
+    with ParameterServer() as server:
+        strategy = strategy_of(server, 0, 60.0)
+        with strategy.scope():
+            variable = ps.Variable(0.0, name="x")
+    with pytest.raises(UnavailableError, match=r"strategy\.session\(") as raised:
+        variable.numpy()
+    assert "ClusterCoordinator" not in str(raised.value)
     strategy.close()
 
 

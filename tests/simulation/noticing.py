@@ -2,13 +2,13 @@
 
 `NOTICED_IN` only saves time: where a mutant is not noticed in that life, because the protocol or
 the scenario changed since, all lives are searched. `python -m tests.simulation.noticing` prints
-the table anew. Invariant: a mutant is said to survive only when all lives were played.
+the table anew. Invariants: a mutant is said to survive only when all lives were played, and to be
+noticed only in a life that is clean without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 
@@ -103,52 +103,58 @@ NOTICED_IN = {
 
 def noticed_delivery(mutant: Mutant) -> Failure | None:
     """The failure by which a mistake in the delivery of rows shows; None: it survived."""
-    with scenario.staged(), _applied(mutant) as patch:
+    with scenario.staged(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(scenario, "POISONED", mutant.poisoned)
-        return _first_failure(scenario.play, mutant, DELIVERY_LIVES)
+        return _noticed(scenario.play, mutant, DELIVERY_LIVES)
 
 
 def noticed_coordinated(mutant: Mutant) -> Failure | None:
     """The same of a mistake in coordinated reads."""
-    with coordinated_scenario.staged(), _applied(mutant):
-        return _first_failure(coordinated_scenario.play, mutant, COORDINATED_LIVES)
+    with coordinated_scenario.staged():
+        return _noticed(coordinated_scenario.play, mutant, COORDINATED_LIVES)
 
 
 def noticed_training(mutant: Mutant) -> Failure | None:
     """The same of a mistake in training."""
-    with training_scenario.staged(), _applied(mutant):
-        return _first_failure(training_scenario.play, mutant, TRAINING_LIVES)
+    with training_scenario.staged():
+        return _noticed(training_scenario.play, mutant, TRAINING_LIVES)
 
 
 def noticed_consistency(mutant: Mutant) -> Failure | None:
     """The same of a mistake in rounds, or with bounded staleness."""
     play = training_scenario.play_sync if mutant in SYNC_MUTANTS else training_scenario.play_ssp
-    with training_scenario.staged(), _applied(mutant):
-        return _first_failure(play, mutant, CONSISTENCY_LIVES)
+    with training_scenario.staged():
+        return _noticed(play, mutant, CONSISTENCY_LIVES)
 
 
 def noticed_restores(mutant: Mutant) -> Failure | None:
     """The same of a mistake in going back to checkpoints."""
-    with training_scenario.staged(), _applied(mutant):
+    with training_scenario.staged():
         play = training_scenario.play_restores
         if mutant in SYNC_RESTORE_MUTANTS:
             play = training_scenario.play_sync_restores
         if mutant in SSP_RESTORE_MUTANTS:
             play = training_scenario.play_ssp_restores
-        return _first_failure(play, mutant, RESTORE_LIVES)
+        return _noticed(play, mutant, RESTORE_LIVES)
 
 
 def noticed_snapshots(mutant: Mutant) -> Failure | None:
     """The same of a mistake in saving datasets."""
-    with snapshot_scenario.staged(), _applied(mutant):
-        return _first_failure(snapshot_scenario.play, mutant, SNAPSHOT_LIVES)
+    with snapshot_scenario.staged():
+        return _noticed(snapshot_scenario.play, mutant, SNAPSHOT_LIVES)
 
 
-@contextmanager
-def _applied(mutant: Mutant) -> Iterator[pytest.MonkeyPatch]:
+def _noticed(play: Callable[[int], object], mutant: Mutant, lives: int) -> Failure | None:
+    """AssertionError where the life fails without the mistake too."""
     with pytest.MonkeyPatch.context() as patch:
         mutant.apply(patch)
-        yield patch
+        failure = _first_failure(play, mutant, lives)
+    if failure is not None:
+        try:
+            play(failure.seed)
+        except Failure as clean:
+            raise AssertionError(f"a life fails without {mutant.name} too: {clean}") from clean
+    return failure
 
 
 def _first_failure(play: Callable[[int], object], mutant: Mutant, lives: int) -> Failure | None:

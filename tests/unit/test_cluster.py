@@ -82,9 +82,9 @@ def test_a_simple_resolver_wants_a_spec() -> None:
         ({"ps": ["a:1"]}, (None, None), "at least one 'worker'"),
         (CLUSTER, ("boss", 0), "unknown task_type"),
         (CLUSTER, ("worker", 2), "too large"),
-        ({**CLUSTER, "ps": ["c"]}, (None, None), "host:port, got 'c'"),
+        ({**CLUSTER, "ps": ["c"]}, (None, None), "'c' is not of the form HOST:PORT"),
         ({**CLUSTER, "ps": ["c:0"]}, (None, None), "ps:0 has no port"),
-        ({**CLUSTER, "worker": ["a:x"]}, (None, None), "host:port, got 'a:x'"),
+        ({**CLUSTER, "worker": ["a:x"]}, (None, None), "'a:x' has port 'x'"),
     ],
 )
 def test_what_cannot_train_is_refused(cluster: Any, task: Any, message: str) -> None:

@@ -7,6 +7,7 @@ import sys
 import threading
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 
@@ -169,3 +170,18 @@ def test_a_compiled_function_gets_the_columns_it_names() -> None:
 
     assert call_user(Vectorized(), {"a": 1, "b": 2}, "with_column", str) == 21
     assert issubclass(SchemaError, ValueError)
+
+
+def test_a_guvectorized_function_gets_the_columns_that_its_inputs_name() -> None:
+    def add_up(b: Any, a: Any, total: Any) -> None:
+        total[0] = b[0] + a[0]
+        for row in range(1, len(a)):
+            total[row] = total[row - 1] + a[row] + b[row]
+
+    layout, columns = "(n),(n)->(n)", {"a": np.array([1.0, 2.0]), "b": np.array([10.0, 20.0])}
+    typed = numba.guvectorize(["void(float64[:], float64[:], float64[:])"], layout)(add_up)
+    found = call_user(shipped(typed).load(allow_functions=True), columns, "with_column", str)
+    assert found.tolist() == [11.0, 33.0]
+    untyped = numba.guvectorize(layout)(add_up)
+    with pytest.raises(UserFunctionError, match=r"add_up was given .* without types"):
+        call_user(untyped, columns, "with_column", str)

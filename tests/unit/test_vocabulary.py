@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from dataservice.errors import InvalidArgumentError
-from dataservice.vocabulary import ShardingPolicy, format_address, parse_target, split_address
+from dataservice.runtime.addresses import format_address, split_address
+from dataservice.vocabulary import ShardingPolicy, parse_target
 
 
 def test_sharding_policies_have_the_numbers_of_the_original() -> None:
@@ -68,3 +69,10 @@ def test_bad_targets_say_what_is_wrong(service: Any, message: str) -> None:
 @pytest.mark.parametrize(("host", "port"), [("host", 1), ("::1", 5050), ("127.0.0.1", 65_535)])
 def test_addresses_round_trip(host: str, port: int) -> None:
     assert split_address(format_address(host, port)) == (host, port)
+
+
+def test_only_who_may_get_any_port_asks_for_none() -> None:
+    assert split_address("[::1]:0", any_port=True) == ("::1", 0)
+    for address, message in (("host:", "from 0 to 65535"), ("::1:0", "brackets")):
+        with pytest.raises(InvalidArgumentError, match=message):
+            split_address(address, any_port=True)

@@ -62,7 +62,7 @@ class RpcClient:
         self._peer = f"the {snake_case(service.name).replace('_', ' ')} at {self.address}"
         check_not_forked(f"a client of {self._peer}")
         self._pid = os.getpid()
-        self._by_tls = tls is not None
+        self._tls = tls
         self._was_answered = False
         self._metadata = ((TOKEN_METADATA_KEY, token),)
         self._closed = threading.Event()
@@ -221,7 +221,8 @@ class RpcClient:
         message = messages.get(status, f"{method} to {self._peer} failed: {details}")
         failure = error_from_dict({"code": status.name, "message": message})
         if isinstance(failure, UnavailableError) and not self._was_answered:
-            return explained(failure, self.address, by_tls=self._by_tls)
+            ca_path = None if self._tls is None else self._tls.ca_path
+            return explained(failure, self.address, by_tls=self._tls is not None, ca_path=ca_path)
         return failure
 
     def _remote_error(self, body: bytes) -> DataServiceError:

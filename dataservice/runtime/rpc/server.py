@@ -29,6 +29,7 @@ from dataservice.errors import (
     InvalidArgumentError,
     UnauthenticatedError,
 )
+from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TOKEN_METADATA_KEY, TlsConfig, tokens_equal
 from dataservice.runtime.rpc.conventions import (
     ERROR_METADATA_KEY,
@@ -40,7 +41,6 @@ from dataservice.runtime.rpc.conventions import (
     snake_case,
 )
 from dataservice.runtime.rpc.forking import check_not_forked
-from dataservice.vocabulary import format_address
 
 logger = logging.getLogger(__name__)
 

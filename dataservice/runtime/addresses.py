@@ -1,0 +1,40 @@
+"""How the address of a server is written and read: ``host:port``, an IPv6 host in brackets.
+
+Knows nothing of schemes, names or sockets. Invariant: ``split_address`` undoes ``format_address``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dataservice.errors import InvalidArgumentError
+
+LAST_PORT: Final = 65_535
+
+
+def split_address(address: str, *, any_port: bool = False) -> tuple[str, int]:
+    """Host (IPv6 without brackets) and port of ``host:port``; the port is in 1..65535.
+
+    With ``any_port`` it may be 0 too, by which a server that begins asks for a free one.
+    """
+    host, separator, port_text = address.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if bracketed:
+        host = host[1:-1]
+    if not separator or not host or (":" in host and not bracketed) or "/" in host:
+        raise InvalidArgumentError(
+            f"address {address!r} is not of the form HOST:PORT (an IPv6 host goes in brackets)"
+        )
+    first = 0 if any_port else 1
+    port = int(port_text) if port_text.isascii() and port_text.isdigit() else -1
+    if not first <= port <= LAST_PORT:
+        raise InvalidArgumentError(
+            f"address {address!r} has port {port_text!r}; a port is a number from {first} to "
+            f"{LAST_PORT}"
+        )
+    return host, port
+
+
+def format_address(host: str, port: int) -> str:
+    """``host:port``, with brackets around an IPv6 host."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
