@@ -65,8 +65,8 @@ class FeatureSchema:
     def __post_init__(self) -> None:
         object.__setattr__(self, "dense", tuple(self.dense))
         names = [*self.dense, *self.categorical]
-        twice = {name for name in names if names.count(name) > 1}
-        if twice:
+        if len(set(names)) < len(names):
+            twice = {name for name in names if names.count(name) > 1}
             raise InvalidArgumentError(f"columns named twice: {', '.join(sorted(twice))}")
         if not names:
             raise InvalidArgumentError("a feature schema needs at least one feature column")

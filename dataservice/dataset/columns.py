@@ -208,8 +208,9 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, *, what: str) -> pa.Record
 
 def check_names(got: Sequence[str], expected: Sequence[str], *, what: str) -> None:
     """SchemaError unless both hold the same names, in whatever order."""
-    missing = [name for name in expected if name not in got]
-    extra = [name for name in got if name not in expected]
+    given, wanted = set(got), set(expected)
+    missing = [name for name in expected if name not in given]
+    extra = [name for name in got if name not in wanted]
     if missing or extra:
         raise SchemaError(
             f"{what} have the columns {list(got)}, expected {list(expected)}"
@@ -283,8 +284,9 @@ def apply_in_pool(
 
 def require_columns(wanted: Sequence[str], available: Sequence[str], *, what: str) -> None:
     """MissingColumnError naming the first wanted column that is not there, and those that are."""
+    known = set(available)
     for name in wanted:
-        if name not in available:
+        if name not in known:
             raise MissingColumnError(
                 f"{what}: there is no column {name!r}; the columns are {list(available)}"
             )

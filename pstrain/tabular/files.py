@@ -46,7 +46,8 @@ def open_files(pattern: str, types: Mapping[str, str] | None = None) -> Dataset:
 def check_columns(dataset: Dataset, columns: Sequence[str], where: str) -> None:
     """InvalidArgumentError naming the columns that ``dataset`` lacks and those it has."""
     present = dataset.schema.names
-    missing = [name for name in columns if name not in present]
+    known = set(present)
+    missing = [name for name in columns if name not in known]
     if missing:
         raise InvalidArgumentError(
             f"{where} has no column {', '.join(map(repr, missing))}; it has {', '.join(present)}"

@@ -115,8 +115,9 @@ def _check_names(schema: pa.Schema, wanted: Wanted) -> None:
         "--categorical": wanted.categorical,
         "--ignore": wanted.ignore,
     }
+    present = set(schema.names)
     for option, names in (*named.items(), ("--pooling", wanted.pooling)):
-        missing = [name for name in names if name not in schema.names]
+        missing = [name for name in names if name not in present]
         if missing:
             raise InvalidArgumentError(
                 f"{option} names {', '.join(map(repr, missing))}, which the data does not have; "

@@ -8,11 +8,13 @@ import pytest
 
 from dataservice.dataset.columns import (
     NumpyViews,
+    check_names,
     concat_batches,
     conform,
     from_numpy,
     plain_batch,
     plain_schema,
+    require_columns,
     to_numpy,
 )
 from dataservice.errors import SchemaError
@@ -160,3 +162,22 @@ def test_numbers_that_arrow_cannot_view_as_they_are(values: np.ndarray):
     batch = from_numpy({"a": values})
     batch.validate(full=True)
     assert batch.column(0).to_pylist() == values.tolist()
+
+
+def test_names_are_found_without_comparing_each_with_all_others() -> None:
+    compared = []
+
+    class Name(str):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            compared.append(other)
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    given = [Name(f"column {number}") for number in range(500)]
+    wanted = [Name(name) for name in reversed(given)]
+    require_columns(wanted, given, what="a select")
+    check_names(given, wanted, what="some rows")
+    assert len(compared) < 10 * len(given)
