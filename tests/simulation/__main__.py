@@ -4,6 +4,7 @@ First of the delivery of rows, then of coordinated reads, of saving datasets, of
 and with bounded staleness, a hundredth as many unless `--coordinated-seeds`, `--snapshot-seeds` or
 `--consistency-seeds` says otherwise, of training, a tenth as many unless `--training-seeds` does,
 and of training that loses parameter servers as many under each rule as `--restore-seeds` says.
+`--protocols delivery training` plays only these.
 Prints how many schedules it played per second and, where one failed, the first failing seed with
 the command that replays it. The exit status is 1 then.
 """
@@ -16,7 +17,7 @@ import time
 from concurrent.futures import Executor
 
 from dataservice.config import available_cores
-from tests.simulation.runner import players, run_seeds
+from tests.simulation.runner import PROTOCOLS, players, run_seeds
 
 
 def main() -> int:
@@ -24,6 +25,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=20_000, metavar="N", help="how many")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="where to begin")
     parser.add_argument("--processes", type=int, default=available_cores(), metavar="N")
+    parser.add_argument("--protocols", nargs="+", choices=PROTOCOLS, help="all unless given")
     parser.add_argument("--coordinated-seeds", type=int, metavar="N", help="how many of rounds")
     parser.add_argument("--snapshot-seeds", type=int, metavar="N", help="how many of saving")
     parser.add_argument("--consistency-seeds", type=int, metavar="N", help="of each rule")
@@ -51,7 +53,7 @@ def main() -> int:
         return max(
             _play(protocol, range(options.first, options.first + count), options.processes, pool)
             for protocol, count in counts.items()
-            if count
+            if count and protocol in (options.protocols or PROTOCOLS)
         )
 
 
