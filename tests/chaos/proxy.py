@@ -20,7 +20,7 @@ Way = Literal["up", "down"]
 
 BOTH: tuple[Way, ...] = ("up", "down")
 _CHUNK_BYTES = 64 << 10
-_CALL_TIMEOUT_S = 10.0
+_CALL_TIMEOUT_S = 30.0
 # Closing with this set sends a reset instead of an orderly end.
 _ABORT = struct.pack("ii", 1, 0)
 
@@ -118,16 +118,17 @@ class Link:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
-    async def shut(self) -> None:
-        """Ends the listener and all connections."""
-        if self._server is not None:
-            self._server.close()
+    def shut(self) -> None:
+        """Ends all connections, and every new one at once."""
         self._refuses = True
         self._reset_all()
-        tasks = list(self._tasks)
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def end(self) -> None:
+        """Ends the listener."""
+        if self._server is not None:
+            self._server.close()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -238,8 +239,7 @@ class FaultProxy:
         """Ends everything. Idempotent."""
         if self._loop.is_closed():
             return
-        for link in self._links:
-            self._wait(link.shut())
+        self._wait(_end(self._links))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CALL_TIMEOUT_S)
         self._loop.close()
@@ -256,6 +256,16 @@ class FaultProxy:
 
     def _wait(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_TIMEOUT_S)
+
+
+async def _end(links: list[Link]) -> None:
+    """A connection that a listener has accepted cannot be ended once the listener is gone."""
+    for link in links:
+        link.shut()
+    while others := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(others)
+    for link in links:
+        link.end()
 
 
 def _abort(writer: asyncio.StreamWriter) -> None:

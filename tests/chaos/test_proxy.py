@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +13,7 @@ import pytest
 
 from tests.chaos.proxy import FaultProxy, Link
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 30.0
 
 
 class Echo:
@@ -217,3 +219,28 @@ def test_closing_ends_connections_that_are_held(connect: Callable, link: Link) -
     client.sendall(b"never")
     # The fixture closes the proxy; its thread must end although data waits.
     assert link.counters.up == 5
+
+
+def test_closing_ends_connections_that_were_just_accepted() -> None:
+    unraisable: list[object] = []
+    hook, sys.unraisablehook = sys.unraisablehook, lambda args: unraisable.append(args.exc_value)
+    echo = Echo()
+    try:
+        for _ in range(20):
+            _close_while_connecting(echo.port)
+        gc.collect()
+    finally:
+        sys.unraisablehook = hook
+        echo.close()
+    assert unraisable == []
+
+
+def _close_while_connecting(port: int) -> None:
+    clients = [socket.socket() for _ in range(3)]
+    with FaultProxy() as proxy:
+        link = proxy.link(port)
+        for client in clients:
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.1", link.port))
+    for client in clients:
+        client.close()
