@@ -24,6 +24,8 @@ AUTOTUNE: Final = -1
 INFINITE_CARDINALITY: Final = -1
 PROTOCOL: Final = "grpc"
 SHARED_MEMORY: Final = "shared_memory"
+# Not through a network: by reference within a process, through shared memory on one host.
+LOCAL: Final = "local"
 # How elements travel; "grpc" is what tf.data calls its default, here it is Flight, which uses gRPC.
 DATA_TRANSFER_PROTOCOLS: Final = (SHARED_MEMORY, "flight", "grpc")
 

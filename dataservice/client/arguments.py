@@ -22,7 +22,7 @@ from dataservice.vocabulary import (
     AUTOTUNE,
     DATA_TRANSFER_PROTOCOLS,
     INFINITE_CARDINALITY,
-    SHARED_MEMORY,
+    LOCAL,
     ShardingPolicy,
 )
 
@@ -43,8 +43,7 @@ _LEGACY_MODES = {
 EXACTLY_ONCE: Final = "exactly_once"
 AT_MOST_ONCE: Final = "at_most_once"
 _DELIVERIES = (EXACTLY_ONCE, AT_MOST_ONCE)
-_PROTOCOLS = (None, *DATA_TRANSFER_PROTOCOLS)
-_LOCAL = "local"  # tf.data's name for elements that are handed over in memory
+_PROTOCOLS = (None, LOCAL, *DATA_TRANSFER_PROTOCOLS)
 NO_CONSUMER: Final = -1
 
 
@@ -292,8 +291,6 @@ def _trainer_id(cache: object) -> str:
 
 
 def _protocol(protocol: object) -> str | None:
-    if protocol == _LOCAL:
-        return SHARED_MEMORY
     if protocol not in _PROTOCOLS:
         raise InvalidArgumentError(
             f"data_transfer_protocol must be one of {_PROTOCOLS}, got {protocol!r}"

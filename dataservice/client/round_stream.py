@@ -55,7 +55,7 @@ class RoundStream(WorkerStream):
             header = unpack(message.header)
             if header.kind is FrameKind.DATA:
                 due -= 1
-                self._pass_on(header, message.body, is_checked=not exchange.shares_memory)
+                self._pass_on(header, message, is_checked=not exchange.shares_memory)
 
     def _take_asks(self, *, may_wait: bool) -> tuple[list[Ask], int]:
         """What is to be asked for; while nothing is under way, waits for that."""

@@ -23,7 +23,8 @@ from dataservice.errors import (
 )
 from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.checksum import aligned, checksum
-from dataservice.runtime.frames import decode_batch
+from dataservice.runtime.exchange import Message
+from dataservice.runtime.frames import BatchBody, decode_batch
 from dataservice.runtime.threads import StoppableThread
 from dataservice.runtime.transport import AnyExchange, open_exchange
 from dataservice.wire.elements import EXCHANGE, FrameKind, Header, pack_credit, unpack
@@ -153,19 +154,34 @@ class WorkerStream:
             if header.kind is FrameKind.OMITTED:
                 self._events.on_omitted(header.notes)
             if header.kind in (FrameKind.DATA, FrameKind.MISSED):
-                self._pass_on(header, message.body, is_checked=not exchange.shares_memory)
+                self._pass_on(header, message, is_checked=not exchange.shares_memory)
                 taken += header.elements if header.kind is FrameKind.DATA else 1
                 # Half at a time: while this thread waits, the worker always has some left.
                 if taken >= self._credit // 2:
                     exchange.send(pack_credit(taken))
                     taken = 0
 
-    def _pass_on(self, header: Header, body: pa.Buffer | None, *, is_checked: bool) -> None:
+    def _pass_on(self, header: Header, message: Message, *, is_checked: bool) -> None:
         if header.kind is FrameKind.MISSED:
             self._events.on_missed(header.rows)
             return
+        handed, body = message.handed, message.body
+        if isinstance(handed, BatchBody):
+            self._events.on_frame(self, header, self._taken_over(handed.batch), handed.size)
+            return
         batch = self._decode(header, body, is_checked=is_checked)
         self._events.on_frame(self, header, batch, 0 if body is None else body.size)
+
+    def _taken_over(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch of a worker in this process, as it would be if it had come by bytes."""
+        if batch.schema.equals(self._schema, check_metadata=True):
+            return batch
+        try:
+            return pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
+        except (pa.ArrowException, ValueError) as error:
+            raise DataLossError(
+                f"worker {self.address} made a batch of another schema: {error}"
+            ) from error
 
     def _confirm_end(self, exchange: AnyExchange, taken: int) -> None:
         """Tells the worker that all frames arrived, so that it need not keep them for others."""

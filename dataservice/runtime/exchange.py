@@ -59,11 +59,13 @@ _OFFSETS = struct.Struct("<qq")
 class Message(NamedTuple):
     """Header bytes and body of one message.
 
-    The body usually starts at a multiple of 16 bytes, but need not.
+    The body usually starts at a multiple of 16 bytes, but need not. `handed`: a body that was not
+    written, from a sender in this process.
     """
 
     header: bytes
     body: pa.Buffer | None
+    handed: object = None
 
 
 def _body_batch(buffer: pa.Buffer) -> pa.RecordBatch:

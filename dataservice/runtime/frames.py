@@ -81,17 +81,17 @@ class BatchBody:
     """A batch that encodes itself into memory that it is given, without the schema."""
 
     def __init__(self, batch: pa.RecordBatch, schema_bytes: int, size_bytes: int) -> None:
-        self._batch = batch
-        self._size = size_bytes
+        self.batch = batch
+        self.size = size_bytes
         self.room = schema_bytes + size_bytes
 
     def write_into(self, target: pa.Buffer) -> tuple[int, int]:
         """Writes; returns the first byte of the batch and their number."""
         sink = pa.FixedSizeBufferWriter(target)
         # Arrow writes a batch only behind its schema; what is told to the peer begins after it.
-        writer = pa.ipc.new_stream(sink, self._batch.schema, options=_ONE_THREAD)
-        writer.write_batch(self._batch)
-        return sink.tell() - self._size, self._size
+        writer = pa.ipc.new_stream(sink, self.batch.schema, options=_ONE_THREAD)
+        writer.write_batch(self.batch)
+        return sink.tell() - self.size, self.size
 
 
 class BatchEncoder:

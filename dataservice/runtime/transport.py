@@ -1,6 +1,6 @@
-"""Which way an exchange takes: shared memory on one host, Flight everywhere else.
+"""Which way an exchange takes: none within a process, shared memory on one host, else Flight.
 
-Knows both transports, nothing of what travels. Invariant: an exchange that was asked for by the
+Knows all transports, nothing of what travels. Invariant: an exchange that was asked for by the
 name of a protocol takes that one or fails with the reason.
 """
 
@@ -16,14 +16,15 @@ from dataservice.errors import FailedPreconditionError, InvalidArgumentError
 from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.exchange import Exchange, ServerChannel
 from dataservice.runtime.flight import FlightClient
+from dataservice.runtime.in_process import InProcessExchange, connect
 from dataservice.runtime.local_exchange import LocalChannel, LocalExchange, NotLocalError, dial
-from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS, SHARED_MEMORY
+from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS, LOCAL, SHARED_MEMORY
 
 __all__ = ["AnyChannel", "AnyExchange", "open_exchange", "open_local"]
 
 logger = logging.getLogger(__name__)
 
-AnyExchange: TypeAlias = Exchange | LocalExchange
+AnyExchange: TypeAlias = Exchange | LocalExchange | InProcessExchange
 AnyChannel: TypeAlias = ServerChannel | LocalChannel
 
 _PROBE_S: Final = 2.0
@@ -41,21 +42,27 @@ def open_exchange(
 ) -> Iterator[AnyExchange]:
     """An exchange with the server at `address`, which ends with the context.
 
-    `protocol` None: through shared memory if the server is on this host and of this user. Raises
-    what the server refused the exchange with; FailedPreconditionError where shared memory was
-    asked for and cannot be had.
+    `protocol` None: by reference if the server is in this process, through shared memory if it is
+    on this host and of this user. Raises what the server refused the exchange with;
+    FailedPreconditionError where no network was to be used and it takes one.
     """
-    if protocol not in (None, *DATA_TRANSFER_PROTOCOLS):
+    if protocol not in (None, LOCAL, *DATA_TRANSFER_PROTOCOLS):
         raise InvalidArgumentError(
-            f"protocol must be None or one of {DATA_TRANSFER_PROTOCOLS}, got {protocol!r}"
+            f"protocol must be None or one of {(LOCAL, *DATA_TRANSFER_PROTOCOLS)}, got {protocol!r}"
         )
     deadline_s = time.monotonic() + timeout_s
-    if protocol in (None, SHARED_MEMORY):
+    if protocol in (None, LOCAL):
+        own = connect(address, command, token=token)
+        if own is not None:
+            with own:
+                yield own
+            return
+    if protocol in (None, LOCAL, SHARED_MEMORY):
         try:
             sock = dial(address)
         except NotLocalError as reason:
-            if protocol == SHARED_MEMORY:
-                _explain(address, reason, token=token, tls=tls)
+            if protocol is not None:
+                _explain(address, protocol, reason, token=token, tls=tls)
             logger.debug("Flight to %s, as memory cannot be shared: %s", address, reason)
         else:
             with LocalExchange(sock, address, command, token=token, timeout_s=timeout_s) as local:
@@ -82,7 +89,9 @@ def open_local(
     return LocalExchange(sock, address, command, token=token, timeout_s=timeout_s)
 
 
-def _explain(address: str, reason: NotLocalError, *, token: str, tls: TlsConfig | None) -> None:
+def _explain(
+    address: str, protocol: str, reason: NotLocalError, *, token: str, tls: TlsConfig | None
+) -> None:
     """Raises what is wrong; a server that is just dead is unavailable, as it is through Flight."""
     client = FlightClient(address, token=token, tls=tls)
     try:
@@ -90,6 +99,6 @@ def _explain(address: str, reason: NotLocalError, *, token: str, tls: TlsConfig 
     finally:
         client.close()
     raise FailedPreconditionError(
-        f"data_transfer_protocol={SHARED_MEMORY!r} cannot be used with {address}: {reason}; run "
+        f"data_transfer_protocol={protocol!r} cannot be used with {address}: {reason}; run "
         f"both on one host as one user, or leave data_transfer_protocol as None"
     ) from reason

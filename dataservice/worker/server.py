@@ -14,6 +14,7 @@ from dataservice.errors import CancelledError, FailedPreconditionError, InvalidT
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.flight import FlightServer
+from dataservice.runtime.in_process import InProcessServer
 from dataservice.runtime.local_exchange import LocalServer, NotLocalError
 from dataservice.vocabulary import PROTOCOL, SHARED_MEMORY
 from dataservice.wire.elements import EXCHANGE
@@ -49,6 +50,7 @@ class WorkerServer:
         self._failure: BaseException | None = None
         self._flight: FlightServer | None = None
         self._local: LocalServer | None = None
+        self._own: InProcessServer | None = None
         self._service: WorkerService | None = None
         self._link: DispatcherLink | None = None
         self._snapshots: SnapshotWriters | None = None
@@ -112,6 +114,7 @@ class WorkerServer:
             self._link, service.pipeline, threads=config.pipeline_threads, address=service.address
         )
         self._local = self._share_memory(service, token)
+        self._own = self._hand_over(service, token)
         self._membership = Membership(
             self._link,
             service,
@@ -137,6 +140,17 @@ class WorkerServer:
                     f"data_transfer_protocol={wanted!r} cannot be used: {reason}"
                 ) from reason
             logger.info("readers on this host get elements through Flight: %s", reason)
+            return None
+
+    def _hand_over(self, service: WorkerService, token: str) -> InProcessServer | None:
+        """Gives readers in this process what there is as it is, unless that was ruled out."""
+        if self._config.data_transfer_protocol is not None:
+            return None
+        own = InProcessServer(service.address, token=token, exchanges={EXCHANGE: service.stream})
+        try:
+            return own.start()
+        except FailedPreconditionError as reason:
+            logger.info("readers in this process get elements as those elsewhere: %s", reason)
             return None
 
     def _give_up(self, error: BaseException) -> None:
@@ -176,7 +190,7 @@ class WorkerServer:
             self._membership.leave()
         if self._link is not None:
             self._link.close()
-        for listener in (self._local, self._flight):
+        for listener in (self._own, self._local, self._flight):
             if listener is not None:
                 listener.stop()
         if self._membership is not None:

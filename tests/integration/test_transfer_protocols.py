@@ -1,4 +1,4 @@
-"""Both ways that elements take, shared memory and Flight, deliver the same and fail the same."""
+"""All ways that elements take deliver the same and fail the same."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ OFF = ds.ShardingPolicy.OFF
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="the platform cannot share memory")
 both = pytest.mark.parametrize("protocol", ["shared_memory", "flight"])
+# With workers in the reader's process.
+every = pytest.mark.parametrize("protocol", ["local", "shared_memory", "flight"])
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,7 @@ def service() -> Iterator[LocalService]:
         yield running
 
 
-@both
+@every
 @pytest.mark.parametrize("compression", ["LZ4", "ZSTD", None])
 @pytest.mark.parametrize("rows", [10, 5_000])
 def test_all_kinds_of_columns_arrive(
@@ -59,11 +61,12 @@ def test_all_kinds_of_columns_arrive(
     )
     with iter(remote) as iterator:
         got = pa.Table.from_batches(iterator).sort_by("id")
-        assert set(iterator.stats()["protocols"].values()) == {protocol}
+        taken = "in_process" if protocol == "local" else protocol
+        assert set(iterator.stats()["protocols"].values()) == {taken}
     assert got.equals(table)
 
 
-@both
+@every
 @pytest.mark.parametrize("policy", [DYNAMIC, OFF])
 def test_elements_without_rows_end_their_spans(
     service: LocalService, protocol: str, policy: ds.ShardingPolicy
@@ -74,7 +77,7 @@ def test_elements_without_rows_end_their_spans(
     assert sorted(read_ids(remote)) == sorted(list(range(3_000, 4_000)) * times)
 
 
-@both
+@every
 def test_a_consumer_may_keep_every_batch(service: LocalService, protocol: str) -> None:
     """More than all segments of a stream together, twice."""
     rows, per_batch = 100 * 131_072, 131_072
@@ -86,7 +89,7 @@ def test_a_consumer_may_keep_every_batch(service: LocalService, protocol: str) -
     assert total == rows * (rows - 1) // 2
 
 
-@both
+@every
 def test_elements_larger_than_a_segment_may_be(service: LocalService, protocol: str) -> None:
     rows = 6 << 20
     remote = ds.Dataset.range(2 * rows).batch(rows)
@@ -94,7 +97,7 @@ def test_elements_larger_than_a_segment_may_be(service: LocalService, protocol: 
     assert sum(batch.num_rows for batch in remote) == 2 * rows
 
 
-@both
+@every
 def test_a_consumer_that_pauses_gets_the_rest(service: LocalService, protocol: str) -> None:
     remote = ds.Dataset.range(200 * 65_536).batch(65_536)
     remote = remote.distribute(DYNAMIC, service.target, data_transfer_protocol=protocol)
@@ -161,16 +164,22 @@ def test_a_worker_that_must_share_memory_and_cannot_does_not_start(
             service.add_worker(data_transfer_protocol="shared_memory")
 
 
-def test_a_worker_that_is_back_at_its_address_shares_memory_again() -> None:
+@pytest.mark.parametrize(
+    ("protocol", "taken"), [(None, "in_process"), ("shared_memory", "shared_memory")]
+)
+def test_a_worker_that_is_back_at_its_address_is_read_as_before(
+    protocol: str | None, taken: str
+) -> None:
     with local_service(workers=1) as service:
         port = int(service.workers[0].address.rpartition(":")[2])
         service.workers[0].stop()
         worker = service.add_worker(port=port)
-        remote = ds.Dataset.range(1_000).batch(10).distribute(DYNAMIC, service.target)
+        remote = ds.Dataset.range(1_000).batch(10)
+        remote = remote.distribute(DYNAMIC, service.target, data_transfer_protocol=protocol)
         with iter(remote) as iterator:
             assert sum(batch.num_rows for batch in iterator) == 1_000
             stats = iterator.stats()
-            assert stats["protocols"][worker.address] == "shared_memory"
+            assert stats["protocols"][worker.address] == taken
 
 
 def test_what_is_mapped_is_unmapped(service: LocalService) -> None:
@@ -179,7 +188,7 @@ def test_what_is_mapped_is_unmapped(service: LocalService) -> None:
 
     before = mapped()
     remote = ds.Dataset.range(50 * 131_072).batch(131_072)
-    kept = list(remote.distribute(DYNAMIC, service.target))
+    kept = list(remote.distribute(DYNAMIC, service.target, data_transfer_protocol="shared_memory"))
     assert mapped() > before
     del kept
     wait_until(lambda: mapped() <= before, "unmapping all segments")

@@ -1,0 +1,326 @@
+"""Message streams within one process: what one side sends, the other gets as it is.
+
+The third way beside `flight` and `local_exchange`, for a server whose client lives in the same
+process: the same handlers, the same calls and errors at both ends, and no byte is written. A server
+is found by the address that it announces; a forked child finds none, as it has none of its threads.
+
+A body that writes itself is handed over instead of being written; whoever gets it must leave it as
+it is, since the sender may send it again.
+
+Invariant: no client call outlives its timeout, `InProcessServer.stop` is bounded, and what was sent
+and not yet received is at most `_MAX_BYTES`, or one message.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+
+from dataservice.errors import (
+    CancelledError,
+    DataServiceError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+from dataservice.runtime.auth import tokens_equal
+from dataservice.runtime.exchange import Message, error_from_payload, error_payload, find_handler
+from dataservice.runtime.shared_memory import Body
+from dataservice.runtime.threads import BoundedQueue
+
+__all__ = ["InProcessChannel", "InProcessExchange", "InProcessServer", "connect"]
+
+logger = logging.getLogger(__name__)
+
+InProcessHandler = Callable[[dict[str, Any], "InProcessChannel"], None]
+
+_MAX_MESSAGES: Final = 64
+_MAX_BYTES: Final = 8 << 20
+# A server's end looks up this often whether it was stopped, should a wake-up get lost.
+_RECHECK_S: Final = 1.0
+
+
+class _Line:
+    """What both ends of an exchange share: two queues, and how the exchange ended."""
+
+    def __init__(self) -> None:
+        self.to_server: BoundedQueue[Message] = BoundedQueue(_MAX_MESSAGES, _MAX_BYTES)
+        self.to_client: BoundedQueue[Message] = BoundedQueue(_MAX_MESSAGES, _MAX_BYTES)
+        self.is_cut = False
+        self.error: bytes | None = None  # what the handler ended with
+        self.is_done = False  # the handler has ended well
+
+    def cut(self) -> None:
+        """Ends all calls of both ends; what was not received is dropped. Idempotent."""
+        self.is_cut = True
+        self.to_server.close(discard=True)
+        self.to_client.close(discard=True)
+
+
+def _message(header: bytes, body: pa.Buffer | bytes | Body | None) -> tuple[Message, int]:
+    """A message and its size in bytes."""
+    if body is None:
+        if not header:
+            raise InvalidArgumentError("a message needs a header or a body, this one has neither")
+        return Message(header, None), len(header)
+    if isinstance(body, bytes | pa.Buffer):
+        buffer = pa.py_buffer(body)
+        return Message(header, buffer), len(header) + buffer.size
+    return Message(header, None, body), len(header) + body.room
+
+
+class InProcessChannel:
+    """The server's end of one exchange, given to its handler; see `exchange.ServerChannel`."""
+
+    shares_memory: ClassVar[bool] = True
+
+    def __init__(self, line: _Line, stopping: threading.Event) -> None:
+        self._line = line
+        self._stopping = stopping
+
+    def recv(self) -> Message | None:
+        """The next message, or None when the client has finished sending.
+
+        Waits as long as the client stays connected and the server runs.
+        """
+        try:
+            return self._patiently(lambda: self._line.to_server.get(timeout_s=_RECHECK_S))
+        except CancelledError:
+            if self.cancelled():
+                raise
+            return None
+
+    def send(self, header: bytes, body: pa.Buffer | bytes | Body | None = None) -> None:
+        """Send one message; waits while the client does not read."""
+        message, size = _message(header, body)
+        self._patiently(lambda: self._line.to_client.put(message, size, timeout_s=_RECHECK_S))
+
+    def cancelled(self) -> bool:
+        """Whether the client cancelled or is gone, or the server is stopping."""
+        return self._stopping.is_set() or self._line.is_cut
+
+    def _patiently(self, act: Callable[[], Any]) -> Any:
+        """Calls until it is no matter of time any more."""
+        while True:
+            if self._stopping.is_set():
+                raise CancelledError("the server stops")
+            try:
+                return act()
+            except DeadlineExceededError:
+                continue
+            except CancelledError as error:
+                raise CancelledError("the client in this process is gone") from error
+
+
+class InProcessServer:
+    """Serves named exchanges to clients in this process. A thread per open exchange.
+
+    `address` is what clients know the server by: what it announces elsewhere.
+    """
+
+    def __init__(
+        self, address: str, *, token: str, exchanges: Mapping[str, InProcessHandler]
+    ) -> None:
+        self.address = address
+        self._token = token
+        self._exchanges = dict(exchanges)
+        self._stopping = threading.Event()
+        self._open: dict[_Line, threading.Thread] = {}
+        self._lock = threading.Lock()
+
+    def start(self) -> InProcessServer:
+        """Can be found from now on. FailedPreconditionError where the address is taken."""
+        if _servers.setdefault(self.address, self) is not self:
+            raise FailedPreconditionError(
+                f"another server of this process announces {self.address} too"
+            )
+        return self
+
+    def stop(self, grace_s: float = 0.5, timeout_s: float = 5.0) -> None:
+        """Refuse new clients, let busy handlers finish for `grace_s`, then cut their exchanges.
+
+        Idempotent and bounded by `timeout_s`.
+        """
+        self._stopping.set()
+        if _servers.get(self.address) is self:
+            del _servers[self.address]
+        deadline_s = time.monotonic() + timeout_s
+        with self._lock:
+            serving = dict(self._open)
+        grace_end_s = time.monotonic() + grace_s
+        for thread in serving.values():
+            thread.join(max(0.0, grace_end_s - time.monotonic()))
+        for line in serving:
+            line.cut()
+        for thread in serving.values():
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+        late = sum(thread.is_alive() for thread in serving.values())
+        if late:
+            logger.warning("%d exchanges of %s have not ended", late, self.address)
+
+    def open(self, command: Mapping[str, Any], token: str) -> InProcessExchange:
+        """Begins an exchange; raises what refuses it."""
+        if not tokens_equal(self._token, token):
+            raise UnauthenticatedError(f"{self.address} refused the token: missing or wrong token")
+        # Handlers get what they would get from elsewhere: lists for tuples, keys of text.
+        handler, decoded = find_handler(self._exchanges, json.dumps(command).encode())
+        line = _Line()
+        thread = threading.Thread(
+            target=self._serve,
+            args=(line, handler, decoded),
+            name=f"in-process-{self.address}",
+            daemon=True,
+        )
+        with self._lock:
+            if self._stopping.is_set():
+                raise UnavailableError(f"{self.address} is stopping")
+            self._open[line] = thread
+        thread.start()
+        return InProcessExchange(line, self.address, str(command.get("exchange")))
+
+    def _serve(self, line: _Line, handler: InProcessHandler, command: dict[str, Any]) -> None:
+        channel = InProcessChannel(line, self._stopping)
+        try:
+            handler(command, channel)
+            line.is_done = True
+        except DataServiceError as error:
+            if isinstance(error, CancelledError) and channel.cancelled():
+                logger.debug("exchange ended: %s", error)
+            else:
+                line.error = error_payload(error)
+        except Exception as error:
+            logger.exception("an exchange within this process failed")
+            line.error = error_payload(error)
+        finally:
+            line.to_server.close(discard=True)
+            line.to_client.close()
+            with self._lock:
+                self._open.pop(line, None)
+
+
+_servers: dict[str, InProcessServer] = {}
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_servers.clear)
+
+
+def connect(address: str, command: Mapping[str, Any], *, token: str) -> InProcessExchange | None:
+    """An exchange with the server of this process that announces `address`; None: there is none."""
+    server = _servers.get(address)
+    return None if server is None else server.open(command, token)
+
+
+class InProcessExchange:
+    """The client's end of one exchange; calls and errors are those of `exchange.Exchange`."""
+
+    protocol: ClassVar[str] = "in_process"
+    shares_memory: ClassVar[bool] = True
+
+    def __init__(self, line: _Line, address: str, name: str) -> None:
+        self._line = line
+        self._subject = f"the exchange {name!r} with {address}"
+        self._error: DataServiceError | None = None
+        self._cancelled = False
+        self._request_lock = threading.Lock()
+
+    def send(
+        self,
+        header: bytes,
+        body: pa.Buffer | bytes | Body | None = None,
+        *,
+        timeout_s: float = 30.0,
+    ) -> None:
+        """Send one message.
+
+        Waits while the server does not read, at most `timeout_s`: DeadlineExceededError, and the
+        exchange is over.
+        """
+        message, size = _message(header, body)
+        self._check()
+        try:
+            self._line.to_server.put(message, size, timeout_s=timeout_s)
+        except DeadlineExceededError as error:
+            raise self._keep(DeadlineExceededError(f"{self._subject}: {error}")) from error
+        except CancelledError as error:
+            raise self._end() or self._keep(
+                UnavailableError(f"{self._subject}: the server has ended it")
+            ) from error
+
+    def recv(self, timeout_s: float) -> Message | None:
+        """The next message, or None when the server has ended the stream.
+
+        DeadlineExceededError after `timeout_s`, UnavailableError when the server stopped,
+        CancelledError after `cancel`, and whatever the server's handler raised.
+        """
+        self._check()
+        try:
+            return self._line.to_client.get(timeout_s=timeout_s)
+        except DeadlineExceededError as error:
+            raise self._keep(DeadlineExceededError(f"{self._subject}: {error}")) from error
+        except CancelledError as closed:
+            reason = self._end()
+            if reason is not None:
+                raise reason from closed
+            return None
+
+    def request(
+        self, header: bytes, body: pa.Buffer | bytes | Body | None = None, *, timeout_s: float
+    ) -> Message:
+        """Send a message and receive its answer; requests of several threads take turns."""
+        with self._request_lock:
+            self.send(header, body, timeout_s=timeout_s)
+            message = self.recv(timeout_s)
+        if message is None:
+            raise UnavailableError(f"{self._subject} ended without an answer")
+        return message
+
+    def done_writing(self) -> None:
+        """Tell the server that nothing more is sent; its `recv` gives None."""
+        self._check()
+        self._line.to_server.close()
+
+    def cancel(self) -> None:
+        """End the exchange from any thread: calls under way raise CancelledError at once."""
+        self._cancelled = True
+        self._line.cut()
+
+    def close(self) -> None:
+        """End the exchange, whatever its state. Idempotent, never waits for the server."""
+        self.cancel()
+
+    def __enter__(self) -> InProcessExchange:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._cancelled:
+            raise self._keep(CancelledError(f"{self._subject} was cancelled"))
+
+    def _end(self) -> DataServiceError | None:
+        """The error that a closed queue means; None where the handler has ended well."""
+        if self._cancelled:
+            return self._keep(CancelledError(f"{self._subject} was cancelled"))
+        if self._line.error is not None:
+            return self._keep(error_from_payload(self._line.error))
+        if self._line.is_done:
+            return None
+        return self._keep(UnavailableError(f"{self._subject}: the server stopped"))
+
+    def _keep(self, error: DataServiceError) -> DataServiceError:
+        """Makes an error the last that the exchange gives."""
+        if self._error is None:
+            self._error = error
+            self._line.cut()
+        return self._error
