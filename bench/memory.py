@@ -3,13 +3,15 @@
 A data worker has far more rows than fit anywhere; a process of its own reads some elements, so that
 everything is loaded and warm, then stops taking. What its memory grows by until nothing moves any
 more is compared with the buffers that it declares and 24 MiB per stream. Counted are its own pages
-and all of each segment that it maps, touched or not, as if the worker had no part in them. Prints a
-JSON line per protocol.
+and all of each segment that it maps, touched or not, as if the worker had no part in them. Workers
+in the reader's process ("in_process") declare buffers of their own. Prints a JSON line per
+protocol.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,8 @@ from dataservice.client.read_spec import DEFAULT_BUFFERED_ELEMENTS
 from dataservice.config import DEFAULT_BUFFER_BYTES
 from dataservice.runtime.process import announce_ready, exit_with_parent, spawn_module
 
-PROTOCOLS = ("shared_memory", "flight")
+_OWN = "in_process"
+PROTOCOLS = (_OWN, "shared_memory", "flight")
 ALLOWANCE_BYTES = 24 << 20
 _READY_S = 120.0
 _STEADY_S = 1.0
@@ -45,13 +48,15 @@ def resident_bytes() -> int:
     )
 
 
+def read(dataset: ds.Dataset, target: str, protocol: str) -> ds.Dataset:
+    """The dataset through the service."""
+    asked = "local" if protocol == _OWN else protocol
+    return dataset.distribute(ds.ShardingPolicy.DYNAMIC, target, data_transfer_protocol=asked)
+
+
 def pause(target: str, protocol: str, rows: int, limit_s: float) -> dict[str, int]:
     """Reads a little, pauses until memory is steady, and tells what it grew to."""
-    remote = (
-        ds.Dataset.range(1 << 40)
-        .batch(rows)
-        .distribute(ds.ShardingPolicy.DYNAMIC, target, data_transfer_protocol=protocol)
-    )
+    remote = read(ds.Dataset.range(1 << 40).batch(rows), target, protocol)
     before = resident_bytes()
     with iter(remote) as batches:
         for _ in range(_WARM_ELEMENTS):
@@ -69,15 +74,14 @@ def pause(target: str, protocol: str, rows: int, limit_s: float) -> dict[str, in
 
 def warm_up(target: str, protocol: str) -> None:
     """Loads all code and makes all threads' arenas, which are no part of the question."""
-    remote = ds.Dataset.range(10_000).batch(100)
-    remote = remote.distribute(ds.ShardingPolicy.DYNAMIC, target, data_transfer_protocol=protocol)
+    remote = read(ds.Dataset.range(10_000).batch(100), target, protocol)
     assert pa.Table.from_batches(remote).num_rows == 10_000
 
 
 def measure(protocol: str, workers: int, rows: int, limit_s: float) -> dict[str, Any]:
     """One reader process against so many workers."""
-    with stream.service(workers) as target:
-        arguments = ["--reader", target, "--protocol", protocol]
+    with stream.service(0 if protocol == _OWN else workers) as target:
+        arguments = ["--reader", target, "--protocol", protocol, "--workers", str(workers)]
         arguments += ["--batch", str(rows), "--limit-s", str(limit_s)]
         child = spawn_module("bench.memory", arguments)
         try:
@@ -85,6 +89,8 @@ def measure(protocol: str, workers: int, rows: int, limit_s: float) -> dict[str,
         finally:
             child.terminate()
     declared = min(DEFAULT_BUFFER_BYTES, DEFAULT_BUFFERED_ELEMENTS * found["element_bytes"])
+    if protocol == _OWN:
+        declared += workers * DEFAULT_BUFFER_BYTES
     allowed = declared + workers * ALLOWANCE_BYTES
     return {
         "bench": "memory",
@@ -110,8 +116,11 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     if options.reader:
         exit_with_parent()
-        warm_up(options.reader, options.protocol)
-        found = pause(options.reader, options.protocol, options.batch[0], options.limit_s)
+        with contextlib.ExitStack() as stack:
+            for _ in range(options.workers[0] if options.protocol == _OWN else 0):
+                stack.enter_context(ds.WorkerServer(ds.WorkerConfig(options.reader)))
+            warm_up(options.reader, options.protocol)
+            found = pause(options.reader, options.protocol, options.batch[0], options.limit_s)
         announce_ready(**found)
         return
     if options.smoke:

@@ -1,6 +1,7 @@
 """How fast does the data service deliver click-log rows, read, transformed and batched?
 
-Real processes on loopback: a dispatcher, the data workers, and this process as the reader. DYNAMIC
+Real processes on loopback: a dispatcher, the data workers, and this process as the reader; in one
+more system the data worker lives in this process too (`--own-worker`). DYNAMIC
 sharding over Parquet or Arrow IPC files that repeat without end; a worker makes batches of 4,096
 rows with log1p dense columns and ids hashed into 2^20. Without the service run in this process the
 same pipeline, and the same work by hand (`bench.plain`), on one thread and on as many as there are
@@ -49,6 +50,10 @@ _ALONE = {
     "function": "one process, pyarrow and the function by hand",
 }
 _PEER_FORMS = {"example": "tfrecord", "packed": "packed"}
+
+
+_SERVED = "dataservice"
+_OWN = "dataservice, worker in the reader's process"
 
 
 class Slice(NamedTuple):
@@ -109,7 +114,7 @@ class System:
         self.name = name
         self.threads = threads
         self.slices: list[Slice] = []
-        self.workers = len(pids.get("worker", ()))
+        self.workers = len(pids.get("worker", ())) or int(name == _OWN)
         self._opened = opened
         self._pids = {**pids, "reader": [os.getpid()]}
         self._iterators = [stack.enter_context(contextlib.closing(begin(None))) for begin in opened]
@@ -169,20 +174,28 @@ def open_systems(
         return transform.dataset(part, options.form, epochs=epochs, source=options.format)
 
     alone, served = [], []
+
+    def serve(name: str, workers: int) -> System:
+        target, pids = start_service(stack, workers)
+        if name == _OWN:
+            stack.enter_context(ds.WorkerServer(ds.WorkerConfig(target)))
+
+        def begin(epochs: int | None) -> Any:
+            return iter(pipeline(paths, epochs).distribute(ds.ShardingPolicy.DYNAMIC, target))
+
+        return System(stack, name, [begin], 1, pids)
+
     for workers in options.workers:
         if workers:
-            target, pids = start_service(stack, workers)
-
-            def begin(epochs: int | None, target: str = target) -> Any:
-                return iter(pipeline(paths, epochs).distribute(ds.ShardingPolicy.DYNAMIC, target))
-
-            served.append(System(stack, "dataservice", [begin], 1, pids))
+            served.append(serve(_SERVED, workers))
         else:
             for form, threads in itertools.product(
                 options.alone, sorted({1, min(usable_cores(), len(paths))})
             ):
                 opened = _without_service(form, paths, threads, options.format, pipeline)
                 alone.append(System(stack, _ALONE[form], opened, threads, {}))
+    if options.own_worker:
+        served.append(serve(_OWN, 0))
     return alone, served
 
 
@@ -251,7 +264,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
         form: str(Path(prepare(folder, options.rows, _PEER_FORMS[form])[0]).parent / "*.tfrecord")
         for form in forms
     }
-    ratios: dict[tuple[str, int], list[float]] = {}
+    ratios: dict[tuple[str, str, int], list[float]] = {}
     for _ in range(options.rounds):
         alone, served = measure(files, options)
         for system in [*alone, *served]:
@@ -260,15 +273,16 @@ def run(options: argparse.Namespace, folder: Path) -> None:
             for form in options.alone:
                 others = [other for other in alone if other.name == _ALONE[form]]
                 found = against(system, others)
-                ratios.setdefault((_ALONE[form], system.workers), []).extend(found)
-            for form in forms:
+                key = (system.name, _ALONE[form], system.workers)
+                ratios.setdefault(key, []).extend(found)
+            for form in forms if system.name == _SERVED else ():
                 theirs = measure_peer(globs[form], form, system.workers, options)
                 children.say(**theirs)
                 ratio = system.rate / theirs["rows_per_s"]
-                ratios.setdefault((form, system.workers), []).append(ratio)
-    for (form, workers), found in ratios.items():
+                ratios.setdefault((system.name, form, system.workers), []).append(ratio)
+    for (name, form, workers), found in ratios.items():
         if found:
-            say_ratio(form, workers, found)
+            say_ratio(name, form, workers, found)
 
 
 def against(system: System, alone: list[System]) -> list[float]:
@@ -297,10 +311,11 @@ def line_of(system: System, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def say_ratio(form: str, workers: int, ratios: list[float]) -> None:
+def say_ratio(name: str, form: str, workers: int, ratios: list[float]) -> None:
     """One JSON line with the median, and the least and the largest."""
     children.say(
         bench="stream",
+        system=name,
         ratio=round(statistics.median(ratios), 2),
         peer_form=form,
         workers=workers,
@@ -317,6 +332,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--data-dir", type=Path, help="kept and reused; default: a temporary one")
     parser.add_argument(
         "--workers", type=int, nargs="+", default=[0, 1, 2], help="0: without the service"
+    )
+    parser.add_argument(
+        "--own-worker",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="besides, a data worker in the reader's process",
     )
     parser.add_argument(
         "--alone",

@@ -169,9 +169,10 @@ class WorkerConfig:
     ``allow_functions=False`` refuses datasets that carry pickled functions.
     ``heartbeat_interval_ms`` is the shortest pause between heartbeats, 1 s unless given; a
     dispatcher of many clients asks for longer ones.
-    ``data_transfer_protocol``: readers on this host get elements through shared memory where that
-    is possible (None), or the worker does not start without it ("shared_memory"), or they get
-    them through Flight as all others do ("flight", "grpc").
+    ``data_transfer_protocol``: readers in this process get elements as they are, and those on this
+    host through shared memory where that is possible (None), or the worker does not start without
+    shared memory ("shared_memory"), or they get them through Flight as all others do ("flight",
+    "grpc").
     """
 
     dispatcher_address: str

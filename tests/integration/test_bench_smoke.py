@@ -62,11 +62,14 @@ def test_stream_prints_a_line_per_run(capsys: pytest.CaptureFixture[str]):
     stream.main(["--smoke", "--workers", "0", "1"])
     check, *lines = _lines(capsys)
     assert check["rows_of_an_epoch"] == 1 << 15
-    alone, by_hand, served = lines[0], lines[-4], lines[-3]
-    assert [line["ratio"] > 0 for line in lines[-2:]] == [True, True]
-    assert (alone["workers"], by_hand["workers"], served["workers"]) == (0, 0, 1)
-    assert min(line["rows_per_s"] for line in (alone, by_hand, served)) > 0
-    assert served["rows"] % data.BLOCK_ROWS == 0
+    alone, (by_hand, served, own) = lines[0], lines[-7:-4]
+    ratios = {(line["system"], line["peer_form"]): line["ratio"] for line in lines[-4:]}
+    assert len(ratios) == 4
+    assert {system for system, _ in ratios} == {served["system"], own["system"]}
+    assert min(ratios.values()) > 0
+    assert [run["workers"] for run in (alone, by_hand, served, own)] == [0, 0, 1, 1]
+    assert min(run["rows_per_s"] for run in (alone, by_hand, served, own)) > 0
+    assert [run["rows"] % data.BLOCK_ROWS for run in (served, own)] == [0, 0]
 
 
 def test_leases_prints_a_line_per_run(capsys: pytest.CaptureFixture[str]):
@@ -115,7 +118,7 @@ def test_plots_name_the_extra_that_is_missing(monkeypatch: pytest.MonkeyPatch, t
 
 def test_stream_reads_arrow_files(capsys: pytest.CaptureFixture[str]):
     stream.main(["--smoke", "--workers", "1", "--format", "ipc"])
-    _, served = _lines(capsys)
+    _, served, _own = _lines(capsys)
     assert served["format"] == "ipc"
     assert served["rows"] > 0
 
