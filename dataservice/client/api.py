@@ -136,10 +136,9 @@ def from_dataset_id(
     get elements of one worker's round; one that is missing for `timeout_s` is an error.
     NotFoundError for an unknown id.
 
-    `data_transfer_protocol`: None takes rows of workers in this process as they are, shared memory
-    from those of this user on this host, and Flight from all others; "local" fails with a worker
-    that takes Flight, "shared_memory" with one elsewhere; "flight" or "grpc" is Flight only.
-    `stats()["protocols"]` of an iterator tells what each stream uses.
+    `data_transfer_protocol`: None takes rows of workers in this process as they are, those of this
+    user on this host through shared memory, all others' through Flight; "local" fails where that is
+    Flight, "shared_memory" is that only, "flight" or "grpc" too. `stats()["protocols"]` tells.
 
     Static policies (FILE, DATA, FILE_OR_DATA, HINT) read from the dispatcher's `worker_addresses`.
     Every element comes once; where readers share the job (`job_name`), that of a worker which was
