@@ -1,7 +1,8 @@
 """Between Arrow record batches and NumPy arrays, without copies where the types allow it.
 
 Knows nothing of plans or streams. Invariant: a record batch made here has one column per name,
-all of one length, and no dictionary-encoded column, since rows travel without their dictionaries.
+all of one length, and none encoded by dictionaries, runs or views: rows travel without them, and
+Arrow cannot take rows of the latter.
 """
 
 from __future__ import annotations
@@ -89,20 +90,35 @@ def _padded_to_numpy(array: pa.Array, name: str) -> np.ndarray:
 def array_to_numpy(array: pa.Array, name: str) -> np.ndarray:
     """NumPy form of one column; see `to_numpy`. `name` appears in errors."""
     kind = array.type
-    if pa.types.is_dictionary(kind):
-        return array_to_numpy(array.dictionary_decode(), name)
+    if not plain_type(kind).equals(kind):
+        return array_to_numpy(_plain_array(array, plain_type(kind)), name)
     if array.null_count and not _holds_nulls(kind):
         raise SchemaError(
             f"column {name!r} of type {kind} has {array.null_count} nulls, which a NumPy array of "
-            f"that type cannot hold; replace them first, for example with "
-            f'with_column({name!r}, col({name!r}).fill_null(0)), or use format="arrow"'
+            f'that type cannot hold; {_without_nulls(kind, name)}, or use format="arrow"'
         )
     if pa.types.is_fixed_size_list(kind):
         inner = array_to_numpy(array.flatten(), name)
         return inner.reshape((len(array), kind.list_size, *inner.shape[1:]))
-    plain = pa.types.is_primitive(kind) and not pa.types.is_boolean(kind)
-    values: np.ndarray = array.to_numpy(zero_copy_only=plain and not array.null_count)
+    values: np.ndarray = array.to_numpy(zero_copy_only=_is_view(kind) and not array.null_count)
     return values
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    """Whether NumPy has it in memory as Arrow does; dates and times of day are wider there."""
+    types = pa.types
+    is_number = types.is_integer(kind) or types.is_floating(kind)
+    return is_number or types.is_timestamp(kind) or types.is_duration(kind)
+
+
+def _without_nulls(kind: pa.DataType, name: str) -> str:
+    if pa.types.is_fixed_size_list(kind):
+        return f"leave those rows out first, with filter(~col({name!r}).is_null())"
+    value = False if pa.types.is_boolean(kind) else 0
+    return (
+        "replace them first, for example with "
+        f"with_column({name!r}, col({name!r}).fill_null({value}))"
+    )
 
 
 def _holds_nulls(kind: pa.DataType) -> bool:
@@ -162,7 +178,7 @@ def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Arra
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if isinstance(values, pa.Array):
-        return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+        return _plain_array(values, plain_type(values.type))
     try:
         return _ndarray_to_arrow(np.asarray(values), name)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
@@ -233,23 +249,38 @@ def _cast(array: pa.Array, field: pa.Field, what: str) -> pa.Array:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """`schema` without metadata, all columns nullable, dictionary columns as their values' type."""
-    fields = []
-    for field in schema:
-        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-        fields.append(pa.field(field.name, kind))
-    return pa.schema(fields)
+    """`schema` without metadata, all columns nullable and of their `plain_type`."""
+    return pa.schema([pa.field(field.name, plain_type(field.type)) for field in schema])
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type of the values of a dictionary, of runs or of views; any other type as it is."""
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return plain_type(kind.value_type)
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    return pa.binary() if pa.types.is_binary_view(kind) else kind
 
 
 def plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` under `schema`, which is `plain_schema` of its own: dictionaries are decoded."""
+    """`batch` under `schema`, which is `plain_schema` of its own: values are decoded."""
     if batch.schema.equals(schema, check_metadata=True):
         return batch
     arrays = [
-        column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-        for column in batch.columns
+        _plain_array(column, kind) for column, kind in zip(batch.columns, schema.types, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _plain_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """`array` as `kind`, which is the `plain_type` of its own."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    elif pa.types.is_run_end_encoded(array.type):
+        from pyarrow import compute  # here, for few tables have runs
+
+        array = compute.run_end_decode(array)
+    return array if array.type.equals(kind) else array.cast(kind)
 
 
 def concat_batches(pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

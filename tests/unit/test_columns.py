@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
+import dataservice as ds
 from dataservice.dataset.columns import (
     NumpyViews,
     check_names,
@@ -58,11 +62,70 @@ def test_the_other_types() -> None:
     assert [list(item) for item in values["l"]] == [[1, 2], []]
 
 
-def test_nulls_that_numpy_cannot_hold() -> None:
-    for kind in (pa.int32(), pa.bool_(), pa.list_(pa.int8(), 2)):
-        batch = pa.RecordBatch.from_arrays([pa.array([None], kind)], names=["x"])
-        with pytest.raises(SchemaError, match=r"column 'x'.*1 nulls.*fill_null"):
-            to_numpy(batch)
+@pytest.mark.parametrize("nulls", [[], [None]])
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (pa.date32(), datetime.date(2026, 11, 22), np.datetime64("2026-11-22")),
+        (pa.date64(), datetime.date(2026, 11, 22), np.datetime64("2026-11-22")),
+        (pa.time32("s"), datetime.time(1, 2, 3), datetime.time(1, 2, 3)),
+        (pa.time64("us"), datetime.time(1, 2, 3, 4), datetime.time(1, 2, 3, 4)),
+        (pa.duration("s"), datetime.timedelta(seconds=5), np.timedelta64(5, "s")),
+        (pa.decimal128(5, 2), decimal.Decimal("1.25"), decimal.Decimal("1.25")),
+        (pa.string_view(), "a", "a"),
+        (pa.binary_view(), b"a", b"a"),
+    ],
+)
+def test_dates_times_and_views_with_and_without_nulls(
+    kind: pa.DataType, value: object, expected: object, nulls: list[None]
+) -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([value, *nulls], kind)], names=["x"])
+    values = to_numpy(batch)["x"]
+    assert values[0] == expected
+    assert len(values) == 1 + len(nulls)
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [
+        (pa.int32(), r"fill_null\(0\)"),
+        (pa.bool_(), r"fill_null\(False\)"),
+        (pa.list_(pa.int8(), 2), r"filter\(~col\('x'\).is_null\(\)\)"),
+    ],
+)
+def test_nulls_that_numpy_cannot_hold(kind: pa.DataType, remedy: str) -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([None], kind)], names=["x"])
+    with pytest.raises(SchemaError, match=rf"column 'x'.*1 nulls.*{remedy}"):
+        to_numpy(batch)
+
+
+def test_the_remedies_for_nulls_work() -> None:
+    flags = ds.Dataset.from_table(pa.table({"x": [True, None]}))
+    assert flags.with_column("x", ds.col("x").fill_null(False)).to_table()["x"].to_pylist() == [
+        True,
+        False,
+    ]
+    pairs = pa.table({"x": pa.array([[1, 2], None], pa.list_(pa.int8(), 2))})
+    left = ds.Dataset.from_table(pairs).filter(~ds.col("x").is_null())
+    assert [batch["x"].tolist() for batch in left.batch(4).numpy()] == [[[1, 2]]]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["b", None, "a"], pa.string_view()),
+        pa.array([b"b", None, b"a"], pa.binary_view()),
+        pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array([1, 2])),
+        pa.array(["b", None, "a"]).dictionary_encode(),
+    ],
+)
+def test_encoded_columns_go_through_every_operator(column: pa.Array) -> None:
+    data = ds.Dataset.from_table(pa.table({"k": [0, 1, 2], "x": column}))
+    expected = column.to_pylist()
+    assert data.to_table()["x"].to_pylist() == expected
+    assert data.filter(ds.col("k") > 0).to_table()["x"].to_pylist() == expected[1:]
+    shuffled = data.shuffle(3, seed=1).batch(2).to_table().to_pylist()
+    assert [row["x"] for row in sorted(shuffled, key=lambda row: row["k"])] == expected
 
 
 def test_more_dimensions() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import dataservice as ds
@@ -61,6 +64,30 @@ def test_numbers_of_another_byte_order_are_turned() -> None:
 def test_columns_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match=r"several columns named \['a'\]"):
         ds.Dataset.from_table(pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]))
+
+
+def test_files_with_several_columns_of_one_name_are_refused_by_name(tmp_path: pathlib.Path) -> None:
+    arrays = [pa.array([1]), pa.array([2]), pa.array([3])]
+    twice = pa.table(arrays, names=["a", "a", "b"])
+    pq.write_table(twice, tmp_path / "twice.parquet")
+    with pa.ipc.new_file(tmp_path / "twice.arrow", twice.schema) as sink:
+        sink.write_table(twice)
+    (tmp_path / "twice.csv").write_text("a,a,b\n1,2,3\n")
+    sources: dict[str, Callable[..., ds.Dataset]] = {
+        "parquet": ds.Dataset.from_parquet,
+        "arrow": ds.Dataset.from_ipc,
+        "csv": ds.Dataset.from_csv,
+    }
+    for suffix, source in sources.items():
+        path = str(tmp_path / f"twice.{suffix}")
+        with pytest.raises(ValueError, match=rf"twice.{suffix}' has several columns named \['a'\]"):
+            source(path).to_table()
+        if suffix != "csv":
+            assert source(path, columns=["b"]).to_table().to_pylist() == [{"b": 3}]
+    pq.write_table(pa.table({"a": [1], "b": [2]}), tmp_path / "once.parquet")
+    both = [str(tmp_path / "once.parquet"), str(tmp_path / "twice.parquet")]
+    with pytest.raises(ValueError, match=r"twice.parquet' has several of that name"):
+        ds.Dataset.from_parquet(both).to_table()
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,10 @@ def check_types(path: str, found: pa.Schema, expected: pa.Schema, reference: str
         actual = None if index < 0 else plain_schema(pa.schema([found.field(index)])).field(0)
         if actual is not None and actual.type.equals(field.type):
             continue
-        has = "has no such column" if actual is None else f"has it as {actual.type}"
+        several = len(found.get_all_field_indices(field.name)) > 1
+        has = "has several of that name" if several else "has no such column"
+        if actual is not None:
+            has = f"has it as {actual.type}"
         raise SchemaError(
             f"the files differ: column {field.name!r} is of type {field.type} in "
             f"{reference!r}, and {path!r} {has}; "

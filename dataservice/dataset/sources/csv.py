@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from dataservice.dataset.columns import plain_schema
+from dataservice.dataset.columns import plain_schema, require_distinct
 from dataservice.dataset.node import register_node
 from dataservice.dataset.sources.files import (
     InputFile,
@@ -114,6 +114,7 @@ class CsvSource(WholeFilesSource):
             self._reader(file.path, None, RunContext()) as reader,
         ):
             assert reader is not None
+            require_distinct(reader.schema.names, what=f"{file.path!r}")
             return file.path, plain_schema(reader.schema)
 
     @property
@@ -156,6 +157,8 @@ class CsvSource(WholeFilesSource):
 
     def _check_names(self, path: str, names: list[str]) -> None:
         expected = self._row_schema.names
+        known = set(expected)
+        require_distinct([name for name in names if name in known], what=f"{path!r}")
         if sorted(names) != sorted(expected):
             first = "the schema" if self.schema is not None else repr(self._inferred[0])
             more = [name for name in names if name not in expected]

@@ -16,7 +16,12 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from dataservice.dataset.columns import plain_batch, plain_schema, require_columns
+from dataservice.dataset.columns import (
+    plain_batch,
+    plain_schema,
+    require_columns,
+    require_distinct,
+)
 from dataservice.dataset.node import register_node
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.sources.columnar import (
@@ -210,6 +215,8 @@ class IpcSource(Source):
         path, whole = self._reference
         names = list(whole.names if self.columns is None else self.columns)
         require_columns(names, whole.names, what=f"{path!r}")
+        read = set(names)
+        require_distinct([name for name in whole.names if name in read], what=f"{path!r}")
         return pa.schema([whole.field(name) for name in names])
 
     def _check_schema(self, path: str, found: pa.Schema) -> None:

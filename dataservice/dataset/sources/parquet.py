@@ -18,7 +18,12 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dataservice.dataset.columns import plain_batch, plain_schema, require_columns
+from dataservice.dataset.columns import (
+    plain_batch,
+    plain_schema,
+    require_columns,
+    require_distinct,
+)
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.node import register_node
 from dataservice.dataset.sources.base import Source
@@ -221,6 +226,8 @@ class ParquetSource(Source):
             extra = sorted(self.filter.columns() - set(names))
             require_columns(extra, whole.names, what=f"the filter {self.filter!r} over {path!r}")
             names += extra
+        read = set(names)
+        require_distinct([name for name in whole.names if name in read], what=f"{path!r}")
         return pa.schema([whole.field(name) for name in names])
 
     @functools.cached_property

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from dataservice.dataset.columns import plain_schema
+from dataservice.dataset.columns import plain_batch, plain_schema
 from dataservice.dataset.node import register_node
 from dataservice.dataset.sources.base import Source, index_splits
 from dataservice.dataset.stream import CHUNK_ROWS, RunContext
@@ -19,7 +19,7 @@ from dataservice.sharding import Split
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableSource(Source):
-    """The rows of an Arrow table; dictionary columns are decoded once, here."""
+    """The rows of an Arrow table; what is encoded is decoded once, here."""
 
     kind: ClassVar[str] = "table"
     table: pa.Table
@@ -33,7 +33,8 @@ class TableSource(Source):
             raise InvalidArgumentError("a table without columns has no rows to read")
         schema = plain_schema(self.table.schema)
         if not self.table.schema.equals(schema, check_metadata=True):
-            object.__setattr__(self, "table", self.table.cast(schema))
+            batches = [plain_batch(batch, schema) for batch in self.table.to_batches()]
+            object.__setattr__(self, "table", pa.Table.from_batches(batches, schema=schema))
 
     def splits(self) -> Iterator[Split]:
         return index_splits(self.table.num_rows)
