@@ -3,7 +3,56 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pstrain import (
+        callbacks,
+        consistency,
+        errors,
+        initializers,
+        layers,
+        losses,
+        metrics,
+        models,
+        optimizers,
+        v1,
+    )
+    from pstrain import partition as partitioners
+    from pstrain.category import Category
+    from pstrain.checkpoint import Checkpoint, latest_checkpoint
+    from pstrain.checkpoint_manager import CheckpointManager
+    from pstrain.checkpoint_watch import checkpoints_iterator
+    from pstrain.cluster import ClusterSpec, SimpleClusterResolver, TFConfigClusterResolver
+    from pstrain.coordinator.client import ClusterCoordinator
+    from pstrain.coordinator.remote_value import RemoteValue
+    from pstrain.evaluation import evaluate, predict
+    from pstrain.features import FeatureSchema
+    from pstrain.indexed_slices import IndexedSlices
+    from pstrain.input_sharding import AutoShardPolicy, InputOptions
+    from pstrain.launch.local import LocalCluster
+    from pstrain.per_worker_variable import PerWorkerVariable
+    from pstrain.replica import (
+        ReduceOp,
+        ValueContext,
+        get_replica_context,
+        in_cross_replica_context,
+    )
+    from pstrain.resolvers.kubernetes import KubernetesClusterResolver
+    from pstrain.resolvers.slurm import SlurmClusterResolver
+    from pstrain.resolvers.union import UnionResolver
+    from pstrain.server import Server
+    from pstrain.sidecar import SidecarEvaluator
+    from pstrain.strategy import ParameterServerStrategy, get_strategy, has_strategy
+    from pstrain.tape import GradientTape, Tensor
+    from pstrain.tokens import Vocabulary
+    from pstrain.trainer.context import (
+        InputContext,
+        experimental_get_current_worker_index,
+        get_current_worker_index,
+    )
+    from pstrain.training import fit
+    from pstrain.variable import ShardedVariable, ShardInfo, Variable
 
 _HOMES = {
     # cluster
@@ -67,10 +116,63 @@ _MODULES = {
     "v1": "pstrain.v1",
 }
 
-# Those that need packages which may not be there are no part of ``__all__``.
+# Those that need packages which may not be there are no part of ``__all__``, which is a list of
+# literals for type checkers.
 _EXTRAS = {"torch": "pstrain.torch"}
 
-__all__ = sorted([*_HOMES, *_MODULES])
+__all__ = [
+    "AutoShardPolicy",
+    "Category",
+    "Checkpoint",
+    "CheckpointManager",
+    "ClusterCoordinator",
+    "ClusterSpec",
+    "FeatureSchema",
+    "GradientTape",
+    "IndexedSlices",
+    "InputContext",
+    "InputOptions",
+    "KubernetesClusterResolver",
+    "LocalCluster",
+    "ParameterServerStrategy",
+    "PerWorkerVariable",
+    "ReduceOp",
+    "RemoteValue",
+    "Server",
+    "ShardInfo",
+    "ShardedVariable",
+    "SidecarEvaluator",
+    "SimpleClusterResolver",
+    "SlurmClusterResolver",
+    "TFConfigClusterResolver",
+    "Tensor",
+    "UnionResolver",
+    "ValueContext",
+    "Variable",
+    "Vocabulary",
+    "callbacks",
+    "checkpoints_iterator",
+    "consistency",
+    "errors",
+    "evaluate",
+    "experimental_get_current_worker_index",
+    "fit",
+    "get_current_worker_index",
+    "get_replica_context",
+    "get_strategy",
+    "has_strategy",
+    "in_cross_replica_context",
+    "initializers",
+    "latest_checkpoint",
+    "layers",
+    "losses",
+    "metrics",
+    "models",
+    "optimizers",
+    "partitioners",
+    "predict",
+    "v1",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -61,6 +61,9 @@ class Checkpoint:
         # Threads that save, and those that bring lost servers back.
         self._lock = threading.RLock()
 
+    def __repr__(self) -> str:
+        return f"<Checkpoint of {', '.join(self._objects)}>"
+
     def save(
         self,
         directory: Path,

@@ -65,6 +65,9 @@ class CheckpointManager:
         self._saved_at = last_checkpoint_step
         self._preserved, self._preserved_at_s = _read_index(self.directory)
 
+    def __repr__(self) -> str:
+        return f"<CheckpointManager {self.directory!r} of {self.checkpoint!r}>"
+
     @property
     def checkpoints(self) -> list[str]:
         """Paths of those that are kept for now, oldest first."""

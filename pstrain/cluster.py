@@ -157,6 +157,10 @@ class ClusterResolver:
         """Accelerators of each task by kind; none, unless a resolver was told of some."""
         return {}
 
+    def __repr__(self) -> str:
+        task = "" if self.task_type is None else f"{self.task_type}:{self.task_id} of "
+        return f"<{type(self).__name__} {task}{self._spec!r}>"
+
     def _url(self, address: str, rpc_layer: str | None) -> str:
         layer = rpc_layer or self.rpc_layer
         return f"{layer}://{address}" if layer and address else address

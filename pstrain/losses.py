@@ -37,6 +37,9 @@ class BinaryCrossentropy:
 
         return record(Tensor(np.float32(mean)), (tensor,), backward)
 
+    def __repr__(self) -> str:
+        return f"BinaryCrossentropy(from_logits={self.from_logits})"
+
     @staticmethod
     def _from_probabilities(
         labels: NDArray[np.float32], probabilities: NDArray[np.float32], tensor: Tensor

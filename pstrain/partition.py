@@ -35,6 +35,10 @@ class Partitioner:
         """Shards per axis; 1 for every axis except ``axis``."""
         raise NotImplementedError("a partitioner must define __call__(shape, dtype, axis)")
 
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({arguments})"
+
 
 class FixedShardsPartitioner(Partitioner):
     """``num_shards`` shards, or one per row where the variable has fewer rows."""

@@ -48,7 +48,8 @@ class Server:
     stays, idle, for the next one; with ``exit_with_coordinator`` it stops, and :meth:`join`
     returns, when nobody has been connected for 30 s, or the number of seconds given: time enough
     for a coordinator that is started again. Parameter servers count trainers too, so give it to
-    all of a cluster's servers.
+    all of a cluster's servers. ``protocol`` is "grpc", which programs written for TensorFlow say;
+    of their ``config`` there is nothing to set here.
     """
 
     def __init__(
@@ -56,6 +57,9 @@ class Server:
         server_or_cluster_def: ClusterResolver | ClusterSpec | dict[str, list[str]],
         job_name: str | None = None,
         task_index: int | None = None,
+        protocol: str | None = None,
+        config: None = None,
+        start: bool = True,
         *,
         host: str | None = None,
         port: int | None = None,
@@ -65,8 +69,8 @@ class Server:
         tls_key_path: str | None = None,
         tls_ca_path: str | None = None,
         exit_with_coordinator: bool | float = False,
-        start: bool = True,
     ) -> None:
+        _check_session(protocol, config)
         resolver = _resolver(server_or_cluster_def)
         job, index = _task(resolver, job_name, task_index)
         self.job_name, self.task_index = job, index
@@ -93,6 +97,11 @@ class Server:
     def address(self) -> str:
         """``host:port`` it listens on."""
         return self._role.address
+
+    @property
+    def target(self) -> str:
+        """The address as a URL, ``grpc://host:port``."""
+        return f"grpc://{self.address}"
 
     def start(self) -> None:
         self._role.start()
@@ -128,11 +137,28 @@ class Server:
                 logger.info("%s:%d stops: its coordinator left", self.job_name, self.task_index)
                 self.stop()
 
+    def __repr__(self) -> str:
+        state = "stopped" if self.has_stopped else f"at {self.address}"
+        return f"<Server {self.job_name}:{self.task_index} {state}>"
+
     def __enter__(self) -> Server:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def _check_session(protocol: str | None, config: object) -> None:
+    if protocol not in (None, "grpc"):
+        raise InvalidArgumentError(
+            f"protocol must be 'grpc', got {protocol!r}; encryption is by tls_cert_path and "
+            "tls_key_path"
+        )
+    if config is not None:
+        raise InvalidArgumentError(
+            f"config must be None, got {config!r}: a server has no TensorFlow session; threads of "
+            "kernels are set by NUMBA_NUM_THREADS in its environment"
+        )
 
 
 def _grace(exit_with_coordinator: bool | float) -> float | None:

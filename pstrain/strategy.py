@@ -165,6 +165,11 @@ class ParameterServerStrategy(Replica):
         """Trainers that read datasets side by side."""
         return self._resolver.cluster_spec().num_tasks("worker")
 
+    def __repr__(self) -> str:
+        spec = self._resolver.cluster_spec()
+        size = f"{spec.num_tasks('worker')} workers, {spec.num_tasks('ps')} ps"
+        return f"<ParameterServerStrategy {size}, {self._consistency}>"
+
     @property
     def variables(self) -> tuple[BaseVariable, ...]:
         """All variables created in the scope, in order of creation."""

@@ -13,6 +13,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from pstrain.callbacks.base import Callback, CallbackList, Logs, listed
 from pstrain.callbacks.progress import ProgressBar
 from pstrain.errors import DataError, InvalidArgumentError
@@ -192,6 +194,11 @@ def check_verbose(verbose: int | str) -> int:
 def _check(model: Any, epochs: int, steps_per_epoch: int | None, steps_per_execution: int) -> None:
     if model.optimizer is None:
         raise InvalidArgumentError("call model.compile(optimizer=...) before fit")
+    if np.ndim(epochs):
+        raise InvalidArgumentError(
+            f"epochs must be a positive integer, got {type(epochs).__name__}: labels are the "
+            f"column {model.schema.label!r} of the data, not an argument of their own"
+        )
     for name, value in (
         ("epochs", epochs),
         ("steps_per_epoch", steps_per_epoch),

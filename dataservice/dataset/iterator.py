@@ -220,6 +220,11 @@ class DatasetIterator:
             self._stream.close()
             self._stream = None
 
+    def __repr__(self) -> str:
+        kinds = " > ".join(node.kind for node in walk(self._node))
+        state = ", closed" if self._stream is None else ""
+        return f"<DatasetIterator of {kinds}, epoch {self._epoch}{state}>"
+
     def __enter__(self) -> DatasetIterator:
         return self
 

@@ -70,6 +70,9 @@ class PerWorkerIterator:
     def __iter__(self) -> PerWorkerIterator:
         return self
 
+    def __repr__(self) -> str:
+        return f"<PerWorkerIterator {self.resource_id}, epoch {self.epoch}>"
+
     def __next__(self) -> Any:
         raise UnimplementedError(
             "this iterator has its data on the trainers: pass it to a scheduled function and "
@@ -223,6 +226,9 @@ class PerWorkerDataset:
             epoch = self._next_epoch
             self._next_epoch += 1
         return PerWorkerIterator(self._source, epoch, self._trainers, self._note_epoch)
+
+    def __repr__(self) -> str:
+        return f"<PerWorkerDataset of {self._source!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a per-worker dataset is no argument of a function: pass iter(dataset)")

@@ -33,6 +33,10 @@ class Layer(ABC):
         """The ``Parameters`` that hold this layer's values."""
         return self.variables[0].parameters
 
+    def __repr__(self) -> str:
+        shapes = ", ".join(str(tuple(variable.shape)) for variable in self.variables)
+        return f"<{type(self).__name__} {self.name!r} {shapes or 'not built'}>"
+
     def requests(self, inputs: Any) -> list[Fetch]:  # noqa: ARG002
         """What to fetch for ``inputs``; by default all of every variable."""
         return [Fetch(variable.spec) for variable in self.variables]

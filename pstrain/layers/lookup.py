@@ -64,6 +64,14 @@ class _Lookup:
             )
         return self._vocabulary
 
+    def __repr__(self) -> str:
+        size = (
+            "no vocabulary"
+            if self._vocabulary is None
+            else f"{len(self._vocabulary.tokens)} tokens"
+        )
+        return f"<{self.kind} {size}>"
+
     @property
     def _specials(self) -> int:
         return self.num_oov_indices + (self.mask_token is not None)

@@ -82,6 +82,9 @@ class Metric(ABC):
         if self._variable is not None:
             self._variable.assign(0)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
     def _own(self) -> Any:
         with _creation:
             if self._variable is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,9 @@ from pstrain.models.weights import Weights
 from pstrain.strategy import get_strategy, has_strategy
 from pstrain.tape import Tensor
 from pstrain.vocabulary import Fetch
+
+if TYPE_CHECKING:
+    from pstrain.progress import History
 
 Batch: TypeAlias = "pa.RecordBatch | Features | Mapping[str, Any]"
 
@@ -105,23 +108,28 @@ class Model(Weights, ABC):
         validation_data: Any = None,
         callbacks: Sequence[Any] = (),
         **options: Any,
-    ) -> Any:
+    ) -> History:
         """Trains; see :func:`pstrain.training.fit`."""
         from pstrain.training import fit
 
         return fit(self, data, epochs, steps_per_epoch, validation_data, callbacks, **options)
 
-    def evaluate(self, data: Any, **options: Any) -> Any:
+    def evaluate(self, data: Any, **options: Any) -> dict[str, float]:
         """Loss and metrics over data; see :func:`pstrain.evaluation.evaluate`."""
         from pstrain.evaluation import evaluate
 
         return evaluate(self, data, **options)
 
-    def predict(self, data: Any, **options: Any) -> Any:
+    def predict(self, data: Any, **options: Any) -> NDArray[np.float32]:
         """Probabilities for every row; see :func:`pstrain.evaluation.predict`."""
         from pstrain.evaluation import predict
 
         return predict(self, data, **options)
+
+    def __repr__(self) -> str:
+        schema = self.schema
+        columns = f"{len(schema.dense)} dense, {len(schema.categorical)} categorical columns"
+        return f"<{type(self).__name__} {columns}, {self.count_params():,} values>"
 
     def get_config(self) -> dict[str, Any]:
         """JSON form, from which :func:`pstrain.models.from_config` makes the same structure."""

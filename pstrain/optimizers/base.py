@@ -153,6 +153,9 @@ class Optimizer:
         changed.spec = replace(self.spec, learning_rate=rate)
         return changed
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} learning_rate={self.learning_rate}>"
+
     def get_config(self) -> dict[str, Any]:
         """JSON form, from which :func:`pstrain.optimizers.from_config` makes the same rule."""
         rate = self.spec.learning_rate if self._schedule is None else self._schedule.get_config()

@@ -81,3 +81,10 @@ def test_an_optimizer_that_made_steps_elsewhere_stays_there() -> None:
         model.strategy = strategy
         with pytest.raises(InvalidArgumentError, match="has made 1 steps outside"):
             model.compile(optimizer)
+
+
+def test_labels_given_beside_the_data_are_told_where_they_belong() -> None:
+    model = models.LogisticRegression(SCHEMA)
+    model.compile("adagrad")
+    with pytest.raises(ValueError, match=r"got list: labels are the column 'label' of the data"):
+        model.fit({"x": [1.0], "c": [1]}, [1])  # type: ignore[arg-type]

@@ -1,4 +1,11 @@
+"""The package's public names: all there, and the same for type checkers."""
+
 from __future__ import annotations
+
+import ast
+import importlib.resources
+import inspect
+import pathlib
 
 import pytest
 
@@ -14,3 +21,22 @@ def test_every_public_name_is_there() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = pstrain.nothing  # type: ignore[attr-defined]
+
+
+def test_type_checkers_see_the_same_homes() -> None:
+    tree = ast.parse(pathlib.Path(inspect.getfile(pstrain)).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    imported = {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    homes = {name: f"{home}.{name}" for name, home in pstrain._HOMES.items()}
+    assert imported == {**homes, **pstrain._MODULES}
+    assert set(imported) == set(pstrain.__all__)
+
+
+@pytest.mark.parametrize("package", ["pstrain", "dataservice"])
+def test_the_types_are_for_users_too(package: str) -> None:
+    assert importlib.resources.files(package).joinpath("py.typed").is_file()

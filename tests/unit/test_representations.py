@@ -1,0 +1,59 @@
+"""What public objects say of themselves at a prompt, without asking any server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dataservice as ds
+import pstrain as ps
+
+
+def _model() -> Any:
+    schema = ps.FeatureSchema(dense=["x"], categorical={"c": ps.Category(16)}, label="y")
+    return ps.models.LogisticRegression(schema)
+
+
+SPEC = {"worker": ["h:1", "h:2"], "ps": ["h:3"]}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (ps.SimpleClusterResolver(ps.ClusterSpec({"ps": ["h:3"]})), "Resolver ClusterSpec({'ps':"),
+        (ps.SimpleClusterResolver(ps.ClusterSpec(SPEC), "", "worker", 1), "worker:1 of ClusterSp"),
+        (ps.partitioners.FixedShardsPartitioner(2), "FixedShardsPartitioner(num_shards=2)"),
+        (ps.partitioners.MaxSizePartitioner(8), "max_shard_bytes=8, max_shards=None"),
+        (ps.optimizers.Adagrad(0.02), "<Adagrad learning_rate=0.02>"),
+        (
+            ps.optimizers.SGD(ps.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)),
+            "learning_rate=ExponentialDecay(",
+        ),
+        (ps.metrics.AUC(), "<AUC 'auc'>"),
+        (ps.losses.BinaryCrossentropy(), "BinaryCrossentropy(from_logits=True)"),
+        (ps.layers.Dense(3), "<Dense 'dense' not built>"),
+        (ps.layers.Dense(3, input_size=2), "<Dense 'dense' (2, 3), (3,)>"),
+        (ps.layers.StringLookup(), "<StringLookup no vocabulary>"),
+        (ps.layers.StringLookup(vocabulary=["a", "b"]), "<StringLookup 2 tokens>"),
+        (ps.Checkpoint(v=ps.Variable(1.0), w=ps.Variable(2)), "<Checkpoint of v, w>"),
+        (
+            ps.CheckpointManager(ps.Checkpoint(v=ps.Variable(1.0)), "dir"),
+            "<CheckpointManager 'dir' of <Checkpoint of v>>",
+        ),
+        (iter(ds.Dataset.range(3).batch(2)), "<DatasetIterator of range > batch, epoch 0>"),
+    ],
+)
+def test_what_public_objects_say(value: Any, text: str) -> None:
+    assert text in repr(value)
+
+
+def test_a_model_tells_its_columns_and_size() -> None:
+    assert repr(_model()) == "<LogisticRegression 1 dense, 1 categorical columns, 19 values>"
+
+
+def test_a_closed_iterator_says_so() -> None:
+    with iter(ds.Dataset.from_numpy({"a": np.arange(3)})) as iterator:
+        assert "closed" not in repr(iterator)
+    assert repr(iterator).endswith(", closed>")
