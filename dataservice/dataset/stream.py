@@ -7,9 +7,8 @@ same rows, cut into the same batches, from that `next()` on.
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
@@ -30,34 +29,20 @@ CHUNK_ROWS: Final = 16_384
 # process cannot share; a column still fits into the L2 cache between two operators.
 _MAX_CHUNK_ROWS: Final = 65_536
 _MAX_CHUNK_BYTES: Final = 24 << 20
-# Of rows that leave the process: what operators make of a chunk is still in a cache of the machine
-# when it is copied to where it is sent from. Sources decode longer ones in less time, though.
-_SENT_CHUNK_BYTES: Final = 6 << 20
 
 
 def _never() -> bool:
     return False
 
 
-def chunk_rows(schema: pa.Schema, max_bytes: int = _MAX_CHUNK_BYTES) -> int:
+def chunk_rows(schema: pa.Schema) -> int:
     """Rows of a chunk of these columns, as a source of files cuts them; a power of two."""
     try:
         row_bits = sum(field.type.bit_width for field in schema)
     except ValueError:  # of a type without a fixed width
         return CHUNK_ROWS
-    fitting = max_bytes * 8 // max(1, row_bits)
+    fitting = _MAX_CHUNK_BYTES * 8 // max(1, row_bits)
     return min(_MAX_CHUNK_ROWS, 1 << max(0, fitting.bit_length() - 1))
-
-
-def sent_chunks(
-    batches: Generator[pa.RecordBatch, None, None],
-) -> Generator[pa.RecordBatch, None, None]:
-    """The rows of a source, which it owns from now on, in chunks fit to be sent; copies nothing."""
-    with contextlib.closing(batches):
-        for batch in batches:
-            step = chunk_rows(batch.schema, _SENT_CHUNK_BYTES)
-            for first in range(0, batch.num_rows, step):
-                yield batch if batch.num_rows <= step else batch.slice(first, step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

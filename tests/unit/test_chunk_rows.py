@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from dataservice.dataset.stream import CHUNK_ROWS, chunk_rows, sent_chunks
+from dataservice.dataset.stream import CHUNK_ROWS, chunk_rows
 
 
 def _columns(count: int, kind: pa.DataType) -> pa.Schema:
@@ -25,38 +25,3 @@ def test_chunks_of_wide_rows_are_bounded_in_bytes():
 def test_chunks_of_rows_of_unknown_width_stay_short():
     for kind in (pa.string(), pa.list_(pa.int64())):
         assert chunk_rows(pa.schema([("a", pa.int64()), ("b", kind)])) == CHUNK_ROWS
-
-
-def test_what_is_sent_comes_in_shorter_chunks_of_the_same_rows():
-    table = pa.table({f"c{index}": pa.array(range(70_000)) for index in range(40)})
-    closed = []
-
-    def read():
-        try:
-            yield from table.to_batches()
-            yield table.slice(0, 10).to_batches()[0]
-        finally:
-            closed.append(True)
-
-    chunks = list(sent_chunks(read()))
-    assert max(chunk.num_rows for chunk in chunks) * 40 * 8 <= 6 << 20
-    assert pa.Table.from_batches(chunks).equals(pa.concat_tables([table, table.slice(0, 10)]))
-    assert len(chunks) == -(-70_000 // 16_384) + 1
-    assert closed == [True]
-
-
-def test_chunks_that_are_given_up_end_their_source():
-    batch = pa.RecordBatch.from_pydict({"a": [1, 2, 3]})
-    closed = []
-
-    def read():
-        try:
-            while True:
-                yield batch
-        finally:
-            closed.append(True)
-
-    chunks = sent_chunks(read())
-    assert next(chunks) is batch
-    chunks.close()
-    assert closed == [True]

@@ -16,7 +16,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from dataservice.dataset.node import UNKNOWN_CARDINALITY, Node
-from dataservice.dataset.stream import BatchStream, RunContext, State, sent_chunks
+from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import SchemaError, SourceError, UserFunctionError
 from dataservice.sharding import Split, order_key, permuted, total_rows
 from dataservice.split_table import SplitTable
@@ -145,9 +145,7 @@ class SplitStream(BatchStream):
     def _current(self) -> tuple[Generator[pa.RecordBatch, None, None], Split]:
         if self._reader is None:
             self._split = next(self._splits)
-            reader = self._source.read(self._split, self._row, self._context)
-            # A window is read for somebody else.
-            self._reader = reader if self._context.window is None else sent_chunks(reader)
+            self._reader = self._source.read(self._split, self._row, self._context)
         assert self._split is not None
         return self._reader, self._split
 
