@@ -82,9 +82,13 @@ class DropEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundsSealed:
-    """The program waits for closures below: their rounds wait for no later ones."""
+    """The program waits for closures below: their rounds wait for none that are not scheduled.
+
+    ``end``: the first closure that is not of the round of those before it, however late it begins.
+    """
 
     below: int
+    end: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

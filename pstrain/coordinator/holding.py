@@ -28,7 +28,6 @@ _KEPT_MAX: Final = 1 << 20
 class Holding(Waiting):
     """What of the scheduler is not about single closures. Thread-safe."""
 
-    _next_id: int
     _errors: list[Exception]
     _given_up: Exception | None
     _joining_since_s: float
@@ -43,9 +42,6 @@ class Holding(Waiting):
     @abstractmethod
     def _go_on(self) -> None: ...
 
-    @abstractmethod
-    def _seal(self, below: int) -> None: ...
-
     @contextmanager
     def held(self, timeout_s: float) -> Iterator[None]:
         """Scope in which no closure runs; entered when those that do have ended.
@@ -57,7 +53,8 @@ class Holding(Waiting):
         try:
             with self.changed:
                 deadline_s = time.monotonic() + timeout_s
-                self._seal(self._next_id)
+                # What a round still waits for may not be scheduled before this is over.
+                self._go_on()
                 self._wait(lambda: self._state.is_settled, deadline_s, "closures to end, to save")
             self._holders.add(threading.current_thread())
             yield
@@ -150,7 +147,6 @@ class Holding(Waiting):
             if self._has_redone():
                 return
             deadline_s = time.monotonic() + timeout_s
-            self._seal(self._next_id)
             self._wait(self._has_redone, deadline_s, "closures to run again after a restore")
 
     def _has_redone(self) -> bool:

@@ -1,12 +1,15 @@
 """Rounds of synchronous training: who runs the next closure, and when a round is complete.
 
-Pure. A round takes the first so many closures that are prepared and drops the rest, which run again
-later; one that waits for closures that the program has not scheduled is *sealed* when the program
-waits for what is in it. Invariant: with no trainer lost and none to spare, the closures of a round
+Pure. A round begins when the program has scheduled enough to fill it, takes the first so many
+closures that are prepared and drops the rest, which run again later; one for which too few are
+scheduled is *sealed* when the program waits for what is in it. Invariant: with no trainer lost and none to spare, the closures of a round
 run on the trainers in their order, so the same program deals the same data to the same places.
 """
 
 from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
 
 from pstrain.consistency import Sync
 from pstrain.coordinator import events as ev
@@ -29,30 +32,54 @@ def next_trainers(state: CoordinatorState, rule: Sync) -> list[int]:
     # Those that have run one of this round stand in for the lost; nobody spare does.
     missing = full - begun - len(chosen)
     chosen += [index for index in free if index in used][: max(0, missing)]
-    return chosen[: _room(state)] if this.again else chosen
+    return chosen[: _room(state, full)]
 
 
-def _room(state: CoordinatorState) -> int:
-    """How many of the closures that wait belong to the present round, which is made anew.
+def _room(state: CoordinatorState, full: int) -> int:
+    """How many of the closures that wait may be of the present round.
 
-    A round that is made anew has the closures that it had.
+    One that is made anew has the closures that it had. Another begins when enough are scheduled to
+    fill it, so that it never depends on how fast the program schedules the rest.
     """
-    again = state.round.again
-    begun = {again.get(closure) for closure in (*state.round.prepared, *state.running)}
-    present = begun.pop() if begun else again.get(state.waiting[0])
-    if present is None:
-        return next((n for n, c in enumerate(state.waiting) if c in again), len(state.waiting))
-    return next(
-        (n for n, closure in enumerate(state.waiting) if again.get(closure) != present),
-        len(state.waiting),
+    this = state.round
+    begun = (*this.prepared, *state.running)
+    if this.again and (begun or state.waiting):
+        rounds = {this.again.get(closure) for closure in begun}
+        present = rounds.pop() if rounds else this.again.get(state.waiting[0])
+        if present is not None:
+            return _leading(state, lambda closure: this.again.get(closure) == present)
+    first = min(begun, default=state.waiting[0] if state.waiting else 0)
+    end = next((end for end in this.ends if end > first), None)
+    room = _leading(
+        state, lambda closure: closure not in this.again and (end is None or closure < end)
     )
+    return room if begun or room >= full or first < this.sealed_below else 0
+
+
+def _leading(state: CoordinatorState, belongs: Callable[[int], bool]) -> int:
+    """How many of the closures that wait longest belong, as far as a round may need them."""
+    first = itertools.islice(state.waiting, state.trainers_expected)
+    return sum(1 for _ in itertools.takewhile(belongs, first))
 
 
 def seal(state: CoordinatorState, below: int) -> tuple[ev.Event, ...]:
-    """The program waits for closures below ``below``."""
-    if below <= state.round.sealed_below:
+    """The program waits for closures below ``below``, before it schedules others.
+
+    Where no trainer is to spare, a round that it left short ends with what is scheduled now: which
+    closures make a round then follows from the program alone.
+    """
+    this = state.round
+    end = None
+    if this.tail and below > this.tail[0] and not _has_spare(state):
+        end = this.tail[-1] + 1
+    if below <= this.sealed_below and end is None:
         return ()
-    return (ev.RoundsSealed(below=below),)
+    return (ev.RoundsSealed(below=below, end=end),)
+
+
+def _has_spare(state: CoordinatorState) -> bool:
+    rule = state.consistency
+    return not isinstance(rule, Sync) or rule.backup_workers > 0
 
 
 def decide_round(state: CoordinatorState) -> tuple[ev.Event, ...]:
@@ -102,12 +129,13 @@ def _is_over(state: CoordinatorState, full: int) -> bool:
         return False
     if state.failed or len(this.prepared) >= state.trainers_expected:
         return True
-    if state.waiting:
+    if state.waiting and _room(state, full):
         # Trainers that still run what was late for the last round are not waited for.
         return len(this.prepared) >= full and not next_trainers(
             state, Sync(state.trainers_expected - full)
         )
-    return min(this.prepared) < this.sealed_below
+    # Who holds is the program, which schedules nothing meanwhile.
+    return min(this.prepared) < this.sealed_below or state.holds > 0
 
 
 def end_round(state: CoordinatorState) -> tuple[ev.Event, ...]:

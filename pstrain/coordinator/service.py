@@ -56,7 +56,8 @@ class Scheduler(Holding):
         super().__init__(trainer_timeout_s)
         self.orders: queue.SimpleQueue[RoundOrder | None] = queue.SimpleQueue()
         self._order: RoundOrder | None = None
-        self._capacity = capacity
+        # In rounds, one must have room to begin.
+        self._capacity = max(capacity, trainers_expected)
         self._attempts_max = attempts_max
         self._state = CoordinatorState(consistency, trainers_expected)
         self._in_rounds = isinstance(consistency, Sync)
@@ -95,7 +96,6 @@ class Scheduler(Holding):
             if self._state.is_idle and not self._outboxes:
                 self._alone_since_s = time.monotonic()
             if not self._has_room(trainer):
-                self._seal(self._next_id)
                 self._wait(lambda: self._has_room(trainer), None, "room in the queue")
             number = next(self._ids)
             self._next_id = number + 1
@@ -326,9 +326,9 @@ class Scheduler(Holding):
             self._seal(closure + 1)
 
     def _seal(self, below: int) -> None:
-        """The rounds of closures below wait for no others."""
-        if self._in_rounds and self._state.round.sealed_below < below:
-            self._apply(decide.Decision(rounds.seal(self._state, below)))
+        """The rounds of closures below wait for none that are not scheduled."""
+        if self._in_rounds and (sealed := rounds.seal(self._state, below)):
+            self._apply(decide.Decision(sealed))
             self._go_on()
 
     # -- effects, with the lock held

@@ -49,9 +49,10 @@ class Trainer:
 class Round:
     """The present round: who has run a closure of it, what is prepared, what is being applied.
 
-    ``prepared`` and ``decided`` are in the order of arrival. Rounds of closures
-    below ``sealed_below`` do not wait for later closures. ``absent``: trainers that have not
-    joined, or not again after all were taken off, and are waited for before the next round.
+    ``prepared`` and ``decided`` are in the order of arrival. Rounds of closures below
+    ``sealed_below`` do not wait for later closures; ``ends`` are where rounds end that the program
+    left short, ``tail`` the closures of the last one while it is. ``absent``: trainers that have
+    not joined, or not again after all were taken off, and are waited for before the next round.
     """
 
     number: int = 0
@@ -59,6 +60,8 @@ class Round:
     prepared: dict[int, Run] = field(default_factory=dict)
     decided: dict[int, Run] = field(default_factory=dict)
     sealed_below: int = 0
+    ends: list[int] = field(default_factory=list)
+    tail: list[int] = field(default_factory=list)
     absent: set[int] = field(default_factory=set)
     again: dict[int, int] = field(default_factory=dict)  # rounds of closures that make theirs anew
 
@@ -122,6 +125,7 @@ class CoordinatorState:
                 self._bind(event.closure, event.trainer)
                 self._line(event.closure).append(event.closure)
                 self.attempts[event.closure] = 0
+                self._count_to_round(event.closure)
             case ev.ClosureStarted():
                 self._start(event)
             case ev.ClosureFinished():
@@ -165,6 +169,7 @@ class CoordinatorState:
                 self.holds -= 1
             case ev.ErrorsReported():
                 self.failed.clear()
+                self.round.tail.clear()
             case _:
                 self._apply_to_round(event)
 
@@ -202,6 +207,9 @@ class CoordinatorState:
                 self.free.append(event.trainer)
             case ev.RoundsSealed():
                 this.sealed_below = max(this.sealed_below, event.below)
+                if event.end is not None:
+                    this.ends.append(event.end)
+                    this.tail.clear()
             case ev.RoundDecided():
                 this.decided = {c: this.prepared.pop(c) for c in event.closures}
                 for run in this.decided.values():
@@ -210,6 +218,9 @@ class CoordinatorState:
             case ev.RoundApplied():
                 this.number += 1
                 this.used.clear()
+                if this.ends:
+                    first = min(self.attempts, default=this.ends[-1])
+                    this.ends = [end for end in this.ends if end > first]
             case ev.AbsentGivenUp():
                 this.absent.clear()
             case ev.TrainersAwaited():
@@ -220,6 +231,12 @@ class CoordinatorState:
                     this.again[closure] = this.number
                 this.decided.clear()
                 this.used.clear()
+
+    def _count_to_round(self, closure: int) -> None:
+        tail = self.round.tail
+        tail.append(closure)
+        if len(tail) >= self.trainers_expected:
+            tail.clear()
 
     def _drop(self, closure: int) -> None:
         run = self.running.pop(closure)

@@ -136,6 +136,39 @@ def test_fit_in_rounds_gives_the_same_weights_each_time(cluster: ps.LocalCluster
         np.testing.assert_array_equal(one, other)
 
 
+class _SlowSaves(ps.callbacks.Callback):
+    """Saves when the trainers have done all that was scheduled, in the middle of a round or not."""
+
+    def __init__(self, coordinator: ps.ClusterCoordinator, manager: ps.CheckpointManager) -> None:
+        self._coordinator, self._manager = coordinator, manager
+
+    def on_train_batch_end(self, batch: int, logs: Any) -> None:  # noqa: ARG002
+        if batch % 3:
+            return
+        ended, deadline_s = -1, time.monotonic() + DEADLINE_S
+        while (now := self._coordinator.stats()["finished"]) > ended:
+            ended = now
+            time.sleep(0.1)
+            assert time.monotonic() < deadline_s
+        self._manager.save()
+
+
+def test_a_save_ends_no_round_before_its_time(
+    cluster: ps.LocalCluster, tmp_path: pathlib.Path
+) -> None:
+    weights = []
+    for saves in (False, True):
+        with program(cluster.resolver, "sync") as made:
+            made.model.compile(optimizer=made.optimizer)
+            manager = ps.CheckpointManager(ps.Checkpoint(model=made.model), tmp_path, 1)
+            callbacks = [_SlowSaves(made.coordinator, manager)] if saves else []
+            made.model.fit(data(), callbacks=callbacks, verbose=0)
+            assert int(made.optimizer.iterations) == ROWS // BATCH // 2
+            weights.append(made.model.get_weights())
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_a_round_is_a_step_on_all_its_batches_together(cluster: ps.LocalCluster) -> None:
     with program(cluster.resolver, "sync") as made:
         first = made.model.get_weights()

@@ -113,7 +113,11 @@ class ConsistencyChecker(TrainingChecker):
         if made != expected:
             raise Violation(f"C3: the rounds are {made}, without faults they are {expected}")
 
-    # What the coordinator decides
+    # What the program does, and what the coordinator decides
+
+    def program_waits(self) -> None:
+        """For all that it has scheduled: a round that it left short is made as it is."""
+        self._seals.add(len(self._queued))
 
     def decided(self, event: ev.Event) -> None:
         """A fact of the scheduler, before it holds."""
@@ -126,10 +130,6 @@ class ConsistencyChecker(TrainingChecker):
                 self._is_whole &= STAGE.world.coordinator.is_losing_server
             case ev.ClosureQueued():
                 self._queued.append(event.closure)
-            case ev.RoundsSealed():
-                # While others wait, they complete the round of those that the program waits for.
-                if event.below == len(self._queued):
-                    self._seals.add(event.below)
             case ev.AbsentGivenUp():
                 self._is_whole = False
             case ev.ClosureStarted():
@@ -153,6 +153,10 @@ class ConsistencyChecker(TrainingChecker):
 
 class WatchedScheduler(Scheduler):
     """The real one, with a witness."""
+
+    def wait_idle(self, timeout_s: float | None) -> None:
+        STAGE.world.checker.program_waits()
+        super().wait_idle(timeout_s)
 
     def _apply(self, decision: Any) -> None:
         for event in decision.events:

@@ -53,6 +53,20 @@ def a_save_waits_for_no_closure(patch: Patch) -> None:
     patch.setattr(Holding, "held", held)
 
 
+@mutant("C3", rules="sync")
+def a_save_ends_a_round_that_is_scheduled_in_part(patch: Patch) -> None:
+    original = Scheduler.held
+
+    @contextmanager
+    def held(self: Any, timeout_s: float) -> Iterator[None]:
+        with self.changed:
+            self._seal(self._next_id)
+        with original(self, timeout_s):
+            yield
+
+    patch.setattr(Scheduler, "held", held)
+
+
 @mutant("I7")
 def closures_that_ended_are_not_run_again(patch: Patch) -> None:
     patch.setattr(Holding, "redo", lambda _self, _parts: 0)

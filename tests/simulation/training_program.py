@@ -352,6 +352,10 @@ class CoordinatorNode(Process):
             except MadeUp:
                 break
             scheduled.append((program, value))
+            if self.is_steady and self._own.random() < 0.2:
+                # In the middle of a round perhaps, and when trainers have done all there is.
+                wait(self._own.choice((0.0, 1.0)))
+                self._save()
         if self._after_a_loss != "ends" and dice.random() < 0.3:
             self._save()
         with contextlib.suppress(MadeUp):

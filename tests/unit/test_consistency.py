@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -273,21 +275,86 @@ def test_a_round_gives_each_trainer_its_closure_whatever_order_they_joined_in() 
     assert started(state) == []
     ended = apply(state, rounds.end_round(state))
     assert ended[:3] == tuple(ev.ClosureFinished(closure=c) for c in range(3))
-    assert started(state) == [(3, 0), (4, 1)]
+    assert started(state) == []
+    apply(state, decide.schedule(state, 5).events)
+    assert started(state) == [(3, 0), (4, 1), (5, 2)]
 
 
-def test_a_round_that_is_not_full_ends_when_the_program_waits_for_it() -> None:
+def test_a_round_that_is_not_full_is_made_when_the_program_waits_for_it() -> None:
     state = in_rounds(Sync(), trainers=2, closures=3)
     started(state)
     prepare(state, 0)
     prepare(state, 1)
     apply(state, rounds.end_round(state))
+    assert apply(state, rounds.seal(state, 2)) == (ev.RoundsSealed(below=2),)
+    assert started(state) == []
+    assert apply(state, rounds.seal(state, 3)) == (ev.RoundsSealed(below=3, end=3),)
+    apply(state, decide.schedule(state, 3).events)
     assert started(state) == [(2, 0)]
-    assert prepare(state, 2) == ()
-    apply(state, rounds.seal(state, 2))
-    assert rounds.decide_round(state) == ()
-    apply(state, rounds.seal(state, 3))
-    assert rounds.decide_round(state) == (ev.RoundDecided(closures=(2,)),)
+    assert prepare(state, 2) == (ev.RoundDecided(closures=(2,)),)
+    assert apply(state, rounds.seal(state, 3)) == ()
+
+
+def test_a_round_that_was_begun_ends_where_nothing_can_be_scheduled() -> None:
+    """As while the program saves: with trainers to spare, what changed nothing waits for others."""
+    state = in_rounds(Sync(1), trainers=3, closures=2)
+    assert started(state) == [(0, 0), (1, 1)]
+    run = state.running[1]
+    apply(state, decide.prepare(state, 1, run.trainer, run.attempt, has_changes=False).events)
+    assert prepare(state, 0) == ()
+    apply(state, decide.hold(state).events)
+    assert rounds.decide_round(state) == (ev.RoundDecided(closures=(1, 0)),)
+
+
+@given(
+    trainers=st.integers(1, 3),
+    program=st.lists(st.sampled_from(["schedule", "schedule", "schedule", "wait", "hold"])),
+    chance=st.randoms(use_true_random=False),
+)
+def test_the_program_alone_decides_which_closures_make_a_round(
+    trainers: int, program: list[str], chance: Random
+) -> None:
+    """However fast the trainers are, and whatever is saved meanwhile."""
+    state = in_rounds(Sync(), trainers, closures=0)
+    made: list[list[int]] = []
+    expected: list[list[int]] = [[]]
+    scheduled = 0
+    for action in [*program, "wait"]:
+        if action == "schedule":
+            apply(state, decide.schedule(state, scheduled).events)
+            expected[-1].append(scheduled)
+            scheduled += 1
+        elif action == "wait":
+            apply(state, rounds.seal(state, scheduled))
+        else:
+            apply(state, decide.hold(state).events)
+            _play(state, made, chance, until_quiet=True)
+            assert state.is_quiet
+            apply(state, decide.let_go(state).events)
+        if expected[-1] and (action == "wait" or len(expected[-1]) == trainers):
+            expected.append([])
+        _play(state, made, chance, until_quiet=False)
+    _play(state, made, chance, until_quiet=True)
+    assert state.is_idle
+    assert made == expected[:-1]
+
+
+def _play(
+    state: CoordinatorState, made: list[list[int]], chance: Random, *, until_quiet: bool
+) -> None:
+    """Trainers go on for a while, in any order, or until nothing more happens."""
+    while until_quiet or chance.random() < 0.6:
+        apply(state, rounds.decide_round(state))
+        started(state)
+        if state.round.decided:
+            made.append(sorted(state.round.decided))
+            apply(state, rounds.end_round(state))
+        elif state.running:
+            closure = chance.choice(sorted(state.running))
+            run = state.running[closure]
+            apply(state, decide.prepare(state, closure, run.trainer, run.attempt).events)
+        elif not state.round.prepared:
+            return
 
 
 def test_a_lost_trainers_place_is_taken_by_another_and_the_round_ends() -> None:
