@@ -2,8 +2,9 @@
 
 Pure. A round begins when the program has scheduled enough to fill it, takes the first so many
 closures that are prepared and drops the rest, which run again later; one for which too few are
-scheduled is *sealed* when the program waits for what is in it. Invariant: with no trainer lost and none to spare, the closures of a round
-run on the trainers in their order, so the same program deals the same data to the same places.
+scheduled is *sealed* when the program waits for what is in it. Invariant: with no trainer lost and
+none to spare, the program alone decides which closures make a round, and they run on the trainers
+in their order, so the same program deals the same data to the same places.
 """
 
 from __future__ import annotations

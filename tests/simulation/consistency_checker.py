@@ -37,7 +37,7 @@ class ConsistencyChecker(TrainingChecker):
         self._newest: dict[int, int] = {}
         self._queued: list[int] = []
         self._seals: set[int] = set()
-        self._is_whole = True
+        self._is_whole = self._has_all = True
         self._clocks: dict[int, int] = {}
         self._running: dict[int, int] = {}
 
@@ -96,7 +96,7 @@ class ConsistencyChecker(TrainingChecker):
             return
         if STAGE.world.coordinator.is_steady and self._is_whole:
             self._check_rounds()
-        if scheduler.counts()["losses"]:
+        if scheduler.counts()["losses"] or not self._has_all:
             return
         for members in self._members.values():
             places = [self.ran_on[closure] for closure in sorted(members)]
@@ -131,7 +131,7 @@ class ConsistencyChecker(TrainingChecker):
             case ev.ClosureQueued():
                 self._queued.append(event.closure)
             case ev.AbsentGivenUp():
-                self._is_whole = False
+                self._is_whole = self._has_all = False
             case ev.ClosureStarted():
                 self._start(event)
             case ev.ClosureFinished() | ev.ClosureFailed():
