@@ -403,7 +403,11 @@ class TrainerService:
     def _current(self, request: pb.RunRequest) -> TrainerSession:
         """The session that a message belongs to; an old stream may speak up after a standstill."""
         current = self._session
-        if current is None or current.id != request.session:
+        if current is None:
+            raise CancelledError(
+                "this trainer was started anew since the coordinator has configured it"
+            )
+        if current.id != request.session:
             raise FailedPreconditionError(
                 f"session {request.session} is not the trainer's current one: another coordinator "
                 "has taken it over"
