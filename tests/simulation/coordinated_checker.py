@@ -77,6 +77,9 @@ class RoundsChecker(Shadow):
             self.left_out += 1
             self._split |= set(range(min(steps), max(steps)))
             self.split_steps = len(self._split)
+            # Steps that only the dead had made; whoever makes them first now says with what.
+            for step in [step for step in self._sources if step >= max(steps)]:
+                del self._sources[step]
         for index in self._newcomers:
             self.steps[index] = min(steps) if steps else max(self.steps)
         self._next = list(begins)
