@@ -120,7 +120,12 @@ class LateBody:
         return 0, self.room
 
     def to_buffer(self) -> pa.Buffer:
-        """The body in memory of its own, which this thread uses again once nobody reads it."""
+        """The body in one piece: a single array where it is, if it is there already.
+
+        Others in memory of their own, which this thread uses again once nobody reads it.
+        """
+        if len(self.parts) == 1 and self.arrays[0] is not None:
+            return self.rows(0, 0, len(self.arrays[0]))
         buffer = reused_buffer(self.room)
         self.write_into(buffer)
         return buffer

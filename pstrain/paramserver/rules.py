@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pstrain.buffers import read_only
 from pstrain.errors import InvalidArgumentError
 from pstrain.kernels import adaptive, updates
+from pstrain.paramserver.sharing import in_parts
 from pstrain.vocabulary import OptimizerSpec
 
 Array = NDArray[Any]
@@ -96,4 +97,8 @@ def apply_rule(
         ids = np.arange(row_start, row_start + len(slab), dtype=np.int64)
     if rule.all is None:
         ids, gradient = read_only(ids), read_only(gradient)
-    rule.rows(slab, width, row_start, ids, gradient, hyper)
+
+    def update(start: int, stop: int) -> None:
+        rule.rows(slab, width, row_start, ids[start:stop], gradient[start:stop], hyper)
+
+    in_parts(len(ids), update)

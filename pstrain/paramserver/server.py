@@ -13,6 +13,7 @@ import os
 import secrets
 import threading
 from collections import Counter, deque
+from contextlib import nullcontext
 from typing import Any
 
 from dataservice.errors import DataServiceError
@@ -25,6 +26,7 @@ from pstrain.errors import AbortedError, ServerRestartedError
 from pstrain.kernels import initializers, snapshots, updates
 from pstrain.paramserver import messages, pieces
 from pstrain.paramserver.requests import Call, answer
+from pstrain.paramserver.sharing import Helpers
 from pstrain.paramserver.store import Store
 from pstrain.presence import Presence
 
@@ -52,6 +54,7 @@ class ParameterServer:
     ) -> None:
         self.presence = Presence()
         self._sessions = Sessions()
+        self._helpers = Helpers()
         self._token = resolve_token(token)
         self._exchanges = {messages.EXCHANGE: self.presence.during(self._serve)}
         self._local: LocalServer | None = None
@@ -107,6 +110,7 @@ class ParameterServer:
         if self._local is not None:
             self._local.stop(grace_s=_GRACE_S)
         self._server.stop()
+        self._helpers.stop()
         self._stopped.set()
 
     def __enter__(self) -> ParameterServer:
@@ -117,16 +121,22 @@ class ParameterServer:
         self.stop()
 
     def _serve(self, command: dict[str, Any], channel: AnyChannel) -> None:  # noqa: ARG002
+        # A trainer of this host needs the other cores itself.
+        working = nullcontext if channel.shares_memory else self._helpers.working
         while (message := pieces.receive(channel.recv)) is not None:
-            try:
-                header, body = self._answer(message)
-            except DataServiceError as error:
-                channel.send(messages.encode_error(error))
-                continue
-            if channel.shares_memory:
-                channel.send(messages.encode_header(header), body)
-            else:
-                pieces.send(channel.send, messages.encode_header(header), body)
+            with working():
+                self._reply(message, channel)
+
+    def _reply(self, message: pieces.Arrived, channel: AnyChannel) -> None:
+        try:
+            header, body = self._answer(message)
+        except DataServiceError as error:
+            channel.send(messages.encode_error(error))
+            return
+        if channel.shares_memory:
+            channel.send(messages.encode_header(header), body)
+        else:
+            pieces.send(channel.send, messages.encode_header(header), body)
 
     def _answer(self, message: pieces.Arrived) -> tuple[dict[str, Any], Any]:
         header = messages.decode_header(message.header)

@@ -17,6 +17,7 @@ from pstrain.errors import InvalidArgumentError
 from pstrain.kernels import updates
 from pstrain.paramserver.initial import fill
 from pstrain.paramserver.rules import BoundRule, apply_rule, find_rule
+from pstrain.paramserver.sharing import in_parts
 from pstrain.paramserver.slab import Slab
 from pstrain.paramserver.snapshot import Snapshot
 from pstrain.vocabulary import OptimizerSpec, VariableSpec
@@ -126,7 +127,11 @@ class Shard:
     def gather(self, ids: NDArray[np.int64], out: Array) -> None:
         """Copies rows ``ids`` into ``out`` [n, width]."""
         self.check_ids(ids)
-        self._rows.gather(self.width, ids, self.row_start, out)
+
+        def gather(start: int, stop: int) -> None:
+            self._rows.gather(self.width, ids[start:stop], self.row_start, out[start:stop])
+
+        in_parts(len(ids), gather)
 
     def read(self, start: int, stop: int, out: Array) -> None:
         """Copies rows ``[start, stop)`` into ``out`` [stop - start, width]."""

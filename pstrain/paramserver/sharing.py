@@ -1,0 +1,102 @@
+"""Work on many rows of one request, shared with a core that has nothing to do.
+
+Rows lie anywhere in memory, and a core waits for only so many at a time: two fetch them in half
+the time. Knows nothing of what is done with rows. Invariants: each row is worked on once, by one
+thread; no request waits for a helper that has not begun, and no core is taken from a request.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Final
+
+__all__ = ["Helpers", "in_parts"]
+
+# Of fewer rows less is gained than waking a helper takes.
+_SHARED_ROWS: Final = 16_384
+_PART_ROWS: Final = 4_096
+_HELPERS_MAX: Final = 3
+
+Work = Callable[[int, int], None]
+
+_of_thread = threading.local()
+
+
+class Helpers:
+    """Threads that help those who are in :meth:`working`, where cores are left over."""
+
+    def __init__(self, cores: int | None = None) -> None:
+        count = len(os.sched_getaffinity(0)) if cores is None else cores
+        # Taken and given back by single operations of a list, which need no lock.
+        self._idle_cores: list[None] = [None] * count
+        self._threads = ThreadPoolExecutor(
+            max(1, min(_HELPERS_MAX, count - 1)), thread_name_prefix="helper"
+        )
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Scope in which this thread serves a request, and may be helped."""
+        has_core = self._take_core()
+        _of_thread.helpers = self
+        try:
+            yield
+        finally:
+            _of_thread.helpers = None
+            if has_core:
+                self._idle_cores.append(None)
+
+    def share(self, rows: int, work: Work) -> None:
+        """Does ``work(start, stop)`` for parts that make up all ``rows``."""
+        if not self._take_core():
+            work(0, rows)
+            return
+        starts = iter(range(0, rows, _PART_ROWS))
+        lock = threading.Lock()
+
+        def take_parts() -> None:
+            while True:
+                with lock:
+                    start = next(starts, None)
+                if start is None:
+                    return
+                work(start, min(start + _PART_ROWS, rows))
+
+        try:
+            helped = self._ask(take_parts)
+            try:
+                take_parts()
+            finally:
+                if helped is not None and not helped.cancel():
+                    helped.result()
+        finally:
+            self._idle_cores.append(None)
+
+    def stop(self) -> None:
+        """Ends the threads; requests under way end without them. Idempotent."""
+        self._threads.shutdown(cancel_futures=True)
+
+    def _ask(self, take_parts: Callable[[], None]) -> Future[None] | None:
+        try:
+            return self._threads.submit(take_parts)
+        except RuntimeError:  # stopped
+            return None
+
+    def _take_core(self) -> bool:
+        try:
+            self._idle_cores.pop()
+        except IndexError:
+            return False
+        return True
+
+
+def in_parts(rows: int, work: Work) -> None:
+    """Does ``work(start, stop)`` for all ``rows``, with help where this thread may have any."""
+    helpers: Any = getattr(_of_thread, "helpers", None)
+    if helpers is None or rows < _SHARED_ROWS:
+        work(0, rows)
+    else:
+        helpers.share(rows, work)
