@@ -12,6 +12,7 @@ from typing import Protocol
 
 from dataservice.runtime.addresses import split_address
 from dataservice.runtime.auth import is_loopback
+from dataservice.runtime.ending import end_with_program
 from pstrain.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
 from pstrain.errors import InvalidArgumentError
 from pstrain.paramserver.server import ParameterServer
@@ -105,6 +106,7 @@ class Server:
 
     def start(self) -> None:
         self._role.start()
+        end_with_program(self, Server.stop)
         logger.info("%s:%d serves at %s", self.job_name, self.task_index, self.address)
         if self._grace_s is not None and self._watch is None:
             self._watch = threading.Thread(

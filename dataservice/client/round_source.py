@@ -16,6 +16,7 @@ from dataservice.client.read_spec import ReadSpec
 from dataservice.client.round_reader import RoundReader
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import InvalidArgumentError
+from dataservice.runtime.ending import end_with_program
 
 
 class CoordinatedStream(BatchStream):
@@ -25,6 +26,7 @@ class CoordinatedStream(BatchStream):
         self.reader = RoundReader(spec)
         self._context = context
         self._finalizer = weakref.finalize(self, abandon, self.reader)
+        end_with_program(self.reader, RoundReader.close)
 
     def __next__(self) -> pa.RecordBatch:
         self._context.check()

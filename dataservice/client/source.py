@@ -41,6 +41,7 @@ from dataservice.errors import (
 )
 from dataservice.job_options import JobOptions
 from dataservice.ranges import Consumed
+from dataservice.runtime.ending import end_with_program
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.elements import RowSpan
@@ -202,6 +203,7 @@ class ServiceStream(BatchStream, SteppedSource):
                     )
                 self._reader = ServiceReader(spec, self._ledger)
                 self._finalizer = weakref.finalize(self, abandon, self._reader)
+                end_with_program(self._reader, ServiceReader.close)
                 self._check_seeds(self._reader)
                 self._check_division(self._reader)
             return self._reader

@@ -28,6 +28,7 @@ from dataservice.errors import (
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.clock import SystemClock
+from dataservice.runtime.ending import end_with_program
 from dataservice.runtime.journal import Journal, SqliteJournal
 from dataservice.runtime.rpc import RpcServer
 from dataservice.runtime.threads import StoppableThread
@@ -88,6 +89,7 @@ class DispatchServer:
             except BaseException:
                 self._release()
                 raise
+            end_with_program(self, DispatchServer.stop)
             logger.info("dispatcher serves at %s", self.target)
 
     def _serve(self) -> None:

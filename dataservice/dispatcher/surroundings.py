@@ -59,7 +59,10 @@ class Surroundings:
                 logger.info("worker %s registered at %s", event.worker_id, event.address)
                 self.members.add(event.worker_id)
             case ev.WorkerLost():
-                logger.warning("worker %s is gone", event.worker_id)
+                level, what = (
+                    (logging.INFO, "has left") if event.left else (logging.WARNING, "is gone")
+                )
+                logger.log(level, "worker %s %s", event.worker_id, what)
                 self._forget_worker(event.worker_id)
             case ev.WindowsAccused():
                 self.evidence.doubt(event.worker_id)

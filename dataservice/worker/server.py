@@ -13,6 +13,7 @@ from dataservice.config import WorkerConfig
 from dataservice.errors import CancelledError, FailedPreconditionError, InvalidTypeError
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TlsConfig, resolve_token
+from dataservice.runtime.ending import end_with_program
 from dataservice.runtime.flight import FlightServer
 from dataservice.runtime.in_process import InProcessServer
 from dataservice.runtime.local_exchange import LocalServer, NotLocalError
@@ -124,6 +125,7 @@ class WorkerServer:
         )
         if self._stopped.is_set():
             raise CancelledError("the worker was stopped while it started")
+        end_with_program(self, WorkerServer.stop)
         self._membership.start()
 
     def _share_memory(self, service: WorkerService, token: str) -> LocalServer | None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dataservice
 from dataservice.runtime.auth import resolve_token
+from dataservice.runtime.ending import end_with_program
 from pstrain import session
 from pstrain.consistency import Sync
 from pstrain.coordinator.applying import RoundApplier
@@ -110,6 +111,7 @@ class ClusterCoordinator:
         self._finalizer = weakref.finalize(
             self, _shut_down, self._scheduler, self._recovery, self._links, applier
         )
+        end_with_program(self, lambda coordinator: coordinator._finalizer())
         if isinstance(strategy.consistency, Sync):
             applier.start()
         if checkpoint is not None:

@@ -1,0 +1,75 @@
+"""Programs that leave servers, readers and coordinators running end by themselves, silently."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.ports import free_port
+
+READING = """
+    import dataservice as ds
+
+    dispatcher = ds.DispatchServer()
+    worker = ds.WorkerServer(ds.WorkerConfig(dispatcher_address=dispatcher.target))
+    dataset = ds.Dataset.range(10**7).batch(100)
+    dataset = dataset.apply(ds.distribute(ds.ShardingPolicy.DYNAMIC, dispatcher.target))
+    iterator = iter(dataset)
+    print(next(iterator).num_rows)
+"""
+ROUNDS = """
+    import dataservice as ds
+
+    dispatcher = ds.DispatchServer()
+    worker = ds.WorkerServer(ds.WorkerConfig(dispatcher_address=dispatcher.target))
+    dataset = ds.Dataset.range(10**4).repeat().batch(100)
+    iterator = iter(dataset.distribute(
+        ds.ShardingPolicy.OFF, dispatcher.target, job_name="x", consumer_index=0, num_consumers=1
+    ))
+    print(next(iterator).num_rows)
+"""
+TRAINING = """
+    import numpy as np
+    import pstrain as ps
+
+    spec = ps.ClusterSpec({{"worker": ["localhost:{0}"], "ps": ["localhost:{1}"]}})
+    servers = [ps.Server(spec, job_name=job, task_index=0) for job in spec.jobs]
+    strategy = ps.ParameterServerStrategy(ps.SimpleClusterResolver(spec))
+    coordinator = ps.ClusterCoordinator(strategy)
+    with strategy.scope():
+        total = ps.Variable(np.zeros(100, np.float32))
+    def step():
+        total.assign_add(np.ones(100, np.float32))
+    for _ in range(20):
+        coordinator.schedule(step)
+    if {2}:
+        coordinator.join()
+    print(100)
+"""
+
+
+def _run(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "program", [READING, pytest.param(ROUNDS, marks=pytest.mark.long)], ids=["dynamic", "rounds"]
+)
+def test_a_program_with_an_open_iterator_and_its_own_service_ends(program: str) -> None:
+    done = _run(program)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "100\n", "")
+
+
+@pytest.mark.parametrize("joins", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_a_program_with_its_own_training_cluster_ends(joins: bool) -> None:
+    done = _run(TRAINING.format(free_port(), free_port(), joins))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "100\n", "")

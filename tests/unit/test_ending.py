@@ -1,0 +1,43 @@
+"""What ends with the program: each once, the newest first, whatever one of them raises."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from dataservice.runtime import ending
+
+
+class Served:
+    def __init__(self, name: str, ended: list[str]) -> None:
+        self.name, self.ended = name, ended
+        ending.end_with_program(self, Served.stop)
+
+    def stop(self) -> None:
+        self.ended.append(self.name)
+        if self.name == "bad":
+            raise ValueError(self.name)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ending, "_running", type(ending._running)())
+
+
+def test_the_newest_ends_first_and_each_once(caplog: pytest.LogCaptureFixture) -> None:
+    ended: list[str] = []
+    kept = [Served(name, ended) for name in ("dispatcher", "bad", "reader")]
+    ending.end_all()
+    ending.end_all()
+    assert ended == ["reader", "bad", "dispatcher"]
+    assert "could not be ended with the program" in caplog.text
+    assert len(kept) == 3
+
+
+def test_being_listed_keeps_nothing_alive() -> None:
+    ended: list[str] = []
+    Served("forgotten", ended)
+    gc.collect()
+    ending.end_all()
+    assert ended == []
