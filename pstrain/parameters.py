@@ -126,6 +126,9 @@ class Staging(Protocol):
     def before_read(self, variables: Iterable[int]) -> None:
         """Makes the changes now if they would change what is about to be read."""
 
+    def read_with(self, variables: Iterable[int], pulls: Mapping[int, Any]) -> dict[int, Any]:
+        """The same, and pulls, by server, may go along; replies to those that did."""
+
 
 class Step(NamedTuple):
     """A run of a closure, and where its changes wait; None: they are made at once."""

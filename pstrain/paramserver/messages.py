@@ -57,12 +57,21 @@ def decode_header(data: bytes) -> dict[str, Any]:
 
 def encode_error(error: Exception) -> bytes:
     """The reply that makes the peer raise ``error``."""
-    return encode_header({"error": error_to_dict(error)})
+    return encode_header(refusal(error))
+
+
+def refusal(error: Exception) -> dict[str, Any]:
+    """What a reply, or a part of one, says where something could not be done."""
+    return {"error": error_to_dict(error)}
 
 
 def decode_reply(data: bytes) -> dict[str, Any]:
     """The header of a reply; raises what the server replied with."""
-    header = decode_header(data)
+    return checked(decode_header(data))
+
+
+def checked(header: dict[str, Any]) -> dict[str, Any]:
+    """The header of a reply, or of a part of one; raises what the server replied with."""
     if "error" in header:
         raise error_from_dict(header["error"])
     return header
@@ -201,6 +210,34 @@ def body_arrays(body: Received, parts: Sequence[Part]) -> list[Array]:
     alone = iter([array for arrays in came for array in arrays])
     others = iter(_arrays_of(body.rest, [part for part in parts if not is_large(part)]))
     return [next(alone if is_large(part) else others) for part in parts]
+
+
+def split_body(body: Received, parts: Sequence[Part]) -> tuple[Received, Received]:
+    """The first arrays in a received body, which are ``parts``, and all that follow them.
+
+    Raises DataLossError where the body is too short for ``parts``.
+    """
+    if not isinstance(body, SplitBody):
+        return _split_buffer(body, parts)
+    large = sum(is_large(part) for part in parts)
+    if large > len(body.large):
+        raise DataLossError(
+            f"{len(body.large)} large arrays came with a message, expected {large} and more"
+        )
+    first, rest = _split_buffer(body.rest, [part for part in parts if not is_large(part)])
+    return SplitBody(body.large[:large], first), SplitBody(body.large[large:], rest)
+
+
+def _split_buffer(
+    body: pa.Buffer | None, parts: Sequence[Part]
+) -> tuple[pa.Buffer | None, pa.Buffer | None]:
+    if body is None or not parts:
+        return None, body
+    _, size = _layout(parts)
+    if body.size < size:
+        raise DataLossError(f"a message's body has {body.size} bytes, expected {size} and more")
+    rest = min(-(-size // _ALIGNMENT) * _ALIGNMENT, body.size)
+    return body.slice(0, size), body.slice(rest)
 
 
 def _arrays_of(body: pa.Buffer | None, parts: Sequence[Part]) -> list[Array]:

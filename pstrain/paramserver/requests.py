@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import DataServiceError, InvalidArgumentError
 from pstrain.paramserver.changes import WHOLE, read_changes
 from pstrain.paramserver.checkpoint import write
 from pstrain.paramserver.commits import Entry, PartKey
@@ -23,6 +23,8 @@ from pstrain.paramserver.messages import (
     Received,
     body_arrays,
     new_body,
+    refusal,
+    split_body,
 )
 from pstrain.paramserver.saved import Saved
 from pstrain.paramserver.shard import Shard
@@ -70,9 +72,7 @@ def _make_slots(store: Store, call: Call) -> Reply:
 def _pull(store: Store, call: Call) -> Reply:
     """Items: [variable, shard, ids or WHOLE, known version]. Unchanged wholes are left out."""
     items = [(store.shard(v, i), count, known) for v, i, count, known in call.header["items"]]
-    ids = iter(
-        body_arrays(call.body, [("int64", (count,)) for _, count, _ in items if count != WHOLE])
-    )
+    ids = iter(body_arrays(call.body, _ids_of(call.header)))
     # Each version is read once, before the rows: what is sent is at least as new as it says.
     versions = [shard.version for shard, _, _ in items]
     parts: list[Part] = []
@@ -99,6 +99,35 @@ def _fill(
         shard.read(shard.row_start + start, shard.row_start + stop, target)
     else:
         shard.gather(ids[start:stop], target)
+
+
+def _ids_of(pull: Header) -> list[Part]:
+    """The arrays in the body of a pull."""
+    return [("int64", (count,)) for _, _, count, _ in pull["items"] if count != WHOLE]
+
+
+def _both(store: Store, call: Call) -> Reply:
+    """``first`` decides or commits a part, ``then`` pulls; the body has the arrays of the latter,
+    then those of the former. Each is done, or refused, by itself: what is refused first is no
+    reason not to read.
+    """
+    first, then = call.header["first"], call.header["then"]
+    kinds = (first.get("kind"), then.get("kind"))
+    if kinds[0] not in ("decide", "commit") or kinds[1] != "pull":
+        raise InvalidArgumentError(
+            f"a request for two things is to decide or commit, then to pull; got {kinds}"
+        )
+    ids, changes = split_body(call.body, _ids_of(then))
+    done, _ = _or_refused(store, Call(first, changes))
+    read, body = _or_refused(store, Call(then, ids))
+    return {"first": done, "then": read}, body
+
+
+def _or_refused(store: Store, call: Call) -> Reply:
+    try:
+        return answer(store, call)
+    except DataServiceError as error:
+        return refusal(error), None
 
 
 def _read(store: Store, call: Call) -> Reply:
@@ -229,6 +258,7 @@ _HANDLERS: dict[str, Callable[[Store, Call], Reply]] = {
     "create": _create,
     "slots": _make_slots,
     "pull": _pull,
+    "both": _both,
     "read": _read,
     "push": _change,
     "assign": _change,

@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.identity import new_id
@@ -24,9 +23,7 @@ from pstrain.consistency import ASYNC, Consistency
 from pstrain.errors import DataServiceError
 from pstrain.parameters import current_staging
 from pstrain.paramserver import messages
-from pstrain.paramserver.changes import WHOLE
 from pstrain.paramserver.messages import Array, LateBody, Part
-from pstrain.paramserver.pieces import Arrived
 from pstrain.paramserver.saved import Saved
 from pstrain.rows import (
     as_rows,
@@ -38,6 +35,16 @@ from pstrain.rows import (
     update_parts,
 )
 from pstrain.trainer.connections import Connections, Request
+from pstrain.trainer.outgoing import (
+    Answer,
+    Answers,
+    Header,
+    Message,
+    Pulls,
+    Push,
+    both,
+    pull_messages,
+)
 from pstrain.trainer.outlasting import Outlast, never, outlasting
 from pstrain.trainer.pull import Pull
 from pstrain.trainer.snapshot import RemoteSnapshot
@@ -49,8 +56,6 @@ from pstrain.vocabulary import (
     VariableSpec,
     spec_to_json,
 )
-
-Header = dict[str, Any]
 
 
 class RemoteParameters:
@@ -115,16 +120,14 @@ class RemoteParameters:
 
     @outlasting
     def fetch(self, requests: Sequence[Fetch]) -> list[Array | Lookup]:
-        _before_read(request.variable for request in requests)
         pull = Pull(requests, self._wholes, self._config.chunk_bytes)
-        replies = self._ask(
-            {
-                ps: self._request({"kind": "pull", "items": items}, body)
-                for ps, items, body in pull.messages()
-            }
+        pulls = pull_messages(pull)
+        replies = _read_with([request.variable for request in requests], pulls)
+        replies |= self._ask(
+            {ps: self._request(*each) for ps, each in pulls.items() if ps not in replies}
         )
         for ps, reply in replies.items():
-            pull.receive(ps, messages.decode_header(reply.header)["versions"], reply.body)
+            pull.receive(ps, messages.checked(reply.header)["versions"], reply.body)
         return [
             self.read(request.variable) if value is None else value
             for request, value in zip(requests, pull.values(), strict=True)
@@ -138,15 +141,15 @@ class RemoteParameters:
         iterations: VariableSpec | None = None,
     ) -> None:
         self._make_slots(updates, optimizer)
-        pushes: dict[int, _Push] = {}
+        pushes: dict[int, Push] = {}
         for update in updates:
             for index, ids, gradient in update_parts(update):
                 ps = update.variable.shards[index].ps
-                pushes.setdefault(ps, _Push()).add(update.variable.id, index, ids, gradient)
+                pushes.setdefault(ps, Push()).add(update.variable.id, index, ids, gradient)
         counter = None
         if iterations is not None:
             counter = [iterations.id, 0]
-            pushes.setdefault(iterations.shards[0].ps, _Push())
+            pushes.setdefault(iterations.shards[0].ps, Push())
         rule = optimizer.to_json()
         variables = [update.variable.id for update in updates]
         self._change(
@@ -194,13 +197,10 @@ class RemoteParameters:
             part = look_up(spec, lookup.unique[start : start + rows_at_once])
             pull = Pull.of_rows(spec, part, rows.dtype)
             replies = self._ask(
-                {
-                    ps: self._request({"kind": "pull", "items": items}, body)
-                    for ps, items, body in pull.messages()
-                }
+                {ps: self._request(*each) for ps, each in pull_messages(pull).items()}
             )
             for ps, reply in replies.items():
-                pull.receive(ps, messages.decode_header(reply.header)["versions"], reply.body)
+                pull.receive(ps, reply.header["versions"], reply.body)
             (found,) = pull.values()
             rows[start : start + rows_at_once] = found.rows[part.inverse]
         return rows[lookup.inverse].reshape(shape_of_rows(spec, lookup.inverse.size))
@@ -239,7 +239,7 @@ class RemoteParameters:
         """Replies of servers to messages without a body."""
         requests = {ps: self._request(header) for ps, header in headers.items()}
         replies = self._ask(requests, timeout_s=timeout_s, repeat=repeat)
-        return {ps: messages.decode_header(reply.header) for ps, reply in replies.items()}
+        return {ps: reply.header for ps, reply in replies.items()}
 
     @property
     def config(self) -> ParameterConfig:
@@ -286,7 +286,7 @@ class RemoteParameters:
 
     def fence(self, trainer: str) -> dict[int, Header]:
         """Has all servers listen no more to a trainer; what each of them had of it."""
-        message: tuple[Header, Any] = ({"kind": "fence", "trainer": trainer}, None)
+        message: Message = ({"kind": "fence", "trainer": trainer}, None)
         return self.exchange(dict.fromkeys(range(len(self.addresses)), message))
 
     def complete(self, trainer: str, keys: Mapping[int, list[list[int]]]) -> None:
@@ -317,14 +317,15 @@ class RemoteParameters:
         *,
         repeat: bool = True,
         timeout_s: float | None = None,
-    ) -> dict[int, Arrived]:
+    ) -> Answers:
         """Replies by server; raises the first error among them once all have been read."""
         replies = self._connections.ask(
             requests, timeout_s or self._config.request_timeout_s, repeat=repeat
         )
-        for reply in replies.values():
-            messages.decode_reply(reply.header)
-        return replies
+        return {
+            ps: Answer(messages.decode_reply(reply.header), reply.body)
+            for ps, reply in replies.items()
+        }
 
     def _work_through(self, headers: Mapping[int, Header]) -> None:
         """Asks servers for what takes them long until nothing is left: each time for a bit of it.
@@ -333,11 +334,7 @@ class RemoteParameters:
         """
         while headers:
             replies = self._ask({ps: self._request(header) for ps, header in headers.items()})
-            headers = {
-                ps: header
-                for ps, header in headers.items()
-                if messages.decode_header(replies[ps].header)["left"]
-            }
+            headers = {ps: header for ps, header in headers.items() if replies[ps].header["left"]}
 
     def _make_slots(self, updates: Sequence[Update], optimizer: OptimizerSpec) -> None:
         """Before a large table's first step, which would else take as long as its slots do."""
@@ -353,12 +350,26 @@ class RemoteParameters:
                 self._work_through({ps: {**header, "shards": s} for ps, s in shards.items()})
             self._has_slots.add(key)
 
-    def exchange(self, messages_by_ps: Mapping[int, tuple[Header, Any]]) -> dict[int, Header]:
+    def exchange(self, messages_by_ps: Mapping[int, Message]) -> dict[int, Header]:
         """One message to each of some servers, sent again where its reply may be lost; replies."""
         requests = {ps: self._request(*message) for ps, message in messages_by_ps.items()}
-        return {
-            ps: messages.decode_header(reply.header) for ps, reply in self._ask(requests).items()
-        }
+        return {ps: reply.header for ps, reply in self._ask(requests).items()}
+
+    def exchange_with(self, messages_by_ps: Mapping[int, Message], pulls: Pulls) -> Answers:
+        """The same, and in one message with each the pull from that server, which is done after it.
+
+        Replies to the pulls that went along; one that was refused says so in its header.
+        """
+        replies = self._ask(
+            {
+                ps: self._request(*(both(message, pulls[ps]) if ps in pulls else message))
+                for ps, message in messages_by_ps.items()
+            }
+        )
+        with_pulls = {ps: reply for ps, reply in replies.items() if ps in pulls}
+        for reply in with_pulls.values():
+            messages.checked(reply.header["first"])
+        return {ps: Answer(reply.header["then"], reply.body) for ps, reply in with_pulls.items()}
 
     def _change(self, variables: Iterable[int], changes: Mapping[int, tuple[Header, Any]]) -> None:
         """Changes values, by server: now, or with the other changes of the running closure."""
@@ -388,28 +399,17 @@ class RemoteParameters:
             queues = {ps: chunks for ps, chunks in queues.items() if chunks}
 
 
-class _Push:
-    """Updates for one server, gathered into one body. What they hold must not change any more."""
-
-    def __init__(self) -> None:
-        self.items: list[list[int]] = []
-        self._arrays: list[Array] = []
-
-    def add(
-        self, variable: int, index: int, ids: NDArray[np.int64] | None, gradient: Array
-    ) -> None:
-        self.items.append([variable, index, WHOLE if ids is None else len(ids)])
-        self._arrays += [gradient] if ids is None else [ids, gradient]
-
-    def body(self) -> Any:
-        return LateBody.of(self._arrays)
-
-
 def _before_read(specs: Iterable[VariableSpec]) -> None:
     """A closure sees its own changes."""
     staging = current_staging()
     if staging is not None:
         staging.before_read(spec.id for spec in specs)
+
+
+def _read_with(variables: Sequence[VariableSpec], pulls: Pulls) -> Answers:
+    """Replies to those pulls that went along with changes that they have to come after."""
+    staging = current_staging()
+    return {} if staging is None else staging.read_with([v.id for v in variables], pulls)
 
 
 def _holds(iterations: VariableSpec | None, ps: int) -> bool:

@@ -3,16 +3,22 @@
 A part that changes one server is one message to it. One that changes several is prepared at all
 but its home, decided at its home, then committed at the others. A part that changes nothing is
 decided by the coordinator's hearing of its end. What an element made counts as consumed, and is
-acknowledged, only then. Invariant: no reply that was lost, no repeat and no end of this process
-leaves a part half applied: what was decided, somebody completes.
+acknowledged, only then.
+
+The end of a closure with changes is held back for a moment: its thread goes on, and what the next
+closure pulls goes along with the decision and the commits, which saves a message to each server.
+It is not held for long: a thread that has nothing else to do commits it, and what is overdue is
+committed by a thread of its own. Invariants: no reply that was lost, no repeat and no end of this
+process leaves a part half applied: what was decided, somebody completes. A thread that waits for a
+turn has no element in a part that is not ready, so nobody waits for ever.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
+import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,27 +32,41 @@ from pstrain.errors import (
 )
 from pstrain.failpoints import reached
 from pstrain.trainer.client import RemoteParameters
-from pstrain.trainer.staging import ClosureRun, Header, one_message
-from pstrain.trainer.turns import Phase, Receipt, Ticket, Turns, last_receipts
+from pstrain.trainer.decisions import (
+    by_server,
+    decision,
+    encoded_marks,
+    tickets_of,
+    with_changes,
+)
+from pstrain.trainer.outgoing import Answers, Header, Message, Pulls
+from pstrain.trainer.overdue import Overdue
+from pstrain.trainer.staging import ClosureRun, Held
+from pstrain.trainer.turns import Phase, Receipt, Ticket, Turns
 from pstrain.vocabulary import StepToken
 from pstrain.wire import trainer_pb2 as pb
 
-OUTCOME_MAX_BYTES: Final = 1 << 20
-"""A result that a server keeps with its decision; the value of a larger one may be lost."""
+HELD_S: Final = 0.005
+"""The end of a closure is held back for so long, up to twice, for the next pull of its thread."""
 
 _LOOK_AROUND_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 5.0
 
 Send = Callable[[list[pb.ClosureResult]], None]
 GiveUp = Callable[[Exception], None]
+Fail = Callable[[pb.ClosureResult, Exception], pb.ClosureResult]
 
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """A part that waits for its turn. ``result`` None: its closure goes on."""
+    """A part that waits for its turn. ``result`` None: its closure goes on.
+
+    ``held_s``: since when nobody has waited for it; None where a thread does.
+    """
 
     run: ClosureRun
     result: pb.ClosureResult | None
+    held_s: float | None = None
     is_busy: bool = False
     is_done: bool = False
     error: Exception | None = None
@@ -56,7 +76,8 @@ class Committer:
     """Of one trainer in one session. Thread-safe; ``send`` carries results to the coordinator.
 
     ``trainer`` names this incarnation, by which servers fence it. ``give_up`` ends the stream to
-    the coordinator, which then takes the trainer for lost and settles what it left.
+    the coordinator, which then takes the trainer for lost and settles what it left. ``fail`` makes
+    a result into that of a closure that failed with an error.
     """
 
     def __init__(
@@ -65,46 +86,75 @@ class Committer:
         trainer: str,
         send: Send,
         give_up: GiveUp,
+        fail: Fail,
     ) -> None:
         self.trainer = trainer
         self.low_water = 0
         self._parameters = parameters
         self._send = send
         self._give_up = give_up
+        self._fail = fail
         self._turns = Turns()
         self._changed = threading.Condition()
         self._pending: dict[ClosureRun, _Pending] = {}
+        self._overdue = Overdue(self._commit_overdue, HELD_S)
         self._sent: dict[int, list[Ticket]] = {}
         self._closed = False
 
-    def new_run(self, token: StepToken, parts_decided: int) -> ClosureRun:
-        """A run that commits here; so many parts of earlier runs were decided."""
-        return ClosureRun(token, self.commit_part, parts_decided)
+    def new_run(self, token: StepToken, parts_decided: int, held: Held | None = None) -> ClosureRun:
+        """A run that commits here; so many parts of earlier runs were decided.
+
+        ``held`` is what the last run of the same thread left.
+        """
+        return ClosureRun(token, self, parts_decided, held)
 
     def take(self, run: ClosureRun, source: int, receipt: Receipt) -> None:
         """A closure took an element; in the order in which the source gave them."""
         with self._changed:
             run.take(self._turns.take(source, receipt, run))
 
-    def commit_part(self, run: ClosureRun) -> None:
-        """Makes the changes of a closure that goes on."""
+    def commit_part(self, run: ClosureRun, pulls: Pulls) -> Answers:
+        """Makes the changes of a closure that goes on; pulls may go along."""
+        self.commit_held(run, {})
         if run.was_decided:
             run.next_part()
-        else:
-            self._commit(run, None)
+            return {}
+        return self._commit(run, None, pulls)
 
-    def end(self, run: ClosureRun, result: pb.ClosureResult) -> None:
-        """Makes the last changes of a closure, unless it failed, and sends its result.
+    def commit_held(self, run: ClosureRun, pulls: Pulls) -> Answers:
+        """Commits what the run's thread held back, unless others have to be committed before.
 
-        CancelledError once this trainer counts for nothing: nobody must hear of an end then.
+        To wait for them is not for a run that has taken elements: they may wait for those.
+        """
+        held = run.held
+        if not isinstance(held, _Pending) or held.is_done:
+            return {}
+        group = self._wait_for_turn(held, patiently=False)
+        return self._commit_group(group, pulls) if group else {}
+
+    def end(self, run: ClosureRun, result: pb.ClosureResult) -> Held | None:
+        """Ends a closure; what its thread has to commit with its next pull is given back.
+
+        Without changes, or where it failed, its result is sent now. CancelledError once this
+        trainer counts for nothing: nobody must hear of an end then.
         """
         self._check_open()
         if result.WhichOneof("outcome") == "error_json":
             run.drop_changes()
         if not run.tickets and (not run.has_changes or run.was_decided):
             self._send([result])
+        elif run.has_changes:
+            return self._hold(run, result)
         else:
-            self._commit(run, result)
+            self._commit(run, result, {})
+        return run.held
+
+    def flush(self, held: Held) -> None:
+        """Commits what a thread held back that runs no closure now."""
+        while isinstance(held, _Pending) and not held.is_done:
+            group = self._wait_for_turn(held, patiently=True)
+            if group:
+                self._commit_group(group, {})
 
     def settle(self, closures: Iterable[int]) -> None:
         """The coordinator has heard of the end of these."""
@@ -120,40 +170,68 @@ class Committer:
             self._changed.wait_for(
                 lambda: not any(p.is_busy for p in self._pending.values()), _CLOSE_TIMEOUT_S
             )
+        self._overdue.close()
 
     def _check_open(self) -> None:
         if self._closed:
             raise CancelledError("this trainer's coordinator left, or took it for lost")
 
-    def _commit(self, run: ClosureRun, result: pb.ClosureResult | None) -> None:
-        """Returns once the part is decided and applied everywhere, alone or in a group."""
-        pending = _Pending(run, result)
-        group = self._wait_for_turn(pending)
-        if group:
-            error: Exception | None = None
-            try:
-                self._perform(group)
-            except Exception as raised:
-                error = raised
-            self._end_group(group, error)
-        if pending.error is not None:
-            raise pending.error
+    def _hold(self, run: ClosureRun, result: pb.ClosureResult) -> _Pending:
+        """One part for a thread: what it held before is committed first."""
+        earlier, run.held = run.held, None
+        pending = _Pending(run, result, held_s=time.monotonic())
+        self._add(pending)
+        self._overdue.note()
+        if earlier is not None:
+            self.flush(earlier)
+        return pending
 
-    def _wait_for_turn(self, pending: _Pending) -> list[_Pending]:
-        """Those to commit with it, once it may; none where another thread has done it."""
+    def _add(self, pending: _Pending) -> None:
         with self._changed:
             self._pending[pending.run] = pending
             # Others may wait for this one, to commit with it.
             self._changed.notify_all()
+
+    def _commit_overdue(self) -> bool:
+        """Commits what was held for too long, where its turn has come; whether any is left."""
+        until_s = time.monotonic() - HELD_S
+        with self._changed:
+            held = [p for p in self._pending.values() if p.held_s is not None]
+        for pending in held:
+            if pending.held_s is not None and pending.held_s <= until_s:
+                with contextlib.suppress(CancelledError):
+                    group = self._wait_for_turn(pending, patiently=False)
+                    if group:
+                        self._commit_group(group, {})
+        return any(not pending.is_done for pending in held)
+
+    def _commit(self, run: ClosureRun, result: pb.ClosureResult | None, pulls: Pulls) -> Answers:
+        """Returns once the part is decided and applied everywhere, alone or in a group."""
+        pending = _Pending(run, result)
+        self._add(pending)
+        group = self._wait_for_turn(pending, patiently=True)
+        answers = self._commit_group(group, pulls) if group else {}
+        if pending.error is not None:
+            raise pending.error
+        return answers
+
+    def _wait_for_turn(self, pending: _Pending, *, patiently: bool) -> list[_Pending]:
+        """Those to commit with it, once it may; none where another thread has done it.
+
+        Or where it may not commit now, and is not to be waited for ``patiently``.
+        """
+        with self._changed:
             while not pending.is_done:
                 if self._closed and not pending.is_busy:
-                    del self._pending[pending.run]
+                    self._pending.pop(pending.run, None)
                     self._check_open()
                 group = None if pending.is_busy else self._group(pending.run)
                 if group is not None:
                     for member in group:
                         member.is_busy = True
                     return group
+                if not patiently and not pending.is_busy:
+                    break
                 self._changed.wait(_LOOK_AROUND_S)
             return []
 
@@ -162,17 +240,54 @@ class Committer:
         members = self._turns.group(run, free)
         return None if members is None else [self._pending[member] for member in members]
 
-    def _end_group(self, group: list[_Pending], error: Exception | None) -> None:
+    def _commit_group(self, group: list[_Pending], pulls: Pulls) -> Answers:
+        """Whoever waits for a member hears what came of it; CancelledError where nobody may."""
+        answers: Answers = {}
+        error: Exception | None = None
+        try:
+            self._perform(group, pulls, answers)
+        except Exception as raised:
+            error = raised
+        failed = self._end_group(group, error)
+        if failed:
+            self._send(failed)
+        if isinstance(error, CancelledError):
+            raise error
+        return answers
+
+    def _end_group(self, group: list[_Pending], error: Exception | None) -> list[pb.ClosureResult]:
+        """Results of closures that have failed by that, and have used nothing up."""
+        failed = []
         with self._changed:
             for member in group:
-                member.is_busy, member.is_done, member.error = False, True, error
+                member.is_busy = False
+                if error is None or isinstance(error, CancelledError) or member.held_s is None:
+                    member.error = error
+                elif self._hold_as_failed(member, error):
+                    continue
+                elif member.result is not None:
+                    failed.append(member.result)
+                member.is_done = True
                 del self._pending[member.run]
             self._changed.notify_all()
+        return failed
 
-    def _perform(self, group: list[_Pending]) -> None:
+    def _hold_as_failed(self, member: _Pending, error: Exception) -> bool:
+        """Its result says so; what it took is used up once that is heard, when its turn comes.
+
+        False if it took nothing.
+        """
+        assert member.result is not None
+        member.result = self._fail(member.result, error)
+        member.run.drop_changes()
+        member.held_s = -math.inf  # it is overdue
+        self._overdue.note()
+        return bool(member.run.tickets)
+
+    def _perform(self, group: list[_Pending], pulls: Pulls, answers: Answers) -> None:
         ended = [member.result for member in group if member.result is not None]
         if any(member.run.has_changes for member in group):
-            self._decide(group)
+            self._decide(group, pulls, answers)
         else:
             self._let_decide(group, ended)
         if ended:
@@ -180,7 +295,7 @@ class Committer:
 
     def _let_decide(self, group: list[_Pending], ended: list[pb.ClosureResult]) -> None:
         """The coordinator's hearing decides; until it says so the elements are not used up."""
-        tickets = [ticket for member in group for ticket in member.run.tickets]
+        tickets = tickets_of(group)
         ended[-1].rows_json = encoded_marks(tickets)
         for result in ended:
             result.needs_settling = True
@@ -190,9 +305,10 @@ class Committer:
             for ticket in tickets:
                 ticket.phase = Phase.SENT
 
-    def _decide(self, group: list[_Pending]) -> None:
-        tickets = [ticket for member in group for ticket in member.run.tickets]
-        messages = _by_server(group)
+    def _decide(self, group: list[_Pending], pulls: Pulls, answers: Answers) -> None:
+        """Adds to ``answers`` those to pulls from servers that the group changes."""
+        tickets = tickets_of(group)
+        messages = by_server(group)
         first = group[0].run
         header = {
             "trainer": self.trainer,
@@ -202,26 +318,21 @@ class Committer:
         servers = sorted(messages)
         home = servers[first.token.closure % len(servers)]
         others = [ps for ps in servers if ps != home]
-        decision = {
-            **header,
-            "kind": "decide",
-            "entries": [_entry(member) for member in group],
-            "rows": _marks(tickets),
-        }
+        decide = with_changes(decision(header, group), messages[home])
         if others:
             with self._giving_up():
                 self._prepare(others, header, messages)
         reached("prepared")
         with self._giving_up():
-            self._parameters.exchange({home: _with_changes(decision, messages[home])})
+            answers |= self._parameters.exchange_with({home: decide}, pulls)
         reached("decided")
         for member in group:
             member.run.next_part()
         self._use_up(tickets)
         if others:
-            commit = {**header, "kind": "commit"}
+            commit: Message = ({**header, "kind": "commit"}, None)
             with self._giving_up():
-                self._parameters.exchange(dict.fromkeys(others, (commit, None)))
+                answers |= self._parameters.exchange_with(dict.fromkeys(others, commit), pulls)
 
     @contextlib.contextmanager
     def _giving_up(self) -> Iterator[None]:
@@ -241,12 +352,12 @@ class Committer:
     def _prepare(self, servers: list[int], header: Header, messages: dict[int, Any]) -> None:
         prepare = {**header, "kind": "prepare"}
         try:
-            self._parameters.exchange({ps: _with_changes(prepare, messages[ps]) for ps in servers})
+            self._parameters.exchange({ps: with_changes(prepare, messages[ps]) for ps in servers})
         except (UnavailableError, DeadlineExceededError, AbortedError):
             raise
         except DataServiceError:
             # One of them refused what the user asked for: the others need not keep theirs.
-            abort: tuple[Header, Any] = ({**header, "kind": "abort"}, None)
+            abort: Message = ({**header, "kind": "abort"}, None)
             self._parameters.exchange(dict.fromkeys(servers, abort))
             raise
 
@@ -256,40 +367,3 @@ class Committer:
             self._changed.notify_all()
         for receipt in receipts:
             receipt.acknowledge()
-
-
-def _by_server(group: list[_Pending]) -> dict[int, tuple[list[Header], Any]]:
-    changes: dict[int, list[tuple[Header, Any]]] = {}
-    for member in group:
-        for ps, mine in member.run.changes().items():
-            changes.setdefault(ps, []).extend(mine)
-    return {ps: one_message(mine) for ps, mine in changes.items()}
-
-
-def _with_changes(header: Header, message: tuple[list[Header], Any]) -> tuple[Header, Any]:
-    return {**header, "changes": message[0]}, message[1]
-
-
-def _entry(member: _Pending) -> list[Any]:
-    token = member.run.token
-    run, outcome = member.run, _outcome(member.result)
-    return [token.closure, token.attempt, run.part, outcome, run.plain + (not run.tickets)]
-
-
-def _outcome(result: pb.ClosureResult | None) -> dict[str, Any] | None:
-    if result is None:
-        return None
-    if result.WhichOneof("outcome") == "error_json":
-        return {"error": result.error_json}
-    if len(result.value) > OUTCOME_MAX_BYTES:
-        return {"bytes": len(result.value)}
-    return {"value": base64.b64encode(result.value).decode()}
-
-
-def _marks(tickets: Iterable[Ticket]) -> list[dict[str, Any]]:
-    return [mark for receipt in last_receipts(tickets) for mark in receipt.marks()]
-
-
-def encoded_marks(tickets: Iterable[Ticket]) -> str:
-    """What is to be told to the data services once these elements are used up, as JSON."""
-    return json.dumps(_marks(tickets))

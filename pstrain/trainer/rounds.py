@@ -14,8 +14,10 @@ from dataservice.errors import DataServiceError
 from pstrain.errors import FailedPreconditionError
 from pstrain.failpoints import reached
 from pstrain.trainer.client import RemoteParameters
-from pstrain.trainer.committing import Committer, GiveUp, Send, encoded_marks
-from pstrain.trainer.staging import ClosureRun, Header, one_message
+from pstrain.trainer.committing import Committer, Fail, GiveUp, Send
+from pstrain.trainer.decisions import encoded_marks
+from pstrain.trainer.outgoing import Answers, Header, Pulls
+from pstrain.trainer.staging import ClosureRun, Held, one_message
 from pstrain.trainer.turns import Phase
 from pstrain.vocabulary import StepToken
 from pstrain.wire import trainer_pb2 as pb
@@ -35,32 +37,32 @@ class RoundCommitter(Committer):
         trainer: str,
         send: Send,
         give_up: GiveUp,
+        fail: Fail,
         keeps_elements: bool,
     ) -> None:
-        super().__init__(parameters, trainer, send, give_up)
+        super().__init__(parameters, trainer, send, give_up, fail)
         self._keeps_elements = keeps_elements
         self._latest: ClosureRun | None = None
         self._late: set[StepToken] = set()
 
-    def new_run(self, token: StepToken, parts_decided: int) -> ClosureRun:
-        run = ClosureRun(token, self.commit_part, parts_decided, self._keeps_elements)
+    def new_run(self, token: StepToken, parts_decided: int, held: Held | None = None) -> ClosureRun:
+        run = ClosureRun(token, self, parts_decided, held, self._keeps_elements)
         self._latest = run
         return run
 
-    def commit_part(self, run: ClosureRun) -> None:
+    def commit_part(self, run: ClosureRun, pulls: Pulls) -> Answers:  # noqa: ARG002
         raise FailedPreconditionError(
             f"closure {run.token.closure} would read a value that it has changed, or take another "
             "element after changing values: with consistency sync() a function makes one step, "
             "whose changes are made with those of the other trainers; schedule one step at a time"
         )
 
-    def end(self, run: ClosureRun, result: pb.ClosureResult) -> None:
+    def end(self, run: ClosureRun, result: pb.ClosureResult) -> Held | None:
         """Prepares the changes of a closure, unless it failed or is late, and sends its result."""
         if self.is_late(run.token):
-            return
+            return None
         if result.WhichOneof("outcome") == "error_json":
-            super().end(run, result)
-            return
+            return super().end(run, result)
         self._check_open()
         messages = {ps: one_message(changes) for ps, changes in run.changes().items()}
         header = self._header(run)
@@ -77,6 +79,7 @@ class RoundCommitter(Committer):
         result.has_gradient = any(h["kind"] == "push" for m in messages.values() for h in m[0])
         result.rows_json = encoded_marks(run.tickets)
         self._send([result])
+        return None
 
     def is_late(self, token: StepToken) -> bool:
         """Whether its round was decided without it."""

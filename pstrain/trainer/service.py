@@ -30,7 +30,7 @@ from pstrain.trainer.committing import Committer
 from pstrain.trainer.context import InputContext, trainer_scope
 from pstrain.trainer.resources import TrainerIterator, open_dataset
 from pstrain.trainer.rounds import RoundCommitter
-from pstrain.trainer.staging import ClosureRun
+from pstrain.trainer.staging import ClosureRun, Held
 from pstrain.vocabulary import CLOSURE_MAX_BYTES, StepToken, trainer_name
 from pstrain.wire import trainer_pb2 as pb
 
@@ -101,7 +101,7 @@ class TrainerSession:
         def give_up(error: Exception) -> None:
             self.outlet.put(error)
 
-        common = (self._parameters, self._name, send, give_up)
+        common = (self._parameters, self._name, send, give_up, self._failed)
         if request.in_rounds:
             return RoundCommitter(*common, request.keeps_elements)
         return Committer(*common)
@@ -140,13 +140,16 @@ class TrainerSession:
         """A closure of the message that was defined last, as it is to be run."""
         return ClosureOrder(closure, self._functions[closure.function_id])
 
-    def run(self, order: ClosureOrder) -> None:
-        """Runs one closure to its end; whatever it raises becomes its result, which is sent."""
+    def run(self, order: ClosureOrder, held: Held | None = None) -> Held | None:
+        """Runs one closure to its end; whatever it raises becomes its result, which is sent.
+
+        What it leaves held goes to the next run of the same thread, or to :meth:`flush`.
+        """
         closure = order.closure
         started_s = time.perf_counter()
         result = pb.ClosureResult(id=closure.id, attempt=closure.attempt)
         token = self.token(closure.id, closure.attempt)
-        run = self.committer.new_run(token, closure.parts_decided)
+        run = self.committer.new_run(token, closure.parts_decided, held)
         try:
             with trainer_scope(self.trainer_index), step_scope(token, run):
                 function = order.function.get()
@@ -156,11 +159,19 @@ class TrainerSession:
             result.error_json = results.encode_error(error, self._where)
         result.seconds = time.perf_counter() - started_s
         try:
-            self.committer.end(run, result)
+            return self.committer.end(run, result)
         except CancelledError:
             logger.debug("nobody hears of the end of closure %d", result.id)
         except Exception as error:
             self._end_failed(run, result, error)
+        return run.held
+
+    def flush(self, held: Held) -> None:
+        """Commits what a thread holds that has no closure to run now."""
+        try:
+            self.committer.flush(held)
+        except CancelledError:
+            logger.debug("nobody hears of the end of what was held")
 
     def note_late(self, late: pb.LateRun) -> None:
         """Its round was decided without this run; :meth:`give_back` follows when it has ended."""
@@ -174,12 +185,15 @@ class TrainerSession:
 
     def _end_failed(self, run: ClosureRun, result: pb.ClosureResult, error: Exception) -> None:
         """A closure whose commit failed has failed."""
-        failed = pb.ClosureResult(id=result.id, attempt=result.attempt, seconds=result.seconds)
-        failed.error_json = results.encode_error(error, self._where)
         try:
-            self.committer.end(run, failed)
+            self.committer.end(run, self._failed(result, error))
         except CancelledError:
             logger.debug("nobody hears of the end of closure %d", result.id)
+
+    def _failed(self, result: pb.ClosureResult, error: Exception) -> pb.ClosureResult:
+        failed = pb.ClosureResult(id=result.id, attempt=result.attempt, seconds=result.seconds)
+        failed.error_json = results.encode_error(error, self._where)
+        return failed
 
     def _note_taken(self, source: int, receipt: Any) -> None:
         run = current_staging()
@@ -266,6 +280,18 @@ def _may_wait_s(reply: pb.RunReply, waiting: queue.SimpleQueue[Order | None]) ->
     if any(result.needs_settling or result.is_prepared for result in reply.results):
         return 0.0
     return min(HOLD_S * to_do, HOLD_MAX_S)
+
+
+def _next(
+    waiting: queue.SimpleQueue[Order | None], current: TrainerSession, held: Held | None
+) -> Order | None:
+    """What to do next; nothing is held while a thread waits for that."""
+    try:
+        return waiting.get_nowait()
+    except queue.Empty:
+        if held is not None:
+            current.flush(held)
+        return waiting.get()
 
 
 def _drain(waiting: queue.SimpleQueue[Order | None]) -> None:
@@ -389,11 +415,12 @@ class TrainerService:
         number: int,
     ) -> threading.Thread:
         def run() -> None:
-            while (order := waiting.get()) is not None:
+            held: Held | None = None
+            while (order := _next(waiting, current, held)) is not None:
                 if isinstance(order, pb.LateRun):
                     current.give_back(order)
                 else:
-                    current.run(order)
+                    held = current.run(order, held)
                     self._closures_run += 1
 
         thread = threading.Thread(target=run, name=f"closure-runner-{number}", daemon=True)

@@ -7,14 +7,30 @@ a run that waits for its turn holds up nobody by elements of a later part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from pstrain.paramserver.messages import LateBody
+from pstrain.trainer.outgoing import Answers, Header, Pulls
 from pstrain.trainer.turns import Ticket
 from pstrain.vocabulary import StepToken
 
-Header = dict[str, Any]
+
+class Held(Protocol):
+    """The end of an earlier closure of the same thread, which is to be committed with a pull."""
+
+    @property
+    def is_done(self) -> bool: ...
+
+
+class Commits(Protocol):
+    """Makes the changes of a run. Pulls, by server, may go along: replies to those that did."""
+
+    def commit_part(self, run: ClosureRun, pulls: Pulls) -> Answers:
+        """What waits in a run that goes on."""
+
+    def commit_held(self, run: ClosureRun, pulls: Pulls) -> Answers:
+        """What the run's thread held back, if its turn has come."""
 
 
 class Origin(Protocol):
@@ -29,23 +45,26 @@ class ClosureRun:
 
     Parts that took no element are numbered among themselves, for a run may get fewer elements than
     an earlier one. ``parts_decided``: so many of them were decided in earlier runs, and are not
-    made again; what was made of an element then is another element's now.
+    made again; what was made of an element then is another element's now. ``held``: what the
+    thread still has to commit of an earlier closure.
     ``keeps_elements``: elements may have to be given back.
     """
 
     def __init__(
         self,
         token: StepToken,
-        commit: Callable[[ClosureRun], None],
+        commits: Commits,
         parts_decided: int = 0,
+        held: Held | None = None,
         keeps_elements: bool = False,
     ) -> None:
         self.token = token
+        self.held = held
         self.keeps_elements = keeps_elements
         self.is_prepared = False
         self.part = self.plain = 0
         self.tickets: list[Ticket] = []
-        self._commit = commit
+        self._commits = commits
         self._parts_decided = parts_decided
         self._changes: dict[int, list[tuple[Header, Any]]] = {}
         self._touched: set[int] = set()
@@ -70,13 +89,20 @@ class ClosureRun:
 
     def before_read(self, variables: Iterable[int]) -> None:
         """Commits what waits if it would change what is about to be read."""
+        self.read_with(variables, {})
+
+    def read_with(self, variables: Iterable[int], pulls: Pulls) -> Answers:
+        """The same, with the pulls that this is for; replies to those that went along."""
         if self._touched and not self._touched.isdisjoint(variables):
-            self._commit(self)
+            return self._commits.commit_part(self, pulls)
+        if self.held is not None and not self.held.is_done:
+            return self._commits.commit_held(self, pulls)
+        return {}
 
     def before_take(self) -> None:
         """Commits what waits: the next element belongs to the next part."""
         if self._changes:
-            self._commit(self)
+            self._commits.commit_part(self, {})
 
     def take(self, ticket: Ticket) -> None:
         """An element was taken."""

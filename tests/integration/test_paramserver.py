@@ -307,18 +307,31 @@ class Closures:
     def __init__(self, strategy: ParameterServerStrategy, trainer: str = "t") -> None:
         self.strategy = strategy
         self.ended: list[pb.ClosureResult] = []
+        self.failures: list[Exception] = []
         self.committer = Committer(
-            strategy.parameters, trainer, self.ended.extend, give_up=_not_expected
+            strategy.parameters,
+            trainer,
+            self.ended.extend,
+            give_up=_not_expected,
+            fail=self._failed,
         )
 
     @contextlib.contextmanager
     def run(self, closure: int, attempt: int = 0) -> Iterator[ClosureRun]:
         token = StepToken(self.strategy.session, closure, attempt)
-        run = ClosureRun(token, self.committer.commit_part)
+        run = self.committer.new_run(token, 0)
         with step_scope(token, run):
             yield run
         result = pb.ClosureResult(id=closure, attempt=attempt, value=results.encode(closure))
-        self.committer.end(run, result)
+        held = self.committer.end(run, result)
+        if held is not None:
+            self.committer.flush(held)
+        if self.failures:
+            raise self.failures.pop()
+
+    def _failed(self, result: pb.ClosureResult, error: Exception) -> pb.ClosureResult:
+        self.failures.append(error)
+        return pb.ClosureResult(id=result.id, attempt=result.attempt, error_json="{}")
 
 
 def test_a_closures_changes_are_made_together_at_its_end(
@@ -480,6 +493,41 @@ def test_a_commit_whose_replies_are_lost_is_sent_again_and_made_once(
     with pytest.raises(UnavailableError, match="parameter server"):
         n.assign_add(1.0)
     assert float(n) == 4.0
+
+
+@pytest.mark.parametrize("share_memory", [True, False])
+def test_a_pull_goes_along_with_an_earlier_closures_commit_although_replies_are_lost(
+    addresses: list[str], monkeypatch: pytest.MonkeyPatch, share_memory: bool
+) -> None:
+    strategy = _strategy(addresses, config=ParameterConfig(share_memory=share_memory))
+    with strategy.scope():
+        table = create_variable(initializers.zeros(), shape=(60_000, 16), name="table")
+    parameters, closures = strategy.parameters, Closures(strategy)
+    lost, ids = LostReplies(monkeypatch), np.arange(0, 60_000, 7)
+    asked: list[str] = []
+    for closure, place in enumerate(("nowhere", "begun", "prepared", "decided")):
+
+        def lose(at: str, place: str = place) -> None:
+            lost.count += at == place
+
+        monkeypatch.setattr("pstrain.trainer.committing.reached", lose)
+        run = closures.committer.new_run(StepToken(strategy.session, 2 * closure, 0), 0)
+        with step_scope(run.token, run):
+            # Large enough to travel by itself over Flight.
+            table.assign_add(np.ones((60_000, 16), np.float32))
+        held = closures.committer.end(run, pb.ClosureResult(id=run.token.closure))
+        token = StepToken(strategy.session, 2 * closure + 1, 0)
+        run = closures.committer.new_run(token, 0, held)
+        lose("begun")
+        with step_scope(token, run):
+            (lookup,) = parameters.fetch([Fetch(table.spec, ids)])
+        np.testing.assert_array_equal(lookup.rows, np.full((len(ids), 16), closure + 1))
+        assert closures.committer.end(run, pb.ClosureResult(id=token.closure)) is held
+        assert (lost.count, len(closures.ended)) == (0, 2 * closure + 2)
+        asked = sorted(parameters.status(0)["requests"])
+    assert "both" in asked
+    closures.committer.close()
+    parameters.close()
 
 
 # -- failures

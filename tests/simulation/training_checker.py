@@ -5,7 +5,8 @@ server at most once; at the end of a closure, once at each of its servers. I8: a
 the end, a tag has changed all of its servers or none, so that what is saved then is one version.
 I1: a row is used up only by what was applied, or by the end of a closure that was heard; at the
 end each row was used once. A closure that is bound to a trainer runs on no other. I10: after the
-last fault the data come to their end.
+last fault the data come to their end. I12: a closure reads what it has changed, and what its
+thread had held back of an earlier one and commits before it reads.
 """
 
 from __future__ import annotations
@@ -16,9 +17,14 @@ from random import Random
 from typing import Any
 
 from pstrain.coordinator.recovery import _decoded
+from pstrain.errors import InvalidArgumentError
 from tests.simulation.shadow import Violation
+from tests.simulation.world import STAGE
 
 Tag = tuple[Any, ...]
+
+REFUSED = "refused"
+"""Begins the tag of a change that servers refuse."""
 
 
 class TrainingChecker:
@@ -34,6 +40,8 @@ class TrainingChecker:
         self._promised: set[int] = set()
         self.finished: dict[int, tuple[Tag, ...]] = {}
         self.unfinished: dict[int, tuple[Tag, ...]] = {}
+        self._changed: dict[Any, set[Tag]] = {}
+        self._taken: dict[tuple[int, int], list[int]] = {}
         self.bound: dict[int, str] = {}  # trainers of closures that only they may run
 
     def places(self, tag: Tag) -> tuple[int, ...]:
@@ -46,6 +54,32 @@ class TrainingChecker:
         """A trainer has begun with a closure."""
         if self.bound.get(closure, trainer) != trainer:
             raise Violation(f"bound: closure {closure} runs on {trainer}")
+
+    def takes(self, run: Any, row: int) -> None:
+        """A run of a closure has got a row."""
+        self._taken.setdefault((run.closure, run.attempt), []).append(row)
+
+    def named(self, run: Any) -> InvalidArgumentError:
+        """What was refused says which rows of a run nothing has come of."""
+        taken = self._taken.get((run.closure, run.attempt), ())
+        left = [str(row) for row in taken if not self.is_applied(("row", row))]
+        return InvalidArgumentError("rows:" + ",".join(left))
+
+    def changes(self, run: Any, tag: Tag) -> None:
+        """A run of a closure wants to make a change."""
+        self._changed.setdefault(run, set()).add(tag)
+
+    def changed_by(self, run: Any) -> set[Tag]:
+        """So far."""
+        return set(self._changed.get(run, ()))
+
+    def sees(self, counts: Iterable[int], tags: set[Tag]) -> None:
+        """A closure has read after so many changes of each server; it has to see these."""
+        for ps, count in enumerate(counts):
+            seen = STAGE.world.servers[ps].store.made[: int(count)]
+            missed = [tag for tag in tags if ps in self.places(tag) and tag not in seen]
+            if missed and not STAGE.world.loses_servers:
+                raise Violation(f"I12: {missed} of its own thread is not seen on server {ps}")
 
     def apply(self, ps: int, tag: Tag) -> None:
         """A server makes a change."""

@@ -15,9 +15,11 @@ import pytest
 from pstrain.coordinator import decide, link, recovery
 from pstrain.coordinator.service import Scheduler
 from pstrain.coordinator.state import CoordinatorState
+from pstrain.paramserver import requests
 from pstrain.paramserver.commits import Commits, Report, _Trainer
 from pstrain.paramserver.ledger import Ledger
-from pstrain.trainer import committing
+from pstrain.paramserver.requests import Call
+from pstrain.trainer import decisions
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.committing import Committer
 from pstrain.trainer.service import TrainerService
@@ -72,7 +74,7 @@ def fences_let_everything_through(patch: Patch) -> None:
     patch.setattr(Commits, "_live", live)
 
 
-@mutant("I1")
+@mutant("I1", "I7")
 def servers_forget_whose_rows_counted(patch: Patch) -> None:
     original = Commits.fence
     patch.setattr(Commits, "fence", lambda self, trainer: original(self, trainer)._replace(rows={}))
@@ -104,15 +106,15 @@ def rows_of_a_later_closure_are_acknowledged_with_an_earlier_one(patch: Patch) -
     patch.setattr(Turns, "finish", finish)
 
 
-@mutant("I8", "I7")
+@mutant("I8", "I7", "I12")
 def commits_are_left_to_chance(patch: Patch) -> None:
-    original = RemoteParameters.exchange
+    original = RemoteParameters.exchange_with
 
-    def exchange(self: Any, messages: Any) -> Any:
+    def exchange(self: Any, messages: Any, pulls: Any) -> Any:
         kept = {ps: each for ps, each in messages.items() if each[0]["kind"] != "commit"}
-        return original(self, kept)
+        return original(self, kept, pulls)
 
-    patch.setattr(RemoteParameters, "exchange", exchange)
+    patch.setattr(RemoteParameters, "exchange_with", exchange)
 
 
 @mutant("gone", "I8", "I7", "I1", "ClosureRun")
@@ -122,6 +124,96 @@ def a_trainer_that_cannot_know_goes_on(patch: Patch) -> None:
     patch.setattr(Committer, "_giving_up", lambda _self: nullcontext())
 
 
+@mutant("I7", "I1")
+def results_are_sent_before_their_part_is_decided(patch: Patch) -> None:
+    original = Committer._hold
+
+    def hold(self: Any, run: Any, result: Any) -> Any:
+        self._send([result])
+        return original(self, run, result)
+
+    patch.setattr(Committer, "_hold", hold)
+
+
+@mutant("I7", "I1")
+def what_is_held_at_the_end_is_dropped_but_its_result_is_sent(patch: Patch) -> None:
+    original = Committer.flush
+
+    def flush(self: Any, held: Any) -> None:
+        if len(self._pending) > 1:
+            original(self, held)
+        elif not held.is_done:
+            self._send([held.result])
+
+    patch.setattr(Committer, "flush", flush)
+    patch.setattr(Committer, "_commit_overdue", lambda _self: False)
+
+
+@mutant("I12")
+def other_servers_are_read_before_the_decision(patch: Patch) -> None:
+    original, ask = RemoteParameters.exchange_with, RemoteParameters._ask
+
+    def exchange(self: Any, messages: Any, pulls: Any) -> Any:
+        if any(header["kind"] == "commit" for header, _ in messages.values()):
+            return original(self, messages, {})
+        early = ask(self, {ps: self._request(*pulls[ps]) for ps in pulls if ps not in messages})
+        return {**early, **original(self, messages, pulls)}
+
+    patch.setattr(RemoteParameters, "exchange_with", exchange)
+
+
+@mutant("I12")
+def closures_read_before_what_their_thread_holds_is_made(patch: Patch) -> None:
+    def both(store: Any, call: Any) -> Any:
+        read = requests._or_refused(store, Call(call.header["then"], None))
+        done = requests._or_refused(store, Call(call.header["first"], None))
+        return {"first": done[0], "then": read[0]}, read[1]
+
+    patch.setitem(requests._HANDLERS, "both", both)
+
+
+@mutant("I7", walls_off="what was decided is not decided again")
+def a_request_for_two_things_does_the_first_again(patch: Patch) -> None:
+    original = requests._both
+
+    def both(store: Any, call: Any) -> Any:
+        requests._or_refused(store, Call(call.header["first"], None))
+        return original(store, call)
+
+    patch.setattr(Ledger, "claim", lambda _self, _closure, _sequence: True)
+    patch.setitem(requests._HANDLERS, "both", both)
+
+
+@mutant("I10", walls_off="what is overdue is committed by a thread of its own")
+def threads_with_nothing_to_do_keep_what_they_hold(patch: Patch) -> None:
+    patch.setattr(Committer, "flush", lambda _self, _held: None)
+    patch.setattr(Committer, "_commit_overdue", lambda _self: False)
+
+
+@mutant("I10")
+def nobody_looks_after_what_is_overdue(patch: Patch) -> None:
+    patch.setattr(Committer, "_commit_overdue", lambda _self: False)
+
+
+@mutant("I10")
+def who_pulls_waits_for_a_turn(patch: Patch) -> None:
+    original = Committer._wait_for_turn
+
+    def wait(self: Any, pending: Any, *, patiently: bool) -> Any:  # noqa: ARG001
+        return original(self, pending, patiently=True)
+
+    patch.setattr(Committer, "_wait_for_turn", wait)
+
+
+@mutant("I10", "I1")
+def what_failed_while_it_was_held_is_forgotten(patch: Patch) -> None:
+    def forget(_self: Any, member: Any, _error: Exception) -> bool:
+        member.result = None
+        return False
+
+    patch.setattr(Committer, "_hold_as_failed", forget)
+
+
 @mutant("I7")
 def repeated_parts_are_made_again(patch: Patch) -> None:
     patch.setattr(ClosureRun, "was_decided", property(lambda _self: False))
@@ -129,18 +221,23 @@ def repeated_parts_are_made_again(patch: Patch) -> None:
 
 @mutant("I7")
 def parts_with_elements_count_as_decided(patch: Patch) -> None:
-    original = committing._entry
+    original = decisions._entry
 
     def was_decided(self: Any) -> bool:
         return bool(self.part < self._parts_decided and not self.tickets)
 
     patch.setattr(ClosureRun, "was_decided", property(was_decided))
-    patch.setattr(committing, "_entry", lambda member: [*original(member)[:4], member.run.part + 1])
+    patch.setattr(decisions, "_entry", lambda member: [*original(member)[:4], member.run.part + 1])
 
 
 @mutant("I10")
 def old_streams_speak_for_new_sessions(patch: Patch) -> None:
-    patch.setattr(TrainerService, "_current", lambda self, _request: self._session)
+    original = TrainerService._current
+
+    def current(self: Any, request: Any) -> Any:
+        return self._session or original(self, request)
+
+    patch.setattr(TrainerService, "_current", current)
 
 
 # The coordinator
@@ -151,7 +248,7 @@ def what_lost_trainers_decided_is_not_asked_for(patch: Patch) -> None:
     patch.setattr(link, "settle_servers", lambda _servers, _name: recovery.Legacy({}, {}, {}))
 
 
-@mutant("I8", "I7")
+@mutant("I8", "I7", "I12")
 def what_was_decided_is_not_completed(patch: Patch) -> None:
     original = RemoteParameters.complete
 

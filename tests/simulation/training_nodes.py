@@ -12,15 +12,18 @@ from collections.abc import Callable
 from typing import Any
 
 from dataservice.errors import CancelledError, DataServiceError
+from dataservice.runtime.flight import Message
+from pstrain.parameters import current_step
 from pstrain.paramserver import messages
 from pstrain.paramserver.commits import Commits
+from pstrain.paramserver.messages import LateBody
 from pstrain.paramserver.requests import Call, answer
 from pstrain.paramserver.server import Sessions
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.service import TrainerService
 from tests.simulation.fibers import Process, running, wait
 from tests.simulation.shadow import Violation
-from tests.simulation.training_values import make_values
+from tests.simulation.training_values import make_counter, make_values
 from tests.simulation.training_wires import passage_s
 from tests.simulation.world import STAGE
 
@@ -62,20 +65,27 @@ class ServerNode(Process):
             self._sessions.begin(session)
         self.store.ps = self._number
         make_values(self.store)
+        make_counter(self.store, self.world.servers_expected)
 
-    def answer(self, header: bytes) -> bytes:
+    def answer(self, header: bytes) -> Message:
         request = messages.decode_header(header)
         try:
             if "action" in request:
-                return messages.encode_header(self._act(request))
+                return Message(messages.encode_header(self._act(request)), None)
             store = self._sessions.store(request["session"])
             if request["kind"] == "apply_round":
                 self.world.checker.round_made(self._number, request)
-            reply, _ = answer(store, Call(request, None))
+            reply, body = answer(store, Call(request, None))
         except DataServiceError as error:
-            return messages.encode_error(error)
-        self.world.checker.answered(request)
-        return messages.encode_header(reply)
+            return Message(messages.encode_error(error), None)
+        if request["kind"] == "both":
+            request, reply_to = request["first"], reply["first"]
+        else:
+            reply_to = reply
+        if "error" not in reply_to:
+            self.world.checker.answered(request)
+        values = body.to_buffer() if isinstance(body, LateBody) else body
+        return Message(messages.encode_header(reply), values)
 
     def _act(self, request: dict[str, Any]) -> dict[str, Any]:
         match request["action"]:
@@ -203,6 +213,7 @@ class Reader:
         self._rows += rows
         if rows[-1] in self._data.void:
             raise StopIteration
+        self._data.world.checker.takes(current_step(), rows[-1])
         return [rows[-1]]
 
     def receipt(self) -> Receipt:

@@ -1,8 +1,7 @@
 """What a simulated training program schedules, and the coordinator that it runs in.
 
-Closures name their changes by tags; which servers a tag concerns follows from the seed. Real: the
-scheduler with its decisions and state, the links to trainers, the recovery of lost trainers. What
-`ClusterCoordinator` adds, pickling and resources, is done here by hand.
+Real: the scheduler with its decisions and state, the links to trainers, the recovery of lost
+trainers. What `ClusterCoordinator` adds, pickling and resources, is done here by hand.
 """
 
 from __future__ import annotations
@@ -22,15 +21,27 @@ from pstrain.coordinator.link import PickledFunction, TrainerLink
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.restoring import RecoverySwitch, Restorer
 from pstrain.coordinator.service import Scheduler
-from pstrain.errors import CancelledError, DataServiceError, RolledBackError
-from pstrain.parameters import current_staging
+from pstrain.errors import (
+    CancelledError,
+    DataServiceError,
+    RolledBackError,
+)
 from pstrain.resumption import Recovery
 from pstrain.trainer.client import RemoteParameters
 from pstrain.wire import trainer_pb2 as pb
 from tests.simulation.consistency_checker import WatchedScheduler
-from tests.simulation.fibers import Process, running, wait
+from tests.simulation.fibers import Process, wait
 from tests.simulation.shadow import Violation
-from tests.simulation.training_checker import Tag
+from tests.simulation.training_closures import (
+    FAILING,
+    FAILURES,
+    ONE_STEP,
+    PROGRAMS,
+    STEADY,
+    count_twice,
+    evaluate,
+    train,
+)
 from tests.simulation.training_nodes import FIRST_SESSION, SERVICE, Reader, ask
 from tests.simulation.training_restores import (
     Checkpoints,
@@ -43,119 +54,23 @@ from tests.simulation.world import STAGE
 
 ATTEMPTS_MAX = 50
 _ITERATOR = "iterator"
-_VARIABLE = 1
-
-
-MadeUp = ArithmeticError  # what a closure fails with; nothing else here raises it
-
-
-# What closures do
-
-
-def change(*tag: Any) -> None:
-    """A change at the tag's servers."""
-    run: Any = current_staging()
-    run.touch([_VARIABLE])
-    for ps in STAGE.world.checker.places(tag):
-        run.add(ps, {"kind": "push", "tag": list(tag)}, None)
-
-
-def read() -> None:
-    """What was changed is read: it must be committed for that."""
-    run: Any = current_staging()
-    run.before_read([_VARIABLE])
-
-
-def closure_tag(part: int) -> Tag:
-    run: Any = current_staging()
-    return ("closure", run.token.closure, part)
-
-
-def compute() -> None:
-    run: Any = current_staging()
-    STAGE.world.checker.runs(run.token.closure, running().node.name)
-    wait(STAGE.world.dice.random() * STAGE.world.compute_s)
-
-
-def count(_iterator: Any) -> None:
-    compute()
-    change(*closure_tag(0))
-
-
-def count_twice(_iterator: Any) -> None:
-    change(*closure_tag(0))
-    compute()
-    read()
-    change(*closure_tag(1))
-
-
-def train(iterator: Any) -> tuple[str, list[int]] | None:
-    try:
-        rows = next(iterator)
-    except StopIteration:
-        return None
-    compute()
-    change("row", *rows)
-    change(*closure_tag(0))
-    return "trained", rows
-
-
-def train_two_rows(iterator: Any) -> None:
-    """The second row belongs to the second part, as does the closure's own tag."""
-    for _ in range(2):
-        rows = next(iterator, None)
-        compute()
-        if rows is not None:
-            change("row", *rows)
-    change(*closure_tag(0))
-
-
-def train_and_count(iterator: Any) -> None:
-    rows = next(iterator, None)
-    if rows is not None:
-        change("row", *rows)
-    read()
-    compute()
-    change(*closure_tag(0))
-
-
-def evaluate(iterator: Any) -> tuple[str, list[int]]:
-    """Changes nothing: its rows count by its value."""
-    rows = next(iterator, [])
-    compute()
-    return "evaluated", rows
-
-
-def fail(iterator: Any) -> None:
-    rows = next(iterator, [])
-    if rows:
-        change("row", *rows)
-    compute()
-    raise MadeUp("rows:" + ",".join(map(str, rows)))
-
-
-PROGRAMS: dict[Callable[..., Any], int] = {
-    count: 1,
-    count_twice: 2,
-    train: 1,
-    train_two_rows: 1,
-    train_and_count: 1,
-    evaluate: 0,
-    fail: 0,
-}
-"""Functions, and how many tags of its own a closure has when it is finished."""
-ONE_STEP = (count, train, evaluate)
-"""Those that read and take nothing after they have changed something, as rounds want it."""
-STEADY = (count,)
-"""Those that always change something, and take nothing."""
 
 
 class _Iterator:
     """Stands for the trainer's own one."""
 
 
+class _Parameters:
+    """Stands for the trainer's own ones."""
+
+
 def _reference(value: object) -> tuple[str, ...] | None:
-    return ("resource", _ITERATOR) if isinstance(value, _Iterator) else None
+    match value:
+        case _Iterator():
+            return ("resource", _ITERATOR)
+        case _Parameters():
+            return ("parameters",)
+    return None
 
 
 class CoordinatorNode(Process):
@@ -195,7 +110,7 @@ class CoordinatorNode(Process):
             for function in PROGRAMS
         }
         self._functions.update((each.id, each) for each in self._keep.values())
-        self._arguments = session.dumps(((_Iterator(),), {}), _reference)
+        self._arguments = session.dumps(((_Iterator(), _Parameters()), {}), _reference)
         self.links: list[TrainerLink] = []
 
     def boot(self) -> None:
@@ -340,7 +255,7 @@ class CoordinatorNode(Process):
     def _round(self, closures: int) -> None:
         dice, checker = self.world.dice, self.world.checker
         known = STEADY if self.is_steady else ONE_STEP if self._in_rounds else PROGRAMS
-        programs = [program for program in known if self._fails or program is not fail]
+        programs = [program for program in known if self._fails or program not in FAILING]
         if self._after_a_loss == "run again" and not self.is_steady:
             # Its value is heard once, and its rows are others when it runs again.
             programs.remove(evaluate)
@@ -349,7 +264,7 @@ class CoordinatorNode(Process):
             program = dice.choice(programs)
             try:
                 value = self._submit(program)
-            except MadeUp:
+            except FAILURES:
                 break
             scheduled.append((program, value))
             if self.is_steady and self._own.random() < 0.2:
@@ -358,7 +273,7 @@ class CoordinatorNode(Process):
                 self._save()
         if self._after_a_loss != "ends" and dice.random() < 0.3:
             self._save()
-        with contextlib.suppress(MadeUp):
+        with contextlib.suppress(*FAILURES):
             self.scheduler.wait_idle(None)
         for program, value in scheduled:
             tags = tuple(("closure", value.closure, part) for part in range(PROGRAMS[program]))
@@ -367,7 +282,7 @@ class CoordinatorNode(Process):
                 is_sure = program is not train or self._after_a_loss != "run again"
                 if is_sure and (value.fetch() is not None or program is not train):
                     checker.finished[value.closure] = tags
-            except (CancelledError, MadeUp):
+            except (CancelledError, *FAILURES):
                 if program is not count_twice:
                     checker.unfinished[value.closure] = tags
 

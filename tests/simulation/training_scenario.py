@@ -27,19 +27,22 @@ from pstrain.coordinator import (
     waiting,
 )
 from pstrain.coordinator.remote_value import RemoteValue
+from pstrain.errors import InvalidArgumentError
 from pstrain.paramserver import requests
-from pstrain.trainer import client, committing, resources
+from pstrain.trainer import client, committing, overdue, resources
 from pstrain.trainer import rounds as trainer_rounds
 from pstrain.trainer import service as trainer_service
+from pstrain.trainer.committing import Committer
+from pstrain.trainer.service import TrainerSession
 from tests.simulation import training_program
 from tests.simulation.base_scenario import FAULTS_UNTIL_S, REPLAY, BaseScenario, Outcome
 from tests.simulation.consistency_checker import ConsistencyChecker, rule_of
 from tests.simulation.fibers import QUEUE, THREADING, TIME, SimpleQueue, on_one_core, running
 from tests.simulation.shadow import Violation
-from tests.simulation.training_checker import TrainingChecker
+from tests.simulation.training_checker import REFUSED, TrainingChecker
 from tests.simulation.training_nodes import DataNode, ServerNode, TrainerNode
 from tests.simulation.training_program import CoordinatorNode
-from tests.simulation.training_values import step
+from tests.simulation.training_values import count_change, step
 from tests.simulation.training_wires import Connections, RpcClient
 from tests.simulation.world import STAGE
 
@@ -67,7 +70,8 @@ class Scenario(BaseScenario):
         world, dice = self.world, self.dice
         world.streams, world.breaks_orders = [], rules == "sync"
         world.compute_s = dice.choice((0.002, 0.02, 0.1))
-        world.servers = [ServerNode(world, number) for number in range(dice.choice((1, 2, 2, 3)))]
+        world.servers_expected = dice.choice((1, 2, 2, 3))
+        world.servers = [ServerNode(world, number) for number in range(world.servers_expected)]
         world.checker = TrainingChecker(seed, len(world.servers))
         world.data = DataNode(world, 0 if is_steady else dice.choice((3, 12, 30)))
         nodes = [TrainerNode(world, number) for number in range(dice.choice((1, 2, 2, 3)))]
@@ -83,7 +87,7 @@ class Scenario(BaseScenario):
             if dice.random() < 0.1:
                 self._start_later(node)
         follows = after_a_loss[seed % len(after_a_loss)]
-        self._loses_servers = follows != "ends"
+        self._loses_servers = world.loses_servers = follows != "ends"
         kind = "-".join([rules] * bool(rules) + ["restores"] * self._loses_servers) or "training"
         self.command = f"{REPLAY} --{kind}"
         self.coordinator = world.coordinator = CoordinatorNode(
@@ -263,7 +267,10 @@ def _read_changes(store: Any, headers: Any, _body: object) -> list[Callable[[], 
     checker, changes = STAGE.world.checker, []
     for header in headers:
         tag = tuple(header["tag"])
+        if tag[0] == REFUSED:
+            raise InvalidArgumentError(f"{tag} is refused")
         changes.append(functools.partial(checker.apply, store.ps, tag))
+        changes.append(functools.partial(count_change, store, tag))
         if tag[0] == "closure" and STAGE.world.breaks_orders:
             changes.append(step(store, store.ps, tag[1]))
     return changes
@@ -276,11 +283,23 @@ def _reached(place: str) -> None:
 @contextmanager
 def staged() -> Iterator[None]:
     """Puts the stand-ins in place; several simulations may run one after the other inside."""
-    set_value = RemoteValue._set
+    set_value, failed = RemoteValue._set, TrainerSession._failed
+    commit_held = Committer.commit_held
 
     def set_and_tell(self: RemoteValue, value: Any, error: Exception | None) -> None:
         set_value(self, value, error)
         STAGE.world.checker.hear(value, error)
+
+    def commit_and_note(self: Any, run: Any, pulls: Any) -> Any:
+        answers = commit_held(self, run, pulls)
+        run.saw_held = run.held is not None and run.held.is_done
+        return answers
+
+    def fail_and_name(self: Any, result: Any, error: Exception) -> Any:
+        """What was refused says whose rows it was made of, as what raises does."""
+        if isinstance(error, InvalidArgumentError):
+            error = STAGE.world.checker.named(self.token(result.id, result.attempt))
+        return failed(self, result, error)
 
     with on_one_core(), pytest.MonkeyPatch.context() as patch:
         modules = (
@@ -293,6 +312,7 @@ def staged() -> Iterator[None]:
             remote_value,
             trainer_service,
             committing,
+            overdue,
             resources,
         )
         for module in modules:
@@ -317,4 +337,6 @@ def staged() -> Iterator[None]:
         for module in (committing, trainer_rounds):
             patch.setattr(module, "reached", _reached)
         patch.setattr(RemoteValue, "_set", set_and_tell)
+        patch.setattr(Committer, "commit_held", commit_and_note)
+        patch.setattr(TrainerSession, "_failed", fail_and_name)
         yield

@@ -19,6 +19,7 @@ from pstrain.vocabulary import InitializerSpec, OptimizerSpec, ShardSpec, Variab
 from tests.simulation.shadow import Violation
 
 ROWS = 3
+COUNTER = 8
 _DIVISIBLE = 12
 _VARIABLE = 7
 _DESCENT = OptimizerSpec(name="sgd", learning_rate=1.0)
@@ -36,6 +37,32 @@ def make_values(store: Any) -> None:
         shards=(ShardSpec(ps=0, row_start=0, row_stop=ROWS),),
     )
     store.create(spec, 0, np.zeros((ROWS, 1), np.float32))
+
+
+def counters(servers: int) -> VariableSpec:
+    """A row for each server, which says how many changes were made there."""
+    return VariableSpec(
+        id=COUNTER,
+        name="changes made",
+        shape=(servers, 1),
+        dtype="int64",
+        trainable=False,
+        initializer=InitializerSpec(name="zeros"),
+        shards=tuple(ShardSpec(ps=ps, row_start=ps, row_stop=ps + 1) for ps in range(servers)),
+    )
+
+
+def make_counter(store: Any, servers: int) -> None:
+    """A server's own; ``made`` has what it counts, in order."""
+    if not hasattr(store, "made"):
+        store.create(counters(servers), store.ps, np.zeros((1, 1), np.int64))
+        store.made = []
+
+
+def count_change(store: Any, tag: tuple[Any, ...]) -> None:
+    """A change is made."""
+    store.made.append(tag)
+    store.shard(COUNTER, store.ps).assign("add", store.ps, np.ones((1, 1), np.int64))
 
 
 def values_of(store: Any) -> list[float]:

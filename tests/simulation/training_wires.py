@@ -101,7 +101,7 @@ class Connections:
                 reply = self._reply(self._call(fiber, ps, request, again=True), ps, deadline_s)
             if isinstance(reply, DataServiceError):
                 raise ServerLostError(f"parameter server {ps} is gone: {reply}")
-            replies[ps] = Message(reply, None)
+            replies[ps] = reply
         return replies
 
     def action(self, server: int, name: str, body: bytes, timeout_s: float) -> bytes:
@@ -110,7 +110,7 @@ class Connections:
         reply = self._reply(call, server, STAGE.world.now_s + timeout_s)
         if isinstance(reply, DataServiceError):
             raise ServerLostError(f"parameter server {server}: {reply}")
-        return json.dumps(messages.decode_reply(reply)).encode()
+        return json.dumps(messages.decode_reply(reply.header)).encode()
 
     def close(self) -> None:
         self._closed = True
@@ -183,6 +183,8 @@ class Stream:
         self._down: Any = SimpleQueue()
         self.up: Any = SimpleQueue()
         self._is_over = self._was_silent = self.is_served = False
+        # What is sent before a process is there does not reach it: nor does the connection.
+        self._life = trainer.life if trainer.alive else None
         self._world.streams.append(self)
         node.spawn(self._send_all, requests)
         self._pass(False, self._connect)
@@ -231,7 +233,7 @@ class Stream:
     # The trainer's end
 
     def _connect(self) -> None:
-        if self._trainer.alive:
+        if self._trainer.alive and self._trainer.life == self._life:
             self.is_served = True
             self._trainer.spawn(self._serve)
         else:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pstrain.trainer.outgoing import Answers, Pulls
 from pstrain.trainer.staging import ClosureRun
 from pstrain.trainer.turns import Phase, Turns, last_receipts
 from pstrain.vocabulary import StepToken
@@ -21,6 +22,22 @@ class Receipt:
 
     def marks(self) -> list[dict[str, Any]]:
         return [{"number": self.number}]
+
+
+class Commits:
+    """Notes how many servers a part has changed."""
+
+    def __init__(self) -> None:
+        self.made: list[int] = []
+
+    def commit_part(self, run: ClosureRun, pulls: Pulls) -> Answers:
+        assert not pulls
+        self.made.append(len(run.changes()))
+        run.next_part()
+        return {}
+
+    def commit_held(self, run: ClosureRun, pulls: Pulls) -> Answers:  # noqa: ARG002
+        raise AssertionError
 
 
 class Trainer:
@@ -39,7 +56,7 @@ class Trainer:
 
     def run(self, name: str) -> ClosureRun:
         token = StepToken("s", len(self.runs), 0)
-        return self.runs.setdefault(name, ClosureRun(token, lambda _run: None))
+        return self.runs.setdefault(name, ClosureRun(token, Commits()))
 
     def change(self, *names: str) -> None:
         for name in names:
@@ -73,12 +90,13 @@ def test_the_first_taken_commits_first(trainer: Trainer) -> None:
 
 
 def test_what_waits_is_committed_before_the_next_element_is_taken() -> None:
-    committed: list[int] = []
-    run = ClosureRun(StepToken("s", 1, 0), lambda run: committed.append(len(run.changes())))
+    commits = Commits()
+    run = ClosureRun(StepToken("s", 1, 0), commits)
     run.before_take()
     run.add(0, {}, None)
     run.before_take()
-    assert committed == [1]
+    run.before_take()
+    assert commits.made == [1]
 
 
 def test_those_that_lie_between_each_other_commit_together(trainer: Trainer) -> None:

@@ -212,7 +212,8 @@ def test_parameters_of_a_scope_are_its_own() -> None:
 
 def test_a_run_of_a_closure_has_a_token_and_a_place_where_its_changes_wait() -> None:
     assert (current_step(), current_staging()) == (None, None)
-    token, staging = StepToken("s", 4, 1), ClosureRun(StepToken("s", 4, 1), lambda _run: None)
+    commits: Any = None
+    token, staging = StepToken("s", 4, 1), ClosureRun(StepToken("s", 4, 1), commits)
     with step_scope(token, staging):
         assert (current_step(), current_staging()) == (token, staging)
     with step_scope(token):

@@ -1,0 +1,78 @@
+"""What servers and the coordinator are told of parts that commit together.
+
+Pure. Invariant: a decision says all that the coordinator would have to know of the closures, for
+whoever decides may not live to tell it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Protocol
+
+from pstrain.trainer.outgoing import Header, Message
+from pstrain.trainer.staging import ClosureRun, one_message
+from pstrain.trainer.turns import Ticket, last_receipts
+from pstrain.wire import trainer_pb2 as pb
+
+OUTCOME_MAX_BYTES: Final = 1 << 20
+"""A result that a server keeps with its decision; the value of a larger one may be lost."""
+
+
+class Member(Protocol):
+    """A part of a group. ``result`` None: its closure goes on."""
+
+    run: ClosureRun
+    result: pb.ClosureResult | None
+
+
+def by_server(group: Iterable[Member]) -> dict[int, tuple[list[Header], Any]]:
+    """Changes of all members: their headers, and one body."""
+    changes: dict[int, list[tuple[Header, Any]]] = {}
+    for member in group:
+        for ps, mine in member.run.changes().items():
+            changes.setdefault(ps, []).extend(mine)
+    return {ps: one_message(mine) for ps, mine in changes.items()}
+
+
+def with_changes(header: Header, changes: tuple[list[Header], Any]) -> Message:
+    return {**header, "changes": changes[0]}, changes[1]
+
+
+def decision(header: Header, group: Sequence[Member]) -> Header:
+    return {
+        **header,
+        "kind": "decide",
+        "entries": [_entry(member) for member in group],
+        "rows": _marks(tickets_of(group)),
+    }
+
+
+def tickets_of(group: Iterable[Member]) -> list[Ticket]:
+    return [ticket for member in group for ticket in member.run.tickets]
+
+
+def _entry(member: Member) -> list[Any]:
+    token = member.run.token
+    run, outcome = member.run, _outcome(member.result)
+    return [token.closure, token.attempt, run.part, outcome, run.plain + (not run.tickets)]
+
+
+def _outcome(result: pb.ClosureResult | None) -> dict[str, Any] | None:
+    if result is None:
+        return None
+    if result.WhichOneof("outcome") == "error_json":
+        return {"error": result.error_json}
+    if len(result.value) > OUTCOME_MAX_BYTES:
+        return {"bytes": len(result.value)}
+    return {"value": base64.b64encode(result.value).decode()}
+
+
+def _marks(tickets: Iterable[Ticket]) -> list[dict[str, Any]]:
+    return [mark for receipt in last_receipts(tickets) for mark in receipt.marks()]
+
+
+def encoded_marks(tickets: Iterable[Ticket]) -> str:
+    """What is to be told to the data services once these elements are used up, as JSON."""
+    return json.dumps(_marks(tickets))

@@ -1,0 +1,61 @@
+"""Forms of the messages that trainers send to parameter servers, and of the replies.
+
+No network. Invariant: two requests in one message are the same requests, in order; each is done,
+or refused, by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pstrain.paramserver.changes import WHOLE
+from pstrain.paramserver.messages import Array, LateBody, Received
+from pstrain.trainer.pull import Pull
+
+Header = dict[str, Any]
+Message = tuple[Header, Any]
+
+
+class Answer(NamedTuple):
+    """A reply."""
+
+    header: Header
+    body: Received
+
+
+Pulls = Mapping[int, Message]
+Answers = dict[int, Answer]
+
+
+class Push:
+    """Updates for one server, gathered into one body. What they hold must not change any more."""
+
+    def __init__(self) -> None:
+        self.items: list[list[int]] = []
+        self._arrays: list[Array] = []
+
+    def add(
+        self, variable: int, index: int, ids: NDArray[np.int64] | None, gradient: Array
+    ) -> None:
+        self.items.append([variable, index, WHOLE if ids is None else len(ids)])
+        self._arrays += [gradient] if ids is None else [ids, gradient]
+
+    def body(self) -> Any:
+        return LateBody.of(self._arrays)
+
+
+def pull_messages(pull: Pull) -> dict[int, Message]:
+    """By server."""
+    return {ps: ({"kind": "pull", "items": items}, body) for ps, items, body in pull.messages()}
+
+
+def both(first: Message, then: Message) -> Message:
+    """One message for a decision or a commit, and the pull that comes after it."""
+    # The server knows from a pull alone where its arrays end.
+    bodies = [body for body in (then[1], first[1]) if body is not None]
+    body = LateBody.joined(bodies) if len(bodies) > 1 else next(iter(bodies), None)
+    return {"kind": "both", "first": first[0], "then": then[0]}, body

@@ -1,0 +1,58 @@
+"""A thread that looks, now and then, after what was held back.
+
+Knows nothing of what that is. Invariant: it sleeps until it is woken where nothing is left and
+nothing was held back since it looked last, so nothing costs nothing; and wakes no more often than
+once a period, however much is held back meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+_END_TIMEOUT_S = 5.0
+
+
+class Overdue:
+    """Calls ``look`` every ``period_s`` after :meth:`note`, until it says that nothing is left."""
+
+    def __init__(self, look: Callable[[], bool], period_s: float) -> None:
+        self._look = look
+        self._period_s = period_s
+        self._changed = threading.Condition()
+        self._noted = self._seen = 0
+        self._is_idle = self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def note(self) -> None:
+        """Something is held back. From the first time on there is the thread."""
+        with self._changed:
+            self._noted += 1
+            if self._is_idle:
+                self._changed.notify_all()
+            elif self._thread is None and not self._is_closed:
+                self._thread = threading.Thread(target=self._run, name="overdue", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread; waits for what it does, bounded. Idempotent."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join(_END_TIMEOUT_S)
+
+    def _run(self) -> None:
+        is_left = False
+        while not self._is_over(is_left):
+            is_left = self._look()
+
+    def _is_over(self, is_left: bool) -> bool:
+        """Waits until it is time to look again, or the end."""
+        with self._changed:
+            self._is_idle = not is_left and self._noted == self._seen
+            if self._is_idle:
+                self._changed.wait_for(lambda: self._is_closed or self._noted != self._seen)
+            self._is_idle, self._seen = False, self._noted
+            return self._changed.wait_for(lambda: self._is_closed, self._period_s)

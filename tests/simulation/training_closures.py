@@ -1,0 +1,212 @@
+"""What closures of simulated training programs do.
+
+Closures name their changes by tags; which servers a tag concerns follows from the seed. Each takes
+the iterator and the parameters of its trainer.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from pstrain.errors import InvalidArgumentError, ServerLostError
+from pstrain.parameters import current_staging, current_step
+from pstrain.vocabulary import Fetch
+from tests.simulation.fibers import running, wait
+from tests.simulation.training_checker import REFUSED, Tag
+from tests.simulation.training_values import COUNTER, counters
+from tests.simulation.world import STAGE
+
+_AWAY_S = 0.2
+_LINGER_S = 0.02
+
+MadeUp = ArithmeticError  # what a closure fails with; nothing else here raises it
+FAILURES = (MadeUp, InvalidArgumentError)
+
+
+def change(*tag: Any) -> None:
+    """A change at the tag's servers."""
+    run, checker = running_closure(), STAGE.world.checker
+    run.touch([COUNTER])
+    checker.changes(run.token, tag)
+    for ps in checker.places(tag):
+        run.add(ps, {"kind": "push", "tag": list(tag)}, None)
+
+
+def read() -> None:
+    """What was changed is read: it must be committed for that."""
+    run = running_closure()
+    run.before_read([COUNTER])
+
+
+def pull(parameters: Any) -> None:
+    """A closure sees its own changes, and what its thread held back before it pulls."""
+    run, checker = running_closure(), STAGE.world.checker
+    # Some never pull, and in rounds there is nothing to see.
+    if run.token.closure % 4 == 0 or STAGE.world.breaks_orders:
+        return
+    own, held = checker.changed_by(run.token), run.held
+    run.saw_held = held is not None and held.is_done
+    while True:
+        try:
+            (counts,) = parameters.fetch([Fetch(counters(len(STAGE.world.servers)), None)])
+            break
+        except ServerLostError:
+            # A network that is away for a moment is no loss.
+            if not all(server.alive for server in STAGE.world.servers):
+                raise
+            wait(_AWAY_S)
+    if run.saw_held and held.result.WhichOneof("outcome") != "error_json":
+        own |= checker.changed_by(held.run.token)
+    checker.sees(counts[:, 0], own)
+
+
+def running_closure() -> Any:
+    return current_staging()
+
+
+def closure_tag(part: int) -> Tag:
+    run = running_closure()
+    return ("closure", run.token.closure, part)
+
+
+def compute() -> None:
+    run = running_closure()
+    STAGE.world.checker.runs(run.token.closure, running().node.name)
+    wait(STAGE.world.dice.random() * STAGE.world.compute_s)
+
+
+def names_its_rows(program: Callable[..., Any]) -> Callable[..., Any]:
+    """It says whose rows it was made of where something is refused that it commits with others."""
+
+    @functools.wraps(program)
+    def run(*args: Any) -> Any:
+        try:
+            return program(*args)
+        except InvalidArgumentError as error:
+            raise STAGE.world.checker.named(current_step()) from error
+
+    return run
+
+
+@names_its_rows
+def count(_iterator: Any, parameters: Any) -> None:
+    pull(parameters)
+    compute()
+    change(*closure_tag(0))
+
+
+@names_its_rows
+def count_twice(_iterator: Any, parameters: Any) -> None:
+    change(*closure_tag(0))
+    compute()
+    pull(parameters)
+    read()
+    change(*closure_tag(1))
+
+
+@names_its_rows
+def train(iterator: Any, parameters: Any) -> tuple[str, list[int]] | None:
+    try:
+        rows = next(iterator)
+    except StopIteration:
+        return None
+    pull(parameters)
+    compute()
+    change("row", *rows)
+    change(*closure_tag(0))
+    return "trained", rows
+
+
+@names_its_rows
+def train_two_rows(iterator: Any, parameters: Any) -> None:
+    """The second row belongs to the second part, as does the closure's own tag."""
+    for _ in range(2):
+        rows = next(iterator, None)
+        pull(parameters)
+        compute()
+        if rows is not None:
+            change("row", *rows)
+    change(*closure_tag(0))
+
+
+@names_its_rows
+def train_on_two(iterator: Any, parameters: Any) -> None:
+    """Both rows belong to one part; other closures may take some between them."""
+    rows = []
+    for _ in range(2):
+        rows += next(iterator, [])
+        compute()
+    pull(parameters)
+    for row in rows:
+        change("row", row)
+    change(*closure_tag(0))
+
+
+@names_its_rows
+def train_and_count(iterator: Any, parameters: Any) -> None:
+    rows = next(iterator, None)
+    if rows is not None:
+        change("row", *rows)
+    read()
+    pull(parameters)
+    compute()
+    change(*closure_tag(0))
+
+
+@names_its_rows
+def evaluate(iterator: Any, parameters: Any) -> tuple[str, list[int]]:
+    """Changes nothing: its rows count by its value."""
+    rows = next(iterator, [])
+    pull(parameters)
+    compute()
+    return "evaluated", rows
+
+
+@names_its_rows
+def fail(iterator: Any, parameters: Any) -> None:
+    rows = next(iterator, [])
+    pull(parameters)
+    if rows:
+        change("row", *rows)
+    compute()
+    raise MadeUp("rows:" + ",".join(map(str, rows)))
+
+
+@names_its_rows
+def linger(_iterator: Any, _parameters: Any) -> None:
+    """Takes as long as an earlier closure of its thread takes to be committed."""
+    held = running_closure().held
+    while held is not None and not held.is_done:
+        wait(_LINGER_S)
+    change(*closure_tag(0))
+
+
+@names_its_rows
+def refuse(iterator: Any, parameters: Any) -> None:
+    """A server refuses what it changes, and so what commits together with it."""
+    next(iterator, [])
+    pull(parameters)
+    change(*closure_tag(0))
+    change(REFUSED, *closure_tag(0))
+
+
+PROGRAMS: dict[Callable[..., Any], int] = {
+    count: 1,
+    count_twice: 2,
+    train: 1,
+    train_two_rows: 1,
+    train_on_two: 1,
+    train_and_count: 1,
+    evaluate: 0,
+    linger: 1,
+    fail: 0,
+    refuse: 1,
+}
+"""Functions, and how many tags of its own a closure has when it is finished."""
+ONE_STEP = (count, train, evaluate)
+"""Those that read and take nothing after they have changed something, as rounds want it."""
+FAILING = (fail, refuse)
+STEADY = (count,)
+"""Those that always change something, and take nothing."""

@@ -1,0 +1,212 @@
+"""The end of a closure is committed with the next pull of its thread, or soon; and heard then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from pstrain.errors import CancelledError, InvalidArgumentError, UnavailableError
+from pstrain.trainer import committing
+from pstrain.trainer.committing import Committer
+from pstrain.trainer.outgoing import Answer, Answers, Message, Pulls
+from pstrain.trainer.staging import ClosureRun, Held
+from pstrain.vocabulary import StepToken
+from pstrain.wire import trainer_pb2 as pb
+
+VARIABLE = 1
+PULLS: Pulls = {ps: ({"kind": "pull", "ps": ps}, None) for ps in range(2)}
+
+
+class Servers:
+    """Notes what they are asked, by server."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.refuse: dict[str, Exception] = {}
+
+    def exchange(self, messages: Mapping[int, Message]) -> dict[int, Any]:
+        for ps, (header, _) in messages.items():
+            self._ask(f"{header['kind']} {ps}")
+        return {ps: {} for ps in messages}
+
+    def exchange_with(self, messages: Mapping[int, Message], pulls: Pulls) -> Answers:
+        for ps, (header, _) in messages.items():
+            self._ask(f"{header['kind']}{' pull' if ps in pulls else ''} {ps}")
+        return {ps: Answer({"ps": ps}, None) for ps in messages if ps in pulls}
+
+    def _ask(self, what: str) -> None:
+        self.asked.append(what)
+        for kind, error in self.refuse.items():
+            if what.startswith(kind):
+                raise error
+
+
+class Receipt:
+    def acknowledge(self) -> None: ...
+
+    def marks(self) -> list[dict[str, Any]]:
+        return []
+
+
+class Trainer:
+    """A committer, and threads in the form of what they hold."""
+
+    def __init__(self) -> None:
+        self.servers = Servers()
+        self.sent: list[tuple[int, str | None]] = []
+        self.lost: list[Exception] = []
+        parameters: Any = self.servers
+        self.committer = Committer(parameters, "t", self._send, self.lost.append, self._fail)
+
+    def run(self, closure: int, held: Held | None = None) -> ClosureRun:
+        return self.committer.new_run(StepToken("s", closure, 0), 0, held)
+
+    def take(self, run: ClosureRun) -> None:
+        self.committer.take(run, 0, Receipt())
+
+    def end(self, run: ClosureRun, *servers: int) -> Held | None:
+        for ps in servers:
+            run.touch([VARIABLE])
+            run.add(ps, {"kind": "push"}, None)
+        return self.committer.end(run, pb.ClosureResult(id=run.token.closure, value=b"1"))
+
+    def _send(self, results: list[pb.ClosureResult]) -> None:
+        self.sent += [(result.id, result.WhichOneof("outcome")) for result in results]
+
+    @staticmethod
+    def _fail(result: pb.ClosureResult, error: Exception) -> pb.ClosureResult:
+        return pb.ClosureResult(id=result.id, error_json=str(error))
+
+
+@pytest.fixture
+def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
+    """Nobody looks after what is overdue but who calls for it."""
+
+    class Nobody:
+        def __init__(self, look: Callable[[], bool], period_s: float) -> None: ...
+        def note(self) -> None: ...
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(committing, "Overdue", Nobody)
+    return Trainer()
+
+
+def test_a_pull_goes_along_with_the_decision_and_the_commits(trainer: Trainer) -> None:
+    held = trainer.end(trainer.run(2), 0, 1)
+    assert held is not None
+    assert (trainer.servers.asked, trainer.sent) == ([], [])
+    answers = trainer.run(3, held).read_with([9], PULLS)
+    assert trainer.servers.asked == ["prepare 1", "decide pull 0", "commit pull 1"]
+    assert [answer.header["ps"] for answer in answers.values()] == [0, 1]
+    assert trainer.sent == [(2, "value")]
+    assert held.is_done
+
+
+def test_one_server_is_asked_once_and_others_are_not_asked(trainer: Trainer) -> None:
+    held = trainer.end(trainer.run(2), 1)
+    assert list(trainer.run(3, held).read_with([], PULLS)) == [1]
+    assert trainer.servers.asked == ["decide pull 1"]
+
+
+def test_a_closure_that_goes_on_pulls_with_what_it_changed(trainer: Trainer) -> None:
+    run = trainer.run(2)
+    run.add(0, {"kind": "push"}, None)
+    run.touch([VARIABLE])
+    assert list(run.read_with([VARIABLE], PULLS)) == [0]
+    assert (trainer.servers.asked, trainer.sent) == (["decide pull 0"], [])
+    assert trainer.end(run) is None
+    assert trainer.sent == [(2, "value")]
+
+
+def test_a_thread_holds_one_part(trainer: Trainer) -> None:
+    first = trainer.end(trainer.run(2), 0)
+    second = trainer.end(trainer.run(3, first), 0)
+    assert trainer.sent == [(2, "value")]
+    third = trainer.run(4, second)
+    assert trainer.end(third) is second
+    assert trainer.sent == [(2, "value"), (4, "value")]
+    assert second is not None
+    trainer.committer.flush(second)
+    assert trainer.sent[2:] == [(3, "value")]
+
+
+def test_who_pulls_does_not_wait_for_who_was_before(trainer: Trainer) -> None:
+    slow, fast = trainer.run(2), trainer.run(3)
+    trainer.take(slow)
+    trainer.take(fast)
+    held = trainer.end(fast, 0)
+    assert trainer.run(4, held).read_with([], PULLS) == {}
+    assert (trainer.servers.asked, trainer.sent) == ([], [])
+    other = trainer.end(slow, 0)
+    assert list(trainer.run(5, other).read_with([], PULLS)) == [0]
+    assert list(trainer.run(6, held).read_with([], PULLS)) == [0]
+    assert trainer.sent == [(2, "value"), (3, "value")]
+
+
+@pytest.mark.parametrize("kind", ["prepare", "decide"])
+def test_what_is_refused_fails_its_closure_and_not_the_next(trainer: Trainer, kind: str) -> None:
+    held = trainer.end(trainer.run(2), 0, 1)
+    trainer.servers.refuse = {kind: InvalidArgumentError("no")}
+    assert trainer.run(3, held).read_with([], PULLS) == {}
+    assert trainer.sent == [(2, "error_json")]
+    assert held is not None
+    assert held.is_done
+
+
+def test_what_is_refused_uses_its_element_up_once_that_is_heard(trainer: Trainer) -> None:
+    run = trainer.run(2)
+    trainer.take(run)
+    held = trainer.end(run, 0)
+    trainer.servers.refuse = {"decide": InvalidArgumentError("no")}
+    next_run = trainer.run(3, held)
+    assert next_run.read_with([], PULLS) == {}
+    assert trainer.sent == []
+    assert next_run.read_with([], PULLS) == {}
+    assert trainer.sent == [(2, "error_json")]
+    assert trainer.servers.asked == ["decide pull 0"]
+
+
+@pytest.mark.parametrize("kind", ["prepare", "decide", "commit"])
+def test_who_cannot_know_leaves_all_to_the_coordinator(trainer: Trainer, kind: str) -> None:
+    held = trainer.end(trainer.run(2), 0, 1)
+    other = trainer.end(trainer.run(3), 0)
+    trainer.servers.refuse = {kind: UnavailableError("gone")}
+    with pytest.raises(CancelledError, match="left to the coordinator"):
+        trainer.run(4, held).read_with([], PULLS)
+    assert [str(error) for error in trainer.lost] == ["gone"]
+    trainer.servers.refuse = {}
+    asked = list(trainer.servers.asked)
+    assert other is not None
+    with pytest.raises(CancelledError):
+        trainer.committer.flush(other)
+    with pytest.raises(CancelledError):
+        trainer.end(trainer.run(5), 0)
+    assert (trainer.servers.asked, trainer.sent) == (asked, [])
+
+
+def test_what_is_held_at_the_end_is_dropped_and_nobody_hears_of_it(trainer: Trainer) -> None:
+    held = trainer.end(trainer.run(2), 0)
+    trainer.committer.close()
+    assert held is not None
+    with pytest.raises(CancelledError):
+        trainer.committer.flush(held)
+    assert not trainer.committer._commit_overdue()
+    assert (trainer.servers.asked, trainer.sent) == ([], [])
+
+
+def test_what_is_overdue_is_committed_when_its_turn_has_come(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, fast = trainer.run(2), trainer.run(3)
+    trainer.take(slow)
+    trainer.take(fast)
+    trainer.end(fast, 0)
+    assert trainer.committer._commit_overdue()
+    monkeypatch.setattr(committing, "HELD_S", 0.0)
+    assert trainer.committer._commit_overdue()
+    assert trainer.servers.asked == []
+    trainer.end(slow, 0)
+    assert not trainer.committer._commit_overdue()
+    assert trainer.sent == [(2, "value"), (3, "value")]

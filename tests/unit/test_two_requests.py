@@ -1,0 +1,146 @@
+"""Two requests in one message: their arrays are told apart, each is done or refused by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pstrain.errors import DataLossError, InvalidArgumentError, NotFoundError
+from pstrain.paramserver import messages
+from pstrain.paramserver.changes import WHOLE
+from pstrain.paramserver.messages import LateBody, Received, SplitBody, body_arrays, split_body
+from pstrain.paramserver.requests import Call, answer
+from pstrain.paramserver.store import Store
+from pstrain.trainer.outgoing import Message, both
+from pstrain.vocabulary import InitializerSpec, ShardSpec, VariableSpec
+
+SPEC = VariableSpec(
+    id=3,
+    name="table",
+    shape=(8, 2),
+    dtype="float32",
+    trainable=True,
+    initializer=InitializerSpec(name="constant"),
+    shards=(ShardSpec(ps=0, row_start=0, row_stop=8),),
+)
+IDS = np.array([1, 6], np.int64)
+PULL: Message = ({"kind": "pull", "items": [[3, 0, 2, -1], [3, 0, WHOLE, -1]]}, LateBody.of([IDS]))
+COMMIT: Message = ({"kind": "commit", "trainer": "t", "key": [0, 0, 0], "low_water": 0}, None)
+
+
+def decide(shape: tuple[int, ...] = (8, 2)) -> Message:
+    change = {"kind": "assign", "op": "add", "shard": [3, 0], "start": 0, "count": shape[0]}
+    return {
+        **COMMIT[0],
+        "kind": "decide",
+        "changes": [change],
+        "entries": [[0, 0, 0, {"value": ""}, 0]],
+        "rows": [],
+    }, LateBody.of([np.ones(shape, np.float32)])
+
+
+@pytest.fixture
+def store() -> Store:
+    store = Store()
+    store.create(SPEC, 0)
+    return store
+
+
+def asked(store: Store, message: Message) -> tuple[dict[str, Any], list[Any]]:
+    header, body = message
+    reply, late = answer(store, Call(header, None if body is None else body.to_buffer()))
+    if late is None:
+        return reply, []
+    assert isinstance(late, LateBody)
+    return reply, body_arrays(late.to_buffer(), late.parts)
+
+
+def test_what_is_read_then_was_changed_first_and_once(store: Store) -> None:
+    for _ in range(2):
+        reply, (rows, whole) = asked(store, both(decide(), PULL))
+        np.testing.assert_array_equal(rows, np.ones((2, 2), np.float32))
+        np.testing.assert_array_equal(whole, np.ones((8, 2), np.float32))
+    assert reply["first"] == {"applied": False}
+    reply, arrays = asked(store, both(COMMIT, PULL))
+    assert (reply["first"], len(arrays)) == ({}, 2)
+
+
+def test_what_is_refused_first_is_no_reason_not_to_read(store: Store) -> None:
+    reply, (rows, _) = asked(store, both(decide((9, 2)), PULL))
+    with pytest.raises(InvalidArgumentError):
+        messages.checked(reply["first"])
+    messages.checked(reply["then"])
+    assert not rows.any()
+
+
+def test_what_is_refused_then_was_decided_first(store: Store) -> None:
+    elsewhere: Message = ({"kind": "pull", "items": [[4, 0, WHOLE, -1]]}, None)
+    reply, arrays = asked(store, both(decide(), elsewhere))
+    assert messages.checked(reply["first"]) == {"applied": True}
+    with pytest.raises(NotFoundError):
+        messages.checked(reply["then"])
+    assert arrays == []
+    _, (rows, _) = asked(store, PULL)
+    assert rows.all()
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [(PULL, PULL), (COMMIT, COMMIT), (both(COMMIT, PULL), PULL), (COMMIT, both(COMMIT, PULL))],
+)
+def test_other_pairs_are_refused_and_nothing_is_done(
+    store: Store, first: Message, then: Message
+) -> None:
+    with pytest.raises(InvalidArgumentError, match="decide or commit, then to pull"):
+        asked(store, both(first, then))
+
+
+def test_a_body_that_is_too_short_is_refused_and_nothing_is_done(store: Store) -> None:
+    header, _ = both(decide(), PULL)
+    with pytest.raises(DataLossError, match="expected 16 and more"):
+        answer(store, Call(header, LateBody.of([IDS[:1]]).to_buffer()))  # type: ignore[union-attr]
+    with pytest.raises(DataLossError, match="large arrays"):
+        split_body(SplitBody([], None), [("float32", (1 << 20,))])
+    _, (rows, _) = asked(store, PULL)
+    assert not rows.any()
+
+
+COUNTS = st.lists(st.integers(0, 40), max_size=3)
+
+
+@given(COUNTS, COUNTS, st.booleans())
+def test_arrays_of_two_requests_are_told_apart(
+    first: list[int], second: list[int], in_pieces: bool
+) -> None:
+    mine = [np.arange(count, dtype=np.int64) for count in first]
+    others = [np.full((count, 3), 2.0, np.float32) for count in second]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(messages, "LARGE_BYTES", 200 if in_pieces else 1 << 20)
+        body = _received([body for body in (LateBody.of(mine), LateBody.of(others)) if body])
+        own, rest = split_body(body, _parts(mine))
+        for received, arrays in ((own, mine), (rest, others)):
+            found = body_arrays(received, _parts(arrays))
+            assert len(found) == len(arrays)
+            for one, other in zip(found, arrays, strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+def _parts(arrays: list[Any]) -> list[messages.Part]:
+    return [(array.dtype.str, array.shape) for array in arrays]
+
+
+def _received(bodies: list[LateBody]) -> Received:
+    """As it arrives through shared memory, or over Flight."""
+    if not bodies:
+        return None
+    joined = LateBody.joined(bodies)
+    large = [part for part, each in enumerate(joined.parts) if messages.is_large(each)]
+    if not large:
+        return joined.to_buffer()
+    rest = joined.without(large)
+    pieces = [joined.rows(part, 0, joined.parts[part][1][0]) for part in large]
+    return SplitBody(pieces, None if rest is None else rest.to_buffer())
