@@ -113,12 +113,14 @@ def register_worker(state: DispatcherState, request: RegisterWorker) -> Decision
         host=request.host,
         pid=request.pid,
         host_id=request.host_id,
+        formerly=request.formerly,
     )
     facts = [*shares.bind_place(state, request.address), registered]
     replaced = state.worker_by_address.get(request.address)
     if replaced is not None:
         # After the new one, whose tasks keep iterations going of which the old had the last task.
-        facts.append(ev.WorkerLost(worker_id=replaced))
+        # The same process, if it says so, which nothing has killed then.
+        facts.append(ev.WorkerLost(worker_id=replaced, left=replaced == request.formerly))
     return Decision(tuple(facts))
 
 

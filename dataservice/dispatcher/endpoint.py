@@ -91,6 +91,7 @@ class DispatcherEndpoint:
                 host=request.host,
                 pid=request.pid,
                 host_id=request.host_id,
+                formerly=WorkerId(request.formerly) if request.formerly else None,
             )
         )
         return pb.RegisterWorkerReply(

@@ -20,8 +20,9 @@ class TableImage:
 
     `rounds`: (number, first window, unfinished windows) of each open one. `records`: (window,
     phase, generation, start row, consumed row, owner, worker, base row). `grants`: (worker, reader,
-    sequence, windows). `finished`: (reader, first window, end). `cases`: (window, deaths, alone,
-    pairs of an accused worker and whether the window was a suspect then).
+    sequence, windows). `finished`: (reader, first window, end). `cases`: (window, pairs of a
+    lost worker and whether the window was alone with it as a suspect, pairs of an accused worker
+    and whether the window was a suspect then).
     """
 
     plan: WindowPlan
@@ -96,7 +97,7 @@ def image_of(table: WindowTable) -> TableImage:
             for first, end in mine.finished.pairs()
         ),
         cases=tuple(
-            (window, case.deaths, case.alone, list(case.accused.items()))
+            (window, list(map(list, case.deaths.items())), list(map(list, case.accused.items())))
             for window, case in table.suspicions.cases.items()
         ),
         quarantined=tuple(tuple(entry) for entry in table.quarantined),
@@ -130,8 +131,8 @@ def table_of(image: TableImage) -> WindowTable:
         table.readers[reader].finished.add(first, end)
     for worker, reader, sequence, windows in image.grants:
         table.grants[(worker, reader)] = (sequence, tuple(windows))
-    for window, deaths, alone, accused in image.cases:
-        table.suspicions.cases[window] = Case(deaths, alone, dict(accused))
+    for window, deaths, accused in image.cases:
+        table.suspicions.cases[window] = Case(dict(deaths), dict(accused))
     table.quarantined.extend(Quarantined(*entry) for entry in image.quarantined)
     return table
 

@@ -45,13 +45,17 @@ class PlaceBound(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRegistered(Event):
-    """A worker joined; it gets a task of every unfinished OFF iteration."""
+    """A worker joined; it gets a task of every unfinished OFF iteration.
+
+    `formerly`: the id under which the same process was taken for lost: nothing has killed it.
+    """
 
     worker_id: WorkerId
     address: str
     host: str
     pid: int
     host_id: str = ""
+    formerly: WorkerId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

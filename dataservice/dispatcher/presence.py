@@ -4,7 +4,8 @@ Pure: the caller brings the time. All clients together send about so many heartb
 however many they are, so each is told how long to be silent at least: until its own moment within
 the interval, so that they come one after the other even if they all joined at once. Invariants: an
 interval follows from the number of clients alone, so that a restarted dispatcher tells the same;
-nobody is given up before a few of the intervals told to it have passed.
+nobody is given up before a few of the intervals told to it have passed, nor for time in which the
+dispatcher itself did not run.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from dataservice.vocabulary import ReaderId, WorkerId
 INTERVALS_PER_TIMEOUT: Final = 3
 # Told at least such a part of the interval: who is a little early does not call twice.
 _LEAST_PART: Final = 0.25
-# A dispatcher that stood still for longer than this heard of nobody, so it blames nobody.
+# A dispatcher that stood still for longer says so.
 _STALL_S: Final = 2.0
 
 
 class Silent(NamedTuple):
-    """Who is given up; nobody when the dispatcher itself had `stood_still_s`."""
+    """Who is given up; `stood_still_s` is not 0 when the dispatcher itself did, for long."""
 
     workers: tuple[WorkerId, ...] = ()
     readers: tuple[ReaderId, ...] = ()
@@ -70,6 +71,8 @@ class Presence:
         self._workers = Deadlines[WorkerId]()
         self._readers = Deadlines[ReaderId]()
         self._last_tick_s = now_s
+        # A dispatcher that stands still hears of nobody, so deadlines stand still with it.
+        self._stood_still_s = 0.0
 
     @property
     def interval_s(self) -> float:
@@ -102,18 +105,19 @@ class Presence:
         """Those of an earlier process: each counts as just heard."""
         workers, readers = tuple(workers), tuple(readers)
         longest_s = least_interval_s(len(workers) + len(readers), self._heartbeats_per_s)
+        run_s = self._run_s(now_s)
         for worker_id in workers:
-            self._workers.renew(worker_id, now_s + timeout_s(self._worker_timeout_s, longest_s))
+            self._workers.renew(worker_id, run_s + timeout_s(self._worker_timeout_s, longest_s))
         for reader_id in readers:
-            self._readers.renew(reader_id, now_s + timeout_s(self._client_timeout_s, longest_s))
+            self._readers.renew(reader_id, run_s + timeout_s(self._client_timeout_s, longest_s))
 
     def hear_worker(self, worker_id: WorkerId, now_s: float) -> None:
         """A sign of life."""
-        self._workers.renew(worker_id, now_s + self.worker_timeout_s)
+        self._workers.renew(worker_id, self._run_s(now_s) + self.worker_timeout_s)
 
     def hear_reader(self, reader_id: ReaderId, now_s: float) -> None:
         """A sign of life."""
-        self._readers.renew(reader_id, now_s + self.client_timeout_s)
+        self._readers.renew(reader_id, self._run_s(now_s) + self.client_timeout_s)
 
     def tell_interval_s(self, client_id: str, now_s: float) -> float:
         """How long the client that is now answered is to be silent at least. Any thread.
@@ -136,14 +140,17 @@ class Presence:
 
     def silent(self, now_s: float) -> Silent:
         """Who has been silent for too long; each is told once."""
-        stood_still_s = now_s - self._last_tick_s
-        is_stall = stood_still_s > self.tick_s + _STALL_S
-        if is_stall:
-            self._workers.renew_all(now_s + self.worker_timeout_s)
-            self._readers.renew_all(now_s + self.client_timeout_s)
+        since_s = now_s - self._last_tick_s
+        self._stood_still_s += max(0.0, since_s - self.tick_s)
         self._last_tick_s = now_s
-        workers, readers = self._workers.expired(now_s), self._readers.expired(now_s)
-        return Silent(tuple(workers), tuple(readers), stood_still_s if is_stall else 0.0)
+        run_s = self._run_s(now_s)
+        workers, readers = self._workers.expired(run_s), self._readers.expired(run_s)
+        is_stall = since_s > self.tick_s + _STALL_S
+        return Silent(tuple(workers), tuple(readers), since_s if is_stall else 0.0)
+
+    def _run_s(self, now_s: float) -> float:
+        """The time, less that in which the dispatcher stood still."""
+        return now_s - self._stood_still_s
 
     def describe(self) -> dict[str, Any]:
         """As JSON values, for people."""

@@ -55,6 +55,7 @@ class RegisterWorker:
     host: str = ""
     pid: int = 0
     host_id: str = ""
+    formerly: WorkerId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,6 +127,8 @@ class DispatcherState:
         )
         self.worker_by_address[event.address] = event.worker_id
         for iteration in self.iterations.values():
+            if event.formerly is not None and iteration.windows is not None:
+                iteration.windows.suspicions.absolve(event.formerly)
             job = self.jobs[iteration.job_id]
             if job.has_tasks and not iteration.finished:
                 iteration.tasks[event.worker_id] = False

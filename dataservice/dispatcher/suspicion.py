@@ -1,9 +1,10 @@
 """Which windows may be what kills workers: accusations, deaths, and windows that are given up.
 
 Pure. A window is accused when its stream breaks, and charged with a death when that worker is
-lost; a worker that is heard of again acquits it. Windows that ran together are charged together,
-and suspects are run alone. Invariant: a window is given up after `MAX_DEATHS` of which it met one
-alone; where other streams of the worker never leave it alone, after twice as many.
+lost; a worker that is heard of again acquits it, also of its death where it was silent for so long
+that it was taken for lost. Windows that ran together are charged together, and suspects are run
+alone. Invariant: a window is given up after `MAX_DEATHS` of which it met one alone; where other
+streams of the worker never leave it alone, after twice as many.
 """
 
 from __future__ import annotations
@@ -32,23 +33,23 @@ class Quarantined(NamedTuple):
 
 @dataclass(slots=True)
 class Case:
-    """What is held against a window: deaths, and workers that were not heard of since.
+    """What is held against a window: deaths of workers, and others not heard of since.
 
-    `accused`: whether it was a suspect already when that worker's stream broke. `alone`: at a
-    death as a suspect nothing else was with the worker.
+    `deaths`: whether it was with that worker as a suspect, and alone. `accused`: whether it was a
+    suspect already when that worker's stream broke.
     """
 
-    deaths: int = 0
-    alone: bool = False
+    deaths: dict[WorkerId, bool] = field(default_factory=dict)
     accused: dict[WorkerId, bool] = field(default_factory=dict)
 
     @property
     def weight(self) -> int:
-        return self.deaths + len(self.accused)
+        return len(self.deaths) + len(self.accused)
 
     @property
     def limit(self) -> int:
-        return MAX_DEATHS if self.alone or self.deaths < MAX_DEATHS else 2 * MAX_DEATHS
+        is_clear = any(self.deaths.values()) or len(self.deaths) < MAX_DEATHS
+        return MAX_DEATHS if is_clear else 2 * MAX_DEATHS
 
 
 @dataclass(slots=True)
@@ -70,7 +71,7 @@ class Suspicions:
     def is_guilty(self, window: int) -> bool:
         """Whether it is to be given up."""
         case = self.cases.get(window)
-        return case is not None and case.deaths >= case.limit
+        return case is not None and len(case.deaths) >= case.limit
 
     def accuse(self, worker: WorkerId, windows: Iterable[int]) -> None:
         """The windows were with a worker that may be gone."""
@@ -91,9 +92,7 @@ class Suspicions:
         charged = self.accused_of(worker)
         for window in charged:
             case = self.cases[window]
-            was_suspect = case.accused.pop(worker)
-            case.deaths += 1
-            case.alone = case.alone or (alone and was_suspect)
+            case.deaths[worker] = case.accused.pop(worker) and alone
         return charged
 
     def acquit(self, worker: WorkerId) -> None:
@@ -101,6 +100,13 @@ class Suspicions:
         for window in self.accused_of(worker):
             case = self.cases[window]
             del case.accused[worker]
+            if not case.weight:
+                del self.cases[window]
+
+    def absolve(self, worker: WorkerId) -> None:
+        """The worker was taken for lost, and lives."""
+        for window, case in tuple(self.cases.items()):
+            case.deaths.pop(worker, None)
             if not case.weight:
                 del self.cases[window]
 

@@ -59,16 +59,18 @@ class GetDatasetReply(_message.Message):
     def __init__(self, plan: _Optional[bytes] = ..., schema: _Optional[bytes] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ...) -> None: ...
 
 class RegisterWorkerRequest(_message.Message):
-    __slots__ = ("address", "pid", "host", "host_id")
+    __slots__ = ("address", "pid", "host", "host_id", "formerly")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     HOST_ID_FIELD_NUMBER: _ClassVar[int]
+    FORMERLY_FIELD_NUMBER: _ClassVar[int]
     address: str
     pid: int
     host: str
     host_id: str
-    def __init__(self, address: _Optional[str] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., host_id: _Optional[str] = ...) -> None: ...
+    formerly: str
+    def __init__(self, address: _Optional[str] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., host_id: _Optional[str] = ..., formerly: _Optional[str] = ...) -> None: ...
 
 class RegisterWorkerReply(_message.Message):
     __slots__ = ("worker_id", "lease_s", "place", "places", "heartbeat_interval_ms")

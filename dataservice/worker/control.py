@@ -38,13 +38,16 @@ class DispatcherLink:
         self._work = RpcClient(target, service, token=token, tls=tls)
         self._sequence = itertools.count(1)
 
-    def register(self, address: str, should_stop: Callable[[], bool]) -> pb.RegisterWorkerReply:
-        """Joins the cluster under a new worker id."""
+    def register(
+        self, address: str, should_stop: Callable[[], bool], formerly: str = ""
+    ) -> pb.RegisterWorkerReply:
+        """Joins the cluster under a new worker id; `formerly`: one that was taken for lost."""
         request = pb.RegisterWorkerRequest(
             address=address,
             pid=os.getpid(),
             host=socket.gethostname(),
             host_id=host_identity(),
+            formerly=formerly,
         )
         return self._liveness.call_retrying(
             "RegisterWorker", request, timeout_s=self._patience_s, should_stop=should_stop

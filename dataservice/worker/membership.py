@@ -77,7 +77,9 @@ class Membership:
         return self._thread.stop_event.is_set()
 
     def _register(self) -> None:
-        reply = self._link.register(self._service.address, self._is_stopping)
+        reply = self._link.register(
+            self._service.address, self._is_stopping, self._service.worker_id
+        )
         self._service.rejoin(reply.worker_id, (reply.place, reply.places))
         self._snapshots.give_up()
         self._note_interval(reply.heartbeat_interval_ms)

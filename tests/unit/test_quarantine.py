@@ -13,8 +13,15 @@ from dataservice.dispatcher.delivery import answer_sync, give_back, lease_window
 from dataservice.dispatcher.events import decode_frame, encode_frame
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.plans import RowMark, WindowPlan
-from dataservice.dispatcher.requests import ALL_WINDOWS, Decision, LeaseWindows, Sync
+from dataservice.dispatcher.requests import (
+    ALL_WINDOWS,
+    Decision,
+    LeaseWindows,
+    RegisterWorker,
+    Sync,
+)
 from dataservice.dispatcher.state import DispatcherState
+from dataservice.dispatcher.suspicion import MAX_DEATHS
 from dataservice.dispatcher.windows import WindowTable
 from dataservice.errors import DataLossError
 from dataservice.sharding import Split
@@ -72,11 +79,13 @@ class Cluster:
         assert table is not None
         return table
 
-    def add_worker(self) -> str:
+    def add_worker(self, address: str | None = None, formerly: str | None = None) -> str:
         self.workers += 1
         worker = f"w{self.workers}"
-        joined = ev.WorkerRegistered(worker_id=worker, address=f"{worker}:1", host="h", pid=1)
-        self.commit(Decision((joined,)))
+        request = RegisterWorker(
+            worker_id=worker, address=address or f"{worker}:1", formerly=formerly
+        )
+        self.commit(decide.register_worker(self.state, request))
         return worker
 
     def lease(self, worker: str, count: int = 9, reader: str = "r1") -> list[int]:
@@ -174,6 +183,40 @@ def test_who_leaves_or_is_heard_of_was_not_killed() -> None:
         cluster.commit(quarantine.acquit(cluster.state, worker))
     assert not cluster.table.suspicions.cases
     assert not cluster.table.quarantined
+
+
+def test_who_was_only_silent_was_not_killed() -> None:
+    cluster = Cluster(2)
+    worker = cluster.add_worker("a:1")
+    for _ in range(2 * MAX_DEATHS):
+        assert cluster.lease(worker, 1) == [0]
+        cluster.die(worker)
+        assert cluster.table.suspicions.cases[0].weight == 1
+        worker = cluster.add_worker("a:1", formerly=worker)
+        assert not cluster.table.suspicions.cases
+    assert not cluster.table.quarantined
+
+
+def test_who_registers_again_before_it_was_missed_was_not_killed() -> None:
+    cluster = Cluster(1)
+    worker = cluster.add_worker("a:1")
+    assert cluster.lease(worker) == [0]
+    again = RegisterWorker(worker_id="again", address="a:1", formerly=worker)
+    for event in decide.register_worker(cluster.state, again).events:
+        cluster.state.apply(event)
+    assert set(cluster.state.workers) == {"again"}
+    assert not cluster.table.suspicions.cases
+
+
+def test_who_comes_back_clears_its_own_death_alone() -> None:
+    cluster = Cluster(1)
+    killed, silent = cluster.add_worker(), cluster.add_worker("a:1")
+    assert cluster.lease(killed) == [0]
+    cluster.die(killed)
+    assert cluster.lease(silent) == [0]
+    cluster.die(silent)
+    cluster.add_worker("a:1", formerly=silent)
+    assert set(cluster.table.suspicions.cases[0].deaths) == {killed}
 
 
 def test_a_word_that_was_under_way_when_the_stream_broke_acquits_nobody() -> None:
