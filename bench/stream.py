@@ -31,8 +31,8 @@ from typing import Any, NamedTuple
 import dataservice as ds
 from bench import data, plain, transform
 from bench.peers import children
-from dataservice.dataset.iterator import usable_cores
 from dataservice.runtime.process import spawn_module
+from dataservice.runtime.threads import available_cores
 
 # Given a number of epochs, None for no end, opens the batches of one thread; they can be closed.
 Open = Callable[[int | None], Any]
@@ -190,7 +190,7 @@ def open_systems(
             served.append(serve(_SERVED, workers))
         else:
             for form, threads in itertools.product(
-                options.alone, sorted({1, min(usable_cores(), len(paths))})
+                options.alone, sorted({1, min(available_cores(), len(paths))})
             ):
                 opened = _without_service(form, paths, threads, options.format, pipeline)
                 alone.append(System(stack, _ALONE[form], opened, threads, {}))

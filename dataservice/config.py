@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from dataservice.errors import InvalidArgumentError
+from dataservice.runtime.threads import available_cores
 from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS, PROTOCOL, parse_target
 
 # Plans may embed tables, so well above gRPC's 4 MiB; small enough that a bad peer cannot fill
@@ -240,13 +241,6 @@ class WorkerConfig:
     def pipeline_threads(self) -> int:
         """``threads``, or the number of cores this process may use."""
         return _or_default(self.threads, available_cores())
-
-
-def available_cores() -> int:
-    """Cores this process may run on, which in a container are fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def memory_bytes() -> int:

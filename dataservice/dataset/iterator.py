@@ -7,7 +7,6 @@ so no row is ever left out silently; one that failed says why each time.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
@@ -28,13 +27,9 @@ from dataservice.dataset.statistics import StatsCounter
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.dataset.timing import OperatorTimes, WorkLog
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError
+from dataservice.runtime.threads import available_cores
 
 _VERSION: Final = 1
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class DatasetIterator:
@@ -73,7 +68,7 @@ class DatasetIterator:
         context = RunContext(
             epoch=epoch,
             cancelled=closed.is_set,
-            threads=usable_cores(),
+            threads=available_cores(),
             times=times,
             omitted=self._omissions.page(),
             restores=restores,

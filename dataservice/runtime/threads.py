@@ -11,6 +11,7 @@ timeout, and closing a queue or stopping a thread wakes everything that waits on
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 import weakref
@@ -20,13 +21,20 @@ from typing import Generic, TypeVar
 
 from dataservice.errors import CancelledError, DeadlineExceededError, InvalidArgumentError
 
-__all__ = ["BoundedQueue", "Deadline", "StoppableThread", "Watchdog"]
+__all__ = ["BoundedQueue", "Deadline", "StoppableThread", "Watchdog", "available_cores"]
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _NEVER_S = float("inf")
+
+
+def available_cores() -> int:
+    """Cores this process may run on, which in a container are fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class StoppableThread:

@@ -7,12 +7,13 @@ thread; no request waits for a helper that has not begun, and no core is taken f
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
+
+from dataservice.runtime.threads import available_cores
 
 __all__ = ["Helpers", "in_parts"]
 
@@ -30,7 +31,7 @@ class Helpers:
     """Threads that help those who are in :meth:`working`, where cores are left over."""
 
     def __init__(self, cores: int | None = None) -> None:
-        count = len(os.sched_getaffinity(0)) if cores is None else cores
+        count = available_cores() if cores is None else cores
         # Taken and given back by single operations of a list, which need no lock.
         self._idle_cores: list[None] = [None] * count
         self._threads = ThreadPoolExecutor(

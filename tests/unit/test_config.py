@@ -8,11 +8,11 @@ import pytest
 from dataservice.config import (
     DispatcherConfig,
     WorkerConfig,
-    available_cores,
     check_exposure,
     is_loopback,
 )
 from dataservice.errors import InvalidArgumentError
+from dataservice.runtime.threads import available_cores
 from dataservice.worker.server import WorkerServer
 
 
