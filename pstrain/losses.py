@@ -9,15 +9,24 @@ from pstrain.errors import InvalidArgumentError
 from pstrain.kernels import losses as kernels
 from pstrain.tape import Tensor, record
 
+# What Keras calls it as well.
+_MEANS = ("mean", "sum_over_batch_size", "auto")
+
 
 class BinaryCrossentropy:
-    """Mean log loss of binary labels. ``from_logits``: the stable way, from logits.
+    """Mean log loss of binary labels. ``from_logits``: the stable way, from logits; without it
+    from probabilities, as Keras does unless told.
 
     Call with labels [n] and logits (or probabilities) [n]; gives a float32 scalar Tensor. An empty
     batch has loss 0.
     """
 
-    def __init__(self, from_logits: bool = True) -> None:
+    def __init__(self, from_logits: bool = True, *, reduction: str = "mean") -> None:
+        if reduction not in _MEANS:
+            raise InvalidArgumentError(
+                f"reduction must be one of {', '.join(_MEANS)}, got {reduction!r}: the loss is the "
+                "mean over the batch, a scalar, of which a tape takes gradients"
+            )
         self.from_logits = from_logits
 
     def __call__(self, labels: ArrayLike, predictions: Tensor | NDArray[np.float32]) -> Tensor:

@@ -224,6 +224,22 @@ class GradientTape:
         parameters = self.leaves[0].variable.parameters
         return Gradients(tuple(_summed(uses) for uses in per_variable.values()), parameters)
 
+    def gradient(self, target: Tensor, sources: Any) -> Any:
+        """Those of :meth:`gradients` for the given variables, None where there is none.
+
+        For a variable one, for a list or tuple a list, to be given to ``apply_gradients`` as
+        pairs: ``zip(tape.gradient(loss, variables), variables)``.
+        """
+        found = self.gradients(target)
+        several = isinstance(sources, list | tuple)
+        wanted = [
+            next((update for update in found if update.variable.id == source.spec.id), None)
+            if source.parameters is found.parameters
+            else None
+            for source in (sources if several else [sources])
+        ]
+        return wanted if several else wanted[0]
+
     def _backpropagate(self, loss: Tensor) -> dict[int, NDArray[Any]]:
         found: dict[int, NDArray[Any]] = {id(loss): np.ones_like(loss.value)}
         for outputs, inputs, backward in reversed(self.operations):

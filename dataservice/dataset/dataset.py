@@ -12,13 +12,14 @@ import importlib
 import itertools
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import pyarrow as pa
 
 from dataservice.dataset import operators as ops
 from dataservice.dataset import static_sharding
 from dataservice.dataset.columns import to_numpy
+from dataservice.dataset.foreign_names import instead_of
 from dataservice.dataset.iterator import DatasetIterator, generate
 from dataservice.dataset.node import INFINITE_CARDINALITY, Node, rewrite, walk
 from dataservice.dataset.operator_methods import OperatorMethods, nodes_of
@@ -212,6 +213,13 @@ class Dataset(SourceMethods, OperatorMethods):
     def __reduce__(self) -> tuple[Any, ...]:
         homes = {type(node).__module__ for node in walk(self._node)}
         return _from_plan, (encode_plan(self._node), sorted(homes))
+
+    if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+
+        def __getattr__(self, name: str) -> NoReturn:
+            remedy = instead_of(name)
+            hint = f": {remedy}" if remedy else ""
+            raise AttributeError(f"a Dataset has no attribute {name!r}{hint}", name=name, obj=self)
 
     def __repr__(self) -> str:
         return f"Dataset({' > '.join(node.kind for node in walk(self._node))})"

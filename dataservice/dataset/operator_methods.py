@@ -61,6 +61,7 @@ class OperatorMethods:
         *,
         on_error: str = "raise",
         deterministic: bool = True,
+        num_parallel_calls: int | None = None,
     ) -> Self:
         """What `fn` makes of each record batch, row for row.
 
@@ -74,7 +75,10 @@ class OperatorMethods:
         deterministic=False says that `fn` must not be called again on the same rows, or makes
         something else of them then: the dataset has no positions to save, and the data service
         delivers it at most once.
+
+        `num_parallel_calls`, which tf.data has, changes nothing: see `interleave`.
         """
+        _check_parallel_calls(num_parallel_calls)
         node = ops.Map(
             self._node,
             fn,  # type: ignore[arg-type]
@@ -166,8 +170,18 @@ class OperatorMethods:
         return self._over(node)
 
     @_called_n("batch_size")
-    def batch(self, batch_size: int, drop_remainder: bool = False) -> Self:
-        """Makes record batches of `batch_size` rows the elements."""
+    def batch(
+        self,
+        batch_size: int,
+        drop_remainder: bool = False,
+        *,
+        num_parallel_calls: int | None = None,
+    ) -> Self:
+        """Makes record batches of `batch_size` rows the elements.
+
+        `num_parallel_calls` as for `map`.
+        """
+        _check_parallel_calls(num_parallel_calls)
         return self._over(ops.Batch(self._node, batch_size, drop_remainder))
 
     def repeat(self, count: int | None = None) -> Self:

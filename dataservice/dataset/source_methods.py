@@ -70,6 +70,16 @@ class SourceMethods:
         return cls(TableSource(pa.Table.from_batches([batch])))
 
     @classmethod
+    def from_tensor_slices(cls, tensors: Mapping[str, Any]) -> Self:
+        """tf.data's name for `from_numpy`: one row per slice of the arrays, by column."""
+        if not isinstance(tensors, Mapping):
+            raise InvalidTypeError(
+                "from_tensor_slices takes a dict of arrays, since columns have names here, got "
+                f"{type(tensors).__name__}: write from_numpy({{'x': array, 'label': labels}})"
+            )
+        return cls.from_numpy(tensors)
+
+    @classmethod
     def from_parquet(
         cls,
         paths: Paths,

@@ -41,7 +41,9 @@ class Dense(Layer):
             raise InvalidArgumentError(f"layer {name!r}: units must be positive, got {units}")
         if activation not in (None, "relu"):
             raise InvalidArgumentError(
-                f"layer {name!r}: activation must be None or 'relu', got {activation!r}"
+                f"layer {name!r}: activation must be None or 'relu', got {activation!r}; for "
+                "probabilities give the logits to losses.BinaryCrossentropy() and predict with "
+                "losses.sigmoid"
             )
         self.units = units
         self.activation = activation

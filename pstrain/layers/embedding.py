@@ -87,8 +87,10 @@ class Embedding(Layer):
         ids = np.asarray(inputs, dtype=np.int64)
         ids = ids[:, None] if ids.ndim == 1 else ids
         if ids.ndim != 2 or ids.shape[1] != len(self.vocabulary_sizes):
+            lists = len(self.vocabulary_sizes) == 1 and ids.ndim == 2
             raise InvalidArgumentError(
                 f"layer {self.name!r} takes ids [n, {len(self.vocabulary_sizes)}], got {ids.shape}"
+                + ("; for the mean or sum of several ids a row, give it combiner=" if lists else "")
             )
         sizes = np.asarray(self.vocabulary_sizes, dtype=np.int64)
         wrong = np.argwhere((ids < 0) | (ids >= sizes))

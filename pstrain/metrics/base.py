@@ -82,6 +82,8 @@ class Metric(ABC):
         if self._variable is not None:
             self._variable.assign(0)
 
+    reset_states = reset_state
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
 

@@ -48,3 +48,10 @@ def test_more_labels_than_predictions_are_refused() -> None:
 def test_sigmoid_keeps_the_shape() -> None:
     assert sigmoid(LOGITS.reshape(2, 2)).shape == (2, 2)
     assert sigmoid(LOGITS).dtype == np.float32
+
+
+def test_the_loss_is_the_mean_and_nothing_else() -> None:
+    same = BinaryCrossentropy(reduction="sum_over_batch_size")(LABELS, LOGITS)
+    assert float(same) == float(BinaryCrossentropy()(LABELS, LOGITS))
+    with pytest.raises(ValueError, match=r"got 'none': the loss is the mean over the batch"):
+        BinaryCrossentropy(reduction="none")

@@ -10,6 +10,7 @@ import pytest
 from pstrain.errors import InvalidArgumentError
 from pstrain.layers import Embedding
 from pstrain.layers.base import whole
+from pstrain.optimizers import SGD
 from pstrain.scope import local_parameters
 from pstrain.tape import GradientTape, Tensor, leaf, record
 from pstrain.variable import Variable
@@ -53,6 +54,21 @@ def test_two_reads_of_one_variable_give_one_update_with_the_sum() -> None:
     gradients = tape.gradients(loss)
     assert len(gradients) == 1
     np.testing.assert_allclose(gradients.of(x).gradient, [6.0, 4.0])
+
+
+def test_gradients_of_given_variables_come_in_their_order() -> None:
+    x, y, unused = (Variable(_vector(3.0, 2.0), name=name) for name in ("x", "y", "unused"))
+    with GradientTape() as tape:
+        loss = _total(_read(x) * _read(y))
+    of_y, of_none, of_x = tape.gradient(loss, [y, unused, x])
+    np.testing.assert_allclose(of_x.gradient, [3.0, 2.0])
+    np.testing.assert_allclose(of_y.gradient, [3.0, 2.0])
+    assert of_none is None
+    assert tape.gradient(loss, x).variable.id == x.spec.id
+    optimizer = SGD(1.0)
+    optimizer.apply_gradients(zip([of_y, of_none, of_x], [y, unused, x], strict=True))
+    assert x.numpy().tolist() == [0.0, 0.0]
+    assert unused.numpy().tolist() == [3.0, 2.0]
 
 
 def test_two_lookups_in_one_table_give_one_update_with_the_sum() -> None:

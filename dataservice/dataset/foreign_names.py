@@ -1,0 +1,32 @@
+"""What programs written for tf.data ask a dataset for, and what does it here.
+
+Only words for errors. Invariant: no name here is one that a Dataset has.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_OPTIONS: Final = "options are arguments of shuffle, map and interleave, and of distribute"
+_REMEDIES: Final = {
+    "as_numpy_iterator": "numpy() gives a dict of arrays per batch, rows() a dict per row",
+    "element_spec": "it is `schema`, an Arrow schema",
+    "from_tensors": "from_numpy takes a dict of arrays, of one row each here",
+    "get_single_element": "take next(iter(dataset)), a record batch",
+    "ignore_errors": 'say on_error="skip" to map, filter or distribute',
+    "options": _OPTIONS,
+    "with_options": _OPTIONS,
+    "ragged_batch": "batch keeps lists at their own lengths",
+    "sparse_batch": "batch keeps lists at their own lengths",
+    "reduce": "go over numpy() in a loop, or compute over to_table()",
+    "save": "dataservice.save(dataset, path, service) writes on the data workers",
+    "scan": "functions see no rows but those they are given: go over numpy() in a loop",
+    "snapshot": "cache(path) keeps elements here, dataservice.save(...) writes a snapshot",
+    "unique": "compute over to_table(), for example with group_by",
+    "window": "batch(n) makes elements of n rows; group_by_window gathers by a key",
+}
+
+
+def instead_of(name: str) -> str | None:
+    """What to write here for a name of tf.data; None for any other."""
+    return _REMEDIES.get(name)
