@@ -33,6 +33,7 @@ class Helpers:
     def __init__(self, cores: int | None = None) -> None:
         count = available_cores() if cores is None else cores
         # Taken and given back by single operations of a list, which need no lock.
+        self._count = count
         self._idle_cores: list[None] = [None] * count
         self._threads = ThreadPoolExecutor(
             max(1, min(_HELPERS_MAX, count - 1)), thread_name_prefix="helper"
@@ -52,7 +53,8 @@ class Helpers:
 
     def share(self, rows: int, work: Work) -> None:
         """Does ``work(start, stop)`` for parts that make up all ``rows``."""
-        if not self._take_core():
+        # A helper that begins and then has to wait for its core would hold the request up.
+        if _running() >= self._count or not self._take_core():
             work(0, rows)
             return
         starts = iter(range(0, rows, _PART_ROWS))
@@ -92,6 +94,15 @@ class Helpers:
         except IndexError:
             return False
         return True
+
+
+def _running() -> int:
+    """Threads of the whole machine that have a core or wait for one; 0 where nobody can say."""
+    try:
+        with open("/proc/loadavg", "rb", buffering=0) as file:
+            return int(file.read(128).split()[3].partition(b"/")[0])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def in_parts(rows: int, work: Work) -> None:

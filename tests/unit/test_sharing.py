@@ -39,6 +39,11 @@ def test_every_row_is_worked_on_once(rows: int, cores: int, stopped: bool) -> No
     assert (counts == 1).all()
 
 
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "_running", lambda: 1)
+
+
 def threads_of(rows: int) -> set[int]:
     """Who worked, where the first parts of two threads wait for each other."""
     found, both = set(), threading.Barrier(2)
@@ -88,6 +93,14 @@ def test_no_core_is_taken_from_another_request_nor_for_a_few_rows(helpers: Helpe
         other.join(DEADLINE_S)
     with helpers.working():
         assert len(threads_of(60_000)) == 2
+
+
+def test_no_core_is_taken_from_other_programs(
+    helpers: Helpers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "_running", lambda: 2)
+    with helpers.working():
+        assert alone(60_000)
 
 
 def test_a_helper_that_has_not_begun_is_not_waited_for() -> None:
