@@ -10,8 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-_END_TIMEOUT_S = 5.0
-
 
 class Overdue:
     """Calls ``look`` every ``period_s`` after :meth:`note`, until it says that nothing is left."""
@@ -34,14 +32,14 @@ class Overdue:
                 self._thread = threading.Thread(target=self._run, name="overdue", daemon=True)
                 self._thread.start()
 
-    def close(self) -> None:
-        """Ends the thread; waits for what it does, bounded. Idempotent."""
+    def close(self, timeout_s: float) -> None:
+        """Ends the thread; waits at most ``timeout_s`` for what it does. Idempotent."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
             thread = self._thread
         if thread is not None:
-            thread.join(_END_TIMEOUT_S)
+            thread.join(timeout_s)
 
     def _run(self) -> None:
         is_left = False

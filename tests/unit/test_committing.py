@@ -85,9 +85,12 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
     """Nobody looks after what is overdue but who calls for it."""
 
     class Nobody:
-        def __init__(self, look: Callable[[], bool], period_s: float) -> None: ...
+        def __init__(self, _look: Callable[[], bool], _period_s: float) -> None:
+            self.waits_s: list[float] = []
+
         def note(self) -> None: ...
-        def close(self) -> None: ...
+        def close(self, timeout_s: float) -> None:
+            self.waits_s.append(timeout_s)
 
     monkeypatch.setattr(committing, "Overdue", Nobody)
     return Trainer()
@@ -194,6 +197,17 @@ def test_what_is_held_at_the_end_is_dropped_and_nobody_hears_of_it(trainer: Trai
         trainer.committer.flush(held)
     assert not trainer.committer._commit_overdue()
     assert (trainer.servers.asked, trainer.sent) == ([], [])
+
+
+def test_what_is_being_committed_at_the_end_is_waited_for_once(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committing, "_CLOSE_TIMEOUT_S", 0.01)
+    held: Any = trainer.end(trainer.run(2), 0)
+    held.is_busy = True
+    trainer.committer.close()
+    overdue: Any = trainer.committer._overdue
+    assert overdue.waits_s == [0.0]
 
 
 def test_what_is_overdue_is_committed_when_its_turn_has_come(

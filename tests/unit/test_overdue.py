@@ -27,14 +27,14 @@ def test_it_looks_until_nothing_is_left_and_again_once_something_is_noted() -> N
     assert not looks.acquire(blocking=False)
     overdue.note()
     assert looks.acquire(timeout=DEADLINE_S)
-    overdue.close()
+    overdue.close(DEADLINE_S)
     assert not overdue._thread.is_alive()
     overdue.note()
-    overdue.close()
+    overdue.close(DEADLINE_S)
 
 
 def test_it_ends_although_it_never_began() -> None:
     overdue = Overdue(lambda: False, period_s=0.001)
-    overdue.close()
+    overdue.close(DEADLINE_S)
     overdue.note()
     assert overdue._thread is None
