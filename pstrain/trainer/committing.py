@@ -124,12 +124,13 @@ class Committer:
     def commit_held(self, run: ClosureRun, pulls: Pulls) -> Answers:
         """Commits what the run's thread held back, unless others have to be committed before.
 
-        To wait for them is not for a run that has taken elements: they may wait for those.
+        To wait for them is not for a run that has taken elements: they may wait for those. One
+        without any does, so that what a thread does without elements stays in its order.
         """
         held = run.held
         if not isinstance(held, _Pending) or held.is_done:
             return {}
-        group = self._wait_for_turn(held, patiently=False)
+        group = self._wait_for_turn(held, patiently=not run.tickets)
         return self._commit_group(group, pulls) if group else {}
 
     def end(self, run: ClosureRun, result: pb.ClosureResult) -> Held | None:
@@ -182,6 +183,8 @@ class Committer:
         """One part for a thread: what it held before is committed first."""
         earlier, run.held = run.held, None
         pending = _Pending(run, result, held_s=time.monotonic())
+        if earlier is not None and not run.tickets:
+            self.flush(earlier)
         self._add(pending)
         self._overdue.note()
         if earlier is not None:
@@ -325,7 +328,7 @@ class Committer:
             with self._giving_up():
                 self._prepare(others, header, messages)
         reached("prepared")
-        with self._giving_up():
+        with self._giving_up(), self._aborting(others, header):
             answers |= self._parameters.exchange_with({home: decide}, pulls)
         reached("decided")
         for member in group:
@@ -353,12 +356,17 @@ class Committer:
 
     def _prepare(self, servers: list[int], header: Header, messages: dict[int, Any]) -> None:
         prepare = {**header, "kind": "prepare"}
-        try:
+        with self._aborting(servers, header):
             self._parameters.exchange({ps: with_changes(prepare, messages[ps]) for ps in servers})
+
+    @contextlib.contextmanager
+    def _aborting(self, servers: list[int], header: Header) -> Iterator[None]:
+        """Where one refuses what the user asked for, these need not keep what they prepared."""
+        try:
+            yield
         except (UnavailableError, DeadlineExceededError, AbortedError):
             raise
         except DataServiceError:
-            # One of them refused what the user asked for: the others need not keep theirs.
             abort: Message = ({**header, "kind": "abort"}, None)
             self._parameters.exchange(dict.fromkeys(servers, abort))
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -135,12 +136,16 @@ def test_a_thread_holds_one_part(trainer: Trainer) -> None:
     assert trainer.sent[2:] == [(3, "value")]
 
 
-def test_who_pulls_does_not_wait_for_who_was_before(trainer: Trainer) -> None:
+def test_who_has_taken_an_element_and_pulls_does_not_wait_for_who_was_before(
+    trainer: Trainer,
+) -> None:
     slow, fast = trainer.run(2), trainer.run(3)
     trainer.take(slow)
     trainer.take(fast)
     held = trainer.end(fast, 0)
-    assert trainer.run(4, held).read_with([], PULLS) == {}
+    following = trainer.run(4, held)
+    trainer.take(following)
+    assert following.read_with([], PULLS) == {}
     assert (trainer.servers.asked, trainer.sent) == ([], [])
     other = trainer.end(slow, 0)
     assert list(trainer.run(5, other).read_with([], PULLS)) == [0]
@@ -224,3 +229,52 @@ def test_what_is_overdue_is_committed_when_its_turn_has_come(
     trainer.end(slow, 0)
     assert not trainer.committer._commit_overdue()
     assert trainer.sent == [(2, "value"), (3, "value")]
+
+
+def test_what_a_thread_does_without_elements_stays_in_its_order(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluation, first = trainer.run(2), trainer.run(3)
+    for run in (evaluation, first):
+        trainer.take(run)
+    trainer.end(evaluation)
+    held = trainer.end(first, 0)
+    flush = trainer.committer.flush
+
+    def look_meanwhile(held: Held) -> None:
+        # What may not be decided before the coordinator has heard of the evaluation waits.
+        trainer.committer._commit_overdue()
+        trainer.committer.settle([2])
+        flush(held)
+
+    monkeypatch.setattr(committing, "HELD_S", 0.0)
+    monkeypatch.setattr(trainer.committer, "flush", look_meanwhile)
+    second = trainer.end(trainer.run(4, held), 0)
+    assert second is not None
+    flush(second)
+    assert [closure for closure, _ in trainer.sent] == [2, 3, 4]
+
+
+def test_a_part_without_elements_comes_after_what_its_thread_held(trainer: Trainer) -> None:
+    evaluation, first = trainer.run(2), trainer.run(3)
+    for run in (evaluation, first):
+        trainer.take(run)
+    trainer.end(evaluation)
+    second = trainer.run(4, trainer.end(first, 0))
+    second.add(1, {"kind": "push"}, None)
+    second.touch([VARIABLE])
+    reading = threading.Thread(target=lambda: second.before_read([VARIABLE]))
+    reading.start()
+    trainer.committer.settle([2])
+    reading.join(60)
+    assert not reading.is_alive()
+    assert trainer.servers.asked == ["decide 0", "decide 1"]
+
+
+def test_what_others_prepared_is_dropped_where_home_refuses(trainer: Trainer) -> None:
+    trainer.servers.refuse = {"decide 0": InvalidArgumentError("of no such shape")}
+    held = trainer.end(trainer.run(2), 0, 1)
+    assert held is not None
+    trainer.committer.flush(held)
+    assert trainer.servers.asked == ["prepare 1", "decide 0", "abort 1"]
+    assert trainer.sent == [(2, "error_json")]
