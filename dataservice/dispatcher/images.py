@@ -49,6 +49,7 @@ _COUNTERS = (
     *("cursor", "planned", "rounds_opened", "done", "rows_consumed", "is_exhausted"),
     *_LOSSES,
 )
+_CASE_FIELDS = 3
 _ROWS = ("rounds", "records", "grants", "finished", "cases", "quarantined")
 
 
@@ -65,6 +66,8 @@ def image_from_json(values: dict[str, Any] | None) -> TableImage | None:
     if values is None:
         return None
     rows = {name: tuple(tuple(row) for row in values[name]) for name in _ROWS}
+    # In older journals deaths have no names; what is suspected begins anew then.
+    rows["cases"] = tuple(row for row in rows["cases"] if len(row) == _CASE_FIELDS)
     return TableImage(**{**values, **rows, "plan": plan_from_json(values["plan"])})
 
 

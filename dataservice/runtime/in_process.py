@@ -35,7 +35,7 @@ from dataservice.errors import (
 from dataservice.runtime.auth import tokens_equal
 from dataservice.runtime.exchange import Message, error_from_payload, error_payload, find_handler
 from dataservice.runtime.shared_memory import Body
-from dataservice.runtime.threads import BoundedQueue
+from dataservice.runtime.threads import BoundedQueue, end_all
 
 __all__ = ["InProcessChannel", "InProcessExchange", "InProcessServer", "connect"]
 
@@ -156,14 +156,7 @@ class InProcessServer:
         deadline_s = time.monotonic() + timeout_s
         with self._lock:
             serving = dict(self._open)
-        grace_end_s = time.monotonic() + grace_s
-        for thread in serving.values():
-            thread.join(max(0.0, grace_end_s - time.monotonic()))
-        for line in serving:
-            line.cut()
-        for thread in serving.values():
-            thread.join(max(0.0, deadline_s - time.monotonic()))
-        late = sum(thread.is_alive() for thread in serving.values())
+        late = end_all(serving, _Line.cut, grace_s=grace_s, deadline_s=deadline_s)
         if late:
             logger.warning("%d exchanges of %s have not ended", late, self.address)
 

@@ -38,6 +38,7 @@ from dataservice.runtime.exchange import Message, error_from_payload, error_payl
 from dataservice.runtime.local_connection import LocalConnection, Received
 from dataservice.runtime.local_messages import Kind
 from dataservice.runtime.shared_memory import Body, is_supported
+from dataservice.runtime.threads import end_all
 
 __all__ = ["LocalChannel", "LocalExchange", "LocalServer", "NotLocalError", "dial"]
 
@@ -218,14 +219,7 @@ class LocalServer:
         listener.close()
         with self._lock:
             serving = dict(self._open)
-        grace_end_s = time.monotonic() + grace_s
-        for thread in serving.values():
-            thread.join(max(0.0, grace_end_s - time.monotonic()))
-        for connection in serving:
-            connection.shut_down()
-        for thread in serving.values():
-            thread.join(max(0.0, deadline_s - time.monotonic()))
-        late = sum(thread.is_alive() for thread in serving.values())
+        late = end_all(serving, LocalConnection.shut_down, grace_s=grace_s, deadline_s=deadline_s)
         if late:
             logger.warning("%d exchanges of %s have not ended", late, self.address)
 

@@ -16,18 +16,39 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from dataservice.errors import CancelledError, DeadlineExceededError, InvalidArgumentError
 
-__all__ = ["BoundedQueue", "Deadline", "StoppableThread", "Watchdog", "available_cores"]
+__all__ = ["BoundedQueue", "Deadline", "StoppableThread", "Watchdog", "available_cores", "end_all"]
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _NEVER_S = float("inf")
+
+
+def end_all(
+    busy: Mapping[T, threading.Thread],
+    cut: Callable[[T], object],
+    *,
+    grace_s: float,
+    deadline_s: float,
+) -> int:
+    """Lets threads finish for `grace_s`, cuts what each of them serves, and waits for them.
+
+    Until `deadline_s` of the monotonic clock; returns how many have not ended by then.
+    """
+    grace_end_s = time.monotonic() + grace_s
+    for thread in busy.values():
+        thread.join(max(0.0, grace_end_s - time.monotonic()))
+    for served in busy:
+        cut(served)
+    for thread in busy.values():
+        thread.join(max(0.0, deadline_s - time.monotonic()))
+    return sum(thread.is_alive() for thread in busy.values())
 
 
 def available_cores() -> int:

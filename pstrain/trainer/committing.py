@@ -183,6 +183,7 @@ class Committer:
         """One part for a thread: what it held before is committed first."""
         earlier, run.held = run.held, None
         pending = _Pending(run, result, held_s=time.monotonic())
+        # One with elements may be what the earlier one waits for: it is ready first then.
         if earlier is not None and not run.tickets:
             self.flush(earlier)
         self._add(pending)

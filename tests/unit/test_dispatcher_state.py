@@ -282,6 +282,15 @@ def test_what_at_most_once_gives_up_is_counted() -> None:
     assert (restored.lost_windows, restored.lost_rows) == (3, table.lost_rows)
 
 
+def test_suspicions_of_a_journal_that_named_no_worker_begin_anew() -> None:
+    values = image_to_json(image_of(table_of(4)))
+    assert values is not None
+    values["cases"] = [[0, 2, False, []], [1, [["w1", False]], []]]
+    image = image_from_json(json.loads(json.dumps(values)))
+    assert image is not None
+    assert image.cases == ((1, [["w1", False]], []),)
+
+
 def test_rounds_open_one_by_one_and_number_windows_on() -> None:
     table = table_of(2, rounds=None)
     table.lease("w1", "r1", 1, (0, 1))
