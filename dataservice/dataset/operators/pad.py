@@ -7,6 +7,7 @@ a mark on the field says that its lists are equally long, and that a NumPy reade
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -113,23 +114,22 @@ def _padded(array: pa.Array, name: str, length: int | None, value: Any) -> pa.Ar
             f"{length} of padded_shapes; raise it or cut the lists before"
         )
     width = longest if length is None else length
-    ends = np.cumsum(lengths)
-    columns = np.arange(width)
-    inside = columns < lengths[:, None]
-    indices = np.where(inside, (ends - lengths)[:, None] + columns, 0).reshape(-1)
     flat = array.flatten()
-    filler = _filler(kind, value, name)
-    if not len(flat):
-        flat = pa.array([filler.as_py()], kind)
-    chosen = flat.take(pa.array(indices))
-    values = pc.if_else(pa.array(inside.reshape(-1)), chosen, filler)
+    # What is no value of a list takes the filler, which follows them all.
+    inside = np.arange(width) < lengths[:, None]
+    indices = np.full(inside.shape, len(flat))
+    indices[inside] = np.arange(len(flat))
+    filled = pa.concat_arrays([flat, _filler(kind, value, name)])
+    values = filled.take(pa.array(indices.reshape(-1)))
     offsets = pa.array(np.arange(len(array) + 1) * width)
     if pa.types.is_large_list(array.type):
         return pa.LargeListArray.from_arrays(offsets, values, type=array.type)
     return pa.ListArray.from_arrays(offsets.cast(pa.int32()), values, type=array.type)
 
 
-def _filler(kind: pa.DataType, value: Any, name: str) -> pa.Scalar:
+@functools.lru_cache(maxsize=256, typed=True)
+def _filler(kind: pa.DataType, value: Any, name: str) -> pa.Array:
+    """The one value to pad with, as an array."""
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     default: Any = "" if text else b"" if binary else 0
@@ -137,8 +137,8 @@ def _filler(kind: pa.DataType, value: Any, name: str) -> pa.Scalar:
         value = value.encode()
     try:
         if value is None:
-            return pa.scalar(default).cast(kind)
-        return pa.scalar(value, kind)
+            return pa.array([default]).cast(kind)
+        return pa.array([value], kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise SchemaError(
             f"padded_batch: {value!r} is no value to pad column {name!r} of {kind} with: {error}"
