@@ -8,6 +8,7 @@ never changes.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Final, TypeVar
@@ -39,7 +40,7 @@ class Node(ABC):
     loose: ClassVar[frozenset[str]] = frozenset()
     variadic: ClassVar[str | None] = None
 
-    @property
+    @functools.cached_property
     def inputs(self) -> tuple[Node, ...]:
         """The nodes it reads."""
         single = tuple(value for _, value in node_fields(self) if isinstance(value, Node))

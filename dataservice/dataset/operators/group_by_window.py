@@ -122,13 +122,12 @@ class _GroupStream(BatchStream):
         self._gatherer = gatherer
         self._context = context
         self._number = 0  # of the window
-        self._before = gatherer.state()  # position before the window that is read
+        self._window: Window | None = None  # the one that is read, by:
         self._stream: BatchStream | None = None
 
     def __next__(self) -> pa.RecordBatch:
         while True:
             if self._stream is None:
-                self._before = self._gatherer.state()
                 self._stream = self._opened(next(self._gatherer))
             batch = next(self._stream, None)
             if batch is not None:
@@ -136,6 +135,7 @@ class _GroupStream(BatchStream):
             self._end_window()
 
     def _opened(self, window: Window) -> BatchStream:
+        self._window = window
         batches = window.batches
         if not self._node.input.batched:
             batches = [concat_batches(batches)]
@@ -145,19 +145,19 @@ class _GroupStream(BatchStream):
     def _end_window(self) -> None:
         if self._stream is not None:
             self._stream.close()
-            self._stream = None
+            self._stream = self._window = None
             self._number += 1
 
     def state(self) -> State:
         if self._stream is None:
             return {"input": self._gatherer.state(), "window": self._number, "inner": None}
-        return {"input": self._before, "window": self._number, "inner": self._stream.state()}
+        before = self._gatherer.state(self._window)
+        return {"input": before, "window": self._number, "inner": self._stream.state()}
 
     def restore(self, state: State) -> None:
         self._gatherer.restore(state["input"])
         self._number = int(state["window"])
         if state["inner"] is not None:
-            self._before = state["input"]
             self._stream = self._opened(next(self._gatherer))
             self._stream.restore(state["inner"])
 

@@ -70,16 +70,23 @@ class WindowGatherer:
         # Of the chunks that are still needed: their positions, and their elements by key.
         self._states: dict[int, State] = {}
         self._arrived: dict[int, Counter[int]] = {}
+        self._waiting: Counter[int] = Counter()  # elements in windows here, by chunk
+        self._left: Counter[int] = Counter()  # by key, of the chunks that are still needed
         self._drop: Counter[int] = Counter()
         self._restored: State | None = None
         self._ended = False
 
     def __next__(self) -> Window:
+        self._forget()
         while not self._full:
             if self._ended:
                 raise StopIteration
             self._advance()
-        return self._full.popleft()
+        window = self._full.popleft()
+        self._left[window.key] += window.elements
+        for piece in window.pieces:
+            self._waiting[piece.chunk] -= piece.elements
+        return window
 
     def _advance(self) -> None:
         """Reads one chunk into the windows."""
@@ -88,7 +95,9 @@ class WindowGatherer:
         self._restored = None
         if batch is None:
             self._ended = True
-            if not self._drop_remainder:
+            if self._drop_remainder:
+                self._waiting.clear()
+            else:
                 self._full.extend(Window(key, tuple(self._open[key])) for key in sorted(self._open))
             self._open.clear()
             return
@@ -121,42 +130,43 @@ class WindowGatherer:
             count = min(missing, len(rows) - first)
             part = taken if self._whole_batches else taken.slice(first, count)
             pieces.append(_Piece(self._chunk, part, count))
+            self._waiting[self._chunk] += count
             first += count
             if count == missing:
                 completed.append((int(rows[first - 1]), Window(key, tuple(self._open.pop(key)))))
         return completed
 
-    def _waiting(self) -> list[_Piece]:
-        held = [piece for pieces in self._open.values() for piece in pieces]
-        return held + [piece for window in self._full for piece in window.pieces]
-
     def _oldest(self) -> int:
-        return min((piece.chunk for piece in self._waiting()), default=self._chunk + 1)
+        """The first chunk with an element that waits."""
+        return next((chunk for chunk in self._states if self._waiting[chunk]), self._chunk + 1)
 
     def _forget(self) -> None:
+        """Lets go of the chunks before it, all of whose elements have left."""
         oldest = self._oldest()
-        for chunk in [number for number in self._states if number < oldest]:
-            del self._states[chunk], self._arrived[chunk]
+        while self._states and (chunk := next(iter(self._states))) < oldest:
+            del self._states[chunk]
+            self._left.subtract(self._arrived.pop(chunk))
 
-    def state(self) -> State:
-        """The position before the next window."""
+    def state(self, last: Window | None = None) -> State:
+        """The position before the next window, or before `last`, which must be the last one."""
         if self._restored is not None:
             return self._restored
         oldest = self._oldest()
+        left = Counter(self._left)
+        if last is not None:
+            oldest = min(oldest, last.pieces[0].chunk)
+            left[last.key] -= last.elements
         if oldest > self._chunk:
             return {"input": self._stream.state(), "drop": _listed(self._drop)}
-        left = Counter(self._drop)
-        for chunk, arrived in self._arrived.items():
-            if chunk >= oldest:
-                left.update(arrived)
-        for window in (*self._full, *(Window(k, tuple(p)) for k, p in self._open.items())):
-            left[window.key] -= window.elements
+        for chunk in range(next(iter(self._states)), oldest):
+            left.subtract(self._arrived[chunk])
         return {"input": self._states[oldest], "drop": _listed(left)}
 
     def restore(self, state: State) -> None:
         """Moves the fresh stream and its windows to `state`."""
         self._stream.restore(state["input"])
         self._drop = Counter({int(key): int(count) for key, count in state["drop"]})
+        self._left = Counter(self._drop)
         self._restored = state
 
     def close(self) -> None:
