@@ -56,7 +56,8 @@ class Report(NamedTuple):
 
 @dataclass(slots=True)
 class _Trainer(Generic[Payload]):
-    held: dict[PartKey, Payload] = field(default_factory=dict)
+    held: dict[PartKey, tuple[int, Payload]] = field(default_factory=dict)
+    aborted: dict[PartKey, int] = field(default_factory=dict)
     decided: OrderedDict[int, Entry] = field(default_factory=OrderedDict)
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -69,11 +70,16 @@ class Commits(Generic[Payload]):
         self._trainers: dict[str, _Trainer[Payload]] = {}
         self._fenced: dict[str, _Trainer[Payload]] = {}
 
-    def prepare(self, trainer: str, key: PartKey, payload: Payload) -> None:
-        """Holds a part until it is decided elsewhere; AbortedError for a fenced trainer."""
+    def prepare(self, trainer: str, key: PartKey, payload: Payload, tries: int = 0) -> None:
+        """Holds a part until it is decided elsewhere; AbortedError for a fenced trainer.
+
+        ``tries`` counts up where a part is prepared again with other changes: a message of an
+        earlier try, or of one that was aborted, is late.
+        """
         known = self._live(trainer)
-        if not self._is_applied(key):
-            known.held[key] = payload
+        newest = max(known.held.get(key, (0,))[0], known.aborted.get(key, -1) + 1)
+        if tries >= newest and not self._is_applied(key):
+            known.held[key] = tries, payload
 
     def decide(
         self,
@@ -115,9 +121,12 @@ class Commits(Generic[Payload]):
         taken = (self._take(self._live(trainer), key) for trainer, key in fresh)
         return [payload for payload in taken if payload is not None]
 
-    def abort(self, trainer: str, key: PartKey) -> None:
-        """Drops a part that will not be decided."""
-        self._live(trainer).held.pop(key, None)
+    def abort(self, trainer: str, key: PartKey, tries: int = 0) -> None:
+        """Drops a part that will not be decided as it was prepared in this try, or before."""
+        known = self._live(trainer)
+        known.aborted[key] = max(tries, known.aborted.get(key, 0))
+        if key in known.held and known.held[key][0] <= tries:
+            del known.held[key]
 
     def fence(self, trainer: str) -> Report:
         """Accepts nothing more of a trainer; what it left. The same again for a repeat."""
@@ -142,6 +151,8 @@ class Commits(Generic[Payload]):
                 del known.decided[closure]
             for key in [key for key in known.held if key.closure < low_water]:
                 del known.held[key]
+            for key in [key for key in known.aborted if key.closure < low_water]:
+                del known.aborted[key]
 
     def state(self) -> dict[str, Any]:
         """JSON form, for checkpoints, which are made while no closure runs."""
@@ -158,6 +169,7 @@ class Commits(Generic[Payload]):
         known = self._trainers.values()
         return {
             "held": sum(len(t.held) for t in known),
+            "aborted": sum(len(t.aborted) for t in known),
             "decided": sum(len(t.decided) for t in known),
             "ledger_blocks": len(self._ledger),
         }
@@ -171,8 +183,8 @@ class Commits(Generic[Payload]):
         return self._trainers.setdefault(trainer, _Trainer())
 
     def _take(self, known: _Trainer[Payload], key: PartKey) -> Payload | None:
-        payload = known.held.pop(key, None)
-        return payload if payload is not None and self._claim(key) else None
+        found = known.held.pop(key, None)
+        return found[1] if found is not None and self._claim(key) else None
 
     def _claim(self, key: PartKey) -> bool:
         return self._ledger.claim(key.closure, key.attempt * _PARTS_MAX + key.part)

@@ -148,7 +148,13 @@ def _change(store: Store, call: Call) -> Reply:
 
 def _prepare(store: Store, call: Call) -> Reply:
     changes = read_changes(store, call.header["changes"], call.body)
-    store.prepare(_trainer(store, call), _key(call), changes)
+    store.prepare(_trainer(store, call), _key(call), changes, call.header.get("try", 0))
+    return {}, None
+
+
+def _check(store: Store, call: Call) -> Reply:
+    """Refuses what ``prepare`` would refuse; holds nothing."""
+    read_changes(store, call.header["changes"], call.body)
     return {}, None
 
 
@@ -166,7 +172,7 @@ def _commit(store: Store, call: Call) -> Reply:
 
 
 def _abort(store: Store, call: Call) -> Reply:
-    store.abort(_trainer(store, call), _key(call))
+    store.abort(_trainer(store, call), _key(call), call.header.get("try", 0))
     return {}, None
 
 
@@ -263,6 +269,7 @@ _HANDLERS: dict[str, Callable[[Store, Call], Reply]] = {
     "push": _change,
     "assign": _change,
     "scatter": _change,
+    "check": _check,
     "prepare": _prepare,
     "decide": _decide,
     "commit": _commit,

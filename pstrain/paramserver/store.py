@@ -133,10 +133,10 @@ class Store:
             for change in changes:
                 change()
 
-    def prepare(self, trainer: str, key: PartKey, changes: list[Change]) -> None:
+    def prepare(self, trainer: str, key: PartKey, changes: list[Change], tries: int = 0) -> None:
         """Holds a part of a closure until :meth:`commit` or :meth:`complete`."""
         with self._lock:
-            self._commits.prepare(trainer, key, changes)
+            self._commits.prepare(trainer, key, changes, tries)
 
     def decide(
         self,
@@ -170,10 +170,10 @@ class Store:
             for change in changes_of_round(held, gradients):
                 change()
 
-    def abort(self, trainer: str, key: PartKey) -> None:
-        """Drops what is held of a part."""
+    def abort(self, trainer: str, key: PartKey, tries: int = 0) -> None:
+        """Drops what is held of a part since this try, or before."""
         with self._lock:
-            self._commits.abort(trainer, key)
+            self._commits.abort(trainer, key, tries)
 
     def fence(self, trainer: str) -> Report:
         """Accepts nothing more of a trainer, and says what it left."""

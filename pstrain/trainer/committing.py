@@ -6,11 +6,12 @@ decided by the coordinator's hearing of its end. What an element made counts as 
 acknowledged, only then.
 
 The end of a closure with changes is held back for a moment: its thread goes on, and what the next
-closure pulls goes along with the decision and the commits, which saves a message to each server.
-It is not held for long: a thread that has nothing else to do commits it, and what is overdue is
-committed by a thread of its own. Invariants: no reply that was lost, no repeat and no end of this
-process leaves a part half applied: what was decided, somebody completes. A thread that waits for a
-turn has no element in a part that is not ready, so nobody waits for ever.
+closure pulls goes along with the decision and the commits, which saves a message to each server. It
+is not held for long: a thread that has nothing else to do commits it, and what is overdue is
+committed by a thread of its own. What servers refuse fails the closure that wanted it; those that
+would commit with it are committed again without its changes. Invariants: no reply that was lost, no
+repeat and no end of this process leaves a part half applied: what was decided, somebody completes.
+A thread that waits for a turn has no element in a part that is not ready, so nobody waits for ever.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ HELD_S: Final = 0.005
 
 _LOOK_AROUND_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 5.0
+# What servers say that is not about what somebody has changed.
+_NO_REFUSALS: Final = (UnavailableError, DeadlineExceededError, AbortedError, CancelledError)
 
 Send = Callable[[list[pb.ClosureResult]], None]
 GiveUp = Callable[[Exception], None]
@@ -70,6 +73,10 @@ class _Pending:
     is_busy: bool = False
     is_done: bool = False
     error: Exception | None = None
+
+
+def _is_refusal(error: Exception) -> bool:
+    return isinstance(error, DataServiceError) and not isinstance(error, _NO_REFUSALS)
 
 
 class Committer:
@@ -99,6 +106,7 @@ class Committer:
         self._pending: dict[ClosureRun, _Pending] = {}
         self._overdue = Overdue(self._commit_overdue, HELD_S)
         self._sent: dict[int, list[Ticket]] = {}
+        self._tries = 0
         self._closed = False
 
     def new_run(self, token: StepToken, parts_decided: int, held: Held | None = None) -> ClosureRun:
@@ -127,11 +135,14 @@ class Committer:
         To wait for them is not for a run that has taken elements: they may wait for those. One
         without any does, so that what a thread does without elements stays in its order.
         """
+        answers: Answers = {}
         held = run.held
-        if not isinstance(held, _Pending) or held.is_done:
-            return {}
-        group = self._wait_for_turn(held, patiently=not run.tickets)
-        return self._commit_group(group, pulls) if group else {}
+        while isinstance(held, _Pending) and not held.is_done:
+            group = self._wait_for_turn(held, patiently=not run.tickets)
+            if not group:
+                break
+            answers |= self._commit_group(group, pulls)
+        return answers
 
     def end(self, run: ClosureRun, result: pb.ClosureResult) -> Held | None:
         """Ends a closure; what its thread has to commit with its next pull is given back.
@@ -215,8 +226,11 @@ class Committer:
         """Returns once the part is decided and applied everywhere, alone or in a group."""
         pending = _Pending(run, result)
         self._add(pending)
-        group = self._wait_for_turn(pending, patiently=True)
-        answers = self._commit_group(group, pulls) if group else {}
+        answers: Answers = {}
+        while not pending.is_done:
+            group = self._wait_for_turn(pending, patiently=True)
+            if group:
+                answers |= self._commit_group(group, pulls)
         if pending.error is not None:
             raise pending.error
         return answers
@@ -247,26 +261,60 @@ class Committer:
         return None if members is None else [self._pending[member] for member in members]
 
     def _commit_group(self, group: list[_Pending], pulls: Pulls) -> Answers:
-        """Whoever waits for a member hears what came of it; CancelledError where nobody may."""
+        """Whoever waits for a member hears what came of it; CancelledError where nobody may.
+
+        Where a server refuses what some have changed, the others are left to be committed again.
+        """
         answers: Answers = {}
-        error: Exception | None = None
+        errors: dict[_Pending, Exception] = {}
         try:
             self._perform(group, pulls, answers)
         except Exception as raised:
-            error = raised
-        failed = self._end_group(group, error)
+            errors = self._whose(group, raised)
+        failed = self._end_group(group, errors)
         if failed:
             self._send(failed)
-        if isinstance(error, CancelledError):
-            raise error
+        for error in errors.values():
+            if isinstance(error, CancelledError):
+                raise error
         return answers
 
-    def _end_group(self, group: list[_Pending], error: Exception | None) -> list[pb.ClosureResult]:
+    def _whose(self, group: list[_Pending], error: Exception) -> dict[_Pending, Exception]:
+        """Members that fail by ``error``: those whose changes servers refuse, or all of them."""
+        changing = [member for member in group if member.run.has_changes]
+        if not changing or not _is_refusal(error):
+            return dict.fromkeys(group, error)
+        if len(changing) == 1:
+            return {changing[0]: error}
+        refused: dict[_Pending, Exception] = {}
+        for member in changing:
+            try:
+                self._check(member)
+            except Exception as raised:
+                if not _is_refusal(raised):
+                    return dict.fromkeys(group, raised)
+                refused[member] = raised
+        return refused or dict.fromkeys(group, error)
+
+    def _check(self, member: _Pending) -> None:
+        """Raises what servers refuse of it; nothing is held there."""
+        check: Header = {"kind": "check"}
+        changes = by_server([member])
+        with self._giving_up():
+            self._parameters.exchange({ps: with_changes(check, changes[ps]) for ps in changes})
+
+    def _end_group(
+        self, group: list[_Pending], errors: dict[_Pending, Exception]
+    ) -> list[pb.ClosureResult]:
         """Results of closures that have failed by that, and have used nothing up."""
         failed = []
         with self._changed:
+            self._tries += bool(errors)
             for member in group:
                 member.is_busy = False
+                error = errors.get(member)
+                if errors and error is None:
+                    continue
                 if error is None or isinstance(error, CancelledError) or member.held_s is None:
                     member.error = error
                 elif self._hold_as_failed(member, error):
@@ -319,6 +367,7 @@ class Committer:
         header = {
             "trainer": self.trainer,
             "key": [first.token.closure, first.token.attempt, first.part],
+            "try": self._tries,
             "low_water": self.low_water,
         }
         servers = sorted(messages)
@@ -365,9 +414,9 @@ class Committer:
         """Where one refuses what the user asked for, these need not keep what they prepared."""
         try:
             yield
-        except (UnavailableError, DeadlineExceededError, AbortedError):
-            raise
-        except DataServiceError:
+        except DataServiceError as error:
+            if not _is_refusal(error):
+                raise
             abort: Message = ({**header, "kind": "abort"}, None)
             self._parameters.exchange(dict.fromkeys(servers, abort))
             raise

@@ -397,6 +397,55 @@ def test_what_one_server_refuses_no_other_applies(strategy: ParameterServerStrat
         assert strategy.parameters.status(ps)["commits"]["held"] == 0
 
 
+class _NoReceipt:
+    def acknowledge(self) -> None: ...
+
+    def marks(self) -> list[dict[str, Any]]:
+        return []
+
+
+def test_what_servers_refuse_fails_its_closure_and_none_that_commits_with_it(
+    strategy: ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        whole = Variable(np.zeros((6, 1), np.float32))
+    closures, ones = Closures(strategy), np.ones((6, 1), np.float32)
+    runs = [closures.committer.new_run(StepToken(strategy.session, c, 0), 0) for c in (1, 2, 3)]
+    for run in (*runs, *runs):
+        closures.committer.take(run, 0, _NoReceipt())
+    for run in runs:
+        with step_scope(run.token, run):
+            whole.assign_add(ones)
+            if run is runs[1]:
+                wrong = OptimizerSpec(name="NoSuchRule", learning_rate=1.0)
+                strategy.parameters.apply([Update(whole.spec, ones)], wrong)
+    threads = [
+        threading.Thread(target=_end_and_flush, args=(closures.committer, run)) for run in runs
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+    assert {r.id: r.WhichOneof("outcome") for r in closures.ended} == {
+        1: "value",
+        2: "error_json",
+        3: "value",
+    }
+    assert [type(error) for error in closures.failures] == [InvalidArgumentError]
+    assert "NoSuchRule" in str(closures.failures[0])
+    np.testing.assert_array_equal(whole.numpy(), 2 * ones)
+    for ps in range(3):
+        assert strategy.parameters.status(ps)["commits"]["held"] == 0
+
+
+def _end_and_flush(committer: Committer, run: ClosureRun) -> None:
+    closure = run.token.closure
+    held = committer.end(run, pb.ClosureResult(id=closure, value=results.encode(closure)))
+    if held is not None:
+        committer.flush(held)
+
+
 def test_a_fenced_trainers_closure_is_completed_or_dropped_by_others(
     strategy: ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

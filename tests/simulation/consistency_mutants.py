@@ -41,10 +41,10 @@ def what_a_late_run_took_is_not_given_back(patch: Patch) -> None:
 def late_runs_count_all_the_same(patch: Patch) -> None:
     original = Commits.abort
 
-    def abort(self: Any, trainer: str, key: Any) -> None:
-        payload = self._live(trainer).held.get(key)
-        original(self, trainer, key)
-        for change in payload or ():
+    def abort(self: Any, trainer: str, key: Any, tries: int) -> None:
+        _, payload = self._live(trainer).held.get(key, (0, ()))
+        original(self, trainer, key, tries)
+        for change in payload:
             change()
 
     patch.setattr(Commits, "abort", abort)

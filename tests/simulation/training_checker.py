@@ -6,7 +6,8 @@ the end, a tag has changed all of its servers or none, so that what is saved the
 I1: a row is used up only by what was applied, or by the end of a closure that was heard; at the
 end each row was used once. A closure that is bound to a trainer runs on no other. I10: after the
 last fault the data come to their end. I12: a closure reads what it has changed, and what its
-thread had held back of an earlier one and commits before it reads.
+thread had held back of an earlier one and commits before it reads. I13: what servers refuse fails
+the closure that wanted it, and none that would commit with it.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class TrainingChecker:
 
     def named(self, run: Any) -> InvalidArgumentError:
         """What was refused says which rows of a run nothing has come of."""
+        if not any(tag[0] == REFUSED for tag in self.changed_by(run)):
+            raise Violation(f"I13: {run} fails by what another closure has changed")
         taken = self._taken.get((run.closure, run.attempt), ())
         left = [str(row) for row in taken if not self.is_applied(("row", row))]
         return InvalidArgumentError("rows:" + ",".join(left))
@@ -113,6 +116,8 @@ class TrainingChecker:
         if request["kind"] == "prepare":
             tags = (change["tag"] for change in request["changes"])
             self._prepared.setdefault(key, set()).update(tag[1] for tag in tags if tag[0] == "row")
+        if request["kind"] == "abort":
+            self._prepared.pop(key, None)
         if request["kind"] == "decide":
             self._promised |= self._prepared.pop(key, set())
             for _, _, _, outcome, _ in request["entries"]:

@@ -78,7 +78,7 @@ def compute() -> None:
 
 
 def names_its_rows(program: Callable[..., Any]) -> Callable[..., Any]:
-    """It says whose rows it was made of where something is refused that it commits with others."""
+    """It says which rows it was made of where what it changes is refused."""
 
     @functools.wraps(program)
     def run(*args: Any) -> Any:
@@ -185,11 +185,13 @@ def linger(_iterator: Any, _parameters: Any) -> None:
 
 @names_its_rows
 def refuse(iterator: Any, parameters: Any) -> None:
-    """A server refuses what it changes, and so what commits together with it."""
+    """A server refuses what it changes, when it ends or in its middle."""
     next(iterator, [])
     pull(parameters)
     change(*closure_tag(0))
     change(REFUSED, *closure_tag(0))
+    if running_closure().token.closure % 2:
+        read()
 
 
 PROGRAMS: dict[Callable[..., Any], int] = {

@@ -214,6 +214,11 @@ def what_failed_while_it_was_held_is_forgotten(patch: Patch) -> None:
     patch.setattr(Committer, "_hold_as_failed", forget)
 
 
+@mutant("I13")
+def who_is_refused_fails_those_that_commit_with_it(patch: Patch) -> None:
+    patch.setattr(Committer, "_whose", lambda _self, group, error: dict.fromkeys(group, error))
+
+
 @mutant("I7")
 def repeated_parts_are_made_again(patch: Patch) -> None:
     patch.setattr(ClosureRun, "was_decided", property(lambda _self: False))

@@ -75,7 +75,7 @@ def test_memory_is_bounded_by_the_mark_and_by_number() -> None:
     assert commits.fence("t").decided[0].closure == 0
     commits.prepare("u", PartKey(9, 0, 0), "")
     commits.advance(5 * ENDED_KEPT)
-    assert commits.counts() == {"held": 0, "decided": 0, "ledger_blocks": 1}
+    assert commits.counts() == {"held": 0, "aborted": 0, "decided": 0, "ledger_blocks": 1}
 
 
 def test_a_restored_server_still_refuses_a_fenced_trainer() -> None:
@@ -86,6 +86,26 @@ def test_a_restored_server_still_refuses_a_fenced_trainer() -> None:
     assert not new.decide("u", KEY, [entry(KEY)])
     with pytest.raises(AbortedError):
         new.prepare("t", KEY, "")
+
+
+def test_messages_of_an_earlier_try_or_of_an_aborted_one_are_late() -> None:
+    commits: Commits[str] = Commits()
+    commits.prepare("t", KEY, "refused elsewhere", 0)
+    commits.abort("t", KEY, 0)
+    commits.prepare("t", KEY, "refused elsewhere", 0)
+    assert commits.fence("t").held == []
+    commits.prepare("u", KEY, "without who was refused", 1)
+    commits.abort("u", KEY, 0)
+    commits.prepare("u", KEY, "refused elsewhere", 0)
+    assert commits.commit("u", KEY) == "without who was refused"
+
+
+def test_what_was_aborted_is_forgotten_with_its_closure() -> None:
+    commits: Commits[str] = Commits()
+    commits.abort("t", KEY)
+    assert commits.counts()["aborted"] == 1
+    commits.advance(KEY.closure + 1)
+    assert commits.counts()["aborted"] == 0
 
 
 SERVERS = 3

@@ -25,27 +25,36 @@ class Servers:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.tries: list[int] = []
         self.refuse: dict[str, Exception] = {}
+        self.refuse_changes = False
 
     def exchange(self, messages: Mapping[int, Message]) -> dict[int, Any]:
         for ps, (header, _) in messages.items():
-            self._ask(f"{header['kind']} {ps}")
+            self._ask(f"{header['kind']} {ps}", header)
         return {ps: {} for ps in messages}
 
     def exchange_with(self, messages: Mapping[int, Message], pulls: Pulls) -> Answers:
         for ps, (header, _) in messages.items():
-            self._ask(f"{header['kind']}{' pull' if ps in pulls else ''} {ps}")
+            self._ask(f"{header['kind']}{' pull' if ps in pulls else ''} {ps}", header)
         return {ps: Answer({"ps": ps}, None) for ps in messages if ps in pulls}
 
-    def _ask(self, what: str) -> None:
+    def _ask(self, what: str, header: dict[str, Any]) -> None:
         self.asked.append(what)
+        self.tries += [header["try"]] if "try" in header else []
+        if self.refuse_changes and any("bad" in change for change in header.get("changes", ())):
+            raise InvalidArgumentError("refused")
         for kind, error in self.refuse.items():
             if what.startswith(kind):
                 raise error
 
 
 class Receipt:
-    def acknowledge(self) -> None: ...
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    def acknowledge(self) -> None:
+        self._trainer.acknowledged += 1
 
     def marks(self) -> list[dict[str, Any]]:
         return []
@@ -56,6 +65,7 @@ class Trainer:
 
     def __init__(self) -> None:
         self.servers = Servers()
+        self.acknowledged = 0
         self.sent: list[tuple[int, str | None]] = []
         self.lost: list[Exception] = []
         parameters: Any = self.servers
@@ -65,7 +75,7 @@ class Trainer:
         return self.committer.new_run(StepToken("s", closure, 0), 0, held)
 
     def take(self, run: ClosureRun) -> None:
-        self.committer.take(run, 0, Receipt())
+        self.committer.take(run, 0, Receipt(self))
 
     def end(self, run: ClosureRun, *servers: int) -> Held | None:
         for ps in servers:
@@ -168,12 +178,77 @@ def test_what_is_refused_uses_its_element_up_once_that_is_heard(trainer: Trainer
     trainer.take(run)
     held = trainer.end(run, 0)
     trainer.servers.refuse = {"decide": InvalidArgumentError("no")}
-    next_run = trainer.run(3, held)
-    assert next_run.read_with([], PULLS) == {}
-    assert trainer.sent == []
-    assert next_run.read_with([], PULLS) == {}
+    assert trainer.run(3, held).read_with([], PULLS) == {}
     assert trainer.sent == [(2, "error_json")]
     assert trainer.servers.asked == ["decide pull 0"]
+    assert trainer.acknowledged == 0
+    trainer.committer.settle([2])
+    assert trainer.acknowledged == 1
+
+
+def _interleaved(trainer: Trainer) -> tuple[ClosureRun, ClosureRun, ClosureRun]:
+    """Runs 2, 3, 4 of elements that lie between each other's: they commit together."""
+    runs = trainer.run(2), trainer.run(3), trainer.run(4)
+    for run in (*runs, *runs):
+        trainer.take(run)
+    return runs
+
+
+def test_who_is_refused_in_a_group_fails_alone(trainer: Trainer) -> None:
+    first, second, third = _interleaved(trainer)
+    second.add(1, {"kind": "push", "bad": True}, None)
+    held = [trainer.end(run, 0) for run in (first, second, third)]
+    trainer.servers.refuse_changes = True
+    assert list(trainer.run(5, held[0]).read_with([], PULLS)) == [0]
+    assert trainer.servers.asked == [
+        "prepare 1",
+        "abort 1",
+        *("check 0", "check 1", "check 0"),
+        "decide pull 0",
+    ]
+    assert trainer.sent == [(2, "value"), (3, "error_json"), (4, "value")]
+    assert trainer.acknowledged == 1
+    assert trainer.servers.tries == [0, 0, 1]
+
+
+def test_who_goes_on_and_is_refused_in_a_group_is_told_and_the_others_wait_for_its_end(
+    trainer: Trainer,
+) -> None:
+    first, second, third = _interleaved(trainer)
+    for run in (first, third):
+        trainer.end(run, 0)
+    second.add(0, {"kind": "push", "bad": True}, None)
+    second.touch([VARIABLE])
+    trainer.servers.refuse_changes = True
+    with pytest.raises(InvalidArgumentError, match="refused"):
+        second.before_read([VARIABLE])
+    assert trainer.sent == []
+    failed = pb.ClosureResult(id=3, error_json="refused")
+    assert trainer.committer.end(second, failed) is None
+    assert trainer.sent == [(2, "value"), (3, "error_json"), (4, "value")]
+
+
+def test_all_of_a_group_fail_where_nobody_is_refused_alone(trainer: Trainer) -> None:
+    runs = _interleaved(trainer)
+    held = [trainer.end(run, 0) for run in runs]
+    trainer.servers.refuse = {"decide": InvalidArgumentError("too much")}
+    assert held[0] is not None
+    trainer.committer.flush(held[0])
+    assert trainer.sent == [(closure, "error_json") for closure in (2, 3, 4)]
+
+
+def test_who_cannot_find_out_who_was_refused_leaves_all_to_the_coordinator(
+    trainer: Trainer,
+) -> None:
+    held = [trainer.end(run, 0) for run in _interleaved(trainer)]
+    trainer.servers.refuse = {
+        "decide": InvalidArgumentError("no"),
+        "check": UnavailableError("gone"),
+    }
+    assert held[0] is not None
+    with pytest.raises(CancelledError, match="left to the coordinator"):
+        trainer.committer.flush(held[0])
+    assert (len(trainer.lost), trainer.sent) == (1, [])
 
 
 @pytest.mark.parametrize("kind", ["prepare", "decide", "commit"])
