@@ -42,10 +42,10 @@ def look_up(spec: VariableSpec, ids: Array) -> Lookup:
     found: NDArray[np.int32] | FieldGroups
     if array.ndim == 2:
         distinct, groups = group_by_field(array)
-        unique, offsets, order, bad = route(distinct, row_bounds(spec), True)
+        unique, offsets, order, bad = route(distinct, row_bounds(spec))
         found = groups._replace(order=order)
     else:
-        unique, offsets, found, bad = route(array.reshape(-1), row_bounds(spec), False)
+        unique, offsets, found, bad = route(array.reshape(-1), row_bounds(spec))
     if bad >= 0:
         flat = array.reshape(-1)
         position = int(((flat < 0) | (flat >= spec.rows)).argmax())

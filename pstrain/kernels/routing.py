@@ -2,10 +2,9 @@
 
 One pass over the ids with an open-addressing table (linear probing, Fibonacci hashing) whose
 entries are indices into the list of distinct ids: both stay in the second-level cache for the
-skewed ids of recommendation data. The table has room for ids that are all distinct, so it never
-grows; where they are, it has room to spare, since what is not there is looked for longest. Which
-shard has a row is worked out without branches, which no processor could guess. Must not know what
-a variable or a server is.
+skewed ids of recommendation data. The table has room to spare for ids that are all distinct, since
+what is not there is looked for longest; so it never grows. Which shard has a row is worked out
+without branches, which no processor could guess. Must not know what a variable or a server is.
 """
 
 from __future__ import annotations
@@ -33,14 +32,12 @@ def _distinct(
     ids: NDArray[np.int64],
     low: int,
     high: int,
-    are_distinct: bool,
     unique: NDArray[np.int64],
     inverse: NDArray[np.int32],
 ) -> tuple[int, int]:
     """Distinct ids in order of first appearance; (how many, first position out of range or -1)."""
-    eighths = 16 if are_distinct else 8
     bits = _SMALLEST_TABLE_BITS
-    while 7 << bits < eighths * ids.size:
+    while 7 << bits < 16 * ids.size:
         bits += 1
     table = np.zeros(1 << bits, np.int32)
     mask = np.uint64((1 << bits) - 1)
@@ -93,7 +90,7 @@ def _group(
 
 @njit(nogil=True, cache=True)
 def route(
-    ids: NDArray[np.int64], starts: NDArray[np.int64], are_distinct: bool
+    ids: NDArray[np.int64], starts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], int]:
     """Distinct ids grouped by shard, offsets per shard, where each id went, first bad position.
 
@@ -101,11 +98,10 @@ def route(
     ``[starts[s], starts[s + 1])``. Returns unique int64 [U] (by shard, then by first appearance),
     offsets int64 [shards + 1], inverse int32 [n] with ``unique[inverse] == ids``, and -1, or the
     position of the first id outside ``[starts[0], starts[-1])`` with the rest undefined.
-    ``are_distinct``: hardly any id is there twice; the result is the same without.
     """
     unique = np.empty(ids.size, np.int64)
     inverse = np.empty(ids.size, np.int32)
-    count, bad = _distinct(ids, starts[0], starts[-1], are_distinct, unique, inverse)
+    count, bad = _distinct(ids, starts[0], starts[-1], unique, inverse)
     if bad >= 0 or starts.size == 2:
         offsets = np.zeros(starts.size, np.int64)
         offsets[-1] = count
@@ -117,5 +113,5 @@ def route(
 def warm_up() -> None:
     """Compiles for ids as requests hold them, of one shard and of several."""
     ids = np.zeros(1, np.int64)
-    route(ids, np.array([0, 1], np.int64), False)
-    route(ids, np.array([0, 1, 2], np.int64), True)
+    route(ids, np.array([0, 1], np.int64))
+    route(ids, np.array([0, 1, 2], np.int64))

@@ -22,12 +22,11 @@ def _expected(ids: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarr
 @given(
     ids=st.lists(st.integers(0, 99), max_size=300),
     cuts=st.lists(st.integers(0, 100), max_size=12),
-    are_distinct=st.booleans(),
 )
-def test_route_agrees_with_numpy(ids: list[int], cuts: list[int], are_distinct: bool) -> None:
+def test_route_agrees_with_numpy(ids: list[int], cuts: list[int]) -> None:
     starts = np.array([0, *sorted(cuts), 100], np.int64)
     asked = np.array(ids, np.int64)
-    unique, offsets, inverse, bad = route(asked, starts, are_distinct)
+    unique, offsets, inverse, bad = route(asked, starts)
     expected, expected_offsets = _expected(asked, starts)
     assert bad == -1
     assert inverse.dtype == np.int32
@@ -38,12 +37,11 @@ def test_route_agrees_with_numpy(ids: list[int], cuts: list[int], are_distinct: 
 
 @pytest.mark.parametrize("count", [896, 897, 20_000])
 @pytest.mark.parametrize("shards", [1, 3])
-@pytest.mark.parametrize("are_distinct", [False, True])
-def test_many_distinct_ids_find_room(are_distinct: bool, shards: int, count: int) -> None:
+def test_many_distinct_ids_find_room(shards: int, count: int) -> None:
     starts = np.linspace(0, 10**9, shards + 1).astype(np.int64)
     # The smallest table has 1024 entries, at most seven eighths of them used.
     asked = np.random.default_rng(0).integers(0, 10**9, count)
-    unique, offsets, inverse, bad = route(asked, starts, are_distinct)
+    unique, offsets, inverse, bad = route(asked, starts)
     assert bad == -1
     assert offsets[-1] == len(unique) == len(np.unique(asked))
     np.testing.assert_array_equal(unique[inverse], asked)
@@ -53,10 +51,10 @@ def test_many_distinct_ids_find_room(are_distinct: bool, shards: int, count: int
 
 @pytest.mark.parametrize(("ids", "position"), [([3, 10, 5], 1), ([-1], 0), ([0, 9, 9, -7], 3)])
 def test_the_first_id_outside_is_named(ids: list[int], position: int) -> None:
-    assert route(np.array(ids, np.int64), np.array([0, 4, 10], np.int64), False)[3] == position
+    assert route(np.array(ids, np.int64), np.array([0, 4, 10], np.int64))[3] == position
 
 
 def test_bounds_need_not_start_at_zero() -> None:
     starts = np.array([100, 110], np.int64)
-    assert route(np.array([100, 109], np.int64), starts, False)[3] == -1
-    assert route(np.array([99], np.int64), starts, False)[3] == 0
+    assert route(np.array([100, 109], np.int64), starts)[3] == -1
+    assert route(np.array([99], np.int64), starts)[3] == 0
