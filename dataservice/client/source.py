@@ -179,7 +179,8 @@ class ServiceStream(BatchStream, SteppedSource):
         self._base: tuple[Consumed, tuple[str, ...]] | None = None  # at the end
         self._seeds: tuple[int, ...] | None = None
         self._last = Step()
-        self._account = Account(self._last)
+        # It keeps all steps from where it stands, so only where receipts move it on.
+        self._account = None if context.holder is None else Account(self._last)
         self._holder = context.holder
         self._has_ended = False
         self._closed = False
@@ -267,22 +268,24 @@ class ServiceStream(BatchStream, SteppedSource):
 
     def is_settled(self) -> bool:
         with self._lock:
-            return self._holder is None or self._account.is_at(self._last)
+            return self._account is None or self._account.is_at(self._last)
 
     def acknowledge(self, position: StreamPosition) -> None:
         with self._lock:
-            reader, spans = self._reader, self._account.advance(position)
-        if reader is None or self._holder is None:
-            return
+            reader = self._reader
+            if reader is None or self._account is None:
+                return
+            spans = self._account.advance(position)
         reader.acknowledge(spans)
         if self._closed and self.is_settled():
             self.let_go()
 
     def marks(self, position: StreamPosition) -> dict[str, Any] | None:
         with self._lock:
-            reader, spans = self._reader, self._account.until(position)
-        if reader is None:
-            return None
+            reader = self._reader
+            if reader is None or self._account is None:
+                return None
+            spans = self._account.until(position)
         marks = [list(mark) for mark in reader.foresee(spans)]
         return {"service": self.target, "reader": reader.reader_id, "marks": marks}
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
+import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataservice.client.delivery import Delivery
+from dataservice.client.source import ServiceSource, ServiceStream
 from dataservice.client.steps import Account, Step, StreamPosition
+from dataservice.dataset.receipts import Holder
+from dataservice.dataset.stream import RunContext
+from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire.elements import RowSpan
 
 STREAM: Any = None
@@ -73,3 +81,48 @@ def test_every_row_passes_once_and_in_order(sizes: list[list[int]], stops: list[
             passed = found.end_row
         assert passed == max(passed, min(stop, at))
     assert passed == at
+
+
+class EndlessReader:
+    """Hands out one row after the other."""
+
+    def __init__(self) -> None:
+        self.taken = self.acknowledged = 0
+        self.batch = pa.RecordBatch.from_pydict({"x": [1]})
+
+    def take(self) -> Delivery:
+        self.taken += 1
+        return Delivery(self.batch, (span(0, self.taken - 1, self.taken),), 8)
+
+    def acknowledge(self, spans: Any) -> None:
+        self.acknowledged += sum(part.rows for part in spans)
+
+
+def steps_of(stream: ServiceStream, of: EndlessReader) -> int:
+    """How many steps of a stream there still are after 100 elements."""
+    gc.collect()
+    before = sum(isinstance(known, Step) for known in gc.get_objects())
+    for _ in range(100):
+        next(stream)
+        if stream._holder is not None:
+            stream._holder.receipt(stream.state()).acknowledge()
+    assert of.acknowledged == of.taken == 100
+    gc.collect()
+    return sum(isinstance(known, Step) for known in gc.get_objects()) - before
+
+
+@pytest.mark.parametrize("holder", [None, Holder("owner")])
+def test_elements_that_are_used_up_are_forgotten(
+    holder: Holder | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ServiceSource(
+        target="here:1",
+        dataset_id="d",
+        policy=int(ShardingPolicy.DYNAMIC),
+        schema=pa.schema({"x": pa.int64()}),
+    )
+    stream = ServiceStream(source, RunContext(holder=holder))
+    reader = EndlessReader()
+    monkeypatch.setattr(stream, "join", lambda: reader)
+    monkeypatch.setattr(stream, "_reader", reader)
+    assert steps_of(stream, reader) <= 1
