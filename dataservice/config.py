@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from dataservice.errors import InvalidArgumentError
+from dataservice.runtime.arguments import check_choice
 from dataservice.runtime.threads import available_cores
 from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS, PROTOCOL, parse_target
 
@@ -212,11 +213,8 @@ class WorkerConfig:
             "cross_trainer_cache_size_bytes", self.cross_trainer_cache_size_bytes, 1
         )
         _check_bool("allow_functions", self.allow_functions)
-        if self.data_transfer_protocol not in (None, *DATA_TRANSFER_PROTOCOLS):
-            raise InvalidArgumentError(
-                f"data_transfer_protocol must be None or one of {DATA_TRANSFER_PROTOCOLS}, "
-                f"got {self.data_transfer_protocol!r}"
-            )
+        choices = (*DATA_TRANSFER_PROTOCOLS, None)
+        check_choice("data_transfer_protocol", self.data_transfer_protocol, choices)
 
     @property
     def dispatcher_target(self) -> str:
@@ -278,10 +276,7 @@ def _check_listener(config: DispatcherConfig | WorkerConfig) -> None:
     _check_int("port", config.port, 0)
     if config.port > 65_535:
         raise InvalidArgumentError(f"port must be at most 65535, got {config.port}")
-    if config.protocol not in (None, PROTOCOL):
-        raise InvalidArgumentError(
-            f"protocol must be None or {PROTOCOL!r}, got {config.protocol!r}"
-        )
+    check_choice("protocol", config.protocol, (PROTOCOL, None))
     if not isinstance(config.host, str) or not config.host:
         raise InvalidArgumentError(
             f"host must be a non-empty string such as '127.0.0.1', got {config.host!r}"

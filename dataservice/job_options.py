@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 from dataservice.errors import InvalidArgumentError
+from dataservice.runtime.arguments import check_choice
 
 TARGETS: Final = ("AUTO", "ANY", "LOCAL")
 ON_ERROR: Final = ("raise", "skip")
@@ -38,8 +39,8 @@ class JobOptions:
                 f"num_consumers must be positive, got {self.num_consumers}; leave it out for reads "
                 "that are not coordinated"
             )
-        _check_choice("target_workers", self.target_workers, TARGETS)
-        _check_choice("on_error", self.on_error, ON_ERROR)
+        check_choice("target_workers", self.target_workers, TARGETS)
+        check_choice("on_error", self.on_error, ON_ERROR)
 
     def differences(self, other: JobOptions) -> list[str]:
         """What an `other` asks for that this one, of an existing job, is not."""
@@ -60,11 +61,6 @@ class JobOptions:
             return cls(**encoded)
         except TypeError as error:
             raise InvalidArgumentError(f"malformed job options {encoded!r}: {error}") from error
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InvalidArgumentError(f"{name} must be one of {choices}, got {value!r}")
 
 
 DEFAULT_OPTIONS: Final = JobOptions()

@@ -11,6 +11,7 @@ from typing import Final, NewType
 
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
 from dataservice.runtime.addresses import format_address, split_address
+from dataservice.runtime.arguments import Choices
 
 DatasetId = NewType("DatasetId", str)
 JobId = NewType("JobId", str)
@@ -30,7 +31,7 @@ LOCAL: Final = "local"
 DATA_TRANSFER_PROTOCOLS: Final = (SHARED_MEMORY, "flight", "grpc")
 
 
-class ShardingPolicy(IntEnum):
+class ShardingPolicy(IntEnum, metaclass=Choices):
     """How the rows of a dataset are divided among the data workers.
 
     OFF: every worker runs the whole dataset. DYNAMIC: the dispatcher hands parts of the sources to

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
+from dataservice.runtime.arguments import check_choice
 from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.kernels import pooling
 
@@ -95,10 +96,8 @@ def is_list(type_: pa.DataType) -> bool:
 
 def check_pooling(rule: str | None) -> Pooling | None:
     """``rule``, if it is one; InvalidArgumentError naming those that there are."""
-    if rule is not None and rule not in get_args(Pooling):
-        raise InvalidArgumentError(
-            f"pooling must be one of {', '.join(map(repr, get_args(Pooling)))}, got {rule!r}"
-        )
+    if rule is not None:
+        check_choice("pooling", rule, get_args(Pooling))
     return cast("Pooling | None", rule)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dataservice.runtime.arguments import integer_at_least
 from pstrain import columns
 from pstrain.bags import Bags, Lists, Pooling, check_pooling
 from pstrain.errors import InvalidArgumentError
@@ -49,7 +50,7 @@ class Category:
                     "out"
                 )
             object.__setattr__(self, "buckets", vocabulary.size)
-        if not 1 <= self.buckets <= MAX_BUCKETS:
+        if integer_at_least(self.buckets, 0, "buckets") not in range(1, MAX_BUCKETS + 1):
             raise InvalidArgumentError(f"buckets must be in [1, 2^31), got {self.buckets}")
         check_pooling(self.pooling)
         if self.weights is not None and self.pooling is None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from dataservice.runtime.arguments import check_optional, non_negative
 from pstrain import manifest
 from pstrain.checkpoint import Checkpoint
 from pstrain.checkpoint_watch import checkpoints_iterator
@@ -49,8 +50,9 @@ class CheckpointManager:
         *,
         asynchronous: bool = False,
     ) -> None:
-        if max_to_keep is not None and max_to_keep < 1:
-            raise InvalidArgumentError(f"max_to_keep must be None or positive, got {max_to_keep}")
+        check_optional(1, max_to_keep=max_to_keep, checkpoint_interval=checkpoint_interval)
+        if keep_checkpoint_every_n_hours is not None:
+            non_negative(keep_checkpoint_every_n_hours, "keep_checkpoint_every_n_hours")
         if checkpoint_interval is not None and step_counter is None:
             raise InvalidArgumentError("checkpoint_interval needs a step_counter to count with")
         self.checkpoint = checkpoint

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from dataservice.errors import InvalidArgumentError
+from dataservice.runtime.arguments import integer_at_least, positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,5 +30,7 @@ class ParameterConfig:
     def __post_init__(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
-            if item.name != "share_memory" and value <= 0:
-                raise InvalidArgumentError(f"{item.name} must be positive, got {value}")
+            if item.name == "chunk_bytes":
+                integer_at_least(value, 1, item.name)
+            elif item.name != "share_memory":
+                positive(value, item.name)

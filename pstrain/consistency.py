@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
+from dataservice.runtime.arguments import nearest
 from pstrain.errors import InvalidArgumentError
 
 __all__ = ["ASYNC", "Async", "Consistency", "Ssp", "Sync", "consistency_of", "ssp", "sync"]
@@ -128,6 +129,7 @@ def consistency_of(value: Any, trainers: int) -> Consistency:
     raise InvalidArgumentError(
         f'consistency is "async", "sync", pstrain.consistency.ssp(staleness=...) or '
         f"pstrain.consistency.sync(backup_workers=...), got {value!r}"
+        f"{nearest(value, ('async', 'sync'))}"
     )
 
 

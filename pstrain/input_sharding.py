@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import dataservice
 from dataservice import ShardingPolicy
+from dataservice.runtime.arguments import Choices, nearest
 from dataservice.runtime.identity import new_id
 from pstrain.errors import InvalidArgumentError, NotFoundError
 from pstrain.trainer.context import InputContext, call_with_context
@@ -21,7 +22,7 @@ from pstrain.trainer.context import InputContext, call_with_context
 logger = logging.getLogger(__name__)
 
 
-class AutoShardPolicy(enum.IntEnum):
+class AutoShardPolicy(enum.IntEnum, metaclass=Choices):
     """How ``experimental_distribute_dataset`` divides a dataset among trainers.
 
     OFF: every trainer reads all of it. FILE: trainer i of N reads files i, i + N, ... of every
@@ -141,6 +142,7 @@ def policy_of(options: Any) -> AutoShardPolicy:
         raise InvalidArgumentError(
             f"options must be one of {', '.join(map(str, AutoShardPolicy))} or "
             f"InputOptions(auto_shard_policy=...), got {options!r}"
+            f"{nearest(name, AutoShardPolicy.__members__, 'AutoShardPolicy.{}')}"
         )
     return AutoShardPolicy[name.upper()]
 

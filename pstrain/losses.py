@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dataservice.runtime.arguments import in_words, nearest
 from pstrain.errors import InvalidArgumentError
 from pstrain.kernels import losses as kernels
 from pstrain.tape import Tensor, record
@@ -24,8 +25,9 @@ class BinaryCrossentropy:
     def __init__(self, from_logits: bool = True, *, reduction: str = "mean") -> None:
         if reduction not in _MEANS:
             raise InvalidArgumentError(
-                f"reduction must be one of {', '.join(_MEANS)}, got {reduction!r}: the loss is the "
-                "mean over the batch, a scalar, of which a tape takes gradients"
+                f"reduction must be one of {in_words(_MEANS)}, got {reduction!r}"
+                f"{nearest(reduction, _MEANS)}: the loss is the mean over the batch, a scalar, of "
+                "which a tape takes gradients"
             )
         self.from_logits = from_logits
 

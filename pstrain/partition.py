@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from dataservice.runtime.arguments import integer_at_least
 from pstrain.errors import InvalidArgumentError, NoAxisError
 
 PartitionFunction = Callable[..., Sequence[int]]
@@ -44,7 +45,7 @@ class FixedShardsPartitioner(Partitioner):
     """``num_shards`` shards, or one per row where the variable has fewer rows."""
 
     def __init__(self, num_shards: int) -> None:
-        self.num_shards = num_shards
+        self.num_shards = integer_at_least(num_shards, 1, "num_shards")
 
     def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]:  # noqa: ARG002
         return _only(shape, axis, min(self.num_shards, _defined(shape)[axis]))
@@ -56,12 +57,9 @@ class MinSizePartitioner(Partitioner):
     def __init__(
         self, min_shard_bytes: int = 256 << 10, max_shards: int = 1, bytes_per_string: int = 16
     ) -> None:
-        _positive("min_shard_bytes", min_shard_bytes)
-        _positive("max_shards", max_shards)
-        _positive("bytes_per_string", bytes_per_string)
-        self.min_shard_bytes = min_shard_bytes
-        self.max_shards = max_shards
-        self.bytes_per_string = bytes_per_string
+        self.min_shard_bytes = integer_at_least(min_shard_bytes, 1, "min_shard_bytes")
+        self.max_shards = integer_at_least(max_shards, 1, "max_shards")
+        self.bytes_per_string = integer_at_least(bytes_per_string, 1, "bytes_per_string")
 
     def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]:
         size_bytes = _size_bytes(shape, dtype, self.bytes_per_string)
@@ -75,13 +73,11 @@ class MaxSizePartitioner(Partitioner):
     def __init__(
         self, max_shard_bytes: int, max_shards: int | None = None, bytes_per_string: int = 16
     ) -> None:
-        _positive("max_shard_bytes", max_shard_bytes)
+        self.max_shard_bytes = integer_at_least(max_shard_bytes, 1, "max_shard_bytes")
         if max_shards is not None:
-            _positive("max_shards", max_shards)
-        _positive("bytes_per_string", bytes_per_string)
-        self.max_shard_bytes = max_shard_bytes
+            integer_at_least(max_shards, 1, "max_shards")
         self.max_shards = max_shards
-        self.bytes_per_string = bytes_per_string
+        self.bytes_per_string = integer_at_least(bytes_per_string, 1, "bytes_per_string")
 
     def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]:
         rows = _defined(shape)[axis]
@@ -116,11 +112,6 @@ def _only(shape: Sequence[int], axis: int, shards: int) -> list[int]:
     answer = [1] * len(shape)
     answer[axis] = shards
     return answer
-
-
-def _positive(name: str, value: int) -> None:
-    if value < 1:
-        raise InvalidArgumentError(f"{name} must be positive, got {value}")
 
 
 def _defined(shape: Sequence[int]) -> Sequence[int]:

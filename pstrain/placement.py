@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from typing import Protocol
 
-from pstrain.errors import InvalidArgumentError
+from dataservice.runtime.arguments import check_choice
 
 
 class ShardPlacer(Protocol):
@@ -73,8 +73,5 @@ _PLACERS: dict[str, type[RoundRobin | ByteBalanced]] = {
 
 def placer(name: str, servers: int) -> ShardPlacer:
     """By name; InvalidArgumentError for another."""
-    if name not in _PLACERS:
-        raise InvalidArgumentError(
-            f"placement must be one of {', '.join(map(repr, _PLACERS))}, got {name!r}"
-        )
+    check_choice("placement", name, list(_PLACERS))
     return _PLACERS[name](servers)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from dataservice.runtime.arguments import Choices
 from pstrain.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -29,7 +30,7 @@ from pstrain.trainer.context import current_trainer
 from pstrain.vocabulary import Update
 
 
-class ReduceOp(enum.Enum):
+class ReduceOp(enum.Enum, metaclass=Choices):
     """How values become one."""
 
     SUM = "SUM"

@@ -14,12 +14,13 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dataservice.runtime.arguments import check_optional, non_negative
 from pstrain import manifest
 from pstrain.callbacks.base import Callback
 from pstrain.callbacks.monitor import Monitor
 from pstrain.checkpoint import Checkpoint
 from pstrain.checkpoint_watch import checkpoints_iterator
-from pstrain.errors import DataLossError, InvalidArgumentError, NotFoundError
+from pstrain.errors import DataLossError, NotFoundError
 from pstrain.evaluation import Logs, evaluate
 
 logger = logging.getLogger(__name__)
@@ -66,10 +67,9 @@ class SidecarEvaluator:
         batch_size: int = 4096,
         verbose: int = 1,
     ) -> None:
-        if max_evaluations is not None and max_evaluations < 1:
-            raise InvalidArgumentError(
-                f"max_evaluations must be None or positive, got {max_evaluations}"
-            )
+        check_optional(1, max_evaluations=max_evaluations, steps=steps, batch_size=batch_size)
+        check_optional(0, last_step=last_step)
+        non_negative(min_interval_secs, "min_interval_secs")
         self.model, self.data = model, data
         self.checkpoint_dir = os.fspath(checkpoint_dir)
         self.results_dir = os.fspath(results_dir or os.path.join(self.checkpoint_dir, "evaluation"))

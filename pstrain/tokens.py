@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dataservice.runtime.arguments import integer_at_least
 from pstrain import columns
 from pstrain.bags import is_list
 from pstrain.errors import DataError, InvalidArgumentError
@@ -29,11 +30,7 @@ class Vocabulary:
     """Tokens, all strings or all integers, each once. InvalidArgumentError for others."""
 
     def __init__(self, tokens: Sequence[Any] | pa.Array, num_oov_indices: int = 1) -> None:
-        if num_oov_indices < 0:
-            raise InvalidArgumentError(
-                f"num_oov_indices must not be negative, got {num_oov_indices}"
-            )
-        self.num_oov_indices = num_oov_indices
+        self.num_oov_indices = integer_at_least(num_oov_indices, 0, "num_oov_indices")
         self.tokens = _as_tokens(tokens)
         twice = self._table[1]
         if twice >= 0:

@@ -8,13 +8,13 @@ counted once.
 
 from __future__ import annotations
 
-import numbers
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from dataservice.runtime.arguments import check_optional, integer_at_least
 from pstrain.callbacks.base import Callback, CallbackList, Logs, listed
 from pstrain.callbacks.progress import ProgressBar
 from pstrain.errors import DataError, InvalidArgumentError
@@ -64,6 +64,7 @@ def fit(
     UnavailableError where a server is lost and nothing was saved.
     """
     _check(model, epochs, steps_per_epoch, steps_per_execution)
+    integer_at_least(initial_epoch, 0, "initial_epoch")
     verbose = check_verbose(verbose)
     callbacks = listed(callbacks)
     executor = executor_of(model)
@@ -199,10 +200,5 @@ def _check(model: Any, epochs: int, steps_per_epoch: int | None, steps_per_execu
             f"epochs must be a positive integer, got {type(epochs).__name__}: labels are the "
             f"column {model.schema.label!r} of the data, not an argument of their own"
         )
-    for name, value in (
-        ("epochs", epochs),
-        ("steps_per_epoch", steps_per_epoch),
-        ("steps_per_execution", steps_per_execution),
-    ):
-        if value is not None and (not isinstance(value, numbers.Integral) or value < 1):
-            raise InvalidArgumentError(f"{name} must be a positive integer, got {value!r}")
+    integer_at_least(epochs, 1, "epochs")
+    check_optional(1, steps_per_epoch=steps_per_epoch, steps_per_execution=steps_per_execution)

@@ -18,6 +18,7 @@ from dataservice.errors import (
     UnimplementedError,
 )
 from dataservice.job_options import TARGETS, JobOptions
+from dataservice.runtime.arguments import check_choice, in_words, nearest
 from dataservice.vocabulary import (
     AUTOTUNE,
     DATA_TRANSFER_PROTOCOLS,
@@ -43,7 +44,7 @@ _LEGACY_MODES = {
 EXACTLY_ONCE: Final = "exactly_once"
 AT_MOST_ONCE: Final = "at_most_once"
 _DELIVERIES = (EXACTLY_ONCE, AT_MOST_ONCE)
-_PROTOCOLS = (None, LOCAL, *DATA_TRANSFER_PROTOCOLS)
+_PROTOCOLS = (LOCAL, *DATA_TRANSFER_PROTOCOLS, None)
 NO_CONSUMER: Final = -1
 
 
@@ -126,8 +127,10 @@ def check_compression(compression: str | None) -> str:
     """The compression as it is registered, from either case; "SNAPPY" as "LZ4"."""
     chosen = compression.upper() if isinstance(compression, str) else compression
     if chosen not in _COMPRESSIONS:
+        meant = nearest(compression, filter(None, _COMPRESSIONS))
         raise InvalidArgumentError(
             f"Invalid `compression` argument: {compression!r}; use 'AUTO', 'LZ4', 'ZSTD' or None"
+            f"{meant}"
         )
     return _COMPRESSIONS[chosen]
 
@@ -223,9 +226,11 @@ def check_endless(arguments: ReadArguments, cardinality: int) -> None:
 def _policy(mode: Any) -> ShardingPolicy:
     chosen = _LEGACY_MODES.get(mode) if isinstance(mode, str) else mode
     if not isinstance(chosen, ShardingPolicy):
+        policies, legacy = ", ".join(ShardingPolicy.__members__), in_words(_LEGACY_MODES)
+        meant = nearest(mode, ShardingPolicy.__members__, "ShardingPolicy.{}")
         raise InvalidArgumentError(
-            f"processing_mode must be a ShardingPolicy, {' or '.join(map(repr, _LEGACY_MODES))}, "
-            f"got {mode!r}"
+            f"processing_mode must be a ShardingPolicy ({policies}), {legacy}, got {mode!r}"
+            f"{meant or nearest(mode, _LEGACY_MODES)}"
         )
     return chosen
 
@@ -274,7 +279,8 @@ def _ordered(ordered: object) -> bool:
 def _target(target_workers: object) -> str:
     if not isinstance(target_workers, str) or target_workers.upper() not in TARGETS:
         raise InvalidArgumentError(
-            f"Unrecognized target workers {target_workers!r}; use one of {TARGETS}"
+            f"Unrecognized target workers {target_workers!r}; use {in_words(TARGETS)}"
+            f"{nearest(target_workers, TARGETS)}"
         )
     return target_workers.upper()
 
@@ -291,18 +297,14 @@ def _trainer_id(cache: object) -> str:
 
 
 def _protocol(protocol: object) -> str | None:
-    if protocol not in _PROTOCOLS:
-        raise InvalidArgumentError(
-            f"data_transfer_protocol must be one of {_PROTOCOLS}, got {protocol!r}"
-        )
+    check_choice("data_transfer_protocol", protocol, _PROTOCOLS)
     return None if protocol is None else str(protocol)
 
 
 def _delivery(delivery: object) -> str | None:
     if delivery is None:
         return None
-    if delivery not in _DELIVERIES:
-        raise InvalidArgumentError(f"delivery must be one of {_DELIVERIES}, got {delivery!r}")
+    check_choice("delivery", delivery, _DELIVERIES)
     return str(delivery)
 
 

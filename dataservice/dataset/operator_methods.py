@@ -17,8 +17,8 @@ import pyarrow as pa
 from dataservice.dataset import operators as ops
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.node import Node
-from dataservice.dataset.operators.base import integer_at_least
 from dataservice.errors import InvalidTypeError
+from dataservice.runtime.arguments import integer_at_least
 from dataservice.vocabulary import AUTOTUNE
 
 ColumnFunction: TypeAlias = "Expression | Callable[..., Any] | str"

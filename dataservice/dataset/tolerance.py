@@ -17,8 +17,9 @@ from dataservice.dataset.columns import concat_batches
 from dataservice.dataset.function import call_user
 from dataservice.dataset.node import Node, rewrite, walk
 from dataservice.dataset.stream import RunContext, Transform
-from dataservice.errors import InvalidArgumentError, UserFunctionError
+from dataservice.errors import UserFunctionError
 from dataservice.job_options import ON_ERROR
+from dataservice.runtime.arguments import check_choice
 
 LEFT_OUT: Final = object()
 
@@ -41,8 +42,7 @@ def tolerant(root: Node) -> Node:
 
 def check_on_error(value: Any) -> None:
     """InvalidArgumentError unless it is "raise" or "skip"."""
-    if value not in ON_ERROR:
-        raise InvalidArgumentError(f"on_error must be one of {ON_ERROR}, got {value!r}")
+    check_choice("on_error", value, ON_ERROR)
 
 
 def narrowed(transform: Transform, kind: str, context: RunContext) -> Transform:

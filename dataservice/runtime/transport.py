@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
-from dataservice.errors import FailedPreconditionError, InvalidArgumentError
+from dataservice.errors import FailedPreconditionError
+from dataservice.runtime.arguments import check_choice
 from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.exchange import Exchange, ServerChannel
 from dataservice.runtime.flight import FlightClient
@@ -46,10 +47,7 @@ def open_exchange(
     on this host and of this user. Raises what the server refused the exchange with;
     FailedPreconditionError where no network was to be used and it takes one.
     """
-    if protocol not in (None, LOCAL, *DATA_TRANSFER_PROTOCOLS):
-        raise InvalidArgumentError(
-            f"protocol must be None or one of {(LOCAL, *DATA_TRANSFER_PROTOCOLS)}, got {protocol!r}"
-        )
+    check_choice("protocol", protocol, (LOCAL, *DATA_TRANSFER_PROTOCOLS, None))
     deadline_s = time.monotonic() + timeout_s
     if protocol in (None, LOCAL):
         own = connect(address, command, token=token)

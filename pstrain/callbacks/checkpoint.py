@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from dataservice.runtime.arguments import check_optional
 from pstrain.callbacks.base import Callback, Logs
 from pstrain.callbacks.monitor import Monitor
 
@@ -45,6 +46,7 @@ class Checkpoint(Callback):
         resume: bool = True,
         **objects: Any,
     ) -> None:
+        check_optional(1, every=every, every_steps=every_steps, max_to_keep=max_to_keep)
         self.resume = resume
         self._directory, self._every = os.fspath(directory), every
         self._every_steps = every_steps

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dataservice.runtime.arguments import integer_at_least
 from pstrain.callbacks.base import Callback, Logs
 from pstrain.callbacks.monitor import Monitor
 
@@ -30,8 +31,8 @@ class EarlyStopping(Callback):
         start_from_epoch: int = 0,
     ) -> None:
         self._monitor = Monitor(monitor, mode=mode, min_delta=min_delta, baseline=baseline)
-        self._patience, self._verbose = patience, verbose
-        self._start_from_epoch = start_from_epoch
+        self._patience, self._verbose = integer_at_least(patience, 0, "patience"), verbose
+        self._start_from_epoch = integer_at_least(start_from_epoch, 0, "start_from_epoch")
         self._bad_epochs = 0
         self.stopped_epoch = 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from dataservice.runtime.arguments import check_choice, check_number
 from pstrain.errors import InvalidArgumentError
 
 # Measures of which more is better; of all others, such as losses, less is.
@@ -22,11 +23,11 @@ class Monitor:
         min_delta: float = 0.0,
         baseline: float | None = None,
     ) -> None:
-        if mode not in ("auto", "min", "max"):
-            raise InvalidArgumentError(f'mode is "min" or "max" or "auto", got {mode!r}')
+        check_choice("mode", mode, ("min", "max", "auto"))
         if mode == "auto":
             mode = "max" if name.lower().endswith(_SCORES) else "min"
         self.name, self.mode = name, mode
+        check_number("min_delta", min_delta)
         self._min_delta = abs(min_delta)
         self._baseline = baseline
         self.best: float | None = None

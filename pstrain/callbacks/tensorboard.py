@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 
+from dataservice.runtime.arguments import check_choice, integer_at_least
 from pstrain.callbacks.base import Callback, Logs
 from pstrain.callbacks.event_file import EventFile
-from pstrain.errors import InvalidArgumentError
 
 
 class TensorBoard(Callback):
@@ -24,12 +24,10 @@ class TensorBoard(Callback):
     def __init__(
         self, log_dir: str | os.PathLike[str] = "logs", update_freq: str | int = "epoch"
     ) -> None:
-        if update_freq not in ("epoch", "batch") and not (
-            isinstance(update_freq, int) and update_freq > 0
-        ):
-            raise InvalidArgumentError(
-                f'update_freq is "epoch", "batch" or a number of steps, got {update_freq!r}'
-            )
+        if isinstance(update_freq, str):
+            check_choice("update_freq", update_freq, ("epoch", "batch"))
+        else:
+            integer_at_least(update_freq, 1, "update_freq")
         self._log_dir = os.fspath(log_dir)
         self._every: int | None = {"epoch": None, "batch": 1}.get(update_freq, update_freq)  # type: ignore[arg-type, assignment]
         self._writers: dict[str, EventFile] = {}

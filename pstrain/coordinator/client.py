@@ -6,23 +6,22 @@ where is the scheduler's business. Invariant: one coordinator per strategy.
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import dataservice
+from dataservice.runtime.arguments import integer_at_least, positive
 from dataservice.runtime.auth import resolve_token
 from dataservice.runtime.ending import end_with_program
 from pstrain import session
 from pstrain.consistency import Sync
 from pstrain.coordinator.applying import RoundApplier
+from pstrain.coordinator.functions import KnownFunctions
 from pstrain.coordinator.hooks import Barrier, Outlast
-from pstrain.coordinator.link import PickledFunction, PickledFunctions, TrainerLink
+from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.per_worker import IteratorsInUse, PerWorkerDataset, PerWorkerIterator
 from pstrain.coordinator.remote_value import RemoteValue, RemoteValueFound, values_in
 from pstrain.coordinator.restoring import RecoverySwitch, Restorer, is_server_loss
@@ -48,8 +47,6 @@ QUEUE_CAPACITY = 262_144
 ATTEMPTS_MAX = 10
 # So many closures of a trainer wait for one that runs to end, that results travel together.
 _SLOTS_PER_RUNNER = 3
-_FUNCTIONS_REMEMBERED = 1_024
-_FUNCTIONS_MAX_BYTES = 256 << 20
 
 
 class ClusterCoordinator:
@@ -86,12 +83,11 @@ class ClusterCoordinator:
             if checkpoint is not None:
                 self.recover_from(checkpoint)
             return
+        integer_at_least(closures_in_flight, 1, "closures_in_flight")
+        integer_at_least(queue_capacity, 1, "queue_capacity")
+        positive(trainer_timeout_s, "trainer_timeout_s")
         self.strategy = strategy
-        # Those remembered, and those that closures which have not ended still need.
-        self._functions: PickledFunctions = weakref.WeakValueDictionary()
-        self._known: OrderedDict[int, _Known] = OrderedDict()
-        self._known_bytes = 0
-        self._lock = threading.Lock()
+        self._functions = KnownFunctions()
         self._scheduler = Scheduler(
             ids=strategy.closure_ids,
             capacity=queue_capacity,
@@ -145,7 +141,7 @@ class ClusterCoordinator:
                     keeps_elements=isinstance(rule, Sync) and rule.backup_workers > 0,
                 ),
                 scheduler=self._scheduler,
-                functions=self._functions,
+                functions=self._functions.pickled,
                 servers=strategy.parameters,
                 incarnations=strategy.incarnations,
                 slots=1 if in_rounds else _SLOTS_PER_RUNNER * closures_in_flight,
@@ -274,7 +270,7 @@ class ClusterCoordinator:
             raise InvalidTypeError(f"schedule needs a function, got {type(fn).__name__}")
         if trainer is not None:
             self._check_trainer(trainer)
-        function = self._function(fn)
+        function = self._functions.find(fn, self._dump)
         arguments = call_arguments(args, kwargs)
         pickled = b""
         if args or kwargs:
@@ -367,32 +363,18 @@ class ClusterCoordinator:
             self.strategy.parameters.hold_closures = nullcontext
             self.strategy.parameters.outlast = never
 
-    def _function(self, fn: Callable[..., Any]) -> PickledFunction:
-        generation = session.generation()
-        with self._lock:
-            known = self._known.get(id(fn))
-            if known is not None and known.fn is fn and known.generation == generation:
-                self._known.move_to_end(id(fn))
-                return known.function
-        pickled = _bounded("what is captured by", fn, session.dumps_function(fn, self._reference))
-        function_id = hashlib.sha256(pickled).hexdigest()[:16]
-        with self._lock:
-            function = self._functions.get(function_id) or PickledFunction(function_id, pickled)
-            self._functions[function_id] = function
-            self._remember(_Known(fn, generation, function))
-        return function
+    def __repr__(self) -> str:
+        if not getattr(self, "_finalizer", None) or not self._finalizer.alive:
+            return "<ClusterCoordinator closed>"
+        counts = self.stats()
+        return (
+            f"<ClusterCoordinator {len(self._links)} trainers, {len(self.live_trainers())} live; "
+            f"closures: {counts['waiting']} waiting, {counts['running']} running, "
+            f"{counts['finished']:,} finished>"
+        )
 
-    def _remember(self, known: _Known) -> None:
-        """With the lock; the functions used longest ago are forgotten, and sent again if needed."""
-        replaced = self._known.pop(id(known.fn), None)
-        self._known_bytes += len(known.function.pickled)
-        self._known_bytes -= 0 if replaced is None else len(replaced.function.pickled)
-        self._known[id(known.fn)] = known
-        while len(self._known) > _FUNCTIONS_REMEMBERED or (
-            self._known_bytes > _FUNCTIONS_MAX_BYTES and len(self._known) > 1
-        ):
-            _, forgotten = self._known.popitem(last=False)
-            self._known_bytes -= len(forgotten.function.pickled)
+    def _dump(self, fn: Callable[..., Any]) -> bytes:
+        return _bounded("what is captured by", fn, session.dumps_function(fn, self._reference))
 
     def note_iterator(self, iterator: PerWorkerIterator) -> None:
         """An iterator was made."""
@@ -416,14 +398,6 @@ class ClusterCoordinator:
         if value is self.strategy.parameters:
             return ("parameters",)
         return None
-
-
-class _Known(NamedTuple):
-    """A function as it was pickled last."""
-
-    fn: object
-    generation: int
-    function: PickledFunction
 
 
 def _shut_down(

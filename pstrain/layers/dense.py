@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dataservice.runtime.arguments import integer_at_least
 from pstrain import buffers, initializers
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.kernels import network
@@ -37,8 +38,9 @@ class Dense(Layer):
         seed: int = 0,
     ) -> None:
         super().__init__(name)
-        if units < 1:
-            raise InvalidArgumentError(f"layer {name!r}: units must be positive, got {units}")
+        units = integer_at_least(units, 1, f"layer {name!r}: units")
+        if input_size is not None:
+            input_size = integer_at_least(input_size, 1, f"layer {name!r}: input_size")
         if activation not in (None, "relu"):
             raise InvalidArgumentError(
                 f"layer {name!r}: activation must be None or 'relu', got {activation!r}; for "

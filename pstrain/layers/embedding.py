@@ -5,12 +5,14 @@ Invariant: an id appears in at most one fetched row, so its gradient is summed b
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dataservice.runtime.arguments import integer_at_least, sizes_of
 from pstrain import buffers, initializers
 from pstrain.bags import Pooling, check_pooling, of_ids
 from pstrain.errors import InvalidArgumentError
@@ -49,13 +51,11 @@ class Embedding(Layer):
         super().__init__(name)
         self.by_field = by_field
         self.combiner = check_pooling(combiner)
-        sizes = (vocabulary_sizes,) if isinstance(vocabulary_sizes, int) else vocabulary_sizes
-        self.vocabulary_sizes = tuple(sizes)
-        if dim < 1 or not self.vocabulary_sizes or min(self.vocabulary_sizes) < 1:
-            raise InvalidArgumentError(
-                f"layer {name!r}: dim and vocabulary sizes must be positive, got {dim} and "
-                f"{self.vocabulary_sizes}"
-            )
+        is_one = isinstance(vocabulary_sizes, numbers.Number)
+        sizes = (vocabulary_sizes,) if is_one else vocabulary_sizes
+        what = f"layer {name!r}: vocabulary_sizes"
+        self.vocabulary_sizes = sizes_of(sizes, what, least=1)
+        dim = integer_at_least(dim, 1, f"layer {name!r}: dim")
         if combiner is not None and len(self.vocabulary_sizes) > 1:
             raise InvalidArgumentError(
                 f"layer {name!r}: a combiner pools lists of one field, got "
@@ -148,8 +148,9 @@ class WideDeepTable(Layer):
     ) -> None:
         super().__init__(name)
         self.by_field = by_field
-        self.fields = fields
-        self.dim = dim
+        rows = integer_at_least(rows, 1, f"layer {name!r}: rows")
+        self.fields = integer_at_least(fields, 1, f"layer {name!r}: fields")
+        self.dim = dim = integer_at_least(dim, 0, f"layer {name!r}: dim")
         start = initializers.uniform(seed=initializers.seed_for(name, seed), zero_columns=1)
         self.variables = [
             create_variable(start, shape=(rows, 1 + dim), name=name),

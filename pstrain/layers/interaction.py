@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dataservice.runtime.arguments import check_choice, integer_at_least
 from pstrain import buffers, initializers
 from pstrain.errors import InvalidArgumentError
 from pstrain.kernels import interaction as kernels
@@ -59,13 +60,10 @@ class Interaction(Layer):
         name: str = "interaction",
     ) -> None:
         super().__init__(name)
-        if kind not in ("dot", "sum"):
-            raise InvalidArgumentError(f"layer {name!r}: kind must be 'dot' or 'sum', got {kind!r}")
-        if count < 1 or dim < 1:
-            raise InvalidArgumentError(
-                f"layer {name!r}: count and dim must be positive, got {count} and {dim}"
-            )
-        self.count, self.dim, self.kind = count, dim, kind
+        check_choice(f"layer {name!r}: kind", kind, ("dot", "sum"))
+        self.count = integer_at_least(count, 1, f"layer {name!r}: count")
+        self.dim = integer_at_least(dim, 1, f"layer {name!r}: dim")
+        self.kind = kind
 
     def __call__(self, inputs: Any) -> Tensor:
         return self.forward([], inputs)
@@ -116,8 +114,9 @@ class Cross(Layer):
         self, size: int, rank: int | None = None, *, name: str = "cross", seed: int = 0
     ) -> None:
         super().__init__(name)
-        if rank is not None and rank < 1:
-            raise InvalidArgumentError(f"layer {name!r}: rank must be positive, got {rank}")
+        size = integer_at_least(size, 1, f"layer {name!r}: size")
+        if rank is not None:
+            rank = integer_at_least(rank, 1, f"layer {name!r}: rank")
         self._down = None
         if rank is not None:
             self._down = Dense(
@@ -142,7 +141,8 @@ class NumericEmbedding(Layer):
         self, columns: int, dim: int, *, name: str = "numeric_embedding", seed: int = 0
     ) -> None:
         super().__init__(name)
-        self.columns, self.dim = columns, dim
+        self.columns = columns = integer_at_least(columns, 1, f"layer {name!r}: columns")
+        self.dim = dim = integer_at_least(dim, 1, f"layer {name!r}: dim")
         start = initializers.uniform(seed=initializers.seed_for(name, seed))
         self.variables = [create_variable(start, shape=(columns, dim), name=name)]
 

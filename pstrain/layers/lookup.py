@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 import dataservice
+from dataservice.runtime.arguments import check_optional, integer_at_least
 from pstrain.bags import is_list
 from pstrain.errors import (
     DataError,
@@ -41,8 +42,9 @@ class _Lookup:
         vocabulary: Any,
         invert: bool,
     ) -> None:
+        check_optional(1, max_tokens=max_tokens)
         self.max_tokens = max_tokens
-        self.num_oov_indices = num_oov_indices
+        self.num_oov_indices = integer_at_least(num_oov_indices, 0, "num_oov_indices")
         self.mask_token = mask_token
         self.oov_token = oov_token
         self.invert = invert

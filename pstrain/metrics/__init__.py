@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dataservice.runtime.arguments import nearest
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.metrics.base import Metric
 from pstrain.metrics.classification import AUC, Accuracy
@@ -23,6 +24,7 @@ def named(value: Any) -> Metric:
     if value.lower() not in _BY_NAME:
         raise InvalidArgumentError(
             f"unknown metric {value!r}: choose one of {', '.join(_BY_NAME)}, or give an object"
+            f"{nearest(value, _BY_NAME)}"
         )
     metric: Metric = _BY_NAME[value.lower()]()
     return metric

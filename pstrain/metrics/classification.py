@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dataservice.runtime.arguments import integer_at_least, non_negative
 from pstrain.errors import InvalidArgumentError
 from pstrain.kernels import metrics as kernels
 from pstrain.metrics.base import Metric, State, pairs, refuse_probabilities
@@ -19,8 +20,7 @@ class AUC(Metric):
     """
 
     def __init__(self, name: str = "auc", bins: int = 2**15) -> None:
-        if bins < 2:
-            raise InvalidArgumentError(f"AUC needs at least 2 bins, got {bins}")
+        bins = integer_at_least(bins, 2, "bins")
         super().__init__(name, (bins, 2))
 
     def update(self, state: State, labels: ArrayLike, probabilities: ArrayLike) -> State:
@@ -53,7 +53,9 @@ class Accuracy(Metric):
 
     def __init__(self, name: str = "accuracy", threshold: float = 0.5) -> None:
         super().__init__(name, (2,))
-        self.threshold = threshold
+        self.threshold = non_negative(threshold, "threshold")
+        if threshold > 1:
+            raise InvalidArgumentError(f"threshold is a probability, got {threshold}")
 
     def update(self, state: State, labels: ArrayLike, probabilities: ArrayLike) -> State:
         truth, given = pairs(self.name, labels, probabilities)

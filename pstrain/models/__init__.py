@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dataservice.runtime.arguments import nearest
 from pstrain.errors import InvalidArgumentError
 from pstrain.models.base import Model
 from pstrain.models.dcn import DCNv2
@@ -36,5 +37,6 @@ def from_config(config: Mapping[str, Any]) -> Model:
     if cls is None:
         raise InvalidArgumentError(
             f"unknown model {config.get('kind')!r}: choose one of {', '.join(_BY_KIND)}"
+            f"{nearest(config.get('kind'), _BY_KIND)}"
         )
     return cls.from_config(config)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
+from dataservice.runtime.arguments import check_choice, integer_at_least
 from pstrain.errors import InvalidArgumentError
 from pstrain.features import Features
 from pstrain.layers.embedding import WideDeepTable
 from pstrain.layers.interaction import Cross, concatenate
 from pstrain.models.base import Model
-from pstrain.models.network import logit, rectified, run
+from pstrain.models.network import checked_sizes, logit, rectified, run
 from pstrain.tape import Tensor
 
 
@@ -41,12 +42,9 @@ class DCNv2(Model):
             raise InvalidArgumentError(
                 "DCNv2 needs at least one categorical column; use LogisticRegression"
             )
-        if structure not in ("stacked", "parallel") or crosses < 1:
-            raise InvalidArgumentError(
-                f"DCNv2 needs structure 'stacked' or 'parallel' and at least one cross, got "
-                f"{structure!r} and {crosses}"
-            )
-        self.dim, self.hidden, self.crosses = dim, tuple(hidden), crosses
+        check_choice("DCNv2: structure", structure, ("stacked", "parallel"))
+        self.dim, self.hidden = checked_sizes(self.kind, dim, hidden=hidden)
+        self.crosses = crosses = integer_at_least(crosses, 1, "DCNv2: crosses")
         self.rank, self.structure, self.name, self.seed = rank, structure, name, seed
         fields = len(self.schema.categorical)
         rows = self.schema.table_rows

@@ -10,7 +10,7 @@ from pstrain.features import Features
 from pstrain.layers.embedding import Embedding
 from pstrain.layers.interaction import Interaction, concatenate
 from pstrain.models.base import Model
-from pstrain.models.network import logit, rectified, run
+from pstrain.models.network import checked_sizes, logit, rectified, run
 from pstrain.tape import Tensor
 
 
@@ -39,7 +39,7 @@ class DLRM(Model):
             raise InvalidArgumentError(
                 "DLRM needs at least one categorical column; use LogisticRegression"
             )
-        self.dim, self.bottom, self.top = dim, tuple(bottom), tuple(top)
+        self.dim, self.bottom, self.top = checked_sizes(self.kind, dim, bottom=bottom, top=top)
         self.name, self.seed = name, seed
         sizes = self.schema.vocabulary_sizes
         self._table = Embedding(sizes, dim, name=f"{name}/table", seed=seed)

@@ -15,7 +15,7 @@ from pstrain.features import Features
 from pstrain.layers.embedding import WideDeepTable
 from pstrain.layers.interaction import Interaction, NumericEmbedding, concatenate
 from pstrain.models.base import Model
-from pstrain.models.network import logit, rectified, run
+from pstrain.models.network import checked_sizes, logit, rectified, run
 from pstrain.tape import Tensor
 
 
@@ -44,7 +44,8 @@ class DeepFM(Model):
                 f"{type(self).__name__} needs at least one categorical column; use "
                 "LogisticRegression"
             )
-        self.dim, self.hidden, self.name, self.seed = dim, tuple(hidden), name, seed
+        self.dim, self.hidden = checked_sizes(self.kind, dim, hidden=hidden)
+        self.name, self.seed = name, seed
         self._fields = fields
         rows = self.schema.table_rows
         self._table = WideDeepTable(rows, fields, dim, name=f"{name}/table", seed=seed)

@@ -1,4 +1,4 @@
-"""Stacks of dense layers, as the models put them together. Holds no state of its own."""
+"""Stacks of dense layers, as the models put them together, and their sizes. Holds no state."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from dataservice.runtime.arguments import integer_at_least, sizes_of
 from pstrain.layers.dense import Dense
 from pstrain.tape import Tensor
+
+
+def checked_sizes(model: str, dim: int, **layers: Sequence[int]) -> tuple[Any, ...]:
+    """``dim`` and the units of each list of layers; InvalidArgumentError where one is no size."""
+    sizes = (sizes_of(units, f"{model}: {name}") for name, units in layers.items())
+    return integer_at_least(dim, 1, f"{model}: dim"), *sizes
 
 
 def rectified(sizes: Sequence[int], name: str, seed: int) -> list[Dense]:

@@ -11,7 +11,7 @@ from pstrain.kernels.vectors import LANES
 from pstrain.layers.embedding import WideDeepTable
 from pstrain.layers.projection import project
 from pstrain.models.base import Model
-from pstrain.models.network import logit, rectified
+from pstrain.models.network import checked_sizes, logit, rectified
 from pstrain.tape import Tensor
 
 
@@ -38,7 +38,8 @@ class WideDeep(Model):
             raise InvalidArgumentError(
                 "WideDeep needs at least one categorical column; use LogisticRegression"
             )
-        self.dim, self.hidden, self.name, self.seed = dim, tuple(hidden), name, seed
+        self.dim, self.hidden = checked_sizes(self.kind, dim, hidden=hidden)
+        self.name, self.seed = name, seed
         fields, dense = len(self.schema.categorical), len(self.schema.dense)
         rows = self.schema.table_rows
         self.table = WideDeepTable(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dataservice.runtime.arguments import nearest
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.optimizers import schedules
 from pstrain.optimizers.adagrad import Adagrad, RowWiseAdagrad
@@ -50,6 +51,7 @@ def _class_of(name: Any) -> Any:
     if name not in _BY_NAME:
         raise InvalidArgumentError(
             f"unknown optimizer {name!r}: choose one of {', '.join(_BY_NAME)}"
+            f"{nearest(name, _BY_NAME)}"
         )
     return _BY_NAME[name]
 

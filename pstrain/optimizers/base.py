@@ -7,7 +7,6 @@ ever changes, all at once and in the program only, so threads and trainers share
 from __future__ import annotations
 
 import copy
-import numbers
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,8 +14,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from dataservice.runtime.arguments import non_negative
 from pstrain import initializers
-from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.optimizers import schedules
 from pstrain.optimizers.clipping import Clipping
 from pstrain.optimizers.schedules import LearningRateSchedule
@@ -202,18 +202,15 @@ def rate_of(config: Any) -> Rate:
 
 def check_rate(name: str, value: float) -> float:
     """``value``, if it can be a learning rate."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise InvalidTypeError(f"{name} must be a number, got {value!r}")
-    if not np.isfinite(value) or value < 0:
-        raise InvalidArgumentError(f"{name} must be finite and not negative, got {value}")
-    return float(value)
+    return non_negative(value, name)
 
 
 def check_fraction(name: str, value: float) -> float:
     """``value``, if it can be the share of the past in a moving mean."""
-    if not 0 <= value < 1:
+    fraction = non_negative(value, name)
+    if fraction >= 1:
         raise InvalidArgumentError(f"{name} must be at least 0 and below 1, got {value}")
-    return float(value)
+    return fraction
 
 
 def _from_pairs(pairs: Iterable[tuple[Any, Any]]) -> Gradients:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dataservice.runtime.arguments import positive
 from pstrain.errors import InvalidArgumentError
 from pstrain.vocabulary import Update
 
@@ -39,8 +40,7 @@ class Clipping:
                 f"at most one of clipvalue, clipnorm and global_clipnorm can be set, got {chosen}"
             )
         for name, bound in chosen.items():
-            if not bound > 0:
-                raise InvalidArgumentError(f"{name} must be positive, got {bound}")
+            positive(bound, name)
 
     def clip(self, updates: tuple[Update, ...]) -> tuple[Update, ...]:
         """The updates of one step with bounded gradients."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from dataservice.runtime.arguments import check_number
 from pstrain.errors import InvalidArgumentError
 from pstrain.optimizers.base import Optimizer, Rate, check_rate
 
@@ -28,6 +29,7 @@ class Ftrl(Optimizer):
         beta: float = 0.0,
         **options: Any,
     ) -> None:
+        check_number("learning_rate_power", learning_rate_power)
         if learning_rate_power > 0:
             raise InvalidArgumentError(
                 f"learning_rate_power must not be positive, got {learning_rate_power}"

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dataservice.runtime.arguments import check_number, non_negative, positive
 from pstrain.errors import InvalidArgumentError
 
 
@@ -40,7 +41,7 @@ class ExponentialDecay(LearningRateSchedule):
     staircase: bool = False
 
     def __post_init__(self) -> None:
-        _check_positive("decay_steps", self.decay_steps)
+        _check(self)
 
     def __call__(self, step: int) -> float:
         exponent = step / self.decay_steps
@@ -58,7 +59,7 @@ class InverseTimeDecay(LearningRateSchedule):
     staircase: bool = False
 
     def __post_init__(self) -> None:
-        _check_positive("decay_steps", self.decay_steps)
+        _check(self)
 
     def __call__(self, step: int) -> float:
         passed = step / self.decay_steps
@@ -80,7 +81,7 @@ class PolynomialDecay(LearningRateSchedule):
     cycle: bool = False
 
     def __post_init__(self) -> None:
-        _check_positive("decay_steps", self.decay_steps)
+        _check(self)
 
     def __call__(self, step: int) -> float:
         steps = self.decay_steps
@@ -106,7 +107,7 @@ class CosineDecay(LearningRateSchedule):
     warmup_steps: int = 0
 
     def __post_init__(self) -> None:
-        _check_positive("decay_steps", self.decay_steps)
+        _check(self)
 
     def __call__(self, step: int) -> float:
         top = self.initial_learning_rate
@@ -134,6 +135,8 @@ class PiecewiseConstantDecay(LearningRateSchedule):
             )
         if list(self.boundaries) != sorted(set(self.boundaries)):
             raise InvalidArgumentError(f"boundaries must rise, got {list(self.boundaries)}")
+        for value in self.values:
+            non_negative(value, "each of values")
 
     def __call__(self, step: int) -> float:
         return float(self.values[bisect_left(self.boundaries, step)])
@@ -162,6 +165,9 @@ def from_config(config: Mapping[str, Any]) -> LearningRateSchedule:
     return schedule
 
 
-def _check_positive(name: str, value: float) -> None:
-    if value <= 0:
-        raise InvalidArgumentError(f"{name} must be positive, got {value}")
+def _check(schedule: Any) -> None:
+    """Numbers are finite, steps positive."""
+    for name, value in vars(schedule).items():
+        if value is not None and not isinstance(value, bool):
+            check_number(name, value)
+    positive(schedule.decay_steps, "decay_steps")

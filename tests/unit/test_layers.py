@@ -218,10 +218,10 @@ def test_concatenation_hands_each_part_its_gradient() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Interaction(3, 2, "cosine"), "kind must be 'dot' or 'sum'"),  # type: ignore[arg-type]
-        (lambda: Interaction(0, 2), "count and dim must be positive"),
+        (lambda: Interaction(3, 2, "cosine"), "kind must be one of 'dot' or 'sum'"),  # type: ignore[arg-type]
+        (lambda: Interaction(0, 2), "count must be a positive integer, got 0"),
         (lambda: Interaction(3, 2)(np.zeros((1, 5), np.float32)), "at least 6"),
-        (lambda: Cross(3, 0), "rank must be positive"),
+        (lambda: Cross(3, 0), "rank must be a positive integer, got 0"),
     ],
 )
 def test_products_that_cannot_be_are_refused(make: Callable[[], Any], message: str) -> None:

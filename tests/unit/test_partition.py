@@ -129,7 +129,6 @@ def test_a_scalar_and_an_open_shape_have_no_shards(partitioner: Any) -> None:
 @pytest.mark.parametrize(
     ("partitioner", "shape", "dtype", "expected"),
     [
-        (FixedShardsPartitioner(0), (3,), np.float32, [0]),
         (FixedShardsPartitioner(4), (3, 7), np.float32, [3, 1]),
         (MinSizePartitioner(), (2**20,), np.float32, [1]),
         (MinSizePartitioner(max_shards=8), (65_536,), np.float32, [1]),

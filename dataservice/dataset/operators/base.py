@@ -10,7 +10,6 @@ import dataclasses
 from abc import abstractmethod
 from typing import Any, ClassVar, Final
 
-import numpy as np
 import pyarrow as pa
 
 from dataservice.dataset.function import Function
@@ -116,16 +115,6 @@ class FunctionOperator(RowOperator):
     def guarded(self, context: RunContext) -> Transform:
         plain = self.transform(context)
         return plain if self.on_error == "raise" else narrowed(plain, self.kind, context)
-
-
-def integer_at_least(value: Any, minimum: int, what: str) -> int:
-    """`value` as an int; InvalidArgumentError, naming `what`, for anything else or less."""
-    wanted = {0: "a non-negative integer", 1: "a positive integer"}[minimum]
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
-        raise InvalidTypeError(f"{what} must be {wanted}, got {value!r}")
-    if value < minimum:
-        raise InvalidArgumentError(f"{what} must be {wanted}, got {value}")
-    return int(value)
 
 
 def column_names(value: Any, what: str) -> tuple[str, ...]:

@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from dataservice.dataset.columns import concat_batches
 from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, register_node
-from dataservice.dataset.operators.base import Operator, integer_at_least
+from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.stream import BatchStream, RowCutter, RunContext, State
 from dataservice.errors import InvalidArgumentError
+from dataservice.runtime.arguments import integer_at_least
 
 
 @register_node

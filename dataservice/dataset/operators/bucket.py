@@ -13,12 +13,13 @@ import pyarrow as pa
 from dataservice.dataset.columns import concat_batches
 from dataservice.dataset.function import Function
 from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, register_node
-from dataservice.dataset.operators.base import Operator, integer_at_least
+from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.operators.element_key import key_function, keys_of
 from dataservice.dataset.operators.pad import checked_shapes, padded
 from dataservice.dataset.operators.windows import WindowGatherer
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
+from dataservice.runtime.arguments import integer_at_least
 
 _OPERATOR = "bucket_by_sequence_length"
 

@@ -16,13 +16,14 @@ from dataservice.dataset.node import (
     Node,
     register_node,
 )
-from dataservice.dataset.operators.base import Operator, integer_at_least
+from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.operators.element_key import key_function, keys_of
 from dataservice.dataset.operators.nested import dataset_of, node_of
 from dataservice.dataset.operators.windows import Window, WindowGatherer
 from dataservice.dataset.seeds import settle_seeds
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import InvalidArgumentError
+from dataservice.runtime.arguments import integer_at_least
 
 _OPERATOR = "group_by_window"
 

@@ -23,12 +23,13 @@ from dataservice.dataset.node import (
     check_deterministic,
     register_node,
 )
-from dataservice.dataset.operators.base import Operator, integer_at_least
+from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.operators.nested import node_of
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.seeds import settle_seeds
 from dataservice.dataset.stream import CHUNK_ROWS, BatchStream, RowCutter, RunContext, State
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
+from dataservice.runtime.arguments import integer_at_least
 
 _ALL_ROWS: Final = 1 << 62
 _WHAT: Final = "the rows of a dataset that the function given to interleave returned"

@@ -24,7 +24,8 @@ from dataservice.dataset.node import register_node
 from dataservice.dataset.operators.base import FunctionOperator
 from dataservice.dataset.stream import RunContext, Transform
 from dataservice.dataset.tolerance import LEFT_OUT, RowGuard, note_failures
-from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError
+from dataservice.errors import InvalidTypeError, SchemaError
+from dataservice.runtime.arguments import check_choice
 
 _Call: TypeAlias = Callable[
     [Callable[..., Any], pa.RecordBatch, Callable[[], str], "pa.Schema | None", str],
@@ -53,10 +54,7 @@ class Map(FunctionOperator):
                 f"{self.kind} takes a function, not the expression {self.function.expression!r}; "
                 "use with_column(name, expression)"
             )
-        if self.format not in _CALLS:
-            raise InvalidArgumentError(
-                f"format must be one of {sorted(_CALLS)}, got {self.format!r}"
-            )
+        check_choice("format", self.format, sorted(_CALLS))
         if self.schema is not None:
             if not isinstance(self.schema, pa.Schema):
                 raise InvalidTypeError(f"schema must be a pyarrow.Schema, got {self.schema!r}")

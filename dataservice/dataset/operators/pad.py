@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 
 from dataservice.dataset.columns import PADDED, require_columns
 from dataservice.dataset.node import register_node
-from dataservice.dataset.operators.base import RowOperator, integer_at_least
+from dataservice.dataset.operators.base import RowOperator
 from dataservice.dataset.stream import RunContext, Transform
 from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError
+from dataservice.runtime.arguments import integer_at_least
 
 
 @register_node

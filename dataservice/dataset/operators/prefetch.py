@@ -14,9 +14,10 @@ from typing import ClassVar, Final, NamedTuple
 import pyarrow as pa
 
 from dataservice.dataset.node import register_node
-from dataservice.dataset.operators.base import Operator, integer_at_least
+from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import CancelledError, DeadlineExceededError, InternalError
+from dataservice.runtime.arguments import integer_at_least
 from dataservice.runtime.threads import BoundedQueue, StoppableThread
 
 _POLL_S: Final = 0.5

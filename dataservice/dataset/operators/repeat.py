@@ -9,8 +9,8 @@ from typing import ClassVar
 import pyarrow as pa
 
 from dataservice.dataset.node import INFINITE_CARDINALITY, Node, register_node
-from dataservice.dataset.operators.base import integer_at_least
 from dataservice.dataset.stream import BatchStream, RunContext, State
+from dataservice.runtime.arguments import integer_at_least
 from dataservice.sharding import epoch_of
 
 

@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from dataservice.dataset.node import UNKNOWN_CARDINALITY, register_node
-from dataservice.dataset.operators.base import Operator, integer_at_least
+from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError
+from dataservice.runtime.arguments import integer_at_least
 from dataservice.vocabulary import SHARD_HINT
 
 

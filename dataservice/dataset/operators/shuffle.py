@@ -18,10 +18,11 @@ import pyarrow as pa
 
 from dataservice.dataset.columns import concat_batches
 from dataservice.dataset.node import register_node
-from dataservice.dataset.operators.base import Operator, integer_at_least
+from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.seeds import check_seeds, effective_seed
 from dataservice.dataset.stream import CHUNK_ROWS, BatchStream, RowCutter, RunContext, State
 from dataservice.errors import InvalidArgumentError
+from dataservice.runtime.arguments import integer_at_least
 from dataservice.sharding import WINDOW_ROWS, order_key
 
 # Windows whose rows are counted have fewer, unless row groups are larger.

@@ -9,8 +9,9 @@ from typing import ClassVar
 import pyarrow as pa
 
 from dataservice.dataset.node import INFINITE_CARDINALITY, register_node
-from dataservice.dataset.operators.base import Operator, integer_at_least
+from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.stream import BatchStream, RowCutter, RunContext, State
+from dataservice.runtime.arguments import integer_at_least
 
 
 @register_node

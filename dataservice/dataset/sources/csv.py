@@ -38,6 +38,7 @@ from dataservice.errors import (
     SchemaError,
     SourceError,
 )
+from dataservice.runtime.arguments import check_choice
 
 _BLOCK_BYTES: Final = 1 << 20
 _BAD_VALUE: Final = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to")
@@ -74,10 +75,8 @@ class CsvSource(WholeFilesSource):
         if self.unexpected_columns is None:
             unexpected = "error" if self.schema is None else "ignore"
             object.__setattr__(self, "unexpected_columns", unexpected)
-        elif self.unexpected_columns not in ("error", "ignore"):
-            raise InvalidArgumentError(
-                f"unexpected_columns must be 'error' or 'ignore', got {self.unexpected_columns!r}"
-            )
+        else:
+            check_choice("unexpected_columns", self.unexpected_columns, ("error", "ignore"))
         if not isinstance(self.delimiter, str) or len(self.delimiter) != 1:
             raise InvalidArgumentError(f"delimiter must be one character, got {self.delimiter!r}")
         if not isinstance(self.header, bool):

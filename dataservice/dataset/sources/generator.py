@@ -25,7 +25,8 @@ from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import check_deterministic, register_node
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.stream import RunContext
-from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError
+from dataservice.errors import InvalidTypeError, SchemaError
+from dataservice.runtime.arguments import check_choice
 from dataservice.sharding import Split
 
 _CHUNK_ROWS: Final = 1_024
@@ -60,11 +61,8 @@ class GeneratorSource(Source):
                 f"from_generator needs schema=, a pyarrow.Schema with columns, got {self.schema!r}"
             )
         object.__setattr__(self, "schema", plain_schema(self.schema))
-        if self.format not in (None, *_FORMATS):
-            raise InvalidArgumentError(
-                f"format must be one of {list(_FORMATS)}, or None to tell it from what the "
-                f"generator yields, got {self.format!r}"
-            )
+        # None: told from what the generator yields.
+        check_choice("format", self.format, (*_FORMATS, None))
         check_deterministic(self.deterministic)
 
     @property

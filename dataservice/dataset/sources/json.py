@@ -37,6 +37,7 @@ from dataservice.errors import (
     SchemaError,
     SourceError,
 )
+from dataservice.runtime.arguments import check_choice
 
 _BLOCK_BYTES: Final = 4 << 20
 _MAX_BLOCK_BYTES: Final = 1 << 30
@@ -73,10 +74,8 @@ class JsonSource(WholeFilesSource):
         if self.unexpected_fields is None:
             unexpected = "error" if self.schema is None else "ignore"
             object.__setattr__(self, "unexpected_fields", unexpected)
-        elif self.unexpected_fields not in ("error", "ignore"):
-            raise InvalidArgumentError(
-                f"unexpected_fields must be 'error' or 'ignore', got {self.unexpected_fields!r}"
-            )
+        else:
+            check_choice("unexpected_fields", self.unexpected_fields, ("error", "ignore"))
         size = self.block_size_bytes
         if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= _MAX_BLOCK_BYTES:
             raise InvalidArgumentError(

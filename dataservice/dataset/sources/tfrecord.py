@@ -25,6 +25,7 @@ from dataservice.dataset.sources.whole_files import (
 )
 from dataservice.dataset.stream import CHUNK_ROWS, RunContext
 from dataservice.errors import InvalidArgumentError, SourceError
+from dataservice.runtime.arguments import check_choice
 
 _BLOCK_BYTES: Final = 8 << 20
 _MAX_RECORD_BYTES: Final = 1 << 30
@@ -47,10 +48,7 @@ class TFRecordSource(WholeFilesSource):
     def __post_init__(self) -> None:
         object.__setattr__(self, "paths", check_paths(self.paths, "from_tfrecord"))
         check_storage_options(self.storage_options)
-        if self.compression not in _COMPRESSIONS:
-            raise InvalidArgumentError(
-                f"compression must be one of {list(_COMPRESSIONS)}, got {self.compression!r}"
-            )
+        check_choice("compression", self.compression, list(_COMPRESSIONS))
         if self.features is not None:
             object.__setattr__(self, "features", _checked_features(self.features))
 

@@ -1,0 +1,67 @@
+"""Functions as they were pickled last, so that one which is scheduled often is pickled once.
+
+Knows no trainer. Invariant: what is remembered is as new as what the function captures; the
+functions used longest ago are forgotten, but not while a closure needs them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from pstrain import session
+from pstrain.coordinator.link import PickledFunction, PickledFunctions
+
+_REMEMBERED: Final = 1_024
+_MAX_BYTES: Final = 256 << 20
+
+
+class KnownFunctions:
+    """Of one coordinator. Thread-safe."""
+
+    def __init__(self) -> None:
+        # Those remembered, and those that closures which have not ended still need.
+        self.pickled: PickledFunctions = weakref.WeakValueDictionary()
+        self._known: OrderedDict[int, _Known] = OrderedDict()
+        self._known_bytes = 0
+        self._lock = threading.Lock()
+
+    def find(self, fn: Callable[..., Any], dump: Callable[[Any], bytes]) -> PickledFunction:
+        """As it was pickled, or is by ``dump``."""
+        generation = session.generation()
+        with self._lock:
+            known = self._known.get(id(fn))
+            if known is not None and known.fn is fn and known.generation == generation:
+                self._known.move_to_end(id(fn))
+                return known.function
+        pickled = dump(fn)
+        function_id = hashlib.sha256(pickled).hexdigest()[:16]
+        with self._lock:
+            function = self.pickled.get(function_id) or PickledFunction(function_id, pickled)
+            self.pickled[function_id] = function
+            self._remember(_Known(fn, generation, function))
+        return function
+
+    def _remember(self, known: _Known) -> None:
+        """With the lock; those used longest ago are forgotten, and sent again if needed."""
+        replaced = self._known.pop(id(known.fn), None)
+        self._known_bytes += len(known.function.pickled)
+        self._known_bytes -= 0 if replaced is None else len(replaced.function.pickled)
+        self._known[id(known.fn)] = known
+        while len(self._known) > _REMEMBERED or (
+            self._known_bytes > _MAX_BYTES and len(self._known) > 1
+        ):
+            _, forgotten = self._known.popitem(last=False)
+            self._known_bytes -= len(forgotten.function.pickled)
+
+
+class _Known(NamedTuple):
+    """A function as it was pickled last."""
+
+    fn: object
+    generation: int
+    function: PickledFunction
