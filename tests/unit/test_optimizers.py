@@ -87,13 +87,9 @@ def test_an_optimizer_and_variables_of_two_places_are_refused() -> None:
 
 @pytest.mark.parametrize("rate", [-1.0, float("nan"), float("inf")])
 def test_a_rate_that_cannot_be_is_refused(rate: float) -> None:
-    with pytest.raises(
-        InvalidArgumentError, match="learning_rate must (be finite|not be negative)"
-    ):
+    with pytest.raises(InvalidArgumentError, match="learning_rate must"):
         SGD(rate)
-    with pytest.raises(
-        InvalidArgumentError, match="learning_rate must (be finite|not be negative)"
-    ):
+    with pytest.raises(InvalidArgumentError, match="epsilon must"):
         Adagrad(epsilon=rate)
 
 
