@@ -95,6 +95,7 @@ class ClusterCoordinator:
             trainer_timeout_s=trainer_timeout_s,
             consistency=strategy.consistency,
             trainers_expected=strategy.num_input_pipelines,
+            closures_at_once=closures_in_flight,
         )
         self._iterators = IteratorsInUse()
         self._manager: CheckpointManager | None = None

@@ -19,9 +19,13 @@ _REMEMBERED: Final = 1024
 
 
 class Paces:
-    """How long the latest runs took, by function. Not thread-safe."""
+    """How long the latest runs took, by function. Not thread-safe.
 
-    def __init__(self) -> None:
+    ``at_once``: how many a trainer runs side by side.
+    """
+
+    def __init__(self, at_once: int = 1) -> None:
+        self._work_s = AHEAD_S * at_once
         self._latest: OrderedDict[str, deque[float]] = OrderedDict()
 
     def note(self, function_id: str, seconds: float) -> None:
@@ -39,4 +43,4 @@ class Paces:
         if len(latest) < _RUNS:
             return 0
         longest_s = max(latest)
-        return AHEAD_MAX if longest_s * AHEAD_MAX <= AHEAD_S else int(AHEAD_S / longest_s)
+        return AHEAD_MAX if longest_s * AHEAD_MAX <= self._work_s else int(self._work_s / longest_s)

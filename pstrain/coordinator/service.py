@@ -52,6 +52,7 @@ class Scheduler(Holding):
         trainer_timeout_s: float,
         consistency: Consistency = ASYNC,
         trainers_expected: int = 1,
+        closures_at_once: int = 1,
     ) -> None:
         super().__init__(trainer_timeout_s)
         self.orders: queue.SimpleQueue[RoundOrder | None] = queue.SimpleQueue()
@@ -64,7 +65,7 @@ class Scheduler(Holding):
         self._joining_since_s = time.monotonic()
         self._closures: OrderedDict[int, Closure] = OrderedDict()
         self._next_id = 0
-        self._paces = Paces()
+        self._paces = Paces(closures_at_once)
         self._rows: dict[int, Marks] = {}
         # Of all trainers: one may be lost before it said where it reads, which others know.
         self._services: set[str] = set()

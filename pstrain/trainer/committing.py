@@ -47,7 +47,7 @@ from pstrain.trainer.turns import Phase, Receipt, Ticket, Turns
 from pstrain.vocabulary import StepToken
 from pstrain.wire import trainer_pb2 as pb
 
-HELD_S: Final = 0.005
+HELD_S: Final = 0.02
 """The end of a closure is held back for so long, up to twice, for the next pull of its thread."""
 
 _LOOK_AROUND_S: Final = 1.0

@@ -28,6 +28,7 @@ from pstrain.strategy import Replica
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.committing import Committer
 from pstrain.trainer.context import InputContext, trainer_scope
+from pstrain.trainer.reports import Reports
 from pstrain.trainer.resources import TrainerIterator, open_dataset
 from pstrain.trainer.rounds import RoundCommitter
 from pstrain.trainer.staging import ClosureRun, Held
@@ -36,16 +37,7 @@ from pstrain.wire import trainer_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-_RESULTS_PER_MESSAGE = 64
-_MESSAGE_BYTES = 1 << 20
-HOLD_S = 0.0025
-"""How long a result waits for others, for each closure that waits here: a message and its answer
-take a tenth of the time of a small step."""
-HOLD_MAX_S = 0.025
-_ENOUGH_TO_DO = 2
-
 Connect = Callable[[list[str], str], RemoteParameters]
-Ended = pb.RunReply | Exception | None
 
 
 class SentFunction:
@@ -88,7 +80,7 @@ class TrainerSession:
         self.incarnation = request.incarnation
         # Also the owner of what it reads from data services.
         self._name = trainer_name(request.session, request.trainer_index, request.incarnation)
-        self.outlet: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+        self.outlet = Reports(lambda: 0)
         self.committer = self._new_committer(request)
         self._functions: dict[str, SentFunction] = {}
         self._resources: dict[str, TrainerIterator] = {}
@@ -250,38 +242,6 @@ def _bounded(value: bytes) -> bytes:
     return value
 
 
-def with_following(
-    reply: pb.RunReply,
-    ended: queue.SimpleQueue[Ended],
-    waiting: queue.SimpleQueue[Order | None],
-) -> pb.RunReply:
-    """``reply`` with those that follow it soon, while there is other work to do meanwhile."""
-    began_s = time.monotonic()
-    size_bytes = reply.ByteSize()
-    while len(reply.results) < _RESULTS_PER_MESSAGE and size_bytes < _MESSAGE_BYTES:
-        hold_s = began_s + _may_wait_s(reply, waiting) - time.monotonic()
-        try:
-            following = ended.get(timeout=hold_s) if hold_s > 0 else ended.get_nowait()
-        except queue.Empty:
-            break
-        if not isinstance(following, pb.RunReply):
-            ended.put(following)
-            break
-        reply.MergeFrom(following)
-        size_bytes += following.ByteSize()
-    return reply
-
-
-def _may_wait_s(reply: pb.RunReply, waiting: queue.SimpleQueue[Order | None]) -> float:
-    """How long nobody is kept waiting: enough is left to do, and nothing is decided by hearing."""
-    to_do = waiting.qsize()
-    if to_do < _ENOUGH_TO_DO or reply.services or reply.positions:
-        return 0.0
-    if any(result.needs_settling or result.is_prepared for result in reply.results):
-        return 0.0
-    return min(HOLD_S * to_do, HOLD_MAX_S)
-
-
 def _next(
     waiting: queue.SimpleQueue[Order | None], current: TrainerSession, held: Held | None
 ) -> Order | None:
@@ -345,15 +305,15 @@ class TrainerService:
     def run_closures(self, requests: Iterator[pb.RunRequest]) -> Iterator[pb.RunReply]:
         """Results in the order in which closures end, until the coordinator closes the stream."""
         waiting: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
-        ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+        ended = Reports(waiting.qsize)
         reader = threading.Thread(
             target=self._read, args=(requests, waiting, ended), name="closures", daemon=True
         )
         reader.start()
-        while (first := ended.get()) is not None:
-            if isinstance(first, Exception):
-                raise first
-            yield with_following(first, ended, waiting)
+        while (message := ended.take()) is not None:
+            if isinstance(message, Exception):
+                raise message
+            yield message
 
     def get_status(self, request: pb.GetStatusRequest) -> pb.GetStatusReply:  # noqa: ARG002
         session_id = self._session.id if self._session is not None else None
@@ -371,7 +331,7 @@ class TrainerService:
         self,
         requests: Iterator[pb.RunRequest],
         waiting: queue.SimpleQueue[Order | None],
-        ended: queue.SimpleQueue[Ended],
+        ended: Reports,
     ) -> None:
         """Feeds the runner threads from the stream; always ends by ending them and the results."""
         runners: list[threading.Thread] = []

@@ -76,7 +76,7 @@ NOTICED_IN = {
     "parts_that_were_undone_are_not_made_again": 751,
     "parts_in_a_checkpoint_are_made_again": 2473,
     "who_joins_in_a_restore_stays_in_the_old_session": 692,
-    "what_ended_beside_a_lost_server_counts": 22,
+    "what_ended_beside_a_lost_server_counts": 2618,
     "the_program_goes_back_before_everything_else_is_back": 196,
     "attempts_write_over_each_other": 1122,
     "contents_are_not_synced": 57,
@@ -85,7 +85,7 @@ NOTICED_IN = {
     "a_lost_answer_is_not_given_again": 16,
     "writers_outlive_their_snapshot": 22,
     "who_is_to_write_done_is_waited_for_for_ever": 11,
-    "returned_closures_forget_their_trainer": 130,
+    "returned_closures_forget_their_trainer": 56,
     "live_readers_get_rows_again_from_what_they_consumed": 122,
     "requests_of_given_up_streams_are_served": 76,
     "repeated_requests_get_new_windows": 30,
@@ -100,6 +100,7 @@ NOTICED_IN = {
     "a_fit_has_no_last_word": 16,
     "a_restore_may_begin_after_the_last_word": 16,
     "a_save_waits_for_no_closure": 8,
+    "replies_that_were_lost_are_not_asked_for_again": 26,
 }
 
 

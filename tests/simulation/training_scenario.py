@@ -29,7 +29,7 @@ from pstrain.coordinator import (
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.errors import InvalidArgumentError
 from pstrain.paramserver import requests
-from pstrain.trainer import client, committing, overdue, resources
+from pstrain.trainer import client, committing, overdue, reports, resources
 from pstrain.trainer import rounds as trainer_rounds
 from pstrain.trainer import service as trainer_service
 from pstrain.trainer.committing import Committer
@@ -313,6 +313,7 @@ def staged() -> Iterator[None]:
             trainer_service,
             committing,
             overdue,
+            reports,
             resources,
         )
         for module in modules:

@@ -30,3 +30,10 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(5000):
         paces.note(str(number), 0.0)
     assert len(paces._latest) <= 1024
+
+
+def test_who_runs_several_side_by_side_may_have_so_many_times_more() -> None:
+    paces = Paces(3)
+    for _ in range(8):
+        paces.note("f", AHEAD_S / 10)
+    assert paces.ahead("f") == 30
