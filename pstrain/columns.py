@@ -160,6 +160,15 @@ def _bitmap(column: pa.Array, buffer: pa.Buffer | None) -> NDArray[np.uint8]:
     return _view(buffer, np.uint8)
 
 
+_OF_LISTS = {
+    "categorical": "give its Category a pooling",
+    "dense": "a dense column has one number in each row; make a column of each place of the list "
+    "(with_column), or, if they are ids, a categorical column: Category(n, pooling='mean')",
+    "label": "a label is one number in each row, 0 or 1",
+    "vocabulary": "give a list of strings or integers",
+}
+
+
 def numbers(name: str, column: pa.Array, role: str) -> _Values:
     """A column of numbers or booleans; DataError names any other with its role."""
     dtype = _NUMPY_OF.get(column.type)
@@ -168,7 +177,7 @@ def numbers(name: str, column: pa.Array, role: str) -> _Values:
             return numbers(name, column.cast(pa.uint8()), role)
         if pa.types.is_float16(column.type):
             return numbers(name, column.cast(pa.float32()), role)
-        remedy = "give its Category a pooling" if is_list(column.type) else "cast it to numbers"
+        remedy = _OF_LISTS[role] if is_list(column.type) else "cast it to numbers"
         raise DataError(f"{role} column {name!r} holds {column.type}: {remedy}")
     valid, buffer = column.buffers()
     values = _view(buffer, dtype, len(column), column.offset)

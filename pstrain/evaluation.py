@@ -22,6 +22,7 @@ from pstrain.execution import (
     check_end,
     executor_of,
     take,
+    warn_of_end,
 )
 from pstrain.metrics import LogLoss
 
@@ -69,6 +70,8 @@ def evaluate(
         calls.test_batch(before, done, {"examples": float(examples)})
     if not examples:
         raise DataError("there were no rows to evaluate on: the dataset is empty")
+    if steps is not None and done < steps:
+        warn_of_end("evaluate", done, f"steps={steps}", "these were evaluated")
     elapsed_s = time.perf_counter() - started_s
     logs = {m.name: m.compute(s) for m, s in zip(metrics, states, strict=True)}
     logs |= {"examples": float(examples), "examples_per_s": examples / max(elapsed_s, 1e-9)}
@@ -129,6 +132,8 @@ def predict(
         parts += report["predictions"]
         calls.predict_batch(before, len(parts), {})
     calls.predict_end({})
+    if steps is not None and len(parts) < steps:
+        warn_of_end("predict", len(parts), f"steps={steps}", "these were predicted")
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.float32)
 
 

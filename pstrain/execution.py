@@ -11,6 +11,7 @@ import collections
 import itertools
 import logging
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import pyarrow as pa
 
 import dataservice
+from dataservice.errors import DataServiceWarning
 from pstrain.chunks import ChunkSource
 from pstrain.consistency import ASYNC
 from pstrain.coordinator.client import ClusterCoordinator
@@ -94,6 +96,16 @@ def check_end(source: Any, steps: int | None, argument: str) -> None:
         raise InvalidArgumentError(
             f"the data has no end (cardinality INFINITE): give {argument}=, or leave out repeat()"
         )
+
+
+def warn_of_end(what: str, done: int, wanted: str, rule: str) -> None:
+    """The data had fewer steps than were asked for."""
+    warnings.warn(
+        f"the data ended after {done} steps of {what}, with {wanted}: {rule}; repeat() the "
+        "dataset, or ask for fewer steps",
+        DataServiceWarning,
+        stacklevel=2,
+    )
 
 
 class _Epochs:

@@ -15,14 +15,15 @@ _MEANS = ("mean", "sum_over_batch_size", "auto")
 
 
 class BinaryCrossentropy:
-    """Mean log loss of binary labels. ``from_logits``: the stable way, from logits; without it
-    from probabilities, as Keras does unless told.
+    """Mean log loss of binary labels, of probabilities unless told otherwise, as in Keras.
 
-    Call with labels [n] and logits (or probabilities) [n]; gives a float32 scalar Tensor. An empty
-    batch has loss 0.
+    What models and layers here put out are logits: give ``from_logits=True`` for those, which is
+    the stable way too. Values outside of [0, 1] are no probabilities: InvalidArgumentError.
+    Call with labels [n] and predictions [n]; gives a float32 scalar Tensor. An empty batch has
+    loss 0.
     """
 
-    def __init__(self, from_logits: bool = True, *, reduction: str = "mean") -> None:
+    def __init__(self, from_logits: bool = False, *, reduction: str = "mean") -> None:
         if reduction not in _MEANS:
             raise InvalidArgumentError(
                 f"reduction must be one of {in_words(_MEANS)}, got {reduction!r}"
@@ -55,6 +56,13 @@ class BinaryCrossentropy:
     def _from_probabilities(
         labels: NDArray[np.float32], probabilities: NDArray[np.float32], tensor: Tensor
     ) -> Tensor:
+        outside = ~((probabilities >= 0) & (probabilities <= 1))
+        if outside.any():
+            raise InvalidArgumentError(
+                f"BinaryCrossentropy() takes probabilities, got {probabilities[outside][0]:g}: for "
+                "logits, which models and layers put out, write "
+                "BinaryCrossentropy(from_logits=True)"
+            )
         epsilon = 1e-7
         each = np.empty(len(labels), dtype=np.float64)
         kernels.log_losses(labels, probabilities, epsilon, each)

@@ -173,6 +173,11 @@ class Progress:
         return self._iterator
 
     @property
+    def is_inside(self) -> bool:
+        """Whether the next steps go on with a pass over the data that has begun."""
+        return not self._is_used_up
+
+    @property
     def is_complete(self) -> bool:
         """Whether no epoch is left."""
         return self.epoch >= self._epochs

@@ -25,6 +25,7 @@ from pstrain.execution import (
     executor_of,
     steps_at_once,
     take,
+    warn_of_end,
 )
 from pstrain.losses import BinaryCrossentropy, sigmoid
 from pstrain.progress import History, Progress
@@ -49,7 +50,8 @@ def fit(
 
     ``data``: a Dataset of batches (under a strategy best a distributed one), a function that
     makes one, an Arrow table or a dict of arrays. An epoch is one pass over it, or
-    ``steps_per_epoch`` steps over all trainers together. ``batch_size``: of tables and dicts, the
+    ``steps_per_epoch`` steps over all trainers together: it goes on where the last one stopped,
+    and ends, with a warning, where a pass ends before. ``batch_size``: of tables and dicts, the
     rows that one trainer takes at a time; in rounds (sync) a step learns from
     ``num_replicas_in_sync`` such batches, so what Keras calls a (global) batch size is to be
     divided by that. ``steps_per_execution``: how many steps are scheduled as one, where the
@@ -101,6 +103,7 @@ class Loop:
         self._model, self._executor = model, executor
         self._progress, self._calls = progress, calls
         self._step = TrainSteps(model)
+        self._has_warned = False
 
     def train(self) -> None:
         """The rest of the epochs."""
@@ -113,6 +116,22 @@ class Loop:
         """The rest of the present one."""
         progress, calls, epoch = self._progress, self._calls, self._progress.epoch
         calls.epoch_begin(epoch)
+        began_inside = progress.is_inside
+        self._run_steps()
+        if began_inside and not progress.totals.steps:
+            # The last epoch had the last of that pass.
+            self._run_steps()
+        if not progress.totals.steps:
+            raise DataError(f"epoch {epoch} had no rows to train on: the dataset is empty")
+        self._note_end(epoch)
+        logs = progress.totals.logs() | self._validate()
+        progress.end_epoch(logs)
+        calls.epoch_end(epoch, logs)
+        progress.close_epoch()
+
+    def _run_steps(self) -> None:
+        """What is left of the present epoch, or of the present pass over the data."""
+        progress, calls = self._progress, self._calls
         reports = self._executor.run(
             self._step,
             progress.iterator(),
@@ -128,12 +147,18 @@ class Loop:
                 calls.batch_end(progress.totals.steps, progress.totals.logs())
             if report["ended"]:
                 progress.use_up()
-        if not progress.totals.steps:
-            raise DataError(f"epoch {epoch} had no rows to train on: the dataset is empty")
-        logs = progress.totals.logs() | self._validate()
-        progress.end_epoch(logs)
-        calls.epoch_end(epoch, logs)
-        progress.close_epoch()
+
+    def _note_end(self, epoch: int) -> None:
+        """Warns of a pass that is too short for an epoch, once."""
+        done, wanted = self._progress.totals.steps, self.steps_per_epoch
+        if wanted is not None and done < wanted and not self._has_warned:
+            self._has_warned = True
+            warn_of_end(
+                f"epoch {epoch}",
+                done,
+                f"steps_per_epoch={wanted}",
+                "an epoch ends with its pass over the data, and the next one begins another",
+            )
 
     def _validate(self) -> Logs:
         data, batch_size = self.validation

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dataservice.runtime.arguments import check_optional
+from pstrain import foreign_names
 from pstrain.callbacks.base import Callback, Logs
 from pstrain.callbacks.monitor import Monitor
+from pstrain.foreign_names import instead_of
 
 if TYPE_CHECKING:
     from pstrain.checkpoint_manager import CheckpointManager
@@ -32,6 +34,7 @@ class Checkpoint(Callback):
     started again.
     """
 
+    @instead_of("callbacks.Checkpoint", foreign_names.CHECKPOINT)
     def __init__(
         self,
         directory: str | os.PathLike[str],

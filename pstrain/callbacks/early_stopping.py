@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from dataservice.runtime.arguments import integer_at_least
+from pstrain import foreign_names
 from pstrain.callbacks.base import Callback, Logs
 from pstrain.callbacks.monitor import Monitor
+from pstrain.foreign_names import instead_of
 
 
 class EarlyStopping(Callback):
@@ -19,6 +21,7 @@ class EarlyStopping(Callback):
     the end of the first epoch. ``stopped_epoch`` is the last epoch of a training that was ended.
     """
 
+    @instead_of("EarlyStopping", foreign_names.EARLY_STOPPING)
     def __init__(
         self,
         monitor: str = "val_loss",

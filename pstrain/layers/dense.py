@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataservice.runtime.arguments import integer_at_least
-from pstrain import buffers, initializers
+from pstrain import buffers, foreign_names, initializers
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.foreign_names import instead_of
 from pstrain.kernels import network
 from pstrain.layers.base import Layer, as_tensor, whole
 from pstrain.tape import Tensor, record
@@ -27,6 +28,7 @@ class Dense(Layer):
     any trainer. The kernel starts Glorot-uniform, the bias at 0.
     """
 
+    @instead_of("Dense", foreign_names.DENSE)
     def __init__(
         self,
         units: int,
@@ -44,8 +46,8 @@ class Dense(Layer):
         if activation not in (None, "relu"):
             raise InvalidArgumentError(
                 f"layer {name!r}: activation must be None or 'relu', got {activation!r}; for "
-                "probabilities give the logits to losses.BinaryCrossentropy() and predict with "
-                "losses.sigmoid"
+                "probabilities give the logits to losses.BinaryCrossentropy(from_logits=True) and "
+                "predict with losses.sigmoid"
             )
         self.units = units
         self.activation = activation

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataservice.runtime.arguments import integer_at_least, sizes_of
-from pstrain import buffers, initializers
+from pstrain import buffers, foreign_names, initializers
 from pstrain.bags import Pooling, check_pooling, of_ids
 from pstrain.errors import InvalidArgumentError
 from pstrain.features import Features
+from pstrain.foreign_names import instead_of
 from pstrain.kernels import embedding as kernels
 from pstrain.layers.base import Layer, whole
 from pstrain.layers.pooling import field_rows
@@ -38,6 +39,7 @@ class Embedding(Layer):
     which ``project_embedding`` would do otherwise, and the layer by itself has no use for.
     """
 
+    @instead_of("Embedding", foreign_names.EMBEDDING)
     def __init__(
         self,
         vocabulary_sizes: Sequence[int] | int,

@@ -6,7 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dataservice.runtime.arguments import integer_at_least, non_negative
+from pstrain import foreign_names
 from pstrain.errors import InvalidArgumentError
+from pstrain.foreign_names import instead_of
 from pstrain.kernels import metrics as kernels
 from pstrain.metrics.base import Metric, State, pairs, refuse_probabilities
 
@@ -19,6 +21,7 @@ class AUC(Metric):
     both labels were seen.
     """
 
+    @instead_of("AUC", foreign_names.AUC)
     def __init__(self, name: str = "auc", bins: int = 2**15) -> None:
         bins = integer_at_least(bins, 2, "bins")
         super().__init__(name, (bins, 2))

@@ -15,8 +15,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pstrain import foreign_names
 from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.features import Features, FeatureSchema
+from pstrain.foreign_names import instead_of
 from pstrain.layers.base import Layer
 from pstrain.losses import BinaryCrossentropy, sigmoid
 from pstrain.models.weights import Weights
@@ -84,6 +86,7 @@ class Model(Weights, ABC):
         """Probabilities of label 1, float32 [n]. Needs no labels."""
         return sigmoid(self.forward(batch).value.reshape(-1))
 
+    @instead_of("compile", foreign_names.COMPILE)
     def compile(self, optimizer: Any = None, metrics: Sequence[Any] = ()) -> None:
         """Sets what ``fit`` optimises with and what ``evaluate`` reports besides the loss.
 
@@ -100,6 +103,7 @@ class Model(Weights, ABC):
         self.metrics = [known_metrics.named(metric) for metric in several]
         self.optimizer = chosen
 
+    @instead_of("fit", foreign_names.FIT)
     def fit(
         self,
         data: Any,
@@ -114,12 +118,14 @@ class Model(Weights, ABC):
 
         return fit(self, data, epochs, steps_per_epoch, validation_data, callbacks, **options)
 
+    @instead_of("evaluate", foreign_names.EVALUATE)
     def evaluate(self, data: Any, **options: Any) -> dict[str, float]:
         """Loss and metrics over data; see :func:`pstrain.evaluation.evaluate`."""
         from pstrain.evaluation import evaluate
 
         return evaluate(self, data, **options)
 
+    @instead_of("predict", foreign_names.PREDICT)
     def predict(self, data: Any, **options: Any) -> NDArray[np.float32]:
         """Probabilities for every row; see :func:`pstrain.evaluation.predict`."""
         from pstrain.evaluation import predict

@@ -15,8 +15,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dataservice.runtime.arguments import non_negative
-from pstrain import initializers
+from pstrain import foreign_names, initializers
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.foreign_names import instead_of
 from pstrain.optimizers import schedules
 from pstrain.optimizers.clipping import Clipping
 from pstrain.optimizers.schedules import LearningRateSchedule
@@ -42,6 +43,7 @@ class Optimizer:
 
     name: ClassVar[str] = ""
 
+    @instead_of("an optimizer", foreign_names.OPTIMIZER)
     def __init__(
         self,
         learning_rate: Rate,

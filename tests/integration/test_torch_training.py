@@ -69,7 +69,7 @@ def test_closures_train_a_module_after_an_embedding(strategy: ps.ParameterServer
         network = ps.torch.Layer(Network(8), name="network")
         optimizer = ps.optimizers.Adagrad(0.3)
     assert isinstance(network.variables[0], ps.ShardedVariable)
-    loss_of = ps.losses.BinaryCrossentropy()
+    loss_of = ps.losses.BinaryCrossentropy(from_logits=True)
     page = clicks()["page"]
 
     def step(start: int) -> tuple[float, int]:

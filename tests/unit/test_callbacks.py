@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import pstrain as ps
-from dataservice import Dataset
+from dataservice import DataServiceWarning, Dataset
 from pstrain.callbacks.base import listed
 from pstrain.callbacks.monitor import Monitor
 from pstrain.errors import InvalidArgumentError
@@ -241,6 +241,26 @@ def test_data_without_an_end_needs_a_number_of_steps() -> None:
         with pytest.raises(InvalidArgumentError, match=r"no end.*steps"):
             call(endless)
     assert model().fit(endless, steps_per_epoch=3, verbose=0).history["examples"] == [96]
+
+
+def test_data_that_end_before_the_steps_of_an_epoch_are_told_once() -> None:
+    said = r"ended after 3 steps of epoch 1, with steps_per_epoch=5: .*repeat\(\)"
+    with pytest.warns(DataServiceWarning, match=said) as warned:
+        history = model().fit(data(256), batch_size=32, epochs=4, steps_per_epoch=5, verbose=0)
+    assert len(warned) == 1
+    assert history.history["examples"] == [160, 96, 160, 96]
+
+
+def test_an_epoch_that_begins_at_the_end_of_the_data_begins_them_anew() -> None:
+    history = model().fit(data(256), batch_size=32, epochs=5, steps_per_epoch=4, verbose=0)
+    assert history.history["examples"] == [128] * 5
+
+
+@pytest.mark.parametrize("call", ["evaluate", "predict"])
+def test_data_that_end_before_the_steps_asked_for_are_told(call: str) -> None:
+    said = f"ended after 2 steps of {call}, with steps=3"
+    with pytest.warns(DataServiceWarning, match=said):
+        getattr(model(), call)(data(64), batch_size=32, steps=3)
 
 
 def test_one_callback_may_stand_alone_and_what_is_none_is_named() -> None:

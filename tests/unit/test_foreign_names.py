@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +14,8 @@ import pytest
 import dataservice as ds
 import pstrain as ps
 from dataservice.dataset import foreign_names
+from pstrain import foreign_names as of_keras
+from pstrain.errors import InvalidTypeError
 
 
 @pytest.mark.parametrize("name", foreign_names._REMEDIES)
@@ -49,3 +54,49 @@ def test_layers_tell_what_stands_for_what_keras_does() -> None:
     metric.update_state([1, 0], [1, 1])
     metric.reset_states()
     assert np.isnan(metric.result())
+
+
+def _model() -> ps.models.Model:
+    return ps.models.LogisticRegression(ps.FeatureSchema(dense=("d",)))
+
+
+TAKERS: list[tuple[Callable[..., Any], dict[str, str]]] = [
+    (_model().fit, of_keras.FIT),
+    (_model().evaluate, of_keras.EVALUATE),
+    (_model().predict, of_keras.PREDICT),
+    (_model().compile, of_keras.COMPILE),
+    (ps.layers.Embedding, of_keras.EMBEDDING),
+    (ps.layers.Dense, of_keras.DENSE),
+    (ps.optimizers.SGD, of_keras.OPTIMIZER),
+    (ps.optimizers.Adam, of_keras.OPTIMIZER),
+    (ps.callbacks.Checkpoint, of_keras.CHECKPOINT),
+    (ps.callbacks.EarlyStopping, of_keras.EARLY_STOPPING),
+    (ps.metrics.AUC, of_keras.AUC),
+]
+
+
+@pytest.mark.parametrize(("taker", "remedies"), TAKERS)
+def test_an_argument_of_keras_is_told_what_stands_for_it(
+    taker: Callable[..., Any], remedies: dict[str, str]
+) -> None:
+    assert not remedies.keys() & inspect.signature(taker).parameters.keys()
+    for name, remedy in remedies.items():
+        with pytest.raises(InvalidTypeError) as caught:
+            taker(**{name: 3})
+        assert f"takes no argument {name!r}: {remedy}" in str(caught.value)
+
+
+def test_any_other_argument_is_a_plain_type_error() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        ps.layers.Dense(1, colour="red")  # type: ignore[call-arg]
+
+
+def test_the_arguments_that_remedies_name_are_there() -> None:
+    table = {"d": np.arange(4, dtype=np.float32), "label": np.array([0, 1, 0, 1])}
+    model = _model()
+    model.compile(ps.optimizers.SGD(learning_rate=0.1, l2=0.1))
+    model.fit(data=table, validation_data=table, verbose=0, steps_per_execution=2)
+    assert ps.layers.Embedding(vocabulary_sizes=8, dim=2).variables[0].shape == (8, 2)
+    assert ps.layers.Dense(1, input_size=3).variables[0].shape == (3, 1)
+    ps.metrics.AUC(bins=200)
+    ps.callbacks.Checkpoint(directory="d", every=2, every_steps=10, save_best_only=True)

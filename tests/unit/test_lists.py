@@ -102,6 +102,16 @@ def test_values_count_by_their_weights() -> None:
     np.testing.assert_allclose(of.scales, [0.75, 0.25, 0.25, 0.25, 0.5, 1.0])
 
 
+def test_a_column_of_lists_that_cannot_be_pooled_says_what_to_do() -> None:
+    lists = pa.array([[1.0, 2.0]])
+    rows = pa.record_batch({"d": lists, "label": pa.array([1])})
+    said = r"dense column 'd' holds list<.*>: .*each place.*with_column.*pooling='mean'\)"
+    with pytest.raises(DataError, match=said):
+        FeatureSchema(dense=("d",)).encode(rows)
+    with pytest.raises(DataError, match="label column 'd' holds list.*: a label is one number"):
+        FeatureSchema(dense=("label",), label="d").encode(rows)
+
+
 def test_what_is_wrong_with_lists_is_named() -> None:
     wrong = pa.array([[1.0], [], None, [1.0], [1.0]])
     with pytest.raises(DataError, match=r"'w', row 0: 1 weights for 2 values of column 'tags'"):

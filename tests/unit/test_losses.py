@@ -19,8 +19,10 @@ LOGITS = np.array([-1.0, 2.0, -0.5, 3.0], dtype=np.float32)
 
 def test_loss_of_logits_and_of_probabilities_agree_with_sklearn() -> None:
     expected = log_loss(LABELS, 1 / (1 + np.exp(-LOGITS)))
-    assert float(BinaryCrossentropy()(LABELS, LOGITS)) == pytest.approx(expected, rel=1e-6)
-    from_probabilities = BinaryCrossentropy(from_logits=False)(LABELS, sigmoid(LOGITS))
+    assert float(BinaryCrossentropy(from_logits=True)(LABELS, LOGITS)) == pytest.approx(
+        expected, rel=1e-6
+    )
+    from_probabilities = BinaryCrossentropy()(LABELS, sigmoid(LOGITS))
     assert float(from_probabilities) == pytest.approx(expected, rel=1e-5)
 
 
@@ -51,7 +53,17 @@ def test_sigmoid_keeps_the_shape() -> None:
 
 
 def test_the_loss_is_the_mean_and_nothing_else() -> None:
-    same = BinaryCrossentropy(reduction="sum_over_batch_size")(LABELS, LOGITS)
-    assert float(same) == float(BinaryCrossentropy()(LABELS, LOGITS))
+    probabilities = sigmoid(LOGITS)
+    same = BinaryCrossentropy(reduction="sum_over_batch_size")(LABELS, probabilities)
+    assert float(same) == float(BinaryCrossentropy()(LABELS, probabilities))
     with pytest.raises(ValueError, match=r"got 'none': the loss is the mean over the batch"):
         BinaryCrossentropy(reduction="none")
+
+
+@pytest.mark.parametrize("wrong", [-0.01, 1.5, float("nan")])
+def test_logits_that_are_taken_for_probabilities_are_refused(wrong: float) -> None:
+    values = np.array([0.2, wrong, 0.5, 0.1], np.float32)
+    with pytest.raises(InvalidArgumentError, match=r"got (-0.01|1.5|nan): for logits.*True\)"):
+        BinaryCrossentropy()(LABELS, values)
+    edges = np.array([0.0, 1.0, 1.0, 0.0], np.float32)
+    assert float(BinaryCrossentropy()(LABELS, edges)) == pytest.approx(0.0, abs=1e-6)

@@ -56,7 +56,7 @@ def _step(
         deep = last.forward(groups[2], hidden)
         logits: dict[str, Tensor] = {"both": deep + wide, "deep": deep, "wide": wide + 0.0}
         assert features.labels is not None
-        loss = BinaryCrossentropy()(features.labels, logits[parts])
+        loss = BinaryCrossentropy(from_logits=True)(features.labels, logits[parts])
     return float(loss), tape.gradients(loss)
 
 
@@ -111,7 +111,9 @@ def _embedding_step(
         else:
             hidden = first.forward(groups[1], table.forward(groups[0], features))
         assert features.labels is not None
-        loss = BinaryCrossentropy()(features.labels, last.forward(groups[2], hidden))
+        loss = BinaryCrossentropy(from_logits=True)(
+            features.labels, last.forward(groups[2], hidden)
+        )
     return float(loss), tape.gradients(loss)
 
 
