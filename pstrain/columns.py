@@ -122,7 +122,8 @@ def labels(name: str, column: pa.Array) -> NDArray[np.float32]:
         or pa.types.is_integer(column.type)
         or pa.types.is_floating(column.type)
     ):
-        found = ", ".join(map(repr, column.unique()[:6].to_pylist()))
+        values = column if is_list(column.type) else column.unique()
+        found = ", ".join(map(repr, values[:6].to_pylist()))
         raise DataError(f"label column {name!r} holds {column.type} ({found}): map it to 0 and 1")
     values = numbers(name, column, "label").values
     out = np.empty(len(values), dtype=np.float32)
@@ -164,7 +165,6 @@ _OF_LISTS = {
     "categorical": "give its Category a pooling",
     "dense": "a dense column has one number in each row; make a column of each place of the list "
     "(with_column), or, if they are ids, a categorical column: Category(n, pooling='mean')",
-    "label": "a label is one number in each row, 0 or 1",
     "vocabulary": "give a list of strings or integers",
 }
 

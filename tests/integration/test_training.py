@@ -134,7 +134,8 @@ def test_bad_data_is_told_and_training_can_go_on(
 
 
 def test_data_that_is_used_up_begins_again_in_the_next_epoch() -> None:
-    history = compiled(None).fit(clicks(4_000), 3, 30, batch_size=100, verbose=0)
+    with pytest.warns(ds.DataServiceWarning, match="after 10 steps of epoch 1"):
+        history = compiled(None).fit(clicks(4_000), 3, 30, batch_size=100, verbose=0)
     assert history.history["examples"] == [3_000.0, 1_000.0, 3_000.0]
 
 
