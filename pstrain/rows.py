@@ -63,6 +63,8 @@ def as_rows(spec: VariableSpec, value: Any, rows: int) -> Array:
     """
     array = np.asarray(value)
     expected = (rows, *spec.shape[1:]) if spec.shape else ()
+    if array.shape == expected and array.dtype == spec.dtype and array.flags.carray:
+        return array.reshape(rows, spec.width)
     if array.shape != expected and array.shape != ():
         raise InvalidArgumentError(
             f"value of shape {array.shape} does not fit variable {spec.name!r}, "

@@ -6,6 +6,7 @@ made and mean the same in the coordinator, the trainers and the parameter server
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -64,18 +65,13 @@ class VariableSpec:
     trainable: bool
     initializer: InitializerSpec
     shards: tuple[ShardSpec, ...]
+    rows: int = field(init=False, compare=False, repr=False)
+    width: int = field(init=False, compare=False, repr=False)
+    """Values per row."""
 
-    @property
-    def rows(self) -> int:
-        return self.shape[0] if self.shape else 1
-
-    @property
-    def width(self) -> int:
-        """Values per row."""
-        width = 1
-        for size in self.shape[1:]:
-            width *= size
-        return width
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", self.shape[0] if self.shape else 1)
+        object.__setattr__(self, "width", math.prod(self.shape[1:]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

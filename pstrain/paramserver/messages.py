@@ -12,7 +12,7 @@ import functools
 import json
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -35,22 +35,39 @@ Fill = Callable[[int, int, int, Array], None]
 
 
 # Made once: the functions of the module make their own, and look which encoding it is.
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
 _DECODER = json.JSONDecoder()
+
+
+def _encoder() -> Callable[[Any, int], Sequence[str]]:
+    """What makes chunks of text of a value: by C, once for all, where ``json`` has that.
+
+    ``JSONEncoder.encode`` makes one for each header, which takes as long as the header.
+    """
+    encoder = json.JSONEncoder(separators=(",", ":"))
+    by_c = getattr(json.encoder, "c_make_encoder", None)
+    if by_c is None:
+        return lambda value, _level: list(encoder.iterencode(value))
+    escape = json.encoder.encode_basestring_ascii
+    made = by_c(None, encoder.default, escape, None, ":", ",", False, False, True)
+    return cast("Callable[[Any, int], Sequence[str]]", made)
+
+
+_ENCODE = _encoder()
 
 
 def encode_header(header: dict[str, Any]) -> bytes:
     """A header as bytes."""
-    return _ENCODER.encode(header).encode()
+    return "".join(_ENCODE(header, 0)).encode()
 
 
 def decode_header(data: bytes) -> dict[str, Any]:
     """The header in ``data``; DataLossError if there is none."""
     try:
-        header = _DECODER.decode(data.decode())
+        text = data.decode()
+        header, end = _DECODER.raw_decode(text)
     except ValueError as error:
         raise DataLossError(f"not a message header: {data[:80]!r}") from error
-    if not isinstance(header, dict):
+    if end != len(text) or not isinstance(header, dict):
         raise DataLossError(f"not a message header: {data[:80]!r}")
     return header
 
@@ -83,7 +100,7 @@ def new_body(parts: Sequence[Part]) -> tuple[pa.Buffer | None, list[Array]]:
         return None, []
     offsets, size = _layout(parts)
     buffer = pa.allocate_buffer(size)
-    return buffer, _views(buffer, parts, offsets)
+    return buffer, _views(bytes_of(buffer), parts, offsets)
 
 
 class LateBody:
@@ -100,7 +117,15 @@ class LateBody:
         self.parts = list(parts)
         self.fill = fill
         self.arrays = list(arrays) if arrays is not None else [None] * len(self.parts)
-        self._offsets, self.room = _layout(parts)
+
+    @functools.cached_property
+    def _places(self) -> tuple[list[int], int]:
+        return _layout(self.parts)
+
+    @property
+    def room(self) -> int:
+        """Bytes that it takes."""
+        return self._places[1]
 
     @classmethod
     def of(cls, arrays: Sequence[Array]) -> LateBody | None:
@@ -124,9 +149,10 @@ class LateBody:
 
     def write_into(self, target: pa.Buffer) -> tuple[int, int]:
         """Writes the body at the start of ``target``; first byte and size."""
-        for part, array in enumerate(_views(target, self.parts, self._offsets)):
+        offsets, room = self._places
+        for part, array in enumerate(_views(bytes_of(target), self.parts, offsets)):
             self.fill(part, 0, len(array), array)
-        return 0, self.room
+        return 0, room
 
     def to_buffer(self) -> pa.Buffer:
         """The body in one piece: a single array where it is, if it is there already.
@@ -191,7 +217,12 @@ def is_large(part: Part) -> bool:
 
 def part_bytes(part: Part) -> int:
     """Size of an array."""
-    return int(np.dtype(part[0]).itemsize * math.prod(part[1]))
+    return _item_bytes(part[0]) * math.prod(part[1])
+
+
+@functools.lru_cache(maxsize=64)
+def _item_bytes(dtype: str) -> int:
+    return int(np.dtype(dtype).itemsize)
 
 
 def body_arrays(body: Received, parts: Sequence[Part]) -> list[Array]:
@@ -252,10 +283,9 @@ def _arrays_of(body: pa.Buffer | None, parts: Sequence[Part]) -> list[Array]:
         aligned = pa.allocate_buffer(size)
         bytes_of(aligned)[...] = bytes_of(body)
         body = aligned
-    arrays = _views(body, parts, offsets)
-    for array in arrays:
-        array.flags.writeable = False
-    return arrays
+    data = np.frombuffer(body, np.uint8)
+    data.flags.writeable = False
+    return _views(data, parts, offsets)
 
 
 def _layout(parts: Sequence[Part]) -> tuple[list[int], int]:
@@ -263,12 +293,11 @@ def _layout(parts: Sequence[Part]) -> tuple[list[int], int]:
     for dtype, shape in parts:
         start = -(-end // _ALIGNMENT) * _ALIGNMENT
         offsets.append(start)
-        end = start + part_bytes((dtype, shape))
+        end = start + _item_bytes(dtype) * math.prod(shape)
     return offsets, end
 
 
-def _views(buffer: pa.Buffer, parts: Sequence[Part], offsets: Sequence[int]) -> list[Array]:
-    data = bytes_of(buffer)
+def _views(data: NDArray[np.uint8], parts: Sequence[Part], offsets: Sequence[int]) -> list[Array]:
     return [
         np.ndarray(shape, dtype, data, offset)
         for (dtype, shape), offset in zip(parts, offsets, strict=True)
@@ -281,7 +310,7 @@ def bytes_of(buffer: pa.Buffer) -> NDArray[np.uint8]:
 
 
 class _Memory:
-    """Arrow's memory as NumPy sees it; views of a received body are made read-only after."""
+    """Arrow's memory as NumPy sees it, also where Arrow takes it for read-only."""
 
     __slots__ = ("__array_interface__", "_owner")
 
