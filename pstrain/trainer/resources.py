@@ -2,7 +2,7 @@
 
 Knows nothing of gRPC. Invariant: one iterator per resource and session, whose ``next`` is safe
 from several closures at a time; a dataset function that fails is reported by each closure that
-uses it, never by one that does not.
+uses it, never by one that does not; one that is closed reads no more, and opens nothing.
 """
 
 from __future__ import annotations
@@ -15,12 +15,18 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import dataservice
-from pstrain.errors import ClosureInputError, InvalidArgumentError, UnimplementedError
+from pstrain.errors import (
+    CancelledError,
+    ClosureInputError,
+    InvalidArgumentError,
+    UnimplementedError,
+)
 from pstrain.parameters import current_staging
 from pstrain.trainer.context import InputContext, call_with_context
 from pstrain.trainer.staging import ClosureRun
 
 _sources = itertools.count()
+_CLOSED = "this per-worker iterator was closed: make another with iter()"
 
 Taken = Callable[[int, Any], None]
 """Told of each element that was taken: the number of its iterator, and its receipt."""
@@ -49,6 +55,8 @@ class TrainerIterator:
         self._failure: ClosureInputError | None = None
         self._returned: deque[Kept] = deque()
         self._lock = threading.Lock()
+        self._closing = threading.Lock()  # short, also while another thread is in `next`
+        self._is_closed = False
         self.wait_s = 0.0
 
     def __iter__(self) -> TrainerIterator:
@@ -131,24 +139,45 @@ class TrainerIterator:
             self._open().load_state_dict(state)  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        """Ends the iterator without waiting for a closure that is inside ``next``."""
-        iterator, self._iterator = self._iterator, None
-        if iterator is not None and hasattr(iterator, "close"):
-            iterator.close()
+        """Ends the iterator for good, without waiting for a closure that is inside ``next``.
+
+        Who uses it from then on gets CancelledError: a closure of a session that is over must not
+        read on as somebody whom nobody answers for. Idempotent.
+        """
+        with self._closing:
+            self._is_closed = True
+            iterator, self._iterator = self._iterator, None
+        _close(iterator)
 
     def _open(self) -> Iterator[Any]:
         if self._failure is not None:
             raise self._failure
-        if self._iterator is None:
-            try:
-                self._iterator = self._make()
-            except Exception as error:
-                self._failure = ClosureInputError(
-                    f"the dataset of this iterator could not be made: "
-                    f"{type(error).__name__}: {error}"
-                )
-                raise self._failure from error
-        return self._iterator
+        with self._closing:
+            iterator = self._iterator
+            if self._is_closed:
+                raise CancelledError(_CLOSED)
+        return self._made() if iterator is None else iterator
+
+    def _made(self) -> Iterator[Any]:
+        """A new one; it is closed where this was closed meanwhile."""
+        try:
+            iterator = self._make()
+        except Exception as error:
+            self._failure = ClosureInputError(
+                f"the dataset of this iterator could not be made: {type(error).__name__}: {error}"
+            )
+            raise self._failure from error
+        with self._closing:
+            if not self._is_closed:
+                self._iterator = iterator
+                return iterator
+        _close(iterator)
+        raise CancelledError(_CLOSED)
+
+
+def _close(iterator: Any) -> None:
+    if iterator is not None and hasattr(iterator, "close"):
+        iterator.close()
 
 
 def open_dataset(

@@ -1,0 +1,89 @@
+"""An iterator of a trainer, made on first use: shared, and over for good once it is closed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pstrain.errors import CancelledError, ClosureInputError
+from pstrain.trainer.resources import TrainerIterator
+
+
+class Source:
+    """Counts up, and knows whether it was closed."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self._next = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        self._next += 1
+        return self._next
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_it_is_made_once_and_on_first_use() -> None:
+    made: list[Source] = []
+
+    def make() -> Source:
+        made.append(Source())
+        return made[-1]
+
+    iterator = TrainerIterator(make)
+    assert not made
+    assert [next(iterator), next(iterator)] == [1, 2]
+    assert len(made) == 1
+
+
+def test_a_dataset_that_cannot_be_made_fails_whoever_uses_it() -> None:
+    def make() -> Iterator[int]:
+        raise OSError("no such bucket")
+
+    iterator = TrainerIterator(make)
+    for _ in range(2):
+        with pytest.raises(ClosureInputError, match="OSError: no such bucket"):
+            next(iterator)
+
+
+def test_one_that_is_closed_reads_no_more_and_opens_nothing() -> None:
+    made: list[Source] = []
+
+    def make() -> Source:
+        made.append(Source())
+        return made[-1]
+
+    iterator = TrainerIterator(make)
+    next(iterator)
+    iterator.close()
+    iterator.close()
+    assert made[0].is_closed
+    with pytest.raises(CancelledError, match="was closed: make another"):
+        next(iterator)
+    assert len(made) == 1
+
+
+def test_one_that_was_never_used_opens_nothing_once_it_is_closed() -> None:
+    iterator = TrainerIterator(lambda: pytest.fail("it was opened"))
+    iterator.close()
+    with pytest.raises(CancelledError):
+        next(iterator)
+
+
+def test_what_is_made_while_it_is_closed_is_closed_too() -> None:
+    made: list[Source] = []
+
+    def make() -> Source:
+        made.append(Source())
+        iterator.close()
+        return made[-1]
+
+    iterator = TrainerIterator(make)
+    with pytest.raises(CancelledError):
+        next(iterator)
+    assert made[0].is_closed
