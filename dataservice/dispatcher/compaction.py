@@ -74,6 +74,8 @@ def facts_of(state: DispatcherState) -> Iterator[ev.Event]:
                 owner=reader.owner,
             )
     yield from state.snapshots.facts()
+    for owner in state.released_owners:
+        yield ev.OwnerReleased(owner=owner)
     yield ev.ReadersDeparted(reasons=tuple(state.departed.items()))
 
 

@@ -257,6 +257,10 @@ def open_iteration(
     """
     if request.reader_id in state.departed:
         raise reader_gone(state, request.reader_id)
+    if request.owner in state.released_owners:
+        raise FailedPreconditionError(
+            f"the readers of {request.owner} were given up as lost; begin as another owner"
+        )
     iteration = find_iteration(state, request)
     job = _named_job(state, request)
     is_new = request.reader_id not in state.iteration_of_reader

@@ -171,6 +171,13 @@ class ReaderLost(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerReleased(Event):
+    """Who answers for readers said that they are all gone: no reader of this owner comes again."""
+
+    owner: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WindowsLeased(Event):
     iteration_id: IterationId
     reader_id: ReaderId

@@ -3,7 +3,8 @@
 A program that trains knows what became of the rows of a reader that was lost with its process; so
 such a reader's windows wait, for a bounded time, until it speaks. Decisions are pure functions;
 the desk is a part of the service, over its ledger. Invariant: the windows of a lost reader that has
-an owner go to others after its owner's word, or after the bound, with a warning.
+an owner go to others after its owner's word, or after the bound, with a warning; after its word
+the owner has no readers, not even one that was on its way.
 """
 
 from __future__ import annotations
@@ -45,8 +46,14 @@ def readers_of(state: DispatcherState, owner: str) -> tuple[ReaderId, ...]:
 
 
 def release(state: DispatcherState, owner: str, consumed: Consumed) -> Decision:
-    """An owner's word: all its readers are gone, these rows were used up. Answers how many."""
+    """An owner's word: all its readers are gone, these rows were used up. Answers how many.
+
+    It is final: a process that was taken for lost may still run, and open a reader later, whose
+    rows nobody would ever speak of.
+    """
     facts: list[ev.Event] = []
+    if owner and owner not in state.released_owners:
+        facts.append(ev.OwnerReleased(owner=owner))
     released = readers_of(state, owner)
     for reader_id in released:
         iteration = state.iterations[state.iteration_of_reader[reader_id]]

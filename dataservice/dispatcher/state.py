@@ -37,6 +37,7 @@ EXACTLY_ONCE: Final = "exactly_once"
 AT_MOST_ONCE: Final = "at_most_once"
 # Readers that are gone are remembered so that a late call learns why; the oldest are forgotten.
 DEPARTED_READERS_KEPT: Final = 10_000
+RELEASED_OWNERS_KEPT: Final = 10_000
 
 
 @dataclass(slots=True)
@@ -59,6 +60,7 @@ class DispatcherState:
     iterations: dict[IterationId, Iteration] = field(default_factory=dict)
     iteration_of_reader: dict[ReaderId, IterationId] = field(default_factory=dict)
     departed: OrderedDict[ReaderId, str] = field(default_factory=OrderedDict)
+    released_owners: OrderedDict[str, None] = field(default_factory=OrderedDict)
     snapshots: saved.Snapshots = field(default_factory=saved.Snapshots)
     # Workers that a window may be accused of; derived, and perhaps too many.
     accused: set[WorkerId] = field(default_factory=set, compare=False)
@@ -287,6 +289,11 @@ class DispatcherState:
         while len(self.departed) > DEPARTED_READERS_KEPT:
             self.departed.popitem(last=False)
 
+    def _release_owner(self, event: ev.OwnerReleased) -> None:
+        self.released_owners[event.owner] = None
+        while len(self.released_owners) > RELEASED_OWNERS_KEPT:
+            self.released_owners.popitem(last=False)
+
     def _lease_windows(self, event: ev.WindowsLeased) -> None:
         self._windows_of(event.iteration_id).lease(
             event.worker_id, event.reader_id, event.sequence, event.windows
@@ -381,6 +388,7 @@ _APPLY: dict[type[ev.Event], Callable[[DispatcherState, Any], None]] = {
     ev.ReaderJoined: DispatcherState._join_reader,
     ev.ReaderReleased: DispatcherState._release_reader,
     ev.ReaderLost: DispatcherState._lose_reader,
+    ev.OwnerReleased: DispatcherState._release_owner,
     ev.WindowsLeased: DispatcherState._lease_windows,
     ev.RowsConsumed: DispatcherState._consume_rows,
     ev.WindowsFenced: DispatcherState._fence_windows,

@@ -116,6 +116,7 @@ class DataNode(Process):
         self.void = {row for row in range(rows) if world.dice.random() < 0.1}
         self.used: set[int] = set()
         self._owners: dict[str, str] = {}
+        self._released: set[str] = set()
         self._held: dict[str, list[int]] = {}
 
     @property
@@ -124,7 +125,7 @@ class DataNode(Process):
 
     def next(self, reader: str, owner: str) -> list[int] | None:
         """The rows of the next element; those before the last make none. None at the end."""
-        if self._owners.setdefault(reader, owner) == "":
+        if owner in self._released or self._owners.setdefault(reader, owner) == "":
             raise CancelledError(f"reader {reader} was released")
         mine = self._held.setdefault(reader, [])
         taken = self.used.union(*self._held.values())
@@ -143,7 +144,8 @@ class DataNode(Process):
         self._held[reader] = [row for row in held if row not in rows]
 
     def release(self, owner: str, consumed: dict[str, list[list[int]]]) -> int:
-        """An owner says that its readers are gone, and what they have used."""
+        """An owner says that its readers are gone for good, and what they have used."""
+        self._released.add(owner)
         mine = [reader for reader, known in self._owners.items() if known == owner]
         for reader in mine:
             self.use_up(reader, [mark[0] for mark in consumed.get(reader, ())])

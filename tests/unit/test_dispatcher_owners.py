@@ -101,3 +101,27 @@ def test_readers_of_nobody_are_nobodys() -> None:
     service = begun(ListJournal(), ManualClock())
     assert service.owners.release("", {}) == 0
     sync(service, "r2")
+
+
+def test_a_released_owner_opens_no_reader_any_more_not_even_after_a_restart() -> None:
+    clock, journal = ManualClock(), ListJournal()
+    service = begun(journal, clock)
+    # Of "u" nothing is known yet: its reader is on its way.
+    assert [service.owners.release(owner, {}) for owner in ("t", "u", "u")] == [1, 0, 0]
+    service._ledger._shorten_at = 0
+    pass_time(service, clock, 1)
+    after = service_of(ListJournal(journal.frames), clock, **TIMES)
+    assert after._state == service._state
+    for each in (service, after):
+        with pytest.raises(FailedPreconditionError, match="readers of u were given up"):
+            open_reader(each, "r3", owner="u")
+    open_reader(after, "r3", owner="v")
+    assert lease(after, "r3")
+
+
+def test_released_owners_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dataservice.dispatcher.state.RELEASED_OWNERS_KEPT", 2)
+    service = begun(ListJournal(), ManualClock())
+    for owner in ("a", "b", "c"):
+        service.owners.release(owner, {})
+    assert list(service._state.released_owners) == ["b", "c"]

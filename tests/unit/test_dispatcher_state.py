@@ -69,6 +69,7 @@ SCRIPT: tuple[ev.Event, ...] = (
     ev.WorkerLost(worker_id="w1"),
     ev.WindowsReleased(iteration_id="i1", reader_id="r1", marks=(RowMark(1, 0, 6, False),)),
     ev.ReaderLost(reader_id="r2"),
+    ev.OwnerReleased(owner="trainer 2"),
 )
 
 
