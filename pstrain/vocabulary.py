@@ -6,6 +6,8 @@ made and mean the same in the coordinator, the trainers and the parameter server
 
 from __future__ import annotations
 
+import functools
+import json
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -79,7 +81,7 @@ class OptimizerSpec:
     """An update rule: ``name`` picks the kernel; ``l2`` times the value is added to its gradient.
 
     ``slots`` are the first values of what it keeps for each value, ``row_slots`` of what it keeps
-    for each row.
+    for each row. ``text`` is how it travels, with every step: made once, and read once.
     """
 
     name: str
@@ -88,23 +90,26 @@ class OptimizerSpec:
     parameters: dict[str, float] = field(default_factory=dict)
     slots: tuple[float, ...] = ()
     row_slots: tuple[float, ...] = ()
+    text: str = field(init=False, compare=False, repr=False)
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON form; it holds the parameters themselves, for it is made for every step."""
-        return {
-            "name": self.name,
-            "learning_rate": self.learning_rate,
-            "l2": self.l2,
-            "parameters": self.parameters,
-            "slots": self.slots,
-            "row_slots": self.row_slots,
-        }
+    def __post_init__(self) -> None:
+        kept = {name: getattr(self, name) for name in _OPTIMIZER_FIELDS}
+        object.__setattr__(self, "text", json.dumps(kept, default=float))
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> OptimizerSpec:
-        """Inverse of :meth:`to_json` through JSON."""
-        kept = {name: tuple(value[name]) for name in ("slots", "row_slots")}
-        return cls(**{**value, **kept})
+    def from_text(cls, text: str) -> OptimizerSpec:
+        """Inverse of ``text``."""
+        return _read_optimizer(text)
+
+
+_OPTIMIZER_FIELDS = ("name", "learning_rate", "l2", "parameters", "slots", "row_slots")
+
+
+@functools.lru_cache(maxsize=256)
+def _read_optimizer(text: str) -> OptimizerSpec:
+    value = json.loads(text)
+    kept = {name: tuple(value[name]) for name in ("slots", "row_slots")}
+    return OptimizerSpec(**{**value, **kept})
 
 
 class Lookup(NamedTuple):

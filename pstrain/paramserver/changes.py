@@ -7,7 +7,6 @@ holds, so that a part of a closure can be decided before it is applied. No Pytho
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -60,11 +59,12 @@ def _push(store: Store, header: Header, arrays: list[Array]) -> Change:
         for v, i, count in header["items"]
     ]
     counter = header.get("iterations")
-    optimizer = OptimizerSpec.from_json(header["optimizer"])
-    step = store.checked_update(
-        updates, optimizer, None if counter is None else store.shard(*counter)
+    return store.checked_update(
+        updates,
+        OptimizerSpec.from_text(header["optimizer"]),
+        None if counter is None else store.shard(*counter),
+        header.get("owner"),
     )
-    return dataclasses.replace(step, owner=header.get("owner"))
 
 
 def _assign_shapes(store: Store, header: Header) -> list[Part]:

@@ -65,7 +65,7 @@ def _create(store: Store, call: Call) -> Reply:
 def _make_slots(store: Store, call: Call) -> Reply:
     """Some of the work: to be asked for again until no rows are left."""
     shards = [store.shard(*key) for key in call.header["shards"]]
-    optimizer = OptimizerSpec.from_json(call.header["optimizer"])
+    optimizer = OptimizerSpec.from_text(call.header["optimizer"])
     return {"left": store.make_slots(shards, optimizer)}, None
 
 

@@ -6,6 +6,7 @@ write exactly the columns that its counts of slots name.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -73,11 +74,17 @@ class BoundRule(NamedTuple):
 
     @classmethod
     def of(cls, optimizer: OptimizerSpec) -> BoundRule:
-        """As :func:`find_rule`."""
-        rule = find_rule(optimizer)
-        rates = [optimizer.learning_rate, optimizer.l2]
-        numbers = [*rates, *(optimizer.parameters[name] for name in rule.parameters)]
-        return cls(rule, np.array(numbers, np.float32))
+        """As :func:`find_rule`; worked out once for steps that are alike."""
+        return _bound(optimizer.text)
+
+
+@functools.lru_cache(maxsize=256)
+def _bound(text: str) -> BoundRule:
+    optimizer = OptimizerSpec.from_text(text)
+    rule = find_rule(optimizer)
+    rates = [optimizer.learning_rate, optimizer.l2]
+    numbers = [*rates, *(optimizer.parameters[name] for name in rule.parameters)]
+    return BoundRule(rule, np.array(numbers, np.float32))
 
 
 def apply_rule(

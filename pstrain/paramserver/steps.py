@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ from pstrain.paramserver.shard import Shard
 from pstrain.vocabulary import OptimizerSpec
 
 Change = Callable[[], None]
+
+_ONE: Final = np.ones((1, 1), np.int64)
 
 
 class ShardUpdate(NamedTuple):
@@ -46,7 +48,7 @@ class GradientStep:
         for shard, ids, gradient in self.updates:
             shard.update(self.optimizer, ids, gradient, rule)
         if self.iterations is not None:
-            self.iterations.assign("add", self.iterations.row_start, np.ones((1, 1), np.int64))
+            self.iterations.assign("add", self.iterations.row_start, _ONE)
 
 
 def changes_of_round(parts: Sequence[Sequence[Change]], gradients: int) -> list[Change]:

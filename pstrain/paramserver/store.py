@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pstrain.errors import AlreadyExistsError, DeadlineExceededError, NotFoundError
 from pstrain.paramserver.commits import Commits, Entry, PartKey, Report
 from pstrain.paramserver.loading import NOTHING, Staged
-from pstrain.paramserver.rules import find_rule
+from pstrain.paramserver.rules import BoundRule
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.snapshot import Snapshot
 from pstrain.paramserver.steps import Change, GradientStep, ShardUpdate, changes_of_round
@@ -118,14 +118,18 @@ class Store:
             return [self._shards[key] for key in sorted(self._shards)]
 
     def checked_update(
-        self, updates: Sequence[ShardUpdate], optimizer: OptimizerSpec, iterations: Shard | None
+        self,
+        updates: Sequence[ShardUpdate],
+        optimizer: OptimizerSpec,
+        iterations: Shard | None,
+        owner: int | None = None,
     ) -> GradientStep:
         """One optimizer step, to be done by calling it; raises where that cannot be done."""
-        find_rule(optimizer)
+        BoundRule.of(optimizer)
         for shard, ids, gradient in updates:
             shard.check_trainable()
             shard.check_gradient(ids, gradient)
-        return GradientStep(list(updates), optimizer, iterations)
+        return GradientStep(list(updates), optimizer, iterations, owner)
 
     def apply(self, changes: Iterable[Change]) -> None:
         """Makes changes that were checked, of no closure. Checkpoints wait for all of them."""

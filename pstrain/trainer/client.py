@@ -150,7 +150,6 @@ class RemoteParameters:
         if iterations is not None:
             counter = [iterations.id, 0]
             pushes.setdefault(iterations.shards[0].ps, Push())
-        rule = optimizer.to_json()
         variables = [update.variable.id for update in updates]
         self._change(
             variables if iterations is None else [*variables, iterations.id],
@@ -159,7 +158,7 @@ class RemoteParameters:
                     {
                         "kind": "push",
                         "items": push.items,
-                        "optimizer": rule,
+                        "optimizer": optimizer.text,
                         "owner": None if iterations is None else iterations.id,
                         "iterations": counter if _holds(iterations, ps) else None,
                     },
@@ -346,7 +345,7 @@ class RemoteParameters:
                 shards: dict[int, list[list[int]]] = {}
                 for index, shard in enumerate(spec.shards):
                     shards.setdefault(shard.ps, []).append([spec.id, index])
-                header = {"kind": "slots", "optimizer": optimizer.to_json()}
+                header = {"kind": "slots", "optimizer": optimizer.text}
                 self._work_through({ps: {**header, "shards": s} for ps, s in shards.items()})
             self._has_slots.add(key)
 

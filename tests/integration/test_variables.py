@@ -146,7 +146,7 @@ def test_a_rate_reaches_functions_that_trainers_have_already(
 def test_functions_that_are_no_longer_used_are_forgotten(
     strategy: ps.ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pstrain.coordinator.client._FUNCTIONS_REMEMBERED", 3)
+    monkeypatch.setattr("pstrain.coordinator.functions._REMEMBERED", 3)
     monkeypatch.setattr(
         "pstrain.coordinator.link.SentFunctions", lambda: SentFunctions(functions_max=2)
     )
@@ -158,6 +158,6 @@ def test_functions_that_are_no_longer_used_are_forgotten(
         coordinator.join(timeout=DEADLINE_S)
         del values
         gc.collect()
-        assert len(coordinator._functions) <= 3 + 2
+        assert len(coordinator._functions.pickled) <= 3 + 2
     finally:
         coordinator.close()

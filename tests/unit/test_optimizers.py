@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 from collections.abc import Callable, Iterator
@@ -13,9 +14,11 @@ from pstrain import optimizers
 from pstrain.errors import InvalidArgumentError
 from pstrain.layers import Embedding
 from pstrain.optimizers import SGD, Adagrad, schedules
+from pstrain.paramserver.rules import BoundRule
 from pstrain.scope import local_parameters
 from pstrain.tape import GradientTape, Tensor, record
 from pstrain.variable import Variable
+from pstrain.vocabulary import OptimizerSpec
 
 GRADIENT = np.array([0.5, -2.0, 0.0], dtype=np.float32)
 
@@ -192,3 +195,17 @@ def test_rare_rows_keep_their_own_count_of_updates() -> None:
     np.testing.assert_allclose(moved[0], 0.4, rtol=1e-4)
     np.testing.assert_allclose(moved[3], 0.1, rtol=1e-4)
     np.testing.assert_array_equal(moved[1:3], 0.0)
+
+
+def test_a_rule_travels_as_a_text_that_is_read_once() -> None:
+    rate: float = np.float32(0.5)  # type: ignore[assignment]
+    rule = OptimizerSpec(
+        name="adagrad", learning_rate=rate, parameters={"epsilon": 0.25}, slots=(0.1,)
+    )
+    read = OptimizerSpec.from_text(rule.text)
+    assert read == rule
+    assert OptimizerSpec.from_text(rule.text) is read
+    assert BoundRule.of(read).hyper.tolist() == [0.5, 0.0, 0.25]
+    faster = dataclasses.replace(read, learning_rate=0.75)
+    assert BoundRule.of(faster).hyper.tolist() == [0.75, 0.0, 0.25]
+    assert pickle.loads(pickle.dumps(faster)).text == faster.text
