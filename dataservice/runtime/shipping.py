@@ -20,8 +20,9 @@ from types import ModuleType
 import cloudpickle
 
 _OURS = ("dataservice", "pstrain")
-# Registering a module for pickling by value is a setting of the whole process.
-_registering = threading.Lock()
+# Registering a module for pickling by value is a setting of the whole process. What is pickled may
+# hold functions that are pickled by themselves, as a dataset does.
+_registering = threading.RLock()
 
 
 @contextmanager

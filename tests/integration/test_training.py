@@ -113,6 +113,19 @@ def test_steps_per_epoch_bounds_an_endless_dataset(strategy: ps.ParameterServerS
     assert history.history["examples"] == [2_500.0, 2_500.0]
 
 
+def test_functions_of_a_dataset_that_trainers_read_themselves_travel_with_it(
+    strategy: ps.ParameterServerStrategy,
+) -> None:
+    def cheaper(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {**columns, "price": columns["price"] - 1}
+
+    model = compiled(strategy)
+    data = ds.Dataset.from_numpy(clicks(2_000)).map(cheaper).batch(100)
+    history = model.fit(data, validation_data=data, verbose=0)
+    assert history.history["examples"] == [2_000.0]
+    assert model.predict(data.filter(lambda columns: columns["page"] < 50)).shape == (2_000,)
+
+
 def test_bad_data_is_told_and_training_can_go_on(
     cluster: ps.LocalCluster, strategy: ps.ParameterServerStrategy
 ) -> None:

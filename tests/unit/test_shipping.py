@@ -3,6 +3,7 @@ from __future__ import annotations
 import pathlib
 import pickle
 import sys
+import threading
 import types
 
 import cloudpickle
@@ -39,4 +40,20 @@ def test_installed_code_travels_by_name(users_module: types.ModuleType) -> None:
         assert "my_features" in registered
         assert not {"numpy", "dataservice", "pstrain", "json"} & set(registered)
         assert len(cloudpickle.dumps(np.mean)) < 200
+    assert users_module.__name__ not in cloudpickle.list_registry_pickle_by_value()
+
+
+def test_what_is_pickled_may_hold_what_is_pickled_by_itself(
+    users_module: types.ModuleType,
+) -> None:
+    seen = []
+
+    def nested() -> None:
+        with users_code_by_value(), users_code_by_value():
+            seen.append(users_module.__name__ in cloudpickle.list_registry_pickle_by_value())
+
+    thread = threading.Thread(target=nested, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert seen == [True]
     assert users_module.__name__ not in cloudpickle.list_registry_pickle_by_value()
