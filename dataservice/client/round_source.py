@@ -17,12 +17,14 @@ from dataservice.client.round_reader import RoundReader
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import InvalidArgumentError
 from dataservice.runtime.ending import end_with_program
+from dataservice.runtime.forking import Origin
 
 
 class CoordinatedStream(BatchStream):
     """Joins as a consumer at once. Several threads may take from it at once."""
 
     def __init__(self, spec: ReadSpec, context: RunContext) -> None:
+        self._origin = Origin()
         self.reader = RoundReader(spec)
         self._context = context
         self._finalizer = weakref.finalize(self, abandon, self.reader)
@@ -30,6 +32,7 @@ class CoordinatedStream(BatchStream):
 
     def __next__(self) -> pa.RecordBatch:
         self._context.check()
+        self._origin.check("this consumer of coordinated reads")
         return self.reader.take().batch
 
     def stats(self) -> dict[str, Any]:
@@ -46,8 +49,9 @@ class CoordinatedStream(BatchStream):
         self.reader.seek(number)
 
     def close(self) -> None:
-        self._finalizer.detach()
-        self.reader.close()
+        if self._origin.is_here:
+            self._finalizer.detach()
+            self.reader.close()
 
     def location(self) -> str:
         return f"data service {self.reader.iteration_id}"

@@ -42,6 +42,7 @@ from dataservice.errors import (
 from dataservice.job_options import JobOptions
 from dataservice.ranges import Consumed
 from dataservice.runtime.ending import end_with_program
+from dataservice.runtime.forking import Origin
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.elements import RowSpan
@@ -173,6 +174,7 @@ class ServiceStream(BatchStream, SteppedSource):
         self.is_repeatable = source.is_repeatable
         self._context = context
         self._ledger = None if context.omitted is None else context.omitted.ledger
+        self._origin = Origin()
         self._lock = threading.Lock()
         self._reader: ServiceReader | None = None
         self._position: ReaderPosition | None = None  # that was loaded
@@ -242,6 +244,7 @@ class ServiceStream(BatchStream, SteppedSource):
 
     def __next__(self) -> pa.RecordBatch:
         self._context.check()
+        self._origin.check(f"this iterator over the data service at {self.target}")
         reader = self.join()
         delivery = reader.take()
         if delivery is None:
@@ -381,7 +384,7 @@ class ServiceStream(BatchStream, SteppedSource):
         with self._lock:
             self._closed = True
             reader = self._reader
-        if reader is not None:
+        if reader is not None and self._origin.is_here:
             self._finalizer.detach()
             reader.close()
 

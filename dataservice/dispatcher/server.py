@@ -29,6 +29,7 @@ from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.clock import SystemClock
 from dataservice.runtime.ending import end_with_program
+from dataservice.runtime.forking import Origin
 from dataservice.runtime.journal import Journal, SqliteJournal
 from dataservice.runtime.rpc import RpcServer
 from dataservice.runtime.threads import StoppableThread
@@ -55,6 +56,7 @@ class DispatchServer:
             )
         self._config = config or DispatcherConfig()
         self._lock = threading.Lock()
+        self._origin = Origin()
         self._stopped = threading.Event()
         self._journal: Journal | None = None
         self._service: DispatcherService | None = None
@@ -142,6 +144,8 @@ class DispatchServer:
 
     def stop(self) -> None:
         """Stops serving and frees the port; idempotent, also before `start()`. Bounded."""
+        if not self._origin.is_here:
+            return  # a forked child leaves it to its parent
         with self._lock:
             if self._stopped.is_set():
                 return

@@ -41,6 +41,7 @@ from dataservice.runtime.exchange import (
     error_payload,
     find_handler,
 )
+from dataservice.runtime.forking import left_to_parent
 from dataservice.runtime.sockets import sever_connections
 from dataservice.runtime.tls_probe import explained
 
@@ -186,7 +187,7 @@ class FlightServer:
             certificates = [(chain, key)]
         location = _location(f"{self._host}:{self._port}", self._tls)
         try:
-            self._service = _Service(self, location, self._token, certificates)
+            self._service = left_to_parent(_Service(self, location, self._token, certificates))
         except TRANSPORT_ERRORS as error:
             raise AddressInUseError(
                 f"port {self._port} on {self._host} cannot be served ({error}); it is likely "
@@ -256,7 +257,7 @@ class FlightClient:
         options: dict[str, Any] = {"generic_options": list(_CHANNEL_OPTIONS)}
         if tls is not None:
             options["tls_root_certs"] = tls.read_roots()
-        self._client = fl.FlightClient(_location(address, tls), **options)
+        self._client = left_to_parent(fl.FlightClient(_location(address, tls), **options))
 
     def exchange(self, command: Mapping[str, Any], *, timeout_s: float = 10.0) -> Exchange:
         """Open the exchange that `command["exchange"]` names.
@@ -271,7 +272,7 @@ class FlightClient:
         call = fl.FlightCallOptions(headers=self._headers)
         name = str(command.get("exchange"))
         try:
-            writer, reader = self._client.do_exchange(descriptor, call)
+            writer, reader = map(left_to_parent, self._client.do_exchange(descriptor, call))
         except TRANSPORT_ERRORS as error:
             raise _as_service_error(error, self.address) from error
         exchange = Exchange(name, writer, reader, self.address, _as_service_error)

@@ -15,6 +15,7 @@ from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.ending import end_with_program
 from dataservice.runtime.flight import FlightServer
+from dataservice.runtime.forking import Origin
 from dataservice.runtime.in_process import InProcessServer
 from dataservice.runtime.local_exchange import LocalServer, NotLocalError
 from dataservice.vocabulary import PROTOCOL, SHARED_MEMORY
@@ -46,6 +47,7 @@ class WorkerServer:
                 "WorkerConfig(dispatcher_address=dispatcher.target)"
             )
         self._config = config
+        self._origin = Origin()
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
@@ -175,6 +177,8 @@ class WorkerServer:
 
     def stop(self) -> None:
         """Ends all streams and frees the port. Idempotent, any thread."""
+        if not self._origin.is_here:
+            return  # a forked child leaves it to its parent
         with self._lock:
             if self._stopped.is_set():
                 return

@@ -31,6 +31,38 @@ ROUNDS = """
     ))
     print(next(iterator).num_rows)
 """
+FORKING = (
+    READING.replace("dispatcher.target)", "dispatcher.target, data_transfer_protocol={0!r})")
+    + """
+    import gc, os, sys
+
+    def end_of(child):
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    child = os.fork()
+    if not child:  # leaves all of it alone
+        sys.exit(3)
+    assert end_of(child) == 3
+    child = os.fork()
+    if not child:
+        try:
+            next(iterator)
+        except ds.errors.FailedPreconditionError as error:
+            assert f"was made in process {{os.getppid()}}, from which this one" in str(error)
+            iterator.close()
+            worker.stop()
+            sys.exit(4)
+        sys.exit(1)
+    assert end_of(child) == 4
+    child = os.fork()
+    if not child:
+        del iterator, dataset, worker, dispatcher
+        gc.collect()
+        sys.exit(5)
+    assert end_of(child) == 5
+    assert next(iterator).num_rows == 100
+"""
+)
 TRAINING = """
     import numpy as np
     import pstrain as ps
@@ -77,3 +109,9 @@ def test_a_program_with_its_own_training_cluster_ends(joins: bool) -> None:
     # A busy machine may be told what is waited for, but nothing has failed.
     assert (done.returncode, done.stdout) == (0, "100\n"), done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("protocol", [None, pytest.param("flight", marks=pytest.mark.long)])
+def test_forked_children_leave_their_parents_reader_and_servers_alone(protocol: str | None) -> None:
+    done = _run(FORKING.format(protocol))
+    assert (done.returncode, done.stdout) == (0, "100\n"), done.stderr

@@ -28,6 +28,7 @@ from dataservice.errors import (
     error_from_dict,
 )
 from dataservice.runtime.auth import TOKEN_METADATA_KEY, TlsConfig
+from dataservice.runtime.forking import check_not_forked, left_to_parent
 from dataservice.runtime.retry import retry_until
 from dataservice.runtime.rpc.conventions import (
     CLIENT_OPTIONS,
@@ -38,7 +39,6 @@ from dataservice.runtime.rpc.conventions import (
     serialize,
     snake_case,
 )
-from dataservice.runtime.rpc.forking import check_not_forked
 from dataservice.runtime.tls_probe import explained
 from dataservice.vocabulary import parse_target
 
@@ -71,6 +71,7 @@ class RpcClient:
         else:
             credentials = grpc.ssl_channel_credentials(tls.read_roots())
             self._channel = grpc.secure_channel(self.address, credentials, options=CLIENT_OPTIONS)
+        left_to_parent(self._channel)
         self._methods = {method.name: method for method in service.methods}
         self._stubs = {method.name: self._stub(method) for method in service.methods}
 

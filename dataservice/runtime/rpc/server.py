@@ -31,6 +31,7 @@ from dataservice.errors import (
 )
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TOKEN_METADATA_KEY, TlsConfig, tokens_equal
+from dataservice.runtime.forking import check_not_forked, left_to_parent
 from dataservice.runtime.rpc.conventions import (
     ERROR_METADATA_KEY,
     SERVER_OPTIONS,
@@ -40,7 +41,6 @@ from dataservice.runtime.rpc.conventions import (
     serialize,
     snake_case,
 )
-from dataservice.runtime.rpc.forking import check_not_forked
 
 logger = logging.getLogger(__name__)
 
@@ -73,8 +73,8 @@ class RpcServer:
         self._tls = tls
         self._handlers = _Handlers(token)
         self._pool = ThreadPoolExecutor(max_threads, thread_name_prefix="rpc-server")
-        self._server = grpc.server(
-            self._pool, options=SERVER_OPTIONS, maximum_concurrent_rpcs=max_threads
+        self._server = left_to_parent(
+            grpc.server(self._pool, options=SERVER_OPTIONS, maximum_concurrent_rpcs=max_threads)
         )
         self._server.add_generic_rpc_handlers((self._handlers,))
         self._lock = threading.Lock()

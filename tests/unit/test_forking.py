@@ -1,0 +1,57 @@
+"""What a forked child may use of its parent's, and what becomes of it there."""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from typing import Any
+
+import pytest
+
+from dataservice.errors import FailedPreconditionError
+from dataservice.runtime import forking
+from dataservice.runtime.forking import Origin, left_to_parent
+
+
+class Thing:
+    pass
+
+
+Thing.__module__ = "made_up.things"
+
+
+def test_what_is_made_here_is_of_use_here_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    origin = Origin()
+    origin.check("a reader")
+    parent = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: parent + 1)
+    assert not origin.is_here
+    said = (
+        rf"a reader was made in process {parent}, from which this one \({parent + 1}\) was forked"
+    )
+    with pytest.raises(FailedPreconditionError, match=said):
+        origin.check("a reader")
+    assert Origin().is_here
+
+
+def test_a_fork_changes_nothing_in_the_parent() -> None:
+    thing: Any = left_to_parent(Thing())
+    before = sys.getrefcount(thing)
+    forking._hold()
+    assert sys.getrefcount(thing) > before
+    forking._release()
+    assert sys.getrefcount(thing) == before
+    forgotten = weakref.ref(thing)
+    del thing
+    assert forgotten() is None
+
+
+def test_in_a_child_nothing_is_done_when_the_parents_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forking, "_PACKAGES", ("made_up",))
+    thing, other = Thing(), type("Other", (), {})()
+    finalizers = [weakref.finalize(each, list) for each in (thing, other)]
+    forking._leave()
+    assert [finalizer.alive for finalizer in finalizers] == [False, True]
