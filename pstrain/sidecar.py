@@ -83,6 +83,12 @@ class SidecarEvaluator:
         self._batch_size, self._verbose = batch_size, verbose
         self._stop = threading.Event()
 
+    def __repr__(self) -> str:
+        return (
+            f"<SidecarEvaluator of {self.checkpoint_dir!r}, {len(self.results)} evaluations of "
+            f"{self.model!r}>"
+        )
+
     def start(self) -> list[dict[str, Any]]:
         """Evaluates until a condition to stop holds; what it has found, one dict per evaluation.
 

@@ -32,6 +32,10 @@ class Callback:
     params: Mapping[str, Any] = {}
     stop_training: bool = False
 
+    def __repr__(self) -> str:
+        of = "" if self.model is None else f" of {self.model!r}"
+        return f"<{type(self).__name__}{of}{', stops training' if self.stop_training else ''}>"
+
     def set_model(self, model: Any) -> None:
         self.model = model
 

@@ -42,6 +42,11 @@ SPEC = {"worker": ["h:1", "h:2"], "ps": ["h:3"]}
             ps.CheckpointManager(ps.Checkpoint(v=ps.Variable(1.0)), "dir"),
             "<CheckpointManager 'dir' of <Checkpoint of v>>",
         ),
+        (ps.callbacks.EarlyStopping(), "<EarlyStopping>"),
+        (
+            ps.SidecarEvaluator(_model(), None, "dir"),
+            "<SidecarEvaluator of 'dir', 0 evaluations of <LogisticRegression",
+        ),
         (iter(ds.Dataset.range(3).batch(2)), "<DatasetIterator of range > batch, epoch 0>"),
     ],
 )
