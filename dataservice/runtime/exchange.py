@@ -417,7 +417,7 @@ class Exchange:
             if deadline.expired:
                 return self._keep(
                     DeadlineExceededError(
-                        f"{subject}: {side} took longer than {deadline.timeout_s} s"
+                        f"{subject}: {side} took longer than {deadline.timeout_s:.3g} s"
                     )
                 )
         if error is None:

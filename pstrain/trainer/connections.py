@@ -74,8 +74,9 @@ class Connections:
         """Replies by server index.
 
         Where a stream breaks it is opened anew, a few times within a second, and with ``repeat``
-        the request is sent again: it may then arrive twice. Raises UnavailableError naming the
-        server when the reply cannot be had, and DeadlineExceededError after ``timeout_s``.
+        the request is sent again: it may then arrive twice. Raises ServerLostError naming the
+        server when the reply cannot be had, or not within ``timeout_s``: a server that is frozen
+        or cut off for so long is as lost as one that has ended.
         """
         deadline_s = time.monotonic() + timeout_s
         streams = self._take()
@@ -92,6 +93,12 @@ class Connections:
                     _close_one(streams, server)
                     reply = self._again(streams, server, request, deadline_s, repeat=repeat)
                 replies[server] = reply
+        except DeadlineExceededError as error:
+            _close(streams)
+            done: Mapping[int, object] = asked if len(asked) < len(requests) else replies
+            silent = next(server for server in requests if server not in done)
+            reason = f"it has not answered within {timeout_s:g} s"
+            raise self._unavailable(silent, reason) from error
         except BaseException:
             _close(streams)
             raise

@@ -28,6 +28,7 @@ from pstrain.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
+    ServerLostError,
     UnauthenticatedError,
     UnavailableError,
 )
@@ -636,7 +637,7 @@ def test_a_frozen_server_does_not_freeze_its_clients(
     started_s = time.monotonic()
     with monkeypatch.context() as patch:
         patch.setattr(strategy.parameters, "_config", SHORT)
-        with pytest.raises(DeadlineExceededError):
+        with pytest.raises(ServerLostError, match=r"parameter server 0 .* not answered within"):
             strategy.parameters.apply([Update(table.spec, values)], SGD)
         with pytest.raises(DeadlineExceededError):
             strategy.parameters.status(0)
