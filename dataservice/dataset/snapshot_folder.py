@@ -315,7 +315,8 @@ class SnapshotFolder:
         try:
             yield draft
         finally:
-            with contextlib.suppress(FileNotFoundError):
+            # What could be written is not undone by what cannot be tidied up behind it.
+            with contextlib.suppress(OSError):
                 os.remove(draft)
 
     def _commit(self, draft: str, name: str) -> None:

@@ -25,6 +25,10 @@ from tests.simulation.world import STAGE, Node
 
 _WAKE_S = 0.0005
 
+# No wait is shorter: the least that a computer's clock shows. A process's clock, which is offset,
+# may show some time left that is too little to be added to the world's.
+_TICK_S = 1e-9
+
 _REAL_WAIT_MAX_S = 60.0
 """A fiber runs for milliseconds until it waits; longer, and it waits for something real."""
 
@@ -136,13 +140,17 @@ class Fiber:
             world.at(world.dice.random() * _WAKE_S, self.node, self._go_on, self._turn)
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Called by the fiber itself: until it is woken, or that long; whether it was woken."""
+        """Called by the fiber itself: until it is woken, or that long; whether it was woken.
+
+        Time goes on in a wait, however little is left, so that who waits until a time sees it come.
+        """
         if self._is_killed:
             raise Killed
         self._is_woken = False
         self._turn += 1
         if timeout_s is not None:
-            self.node.world.at(max(0.0, timeout_s), self.node, self._go_on, self._turn)
+            wait_s = max(_TICK_S, timeout_s) if timeout_s > 0.0 else 0.0
+            self.node.world.at(wait_s, self.node, self._go_on, self._turn)
         assert self._carrier is not None
         self._carrier.back.release()
         self._carrier.go.acquire()

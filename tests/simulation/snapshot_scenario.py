@@ -33,7 +33,7 @@ from tests.simulation.snapshot_nodes import Rows, SavingNode, WritingNode
 from tests.simulation.virtual_disk import LAYOUTS, Disk, next_hex
 
 PATIENCE_S = 60.0
-# Those who were taken for dead wake up, and do what they were about to.
+# Those who were taken for dead do what they were about to once they wake up.
 AFTERWARDS_S = 6.0
 COMMAND = f"{REPLAY} --snapshots"
 
@@ -77,6 +77,7 @@ class Scenario(ServiceScenario):
         for _ in range(self.dice.choice((1, 2, 2, 3))):
             self._add_worker()
         self.savers: list[SavingNode] = []
+        self._saves_to_come = 0
         self._add_saver(self.dice.random() * 0.5)
         self._plan_faults()
 
@@ -191,9 +192,11 @@ class Scenario(ServiceScenario):
         node = self.savers[-1]
         if node.outcome is None and not node.snapshot_id:
             node.gives_up_after_s = self.dice.random()
+        self._saves_to_come += 1
         self.world.at(self.pause_s() + 1.0, None, self._save_another)
 
     def _save_another(self) -> None:
+        self._saves_to_come -= 1
         closed = all(s.is_closed for s in self.checker.shadow.snapshots.by_id.values())
         if closed and all(saver.outcome is not None for saver in self.savers):
             self.checker.deleted()
@@ -212,18 +215,26 @@ class Scenario(ServiceScenario):
         if not self._is_over():
             waiting = {s.name: s.snapshot_id for s in self.savers if s.outcome is None}
             raise Violation(f"S4: {waiting} wait for ever; {self._stand()}")
-        world.run(world.now_s + AFTERWARDS_S, self._check_storage)
+        self._wake_all()
         self.checker.check_done()
         self.checker.check_idle(world.workers.values())
         self.dispatcher.flush()
         self.checker.replayed(self.dispatcher.service._state)
+
+    def _wake_all(self) -> None:
+        """They may freeze anew in what they do then."""
+        world, end_s, until_s = self.world, self.world.now_s, 0.0
+        workers = world.workers.values()
+        while until_s < (due_s := max(end_s, *(w.frozen_until_s for w in workers)) + AFTERWARDS_S):
+            until_s = due_s
+            world.run(until_s, self._check_storage)
 
     def running(self) -> Iterable[Any]:
         return (*self.savers, *self.world.workers.values())
 
     def _is_over(self) -> bool:
         self._check_storage()
-        if self.world.now_s <= FAULTS_UNTIL_S + 1.0:
+        if self.world.now_s <= FAULTS_UNTIL_S + 1.0 or self._saves_to_come:
             return False
         return all(saver.outcome is not None for saver in self.savers) and all(
             snapshot.is_closed for snapshot in self.checker.shadow.snapshots.by_id.values()

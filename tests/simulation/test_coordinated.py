@@ -25,6 +25,12 @@ def test_whatever_fails_all_consumers_step_together() -> None:
     assert {"kill", "replace", "freeze", "cut", "noise"} <= kinds
 
 
+@pytest.mark.parametrize("seed", [3164, 3353, 3423])
+def test_who_waits_until_a_time_on_an_offset_clock_sees_it_come(seed: int) -> None:
+    with staged():
+        play(seed)
+
+
 @pytest.mark.parametrize("mutant", COORDINATED_MUTANTS, ids=[m.name for m in COORDINATED_MUTANTS])
 def test_the_mistake_is_noticed(mutant: Mutant) -> None:
     failure = noticed_coordinated(mutant)

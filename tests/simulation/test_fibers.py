@@ -1,4 +1,4 @@
-"""A simulated thread that waits in real time, because some name was not replaced, is noticed."""
+"""Simulated threads and their clock: a wait in real time is noticed, one in virtual time ends."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from tests.simulation import fibers
+from tests.simulation.world import World
 
 
 def test_a_thread_that_waits_for_something_real_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,6 +19,35 @@ def test_a_thread_that_waits_for_something_real_is_named(monkeypatch: pytest.Mon
     with pytest.raises(RuntimeError, match=r"waits in real time: .*threading\.py:\d+ in "):
         fiber._run()
     real.set()
+
+
+def test_time_goes_on_however_little_of_a_wait_is_left() -> None:
+    world = World(0)
+    node = fibers.Process(world, "alone")
+    world.now_s, node.offset_s = 0.20087230310915077, -0.2036184508315273
+    due_s = -0.00274614772237651
+    left_s = due_s - node.now_s()
+    assert left_s > 0
+    assert world.now_s + left_s == world.now_s
+
+    def wait_until_due() -> None:
+        while (left_s := due_s - node.now_s()) > 0:
+            fibers.wait(left_s)
+
+    node.spawn(wait_until_due)
+    world.run(1.0, lambda: False)
+    assert not node.fibers
+    assert node.now_s() >= due_s
+
+
+def test_what_is_later_than_a_run_happens_in_the_next_one() -> None:
+    world, happened = World(0), []
+    world.at(1.0, None, happened.append, "sooner")
+    world.at(3.0, None, happened.append, "later")
+    world.run(2.0, lambda: False)
+    assert happened == ["sooner"]
+    world.run(4.0, lambda: False)
+    assert happened == ["sooner", "later"]
 
 
 class _Alone:

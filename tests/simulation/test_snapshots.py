@@ -25,6 +25,22 @@ def test_whatever_fails_each_row_is_saved_once() -> None:
     assert {"kill in a", "freeze in a", "kill dispatcher at"} <= kinds
 
 
+def test_a_life_is_not_over_before_the_last_dataset_is_saved() -> None:
+    with staged():
+        play(2365)
+
+
+@pytest.mark.parametrize("seed", [3278, 3487])
+def test_who_is_frozen_at_the_end_wakes_up_before_it_must_have_stopped(seed: int) -> None:
+    with staged():
+        play(seed)
+
+
+def test_a_draft_that_cannot_be_removed_does_not_fail_what_is_done() -> None:
+    with staged():
+        play(2782)
+
+
 @pytest.mark.parametrize("mutant", SNAPSHOT_MUTANTS, ids=[m.name for m in SNAPSHOT_MUTANTS])
 def test_the_mistake_is_noticed(mutant: Mutant) -> None:
     failure = noticed_snapshots(mutant)

@@ -116,9 +116,9 @@ class World:
                 raise RuntimeError(
                     f"{MAX_EVENTS} events until {self.now_s:.6f} s: time stands still"
                 )
+            if heap[0][0] > until_s:
+                return  # What is to happen later does so in a later run.
             time_s, sequence, node, life, action, args = heapq.heappop(heap)
-            if time_s > until_s:
-                return
             self.now_s = time_s
             if node is not None:
                 if life is not None and life != node.life:

@@ -153,6 +153,27 @@ def test_storage_that_refuses(tmp_path: pathlib.Path, monkeypatch: pytest.Monkey
         SnapshotFolder(str(tmp_path / "file")).write_metadata(META)
 
 
+def test_what_cannot_be_tidied_up_does_not_undo_what_is_written(
+    folder: SnapshotFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_path: str) -> None:
+        raise ConnectionError("the storage is away")
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield batch(0, 5)
+        raise SchemaError("the rows fail")
+
+    folder.write_metadata(META)
+    monkeypatch.setattr(os, "remove", refuse)
+    with pytest.raises(SchemaError, match="the rows fail"):
+        folder.write_chunk(0, SCHEMA, failing())
+    chunk = folder.write_chunk(0, SCHEMA, [batch(0, 5)])
+    assert chunk is not None
+    done = Done(snapshot_id="s1", chunks=(chunk,))
+    folder.write_marker("DONE", done.to_json())
+    assert folder.done() == done
+
+
 def test_an_unknown_protocol() -> None:
     with pytest.raises(OSError, match="nosuch://"):
         SnapshotFolder("nosuch://a/b")
