@@ -142,24 +142,34 @@ class WorkerStream:
     def _converse(self, exchange: AnyExchange) -> None:
         taken = 0
         while not self._dropped:
-            message = exchange.recv(self._silence_s)
-            if message is None:
-                raise UnavailableError(f"worker {self.address} ended its stream early")
-            header = unpack(message.header)
+            header = self._next_frame(exchange)
             if header.kind is FrameKind.END:
                 if self._confirms_end:
                     self._confirm_end(exchange, taken)
                 self._events.on_end(self)
                 return
-            if header.kind is FrameKind.OMITTED:
-                self._events.on_omitted(header.notes)
             if header.kind in (FrameKind.DATA, FrameKind.MISSED):
-                self._pass_on(header, message, is_checked=not exchange.shares_memory)
                 taken += header.elements if header.kind is FrameKind.DATA else 1
                 # Half at a time: while this thread waits, the worker always has some left.
                 if taken >= self._credit // 2:
                     exchange.send(pack_credit(taken))
                     taken = 0
+
+    def _next_frame(self, exchange: AnyExchange) -> Header:
+        """Receives a frame and passes its content on.
+
+        Nothing here outlives it: the error that ends a stream is kept, and with its traceback it
+        would keep the frame before in memory for ever.
+        """
+        message = exchange.recv(self._silence_s)
+        if message is None:
+            raise UnavailableError(f"worker {self.address} ended its stream early")
+        header = unpack(message.header)
+        if header.kind is FrameKind.OMITTED:
+            self._events.on_omitted(header.notes)
+        if header.kind in (FrameKind.DATA, FrameKind.MISSED):
+            self._pass_on(header, message, is_checked=not exchange.shares_memory)
+        return header
 
     def _pass_on(self, header: Header, message: Message, *, is_checked: bool) -> None:
         if header.kind is FrameKind.MISSED:

@@ -13,7 +13,8 @@ import os
 import secrets
 import threading
 from collections import Counter, deque
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from dataservice.errors import DataServiceError
@@ -123,9 +124,19 @@ class ParameterServer:
     def _serve(self, command: dict[str, Any], channel: AnyChannel) -> None:  # noqa: ARG002
         # A trainer of this host needs the other cores itself.
         working = nullcontext if channel.shares_memory else self._helpers.working
-        while (message := pieces.receive(channel.recv)) is not None:
-            with working():
-                self._reply(message, channel)
+        while self._serve_one(channel, working):
+            pass
+
+    def _serve_one(
+        self, channel: AnyChannel, working: Callable[[], AbstractContextManager[None]]
+    ) -> bool:
+        """Whether there was a request; what it held is let go before the next is awaited."""
+        message = pieces.receive(channel.recv)
+        if message is None:
+            return False
+        with working():
+            self._reply(message, channel)
+        return True
 
     def _reply(self, message: pieces.Arrived, channel: AnyChannel) -> None:
         try:

@@ -182,15 +182,37 @@ def test_a_worker_that_is_back_at_its_address_is_read_as_before(
             assert stats["protocols"][worker.address] == taken
 
 
-def test_what_is_mapped_is_unmapped(service: LocalService) -> None:
-    def mapped() -> set[str]:
-        lines = pathlib.Path("/proc/self/maps").read_text().splitlines()
-        return {line for line in lines if "memfd:dataservice" in line}
+def mapped_segments() -> set[str]:
+    lines = pathlib.Path("/proc/self/maps").read_text().splitlines()
+    return {line for line in lines if "memfd:dataservice" in line}
 
-    before = mapped()
+
+def test_a_stream_that_ends_while_it_waits_keeps_nothing_of_the_frame_before(
+    service: LocalService, tmp_path: pathlib.Path
+) -> None:
+    gate = tmp_path / "gate"
+
+    def hold(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if columns["id"][0] > 0:
+            wait_until(gate.exists, "the gate")
+        return columns
+
+    before = mapped_segments()
+    remote = ds.Dataset.range(1 << 21).map(hold).batch(1 << 14)
+    remote = remote.distribute(DYNAMIC, service.target, data_transfer_protocol="shared_memory")
+    with iter(remote) as iterator:
+        batch = next(iterator)
+        assert mapped_segments() - before
+    del batch
+    gate.touch()
+    wait_until(lambda: not mapped_segments() - before, "unmapping all segments")
+
+
+def test_what_is_mapped_is_unmapped(service: LocalService) -> None:
+    before = mapped_segments()
     remote = ds.Dataset.range(50 * 131_072).batch(131_072)
     kept = list(remote.distribute(DYNAMIC, service.target, data_transfer_protocol="shared_memory"))
-    new = mapped() - before
+    new = mapped_segments() - before
     assert new
     del kept
-    wait_until(lambda: not new & mapped(), "unmapping all segments")
+    wait_until(lambda: not new & mapped_segments(), "unmapping all segments")
