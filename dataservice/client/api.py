@@ -254,7 +254,8 @@ def release_readers(
     """Says that all readers of an owner are gone with their process; how many there were.
 
     `consumed`: by the reader's id, marks as in `Receipt.marks()` of rows that count as consumed
-    although the reader may not have told so; everything else goes to other readers.
+    although the reader may not have told so; everything else goes to other readers. Final: the
+    owner opens no reader any more, not even one that is on its way.
     """
     message = pb.ReleaseOwnedRequest(owner=owner)
     for reader_id, marks in (consumed or {}).items():

@@ -20,7 +20,7 @@ from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.identity import new_id
 from pstrain.config import ParameterConfig
 from pstrain.consistency import ASYNC, Consistency
-from pstrain.errors import DataServiceError
+from pstrain.errors import DataServiceError, DeadlineExceededError, ServerLostError
 from pstrain.parameters import current_staging
 from pstrain.paramserver import messages
 from pstrain.paramserver.messages import Array, LateBody, Part
@@ -317,10 +317,19 @@ class RemoteParameters:
         repeat: bool = True,
         timeout_s: float | None = None,
     ) -> Answers:
-        """Replies by server; raises the first error among them once all have been read."""
-        replies = self._connections.ask(
-            requests, timeout_s or self._config.request_timeout_s, repeat=repeat
-        )
+        """Replies by server; raises the first error among them once all have been read.
+
+        Who does not answer a plain request in time is lost: it is frozen or cut off. Only what has
+        a ``timeout_s`` of its own, such as a part of a checkpoint, may just take too long.
+        """
+        try:
+            replies = self._connections.ask(
+                requests, timeout_s or self._config.request_timeout_s, repeat=repeat
+            )
+        except DeadlineExceededError as error:
+            if timeout_s is not None:
+                raise
+            raise ServerLostError(f"{error}: it is frozen or cut off") from error
         return {
             ps: Answer(messages.decode_reply(reply.header), reply.body)
             for ps, reply in replies.items()

@@ -75,8 +75,7 @@ class Connections:
 
         Where a stream breaks it is opened anew, a few times within a second, and with ``repeat``
         the request is sent again: it may then arrive twice. Raises ServerLostError naming the
-        server when the reply cannot be had, or not within ``timeout_s``: a server that is frozen
-        or cut off for so long is as lost as one that has ended.
+        server when the reply cannot be had, DeadlineExceededError when not within ``timeout_s``.
         """
         deadline_s = time.monotonic() + timeout_s
         streams = self._take()
@@ -97,8 +96,10 @@ class Connections:
             _close(streams)
             done: Mapping[int, object] = asked if len(asked) < len(requests) else replies
             silent = next(server for server in requests if server not in done)
-            reason = f"it has not answered within {timeout_s:g} s"
-            raise self._unavailable(silent, reason) from error
+            raise DeadlineExceededError(
+                f"parameter server {silent} at {self.addresses[silent]} has not answered within "
+                f"{timeout_s:g} s"
+            ) from error
         except BaseException:
             _close(streams)
             raise

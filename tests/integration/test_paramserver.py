@@ -641,6 +641,9 @@ def test_a_frozen_server_does_not_freeze_its_clients(
             strategy.parameters.apply([Update(table.spec, values)], SGD)
         with pytest.raises(DeadlineExceededError):
             strategy.parameters.status(0)
+        # What may take long, as writing a checkpoint, says nothing of a loss.
+        with pytest.raises(DeadlineExceededError, match="parameter server 0 at"):
+            strategy.parameters.ask_all({0: {"kind": "verify"}}, timeout_s=0.2)
     assert time.monotonic() - started_s < AT_MOST_S
     lonely.resume()
     assert _once_reachable(lambda: table[:1]).tolist() == [[0.0]]
