@@ -140,6 +140,9 @@ def from_numpy(
     allow, instead of what their values look like. With a schema, columns are put in its order and
     cast to its types. SchemaError, naming `what`, for a missing, extra or unequal column.
     """
+    for name in columns:
+        if not isinstance(name, str):
+            raise SchemaError(f"{what}: the name of a column is a string, got {name!r}")
     arrays = {name: to_arrow(values, name, kinds.get(name)) for name, values in columns.items()}
     if len({len(array) for array in arrays.values()}) > 1:
         lengths = {name: len(array) for name, array in arrays.items()}
@@ -180,11 +183,22 @@ def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Arra
     if isinstance(values, pa.Array):
         return _plain_array(values, plain_type(values.type))
     try:
+        if isinstance(values, list | tuple):
+            return _sequence_to_arrow(values, name)
         return _ndarray_to_arrow(np.asarray(values), name)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         if isinstance(error, SchemaError):
             raise
         raise SchemaError(f"column {name!r} cannot become an Arrow array: {error}") from error
+
+
+def _sequence_to_arrow(values: Sequence[Any], name: str) -> pa.Array:
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        # Rows of several lengths have no form in NumPy.
+        return pa.array(values)
+    return pa.array(values) if 0 in array.shape[1:] else _ndarray_to_arrow(array, name)
 
 
 def _ndarray_to_arrow(values: np.ndarray, name: str) -> pa.Array:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import decimal
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -150,11 +152,29 @@ def test_what_becomes_a_column() -> None:
         ({"a": 3}, r"column 'a' is the single value 3"),
         ({"a": np.array([object()])}, r"column 'a' cannot become"),
         ({"a": np.zeros((2, 0))}, r"column 'a' has shape \(2, 0\)"),
+        ({"a": [np.ones((1, 2)), np.ones((2, 2))]}, r"column 'a' cannot become"),
+        ({3: [1]}, r"the name of a column is a string, got 3"),
     ],
 )
 def test_what_does_not(columns: dict[str, object], message: str) -> None:
     with pytest.raises(SchemaError, match=message):
         from_numpy(columns)
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind"),
+    [
+        ([np.arange(2), np.arange(0), np.arange(1)], pa.list_(pa.int64())),
+        ([[1, 2], [], None], pa.list_(pa.int64())),
+        ([np.arange(0)], pa.list_(pa.int64())),
+        ([[[1], [2, 3]], [[4], []]], pa.list_(pa.list_(pa.int64()))),
+        (([1, 2], [3, 4]), pa.list_(pa.int64(), 2)),
+    ],
+)
+def test_rows_that_are_lists_of_any_length(rows: Sequence[Any], kind: pa.DataType) -> None:
+    column = from_numpy({"a": rows}).column(0)
+    assert column.type == kind
+    assert column.to_pylist() == [None if row is None else list(row) for row in rows]
 
 
 def test_conform_orders_and_casts_safely() -> None:
