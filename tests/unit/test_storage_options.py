@@ -72,6 +72,17 @@ def test_a_remote_directory_is_read_without_its_hidden_files() -> None:
         store.rm("/storage-options", recursive=True)
 
 
+@pytest.mark.parametrize("path", ["*.csv", "", "a.csv"])
+def test_remote_files_that_a_listing_found_are_read(path: str) -> None:
+    store = fsspec.filesystem("memory")
+    store.pipe_file("/storage-listing/a.csv", b"x\n1\n")
+    try:
+        found = ds.Dataset.from_csv(f"memory://storage-listing/{path}")
+        assert found.to_table().to_pydict() == {"x": [1]}
+    finally:
+        store.rm("/storage-listing", recursive=True)
+
+
 def test_a_protocol_without_its_package_says_so() -> None:
     with pytest.raises(SourceError, match=r"'nosuch://x/y'.*"):
         list(find_files(("nosuch://x/y",), (".csv",), {"secret": SECRET}))

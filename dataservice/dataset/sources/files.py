@@ -8,6 +8,7 @@ Invariant: the list is in the order given, each glob and directory sorted by pat
 from __future__ import annotations
 
 import contextlib
+import datetime
 import glob
 import os
 import stat
@@ -202,8 +203,11 @@ def _file_system(path: str, options: Mapping[str, Any] | None) -> tuple[Any, str
 
 def _remote_file(path: str, info: Mapping[str, Any]) -> InputFile:
     marks = ("ETag", "etag", "mtime", "LastModified", "last_modified", "created")
-    version = next((str(info[mark]) for mark in marks if info.get(mark) is not None), "")
-    return InputFile(path, int(info.get("size") or 0), version)
+    version = next((info[mark] for mark in marks if info.get(mark) is not None), "")
+    if isinstance(version, datetime.datetime):
+        # Listings of some file systems have the same moment as a number of seconds.
+        version = version.timestamp()
+    return InputFile(path, int(info.get("size") or 0), str(version))
 
 
 def _require_matches(matches: list[str], path: str, suffixes: tuple[str, ...] = ()) -> None:
