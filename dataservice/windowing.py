@@ -27,6 +27,8 @@ from dataservice.split_table import NOT_KNOWN, SplitTable
 
 # The windows of so many splits are kept as objects.
 _FEW: Final = 4_096
+# Into which the tail of an epoch is cut at most: all of them are in memory.
+_MAX_TAIL_PIECES: Final = 65_536
 
 
 class _Cuts(NamedTuple):
@@ -161,10 +163,10 @@ class _Cutter:
     ) -> None:
         self._table = table
         self._target_rows = target_rows
-        self._tail_rows = tail_rows
         self._target_bytes = target_bytes
         self._rows_left = int(table.rows[table.rows != NOT_KNOWN].sum())
         self._tail_begins = self._rows_left // TAIL_SHARE if tail_rows else -1
+        self._tail_rows = tail_rows and max(tail_rows, self._tail_begins // _MAX_TAIL_PIECES)
         self._count = 0
         self._orders: list[np.ndarray] = []
         self._firsts: list[np.ndarray] = []
@@ -233,7 +235,7 @@ class _Cutter:
         number = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
         run, rows, is_cut = (np.repeat(some, parts) for some in (run, rows, parts > 1))
         starts = self._table.columns["start"][run] + number * step
-        stops = np.minimum(starts + step, self._table.columns["stop"][run])
+        stops = starts + np.minimum(step, self._table.columns["stop"][run] - starts)
         places = np.flatnonzero(is_cut)
         self._cuts.append(_Cuts(places + self._count, starts[places], stops[places]))
         return run, np.where(is_cut, stops - starts, rows)

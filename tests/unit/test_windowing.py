@@ -210,3 +210,15 @@ def test_many_files_take_few_bytes_and_no_object_each() -> None:
     assert len(windows) == -(-count // 64)
     assert sorted(windows.order.tolist()) == list(range(count))
     assert windows[len(windows) - 1].index == len(windows) - 1
+
+
+def test_the_tail_of_a_huge_range_has_a_bounded_number_of_windows() -> None:
+    rows = 2**63 - 1
+    step = -(-rows // 1000)
+    splits = [
+        Split(start=first, stop=min(first + step, rows), rows=min(step, rows - first))
+        for first in range(0, rows, step)
+    ]
+    windows = make_windows(splits, epoch=0, shuffle_seed=3, target_rows=1 << 17, tail_rows=1 << 14)
+    assert 60_000 < len(windows) < 70_000
+    assert sum(window.rows or 0 for window in windows) == rows

@@ -38,11 +38,16 @@ class RangeSource(Source):
             object.__setattr__(self, name, int(value))
         if self.step == 0:
             raise InvalidArgumentError("range step must not be zero")
+        if self.rows >= 2**63:
+            raise InvalidArgumentError(
+                f"a range has fewer than 2**63 rows; from {self.start} to {self.stop} by "
+                f"{self.step} there are {self.rows}"
+            )
 
     @property
     def rows(self) -> int:
         """Number of integers."""
-        return len(range(self.start, self.stop, self.step))
+        return max(0, -((self.start - self.stop) // self.step))
 
     def splits(self) -> Iterator[Split]:
         return index_splits(self.rows)
@@ -58,10 +63,10 @@ class RangeSource(Source):
     ) -> Generator[pa.RecordBatch, None, None]:
         for first in range(split.start + first_row, split.stop, CHUNK_ROWS):
             end = min(first + CHUNK_ROWS, split.stop)
-            values = np.arange(first, end, dtype=np.int64)
+            values = np.arange(end - first, dtype=np.int64)
             if self.step != 1:
                 values *= self.step
-            values += self.start
+            values += self.start + first * self.step
             yield pa.RecordBatch.from_arrays([pa.array(values)], schema=_SCHEMA)
 
     def empty(self) -> pa.RecordBatch:
