@@ -153,6 +153,9 @@ class Expression:
     def __neg__(self) -> Expression:
         return Expression("neg", (self,))
 
+    def __abs__(self) -> Expression:
+        return self.abs()
+
     def __eq__(self, other: object) -> Expression:  # type: ignore[override]
         return _binary("eq", self, other)
 
@@ -205,8 +208,9 @@ class Expression:
         """Whether the value is not null."""
         return Expression("is_valid", (self,))
 
-    def cast(self, type_name: str) -> Expression:
+    def cast(self, target_type: str | pa.DataType) -> Expression:
         """The value as an Arrow type such as "float32" or "int64"; a lossy cast is an error."""
+        type_name = str(target_type)
         kernels.arrow_type(type_name)
         return Expression("cast", (self,), (type_name,))
 

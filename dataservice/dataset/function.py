@@ -68,7 +68,8 @@ class Function:
         if callable(value):
             return cls(callable_=value, name=_name_of(value))
         raise InvalidTypeError(
-            f"{operator} takes a function, an expression or a 'module:function' name, got {value!r}"
+            f"{operator} takes a function, an expression such as col('x') > 0, or a "
+            f"'module:function' name, got {value!r}"
         )
 
     def pickled(self) -> tuple[bytes, str]:
