@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from dataservice.dataset import operators as ops
 from dataservice.dataset import static_sharding
-from dataservice.dataset.columns import to_numpy
+from dataservice.dataset.columns import NumpyViews
 from dataservice.dataset.foreign_names import instead_of
-from dataservice.dataset.iterator import DatasetIterator, generate
+from dataservice.dataset.iterator import DatasetIterator, FormedIterator
 from dataservice.dataset.node import INFINITE_CARDINALITY, Node, rewrite, walk
 from dataservice.dataset.operator_methods import OperatorMethods, nodes_of
 from dataservice.dataset.operators.nested import given_to_functions
@@ -173,14 +173,18 @@ class Dataset(SourceMethods, OperatorMethods):
         holder = None if owner is None else Holder(owner)
         return DatasetIterator(self._node, epoch, self._stats, holder)
 
-    def numpy(self) -> Iterator[dict[str, Any]]:
-        """One pass as dicts of arrays, without copies where the types allow it."""
-        return generate(self.__iter__, to_numpy)  # type: ignore[no-any-return]
+    def numpy(self) -> FormedIterator:
+        """One pass as dicts of arrays, without copies where the types allow it.
+
+        With the methods of `iter`'s iterator: `state_dict`, `load_state_dict`, `close`, `stats`.
+        """
+        return FormedIterator(iter(self), NumpyViews().of)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """One pass as one dict per row: for looking at data, not for training on it."""
-        for listed in generate(self.__iter__, lambda batch: batch.to_pylist()):
-            yield from listed
+        with iter(self) as iterator:
+            for batch in iterator:
+                yield from batch.to_pylist()
 
     def torch(self) -> Any:
         """An IterableDataset of dicts of tensors, with `state_dict` and `load_state_dict`.

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from dataservice.dataset.columns import to_numpy
-from dataservice.dataset.iterator import DatasetIterator
+from dataservice.dataset.iterator import DatasetIterator, FormedIterator
 
 
 class Loadable(Protocol):
@@ -47,7 +48,7 @@ class TorchDataset(IterableDataset):
         if self._restored is not None:
             iterator.load_state_dict(self._restored)
             self._restored = None
-        return _TensorIterator(iterator)
+        return FormedIterator(iterator, _tensors)
 
     def _share(self) -> Loadable:
         worker = get_worker_info()
@@ -74,20 +75,8 @@ class TorchDataset(IterableDataset):
         return {**self.__dict__, "_iterator": None}
 
 
-class _TensorIterator(Iterator[dict[str, Any]]):
-    def __init__(self, iterator: DatasetIterator) -> None:
-        self._iterator = iterator
-
-    def __next__(self) -> dict[str, Any]:
-        return {name: _tensor(array) for name, array in to_numpy(next(self._iterator)).items()}
-
-    def state_dict(self) -> dict[str, Any]:
-        """The position before the next batch."""
-        return self._iterator.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Moves to a position."""
-        self._iterator.load_state_dict(state)
+def _tensors(batch: pa.RecordBatch) -> dict[str, Any]:
+    return {name: _tensor(array) for name, array in to_numpy(batch).items()}
 
 
 def _tensor(array: np.ndarray) -> Any:

@@ -135,6 +135,21 @@ def test_forms_of_reading() -> None:
     assert empty.schema == dataset.schema
 
 
+def test_arrays_come_from_an_iterator_with_positions() -> None:
+    dataset = numbers(20).shuffle(9, seed=1).batch(3)
+    with dataset.numpy() as iterator:
+        next(iterator)
+        state = json.loads(json.dumps(iterator.state_dict()))
+        wanted = [batch["x"].tolist() for batch in iterator]
+        assert iterator.stats()["rows"] == 20
+    with pytest.raises(FailedPreconditionError, match="closed"):
+        next(iterator)
+    assert "closed" in repr(iterator)
+    again = dataset.numpy()
+    again.load_state_dict(state)
+    assert [batch["x"].tolist() for batch in again] == wanted
+
+
 def test_numpy_reading_shares_memory_with_the_table() -> None:
     table = pa.table({"x": np.arange(100)})
     address = table.column("x").chunk(0).buffers()[1].address
@@ -148,6 +163,16 @@ def test_range_as_pythons() -> None:
         dataset = Dataset.range(*arguments)
         assert values(list(dataset), "id") == list(range(*arguments))
     assert Dataset.range(5).schema == pa.schema([("id", pa.int64())])
+
+
+def test_a_range_goes_up_to_63_bits_of_rows() -> None:
+    dataset = Dataset.range(-1, 2**63 - 2)
+    assert dataset.cardinality() == 2**63 - 1
+    assert values(list(dataset.take(2)), "id") == [-1, 0]
+    ends = Dataset.range(-(2**63), 2**63 - 1, 2**63 - 1)
+    assert values(list(ends), "id") == [-(2**63), -1, 2**63 - 2]
+    with pytest.raises(InvalidArgumentError, match=r"fewer than 2\*\*63 rows"):
+        Dataset.range(-(2**63), 2**63 - 1)
 
 
 def test_sources_in_memory() -> None:
