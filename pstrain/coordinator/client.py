@@ -47,6 +47,7 @@ QUEUE_CAPACITY = 262_144
 ATTEMPTS_MAX = 10
 # So many closures of a trainer wait for one that runs to end, that results travel together.
 _SLOTS_PER_RUNNER = 3
+_STOP_TIMEOUT_S = 2.0
 
 
 class ClusterCoordinator:
@@ -252,6 +253,7 @@ class ClusterCoordinator:
         kwargs: Mapping[str, Any] | None = None,
         *,
         trainer: int | None = None,
+        deadline_s: float | None = None,
     ) -> RemoteValue:
         """Queues ``fn(*args, **kwargs)`` for any trainer and returns at once.
 
@@ -266,18 +268,31 @@ class ClusterCoordinator:
         go on; after ``trainer_timeout_s`` it has failed with UnavailableError. The staleness that
         ``ssp`` bounds is that of other closures. In rounds (``sync``) it is refused: there the
         closures of a round go to the trainers in turn.
+
+        ``deadline_s``: a closure that has not begun to commit so many seconds from now ends with
+        DeadlineExceededError, and nothing of it is applied. That is the end its program has asked
+        for: it concerns no other closure, and ``join`` does not raise it.
         """
         if not callable(fn):
             raise InvalidTypeError(f"schedule needs a function, got {type(fn).__name__}")
         if trainer is not None:
             self._check_trainer(trainer)
+        if deadline_s is not None:
+            positive(deadline_s, "deadline_s")
         function = self._functions.find(fn, self._dump)
         arguments = call_arguments(args, kwargs)
         pickled = b""
         if args or kwargs:
             arguments, pickled = self._pickled(arguments)
             _bounded("the arguments of", fn, pickled)
-        return self._scheduler.submit(function.id, pickled, (function, arguments), trainer)
+        return self._scheduler.submit(
+            function.id,
+            pickled,
+            (function, arguments),
+            trainer,
+            name=function.name,
+            deadline_s=deadline_s,
+        )
 
     def _pickled(self, arguments: Any) -> tuple[Any, bytes]:
         """With values in place of RemoteValues, which few arguments hold."""
@@ -353,7 +368,7 @@ class ClusterCoordinator:
         return self._scheduler.live_trainers()
 
     def stats(self) -> dict[str, int]:
-        """Counts of closures waiting, running, finished and run again, and of live trainers."""
+        """Counts of closures waiting, running, ended in one way or another, run again; trainers."""
         return {**self._scheduler.counts(), "restores": self._recovery.restores}
 
     def close(self) -> None:
@@ -408,6 +423,7 @@ def _shut_down(
     applier: RoundApplier,
 ) -> None:
     scheduler.stop()
+    scheduler.deadlines.close(_STOP_TIMEOUT_S)
     applier.stop()
     recovery.stop()
     for link in links:

@@ -164,9 +164,14 @@ def finish(state: CoordinatorState, closure: int, trainer: int, attempt: int) ->
 
 
 def fail(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> Decision:
-    """The closure's own error: it ends, and what waits is cancelled."""
+    """The closure's own error: it ends, and what waits is cancelled.
+
+    One that was to be cancelled has ended as its program wants it, and concerns nobody else.
+    """
     if not is_current(state, closure, trainer, attempt):
         return Decision()
+    if closure in state.cancelling:
+        return Decision((_cancelled(state, closure),))
     return Decision((ev.ClosureFailed(closure=closure), *_cancel_waiting(state)))
 
 
@@ -201,33 +206,42 @@ def lose_trainer(
     """Its closures run elsewhere, in their old order; those out of attempts fail.
 
     ``left`` is what parameter servers have decided of them: those that ended there have ended.
+    Those of which nothing was decided do not run again where they were to be cancelled.
     """
     if trainer not in state.trainers:
         return Decision()
     facts: list[ev.Event] = list(silence_trainer(state, trainer).events)
     rest: list[int] = []
+    cancelled = {c for c in state.cancelling if c not in left}
     failed = False
     for closure, run in _held_by(state, trainer):
         found = left.get(closure)
         if found is None or not found.has_ended or found.attempt != run.attempt:
             rest.append(closure)
+        elif found.is_error and closure in state.cancelling:
+            facts.append(_cancelled(state, closure))
         elif found.is_error:
             facts.append(ev.ClosureFailed(closure=closure))
             failed = True
         else:
             facts.append(ev.ClosureFinished(closure=closure))
-    spent = [c for c in rest if attempts_max is not None and _losses(state, c) >= attempts_max]
+    spent = [
+        c
+        for c in rest
+        if attempts_max is not None and c not in cancelled and _losses(state, c) >= attempts_max
+    ]
     facts += [ev.ClosureFailed(closure=c) for c in spent]
     if spent or failed:
         facts += _cancel_waiting(state)
     dropped = bool(spent or failed or state.failed)
     for closure in sorted(set(rest) - set(spent), reverse=True):
-        parts = left[closure].parts if closure in left else 0
-        facts.append(
-            ev.ClosureCancelled(closure=closure)
-            if dropped
-            else ev.ClosureReturned(closure=closure, parts=parts)
-        )
+        if closure in cancelled:
+            facts.append(_cancelled(state, closure))
+        elif dropped:
+            facts.append(ev.ClosureCancelled(closure=closure))
+        else:
+            parts = left[closure].parts if closure in left else None
+            facts.append(ev.ClosureReturned(closure=closure, parts=parts))
     facts.append(ev.TrainerLost(trainer=trainer))
     return Decision(tuple(facts))
 
@@ -236,9 +250,37 @@ def give_up_on(state: CoordinatorState, trainer: int) -> Decision:
     """A trainer stays away: the oldest closure that waits for just this one has failed."""
     if trainer not in state.bound_waiting:
         return Decision()
-    first = state.bound_waiting[trainer][0]
+    first = state.bound_waiting[trainer].first
     rest = (event for event in _cancel_waiting(state) if event.closure != first)
     return Decision((ev.ClosureFailed(closure=first), *rest))
+
+
+def cancel(state: CoordinatorState, closure: int, reason: ev.Reason) -> Decision:
+    """Ends a closure that waits; of one that runs, its trainer has the last word.
+
+    No facts where something of it was decided or its round may be: it goes on then.
+    """
+    if closure not in state.attempts or closure in state.parts:
+        return Decision()
+    if closure in state.running:
+        known = closure in state.cancelling
+        return Decision(() if known else (ev.CancelAsked(closure=closure, reason=reason),))
+    if closure in state.round.prepared or closure in state.round.decided:
+        return Decision()
+    return Decision((ev.ClosureCancelled(closure=closure, reason=reason),))
+
+
+def answer_cancel(
+    state: CoordinatorState, closure: int, trainer: int, attempt: int, *, is_granted: bool
+) -> Decision:
+    """A trainer says whether it commits nothing of a run that it was asked to cancel."""
+    run = state.running.get(closure) or state.round.prepared.get(closure)
+    if run is None or (run.trainer, run.attempt) != (trainer, attempt):
+        return Decision()
+    if closure not in state.cancelling or state.trainers[trainer].is_silenced:
+        return Decision()
+    kind = ev.CancelGranted if is_granted else ev.CancelRefused
+    return Decision((kind(closure=closure),))
 
 
 def cancel_all(state: CoordinatorState) -> Decision:
@@ -308,6 +350,11 @@ def _held_by(state: CoordinatorState, trainer: int) -> list[tuple[int, Run]]:
 def _losses(state: CoordinatorState, closure: int) -> int:
     """How many runs of a closure ended with their trainer, or are about to."""
     return state.attempts[closure] - state.drops.get(closure, 0)
+
+
+def _cancelled(state: CoordinatorState, closure: int) -> ev.ClosureCancelled:
+    """As its program wanted it."""
+    return ev.ClosureCancelled(closure=closure, reason=state.cancelling[closure])
 
 
 def _cancel_waiting(state: CoordinatorState) -> list[ev.ClosureCancelled]:

@@ -7,6 +7,15 @@ a pure function of the events applied to it, in order.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
+
+
+class Reason(Enum):
+    """Why a closure ends that does not run, or whose run counts for nothing."""
+
+    OTHERS = "others"  # another one failed, or everything is given up
+    ASKED = "asked"  # by the program, of this one
+    OVERDUE = "overdue"  # its own deadline has passed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +51,40 @@ class ClosureFailed:
 class ClosureReturned:
     """Its trainer was lost: it waits again, before all others.
 
-    ``parts``: so many parts of it that took no element were decided.
+    ``parts``: so many parts of it that took no element were decided; None: nothing of it was.
     """
 
     closure: int
-    parts: int = 0
+    parts: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosureCancelled:
+    """It ends without a value; where its program wanted that, nothing of it was ever applied."""
+
+    closure: int
+    reason: Reason = Reason.OTHERS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelAsked:
+    """It runs: its trainer is asked not to commit it."""
+
+    closure: int
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelGranted:
+    """Its trainer commits nothing of this run; what is left of it is its end."""
+
+    closure: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRefused:
+    """It has begun to commit: it goes on as if nobody had asked."""
+
     closure: int
 
 
@@ -192,6 +226,9 @@ Event = (
     | ClosureFailed
     | ClosureReturned
     | ClosureCancelled
+    | CancelAsked
+    | CancelGranted
+    | CancelRefused
     | ClosurePrepared
     | ClosureDropped
     | DropEnded

@@ -41,7 +41,9 @@ class KnownFunctions:
         pickled = dump(fn)
         function_id = hashlib.sha256(pickled).hexdigest()[:16]
         with self._lock:
-            function = self.pickled.get(function_id) or PickledFunction(function_id, pickled)
+            function = self.pickled.get(function_id) or PickledFunction(
+                function_id, pickled, getattr(fn, "__qualname__", type(fn).__name__)
+            )
             self.pickled[function_id] = function
             self._remember(_Known(fn, generation, function))
         return function

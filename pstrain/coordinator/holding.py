@@ -211,7 +211,7 @@ class Holding(Waiting):
     @staticmethod
     def _error_that_counts(closure: Closure, error: Exception | None) -> Exception | None:
         """A closure that has ended well and runs again has had its say."""
-        if error is not None and closure.value.is_ready():
+        if error is not None and closure.value.has_value:
             logger.warning("closure %d had ended well and failed again: %s", closure.id, error)
             return None
         return error

@@ -26,6 +26,7 @@ from dataservice.runtime.rpc import RpcClient
 from pstrain import results
 from pstrain.coordinator.orders import (
     AskPosition,
+    Cancel,
     DefineResource,
     Drop,
     DropResource,
@@ -81,11 +82,12 @@ class Recovery(Protocol):
 class PickledFunction:
     """A function as it travels; lives as long as somebody may have to send it."""
 
-    __slots__ = ("__weakref__", "id", "pickled")
+    __slots__ = ("__weakref__", "id", "name", "pickled")
 
-    def __init__(self, function_id: str, pickled: bytes) -> None:
+    def __init__(self, function_id: str, pickled: bytes, name: str = "") -> None:
         self.id = function_id
         self.pickled = pickled
+        self.name = name
 
 
 PickledFunctions = weakref.WeakValueDictionary[str, PickledFunction]
@@ -216,6 +218,10 @@ class TrainerLink:
                 ended = [self._ended(result) for result in reply.results]
                 self._check_servers(ended)
                 self._scheduler.results(self.index, ended)
+                for answer in reply.cancels:
+                    self._scheduler.cancel_answered(
+                        self.index, answer.id, answer.attempt, is_granted=answer.is_granted
+                    )
                 for position in reply.positions:
                     self._scheduler.position(self.index, _position(position))
         finally:
@@ -279,6 +285,8 @@ class TrainerLink:
                 request.dropped_resource_ids.append(item.id)
             case Drop():
                 request.dropped.add(id=item.closure, attempt=item.attempt)
+            case Cancel():
+                request.cancelled.add(id=item.closure, attempt=item.attempt)
             case AskPosition():
                 request.positions_of.append(item.resource_id)
             case Settled():

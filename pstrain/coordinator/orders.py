@@ -19,7 +19,7 @@ class Closure:
     ``arguments`` keeps what the pickled form refers to, such as iterators, alive on the trainers.
     ``result`` is its value from when it has run until it has ended; ``part`` what it waits with
     for its round, ``round`` the number of that. ``trainer``: the only one that may run it, if it is
-    bound to one.
+    bound to one. ``name`` is the function's; ``deadline_s`` the time it was given to end.
     """
 
     id: int
@@ -28,6 +28,8 @@ class Closure:
     arguments: object
     value: RemoteValue
     trainer: int | None = None
+    name: str = ""
+    deadline_s: float | None = None
     result: Any = None
     error: Exception | None = None
     part: RoundPart | None = None
@@ -80,6 +82,14 @@ class Settled:
 @dataclass(frozen=True, slots=True)
 class Drop:
     """This run was late for its round: what it took is to be given back."""
+
+    closure: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """This run is to be refused at its commit, if that has not begun."""
 
     closure: int
     attempt: int

@@ -6,26 +6,32 @@ Knows nothing of trainers. Invariant: it is set once; what it holds never change
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
-from pstrain.errors import DeadlineExceededError, InvalidArgumentError
+from pstrain.errors import CancelledError, DeadlineExceededError, InvalidArgumentError
+
+
+class Owner(Protocol):
+    """Who has the closure run that computes a value."""
+
+    def awaited(self, closure: int) -> None:
+        """Its value is asked for before it is there."""
+
+    def cancel(self, closure: int, timeout_s: float | None) -> None:
+        """Ends it unless it has begun to commit; blocks until that is known."""
+
+    def describe(self, closure: int) -> str:
+        """Its function, its number, and where it is."""
 
 
 class RemoteValue:
     """The result of a scheduled function, once there is one. Thread-safe."""
 
-    __slots__ = ("_changed", "_error", "_is_ready", "_on_wait", "_value", "closure")
+    __slots__ = ("_changed", "_error", "_is_ready", "_owner", "_value", "closure")
 
-    def __init__(
-        self,
-        closure: int,
-        changed: threading.Condition,
-        on_wait: Callable[[int], None] | None = None,
-    ) -> None:
-        """``on_wait`` is told of the closure when its value is asked for before it is there."""
+    def __init__(self, closure: int, changed: threading.Condition, owner: Owner) -> None:
         self.closure = closure
-        self._on_wait = on_wait
+        self._owner = owner
         self._changed = changed
         self._is_ready = False
         self._value: Any = None
@@ -35,13 +41,14 @@ class RemoteValue:
         """Blocks until the function has run; its value (NumPy, plain Python), or its error.
 
         ``timeout`` in seconds; None waits until the closure ends, as each closure does: by its
-        own result or error, or when its coordinator finds no trainer or is closed.
+        own result or error, or when its coordinator finds no trainer or is closed. After it:
+        DeadlineExceededError (a TimeoutError), which says where the closure is.
         """
         self._tell()
         with self._changed:
             if not self._changed.wait_for(lambda: self._is_ready, timeout):
                 raise DeadlineExceededError(
-                    f"closure {self.closure} has not ended within {timeout} s"
+                    f"gave up waiting for {self._owner.describe(self.closure)}, after {timeout} s"
                 )
         if self._error is not None:
             raise self._error
@@ -51,9 +58,34 @@ class RemoteValue:
         """The same as :meth:`fetch`."""
         return self.fetch(timeout)
 
+    def cancel(self, timeout: float | None = None) -> bool:
+        """True if nothing of the closure is or will ever be applied: its value is CancelledError.
+
+        One that waits never runs. One that runs is refused when it comes to commit: what it does
+        until then is in vain, and elements that it takes are used up, as by one that fails. False
+        where it has ended, has begun to commit, or has committed a part of what it does. Other
+        closures, and ``join``, do not mind.
+
+        Blocks until the trainer that runs it has answered or is lost, which takes no longer for a
+        function that does; after ``timeout`` seconds DeadlineExceededError, and it may yet be
+        cancelled.
+        """
+        if not self._is_ready:
+            self._owner.cancel(self.closure, timeout)
+        return self.cancelled()
+
+    def cancelled(self) -> bool:
+        """True if :meth:`fetch` raises CancelledError, whoever was the cause."""
+        return self._is_ready and isinstance(self._error, CancelledError)
+
     def is_ready(self) -> bool:
         """True once :meth:`fetch` would not block."""
         self._tell()
+        return self._is_ready
+
+    @property
+    def has_ended(self) -> bool:
+        """True once there is a value or an error; asking hurries nothing."""
         return self._is_ready
 
     @property
@@ -66,8 +98,8 @@ class RemoteValue:
         return self._value
 
     def _tell(self) -> None:
-        if self._on_wait is not None and not self._is_ready:
-            self._on_wait(self.closure)
+        if not self._is_ready:
+            self._owner.awaited(self.closure)
 
     def _set(self, value: Any, error: Exception | None) -> None:
         """Called by the scheduler with its lock held."""
@@ -75,7 +107,7 @@ class RemoteValue:
 
     def __repr__(self) -> str:
         state = "waiting" if not self._is_ready else "failed" if self._error else "ready"
-        return f"<RemoteValue closure={self.closure} {state}>"
+        return f"<RemoteValue closure={self.closure} {'cancelled' if self.cancelled() else state}>"
 
 
 class RemoteValueFound(InvalidArgumentError):

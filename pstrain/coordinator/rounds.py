@@ -10,7 +10,7 @@ in their order, so the same program deals the same data to the same places.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from pstrain.consistency import Sync
 from pstrain.coordinator import events as ev
@@ -46,10 +46,10 @@ def _room(state: CoordinatorState, full: int) -> int:
     begun = (*this.prepared, *state.running)
     if this.again and (begun or state.waiting):
         rounds = {this.again.get(closure) for closure in begun}
-        present = rounds.pop() if rounds else this.again.get(state.waiting[0])
+        present = rounds.pop() if rounds else this.again.get(state.waiting.first)
         if present is not None:
             return _leading(state, lambda closure: this.again.get(closure) == present)
-    first = min(begun, default=state.waiting[0] if state.waiting else 0)
+    first = min(begun, default=state.waiting.first if state.waiting else 0)
     end = next((end for end in this.ends if end > first), None)
     room = _leading(
         state, lambda closure: closure not in this.again and (end is None or closure < end)
@@ -101,9 +101,18 @@ def decide_round(state: CoordinatorState) -> tuple[ev.Event, ...]:
     late.sort(reverse=True)
     return (
         *(_dropped(state, closure) for closure in late),
-        *(ev.ClosureCancelled(closure=closure) for closure in late if state.failed),
+        *_cancelled(state, late),
         ev.RoundDecided(closures=tuple(this.prepared)),
     )
+
+
+def _cancelled(state: CoordinatorState, late: list[int]) -> Iterator[ev.Event]:
+    """Those of the late ones that are not to run again."""
+    for closure in late:
+        if closure in state.cancelling:
+            yield ev.ClosureCancelled(closure=closure, reason=state.cancelling[closure])
+        elif state.failed:
+            yield ev.ClosureCancelled(closure=closure)
 
 
 def _is_made_anew(state: CoordinatorState) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 from pstrain.consistency import ASYNC, Consistency, Sync
 from pstrain.coordinator import decide, rounds
 from pstrain.coordinator import events as ev
-from pstrain.coordinator.holding import Holding
+from pstrain.coordinator.cancelling import Cancelling
 from pstrain.coordinator.orders import (
     Closure,
     DefineResource,
@@ -32,7 +32,7 @@ from pstrain.coordinator.paces import Paces
 from pstrain.coordinator.recovery import Legacy, Marks
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.state import CoordinatorState
-from pstrain.errors import AbortedError, CancelledError
+from pstrain.errors import AbortedError
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +40,8 @@ ABSENT_TIMEOUT_S = 60.0
 """How long the first round waits for trainers that have never joined."""
 
 
-class Scheduler(Holding):
-    """Thread-safe; ``submit`` and ``wait_idle`` block, nothing else does."""
+class Scheduler(Cancelling):
+    """Thread-safe; ``submit``, ``wait_idle`` and ``cancel`` block, nothing else does."""
 
     def __init__(
         self,
@@ -86,11 +86,16 @@ class Scheduler(Holding):
         pickled_arguments: bytes,
         arguments: object,
         trainer: int | None = None,
+        *,
+        name: str = "",
+        deadline_s: float | None = None,
     ) -> RemoteValue:
         """Queues a closure; blocks while its queue is full; raises errors of earlier ones.
 
         ``trainer``: the only one that may run it; those that wait for one have their own queue.
+        ``deadline_s``: the time from now that it has to begin its commit.
         """
+        began_s = time.monotonic() if deadline_s is not None else 0.0
         with self.changed:
             if self._fatal is not None:
                 raise self._fatal
@@ -105,10 +110,14 @@ class Scheduler(Holding):
                 function_id,
                 pickled_arguments,
                 arguments,
-                RemoteValue(number, self.changed, self._await_closure if self._in_rounds else None),
+                RemoteValue(number, self.changed, self),
                 trainer,
+                name,
+                deadline_s,
             )
             self._closures[closure.id] = closure
+            if deadline_s is not None:
+                self.deadlines.add(closure.id, began_s + deadline_s)
             self._apply(decide.schedule(self._state, closure.id, trainer))
             self._raise_errors(None)
             self._go_on()
@@ -147,6 +156,8 @@ class Scheduler(Holding):
                 "waiting": self._state.waiting_count,
                 "running": len(self._state.running),
                 "finished": self._state.finished_count,
+                "failed": self._state.failed_count,
+                "cancelled": self._state.cancelled_count,
                 "trainers": len(self._state.trainers),
                 "retries": self.retries,
                 "losses": self._state.lost_count,
@@ -172,6 +183,7 @@ class Scheduler(Holding):
             for outbox in self._outboxes.values():
                 outbox.items.put(None)
             self.orders.put(None)
+            self.deadlines.close()
             self.changed.notify_all()
 
     # -- the trainers' side
@@ -321,10 +333,11 @@ class Scheduler(Holding):
     def _keep(closure: Closure, value: Any, error: Exception | None) -> None:
         closure.result, closure.error = value, error
 
-    def _await_closure(self, closure: int) -> None:
+    def awaited(self, closure: int) -> None:
         """The program waits for a closure."""
-        with self.changed:
-            self._seal(closure + 1)
+        if self._in_rounds:
+            with self.changed:
+                self._seal(closure + 1)
 
     def _seal(self, below: int) -> None:
         """The rounds of closures below wait for none that are not scheduled."""
@@ -360,9 +373,9 @@ class Scheduler(Holding):
                     run = Run(self._closures[event.closure], event.attempt, parts)
                     self._outboxes[event.trainer].items.put(run)
                 case ev.ClosureFinished():
-                    ended = self._closures.pop(event.closure)
+                    ended = self._pop(event.closure)
                     ended.round = self._state.round.number if self._in_rounds else None
-                    if not ended.value.is_ready():
+                    if not ended.value.has_ended:
                         ended.value._set(ended.result, None)
                     self._keep_ended(ended)
                 case ev.ClosureDropped():
@@ -373,22 +386,32 @@ class Scheduler(Holding):
                 case ev.RoundUndone() | ev.WorkGivenUp():
                     self._order = None
                 case ev.ClosureFailed():
-                    self._end_failed(self._closures.pop(event.closure))
+                    self._end_failed(self._pop(event.closure))
                 case ev.ClosureCancelled():
-                    cancelled = (
-                        self._fatal
-                        or self._given_up
-                        or CancelledError(
-                            f"closure {event.closure} was cancelled because another one failed or "
-                            "the coordinator was closed; schedule it again"
-                        )
-                    )
-                    self._closures.pop(event.closure).value._set(None, cancelled)
+                    self._end_cancelled(event.closure, event.reason)
+                    self._pop(event.closure)
+                case ev.CancelAsked():
+                    self._ask_to_cancel(event.closure)
+                case ev.CancelGranted():
+                    self._end_cancelled(event.closure, self._state.cancelling[event.closure])
                 case ev.ClosureReturned():
                     self.retries += 1
                     logger.warning("closure %d lost its trainer and runs again", event.closure)
         if decision.events:
             self.changed.notify_all()
+
+    def _pop(self, closure: int) -> Closure:
+        """It has ended."""
+        ended = self._closures.pop(closure)
+        if ended.deadline_s is not None:
+            self.deadlines.drop(closure)
+        return ended
+
+    def _end_cancelled(self, closure: int, reason: ev.Reason) -> None:
+        """Its value says so, unless it was told before that its trainer has let go of it."""
+        known = self._closures[closure]
+        if not known.value.has_ended:
+            known.value._set(None, self._why_cancelled(known, reason))
 
     def _end_failed(self, closure: Closure) -> None:
         error = closure.error or AbortedError(

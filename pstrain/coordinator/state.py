@@ -9,11 +9,13 @@ closures leave, and none while they are more. One that is bound to a trainer run
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from pstrain.consistency import ASYNC, Consistency
 from pstrain.coordinator import events as ev
+from pstrain.coordinator.line import Line
 
 GIVEN_UP: Final = -1
 """Stands among the closures that failed for all that was given up at once."""
@@ -72,25 +74,30 @@ class CoordinatorState:
 
     ``trainers_expected``: as many as the cluster has. ``bound``: trainers of the closures that only
     they may run; those of them that wait are in ``bound_waiting``, by trainer, not in ``waiting``.
+    ``parts``: how many parts without elements were decided, of closures of which any was.
+    ``cancelling``: closures that run and whose trainers were asked not to commit them.
     """
 
     consistency: Consistency = ASYNC
     trainers_expected: int = 1
-    waiting: deque[int] = field(default_factory=deque)
+    waiting: Line = field(default_factory=Line)
     running: dict[int, Run] = field(default_factory=dict)
     attempts: dict[int, int] = field(default_factory=dict)
-    parts: dict[int, int] = field(default_factory=dict)  # decided, of closures that were returned
+    parts: dict[int, int] = field(default_factory=dict)
+    cancelling: dict[int, ev.Reason] = field(default_factory=dict)
     trainers: dict[int, Trainer] = field(default_factory=dict)
     free: deque[int] = field(default_factory=deque)
     failed: list[int] = field(default_factory=list)
     finished_count: int = 0
+    failed_count: int = 0
+    cancelled_count: int = 0
     lost_count: int = 0
     holds: int = 0
     round: Round = field(default_factory=Round)
     dropped_count: int = 0
     drops: dict[int, int] = field(default_factory=dict)  # of closures that have not ended
     bound: dict[int, int] = field(default_factory=dict)
-    bound_waiting: dict[int, deque[int]] = field(default_factory=dict)
+    bound_waiting: dict[int, Line] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.round.absent = set(range(self.trainers_expected))
@@ -136,13 +143,22 @@ class CoordinatorState:
                 self._tick(event.closure)
                 self._end(event.closure)
                 self.failed.append(event.closure)
+                self.failed_count += 1
             case ev.ClosureReturned():
                 self._leave_trainer(event.closure)
                 self._line(event.closure).appendleft(event.closure)
-                if event.parts:
+                self.cancelling.pop(event.closure, None)
+                if event.parts is not None:
                     self.parts[event.closure] = max(event.parts, self.parts.get(event.closure, 0))
             case ev.ClosureCancelled():
                 self._end(event.closure)
+                self.cancelled_count += 1
+            case ev.CancelAsked():
+                self.cancelling[event.closure] = event.reason
+            case ev.CancelGranted():
+                pass  # it ends with its run
+            case ev.CancelRefused():
+                del self.cancelling[event.closure]
             case ev.TrainerJoined():
                 self.trainers[event.trainer] = Trainer(event.slots, clock=self.slowest)
                 self.free.extend([event.trainer] * event.slots)
@@ -177,18 +193,15 @@ class CoordinatorState:
         if trainer is not None:
             self.bound[closure] = trainer
 
-    def _line(self, closure: int) -> deque[int]:
+    def _line(self, closure: int) -> Line:
         """Where a closure waits."""
         if closure not in self.bound:
             return self.waiting
-        return self.bound_waiting.setdefault(self.bound[closure], deque())
+        return self.bound_waiting.setdefault(self.bound[closure], Line())
 
     def _leave_line(self, closure: int) -> None:
         line = self._line(closure)
-        if line and line[0] == closure:
-            line.popleft()
-        else:
-            line.remove(closure)
+        line.remove(closure)
         if not line and line is not self.waiting:
             del self.bound_waiting[self.bound[closure]]
 
@@ -228,6 +241,7 @@ class CoordinatorState:
             case ev.RoundUndone():
                 for closure in sorted(this.decided, reverse=True):
                     self.waiting.appendleft(closure)
+                    self.cancelling.pop(closure, None)
                     this.again[closure] = this.number
                 this.decided.clear()
                 this.used.clear()
@@ -244,10 +258,7 @@ class CoordinatorState:
         del trainer.running[closure]
         trainer.dropping[closure] = run.attempt
         trainer.drops += 1
-        earlier = []
-        while self.waiting and self.waiting[0] < closure:
-            earlier.append(self.waiting.popleft())
-        self.waiting.extendleft([closure, *reversed(earlier)])
+        self.waiting.insert(closure)
         self.drops[closure] = self.drops.get(closure, 0) + 1
         self.dropped_count += 1
 
@@ -292,6 +303,7 @@ class CoordinatorState:
         self.attempts.pop(closure, None)
         self.round.again.pop(closure, None)
         self.parts.pop(closure, None)
+        self.cancelling.pop(closure, None)
         self.drops.pop(closure, None)
         self.bound.pop(closure, None)
 
@@ -307,7 +319,7 @@ class CoordinatorState:
     def check_invariants(self) -> None:
         """Raises AssertionError where two indexes disagree."""
         assert all(self.bound_waiting.values())
-        places = [
+        places: list[Iterable[int]] = [
             self.waiting,
             *self.bound_waiting.values(),
             self.running,
@@ -319,6 +331,7 @@ class CoordinatorState:
         assert set(self.attempts) == set(known)
         assert set(self.parts) <= set(self.attempts)
         assert set(self.drops) <= set(self.attempts)
+        assert set(self.cancelling) <= set().union(*places[-3:])
         assert set(self.round.again) <= set(self.attempts)
         for closure, run in self.running.items():
             assert closure in self.trainers[run.trainer].running

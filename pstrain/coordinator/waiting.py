@@ -83,12 +83,35 @@ class Waiting(ABC):
         for trainer, since_s in self._away_since_s.items():
             line = self._state.bound_waiting.get(trainer)
             if line and now_s - since_s > self._trainer_timeout_s:
-                self._closures[line[0]].error = UnavailableError(
+                self._closures[line.first].error = UnavailableError(
                     f"trainer {trainer} could not be reached for {now_s - since_s:.0f} s while "
                     f"{len(line)} closures wait for just this one; start the cluster's 'worker' "
                     f"task {trainer}, or schedule them without trainer="
                 )
                 self._apply(decide.give_up_on(self._state, trainer))
+
+    def _named(self, closure: int) -> str:
+        known = self._closures.get(closure)
+        number = f"closure {closure}"
+        return f"{known.name} ({number})" if known is not None and known.name else number
+
+    def describe(self, closure: int) -> str:
+        """A closure's function and number, and where it is."""
+        with self.changed:
+            return f"{self._named(closure)}, which {self._where(closure)}"
+
+    def _where(self, closure: int) -> str:
+        state = self._state
+        run = state.running.get(closure)
+        if run is not None:
+            return f"trainer {run.trainer} has taken on (attempt {run.attempt + 1})"
+        if closure in state.round.prepared or closure in state.round.decided:
+            return "has run and waits for its round"
+        if closure in state.bound:
+            return f"waits for trainer {state.bound[closure]}"
+        if closure not in state.attempts:
+            return "has ended by now"
+        return f"waits in the queue, with {state.waiting_count - 1} others"
 
     def _wait(self, condition: Callable[[], bool], deadline_s: float | None, what: str) -> None:
         """Waits with the lock; warns of long waits; gives up where no trainer is to be had."""

@@ -18,10 +18,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from dataservice.errors import DataServiceError
@@ -32,6 +30,7 @@ from pstrain.errors import (
     UnavailableError,
 )
 from pstrain.failpoints import reached
+from pstrain.trainer.cancelling import Cancelling, Fail, Pending, Send
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.decisions import (
     by_server,
@@ -55,31 +54,14 @@ _CLOSE_TIMEOUT_S: Final = 5.0
 # What servers say that is not about what somebody has changed.
 _NO_REFUSALS: Final = (UnavailableError, DeadlineExceededError, AbortedError, CancelledError)
 
-Send = Callable[[list[pb.ClosureResult]], None]
 GiveUp = Callable[[Exception], None]
-Fail = Callable[[pb.ClosureResult, Exception], pb.ClosureResult]
-
-
-@dataclass(slots=True, eq=False)
-class _Pending:
-    """A part that waits for its turn. ``result`` None: its closure goes on.
-
-    ``held_s``: since when nobody has waited for it; None where a thread does.
-    """
-
-    run: ClosureRun
-    result: pb.ClosureResult | None
-    held_s: float | None = None
-    is_busy: bool = False
-    is_done: bool = False
-    error: Exception | None = None
 
 
 def _is_refusal(error: Exception) -> bool:
     return isinstance(error, DataServiceError) and not isinstance(error, _NO_REFUSALS)
 
 
-class Committer:
+class Committer(Cancelling):
     """Of one trainer in one session. Thread-safe; ``send`` carries results to the coordinator.
 
     ``trainer`` names this incarnation, by which servers fence it. ``give_up`` ends the stream to
@@ -95,15 +77,12 @@ class Committer:
         give_up: GiveUp,
         fail: Fail,
     ) -> None:
+        super().__init__(send, fail)
         self.trainer = trainer
         self.low_water = 0
         self._parameters = parameters
-        self._send = send
         self._give_up = give_up
-        self._fail = fail
         self._turns = Turns()
-        self._changed = threading.Condition()
-        self._pending: dict[ClosureRun, _Pending] = {}
         self._overdue = Overdue(self._commit_overdue, HELD_S)
         self._sent: dict[int, list[Ticket]] = {}
         self._tries = 0
@@ -114,7 +93,7 @@ class Committer:
 
         ``held`` is what the last run of the same thread left.
         """
-        return ClosureRun(token, self, parts_decided, held)
+        return self._begun(ClosureRun(token, self, parts_decided, held))
 
     def take(self, run: ClosureRun, source: int, receipt: Receipt) -> None:
         """A closure took an element; in the order in which the source gave them."""
@@ -137,7 +116,7 @@ class Committer:
         """
         answers: Answers = {}
         held = run.held
-        while isinstance(held, _Pending) and not held.is_done:
+        while isinstance(held, Pending) and not held.is_done:
             group = self._wait_for_turn(held, patiently=not run.tickets)
             if not group:
                 break
@@ -154,7 +133,7 @@ class Committer:
         if result.WhichOneof("outcome") == "error_json":
             run.drop_changes()
         if not run.tickets and (not run.has_changes or run.was_decided):
-            self._send([result])
+            self._tell([self._last_word(run, result)])
         elif run.has_changes:
             return self._hold(run, result)
         else:
@@ -163,7 +142,7 @@ class Committer:
 
     def flush(self, held: Held) -> None:
         """Commits what a thread held back that runs no closure now."""
-        while isinstance(held, _Pending) and not held.is_done:
+        while isinstance(held, Pending) and not held.is_done:
             group = self._wait_for_turn(held, patiently=True)
             if group:
                 self._commit_group(group, {})
@@ -190,10 +169,10 @@ class Committer:
         if self._closed:
             raise CancelledError("this trainer's coordinator left, or took it for lost")
 
-    def _hold(self, run: ClosureRun, result: pb.ClosureResult) -> _Pending:
+    def _hold(self, run: ClosureRun, result: pb.ClosureResult) -> Pending:
         """One part for a thread: what it held before is committed first."""
         earlier, run.held = run.held, None
-        pending = _Pending(run, result, held_s=time.monotonic())
+        pending = Pending(run, result, held_s=time.monotonic())
         # One with elements may be what the earlier one waits for: it is ready first then.
         if earlier is not None and not run.tickets:
             self.flush(earlier)
@@ -203,9 +182,11 @@ class Committer:
             self.flush(earlier)
         return pending
 
-    def _add(self, pending: _Pending) -> None:
+    def _add(self, pending: Pending) -> None:
         with self._changed:
             self._pending[pending.run] = pending
+            if self._open.is_cancelled(pending.run):
+                self._refuse(pending)
             # Others may wait for this one, to commit with it.
             self._changed.notify_all()
 
@@ -224,7 +205,7 @@ class Committer:
 
     def _commit(self, run: ClosureRun, result: pb.ClosureResult | None, pulls: Pulls) -> Answers:
         """Returns once the part is decided and applied everywhere, alone or in a group."""
-        pending = _Pending(run, result)
+        pending = Pending(run, result)
         self._add(pending)
         answers: Answers = {}
         while not pending.is_done:
@@ -235,7 +216,7 @@ class Committer:
             raise pending.error
         return answers
 
-    def _wait_for_turn(self, pending: _Pending, *, patiently: bool) -> list[_Pending]:
+    def _wait_for_turn(self, pending: Pending, *, patiently: bool) -> list[Pending]:
         """Those to commit with it, once it may; none where another thread has done it.
 
         Or where it may not commit now, and is not to be waited for ``patiently``.
@@ -255,38 +236,38 @@ class Committer:
                 self._changed.wait(_LOOK_AROUND_S)
             return []
 
-    def _group(self, run: ClosureRun) -> list[_Pending] | None:
+    def _group(self, run: ClosureRun) -> list[Pending] | None:
         free = {run for run, pending in self._pending.items() if not pending.is_busy}
         members = self._turns.group(run, free)
         return None if members is None else [self._pending[member] for member in members]
 
-    def _commit_group(self, group: list[_Pending], pulls: Pulls) -> Answers:
+    def _commit_group(self, group: list[Pending], pulls: Pulls) -> Answers:
         """Whoever waits for a member hears what came of it; CancelledError where nobody may.
 
         Where a server refuses what some have changed, the others are left to be committed again.
         """
         answers: Answers = {}
-        errors: dict[_Pending, Exception] = {}
+        errors: dict[Pending, Exception] = {}
         try:
             self._perform(group, pulls, answers)
         except Exception as raised:
             errors = self._whose(group, raised)
         failed = self._end_group(group, errors)
         if failed:
-            self._send(failed)
+            self._tell(failed)
         for error in errors.values():
             if isinstance(error, CancelledError):
                 raise error
         return answers
 
-    def _whose(self, group: list[_Pending], error: Exception) -> dict[_Pending, Exception]:
+    def _whose(self, group: list[Pending], error: Exception) -> dict[Pending, Exception]:
         """Members that fail by ``error``: those whose changes servers refuse, or all of them."""
         changing = [member for member in group if member.run.has_changes]
         if not changing or not _is_refusal(error):
             return dict.fromkeys(group, error)
         if len(changing) == 1:
             return {changing[0]: error}
-        refused: dict[_Pending, Exception] = {}
+        refused: dict[Pending, Exception] = {}
         for member in changing:
             try:
                 self._check(member)
@@ -296,7 +277,7 @@ class Committer:
                 refused[member] = raised
         return refused or dict.fromkeys(group, error)
 
-    def _check(self, member: _Pending) -> None:
+    def _check(self, member: Pending) -> None:
         """Raises what servers refuse of it; nothing is held there."""
         check: Header = {"kind": "check"}
         changes = by_server([member])
@@ -304,7 +285,7 @@ class Committer:
             self._parameters.exchange({ps: with_changes(check, changes[ps]) for ps in changes})
 
     def _end_group(
-        self, group: list[_Pending], errors: dict[_Pending, Exception]
+        self, group: list[Pending], errors: dict[Pending, Exception]
     ) -> list[pb.ClosureResult]:
         """Results of closures that have failed by that, and have used nothing up."""
         failed = []
@@ -326,7 +307,7 @@ class Committer:
             self._changed.notify_all()
         return failed
 
-    def _hold_as_failed(self, member: _Pending, error: Exception) -> bool:
+    def _hold_as_failed(self, member: Pending, error: Exception) -> bool:
         """Its result says so; what it took is used up once that is heard, when its turn comes.
 
         False if it took nothing.
@@ -338,16 +319,16 @@ class Committer:
         self._overdue.note()
         return bool(member.run.tickets)
 
-    def _perform(self, group: list[_Pending], pulls: Pulls, answers: Answers) -> None:
+    def _perform(self, group: list[Pending], pulls: Pulls, answers: Answers) -> None:
         ended = [member.result for member in group if member.result is not None]
         if any(member.run.has_changes for member in group):
             self._decide(group, pulls, answers)
         else:
             self._let_decide(group, ended)
         if ended:
-            self._send(ended)
+            self._tell(ended)
 
-    def _let_decide(self, group: list[_Pending], ended: list[pb.ClosureResult]) -> None:
+    def _let_decide(self, group: list[Pending], ended: list[pb.ClosureResult]) -> None:
         """The coordinator's hearing decides; until it says so the elements are not used up."""
         tickets = tickets_of(group)
         ended[-1].rows_json = encoded_marks(tickets)
@@ -359,7 +340,7 @@ class Committer:
             for ticket in tickets:
                 ticket.phase = Phase.SENT
 
-    def _decide(self, group: list[_Pending], pulls: Pulls, answers: Answers) -> None:
+    def _decide(self, group: list[Pending], pulls: Pulls, answers: Answers) -> None:
         """Adds to ``answers`` those to pulls from servers that the group changes."""
         tickets = tickets_of(group)
         messages = by_server(group)

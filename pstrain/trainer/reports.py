@@ -81,4 +81,6 @@ def _is_urgent(ended: Ended) -> bool:
     """Whether somebody may wait for it, whatever there is to do."""
     if not isinstance(ended, pb.RunReply) or ended.services or ended.positions:
         return True
+    if ended.cancels:
+        return True
     return any(result.needs_settling or result.is_prepared for result in ended.results)

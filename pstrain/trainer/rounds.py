@@ -13,8 +13,9 @@ import logging
 from dataservice.errors import DataServiceError
 from pstrain.errors import FailedPreconditionError
 from pstrain.failpoints import reached
+from pstrain.trainer.cancelling import Fail, Send
 from pstrain.trainer.client import RemoteParameters
-from pstrain.trainer.committing import Committer, Fail, GiveUp, Send
+from pstrain.trainer.committing import Committer, GiveUp
 from pstrain.trainer.decisions import encoded_marks
 from pstrain.trainer.outgoing import Answers, Header, Pulls
 from pstrain.trainer.staging import ClosureRun, Held, one_message
@@ -48,7 +49,7 @@ class RoundCommitter(Committer):
     def new_run(self, token: StepToken, parts_decided: int, held: Held | None = None) -> ClosureRun:
         run = ClosureRun(token, self, parts_decided, held, self._keeps_elements)
         self._latest = run
-        return run
+        return self._begun(run)
 
     def commit_part(self, run: ClosureRun, pulls: Pulls) -> Answers:  # noqa: ARG002
         raise FailedPreconditionError(
@@ -61,6 +62,7 @@ class RoundCommitter(Committer):
         """Prepares the changes of a closure, unless it failed or is late, and sends its result."""
         if self.is_late(run.token):
             return None
+        result = self._last_word(run, result)
         if result.WhichOneof("outcome") == "error_json":
             return super().end(run, result)
         self._check_open()
@@ -78,7 +80,7 @@ class RoundCommitter(Committer):
         result.servers.extend(sorted(messages))
         result.has_gradient = any(h["kind"] == "push" for m in messages.values() for h in m[0])
         result.rows_json = encoded_marks(run.tickets)
-        self._send([result])
+        self._tell([result])
         return None
 
     def is_late(self, token: StepToken) -> bool:
@@ -98,7 +100,7 @@ class RoundCommitter(Committer):
             self._undo(run)
         with self._changed:
             self._late.discard(token)
-        self._send([pb.ClosureResult(id=token.closure, attempt=token.attempt, was_dropped=True)])
+        self._tell([pb.ClosureResult(id=token.closure, attempt=token.attempt, was_dropped=True)])
 
     def _undo(self, run: ClosureRun) -> None:
         with self._changed:

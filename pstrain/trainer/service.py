@@ -63,7 +63,7 @@ class ClosureOrder(NamedTuple):
     function: SentFunction
 
 
-Order = ClosureOrder | pb.LateRun
+Order = ClosureOrder | pb.RunId
 
 
 class TrainerSession:
@@ -143,6 +143,7 @@ class TrainerSession:
         token = self.token(closure.id, closure.attempt)
         run = self.committer.new_run(token, closure.parts_decided, held)
         try:
+            self.committer.check_wanted(run)
             with trainer_scope(self.trainer_index), step_scope(token, run):
                 function = order.function.get()
                 args, kwargs = self._arguments(closure.pickled_arguments)
@@ -165,12 +166,17 @@ class TrainerSession:
         except CancelledError:
             logger.debug("nobody hears of the end of what was held")
 
-    def note_late(self, late: pb.LateRun) -> None:
+    def cancel(self, run: pb.RunId) -> pb.CancelAnswer:
+        """Whether nothing of a run is committed, nor will be."""
+        is_granted = self.committer.cancel((run.id, run.attempt))
+        return pb.CancelAnswer(id=run.id, attempt=run.attempt, is_granted=is_granted)
+
+    def note_late(self, late: pb.RunId) -> None:
         """Its round was decided without this run; :meth:`give_back` follows when it has ended."""
         if isinstance(self.committer, RoundCommitter):
             self.committer.note_late(self.token(late.id, late.attempt))
 
-    def give_back(self, late: pb.LateRun) -> None:
+    def give_back(self, late: pb.RunId) -> None:
         """Undoes a late run that has ended."""
         if isinstance(self.committer, RoundCommitter):
             self.committer.give_back(self.token(late.id, late.attempt))
@@ -352,10 +358,13 @@ class TrainerService:
                     runners.append(self._start_runner(current, waiting, len(runners)))
                 for late in request.dropped:
                     current.note_late(late)
+                current.committer.admit((each.id, each.attempt) for each in request.closures)
                 for closure in request.closures:
                     waiting.put(current.order(closure))
                 for late in request.dropped:
                     waiting.put(late)
+                for run in request.cancelled:
+                    ended.put(pb.RunReply(cancels=[current.cancel(run)]))
         except (CancelledError, UnavailableError) as error:
             logger.info("closure stream ended: %s", error)
         except Exception as error:
@@ -377,7 +386,7 @@ class TrainerService:
         def run() -> None:
             held: Held | None = None
             while (order := _next(waiting, current, held)) is not None:
-                if isinstance(order, pb.LateRun):
+                if isinstance(order, pb.RunId):
                     current.give_back(order)
                 else:
                     held = current.run(order, held)

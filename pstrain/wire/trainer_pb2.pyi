@@ -26,7 +26,7 @@ class ConfigureRequest(_message.Message):
     in_rounds: bool
     num_replicas_in_sync: int
     keeps_elements: bool
-    def __init__(self, session: _Optional[str] = ..., trainer_index: _Optional[int] = ..., trainer_count: _Optional[int] = ..., ps_addresses: _Optional[_Iterable[str]] = ..., closures_in_flight: _Optional[int] = ..., incarnation: _Optional[int] = ..., in_rounds: bool = ..., num_replicas_in_sync: _Optional[int] = ..., keeps_elements: bool = ...) -> None: ...
+    def __init__(self, session: _Optional[str] = ..., trainer_index: _Optional[int] = ..., trainer_count: _Optional[int] = ..., ps_addresses: _Optional[_Iterable[str]] = ..., closures_in_flight: _Optional[int] = ..., incarnation: _Optional[int] = ..., in_rounds: _Optional[bool] = ..., num_replicas_in_sync: _Optional[int] = ..., keeps_elements: _Optional[bool] = ...) -> None: ...
 
 class ConfigureReply(_message.Message):
     __slots__ = ("incarnation", "pid")
@@ -59,7 +59,7 @@ class Closure(_message.Message):
     def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., function_id: _Optional[str] = ..., pickled_arguments: _Optional[bytes] = ..., parts_decided: _Optional[int] = ...) -> None: ...
 
 class RunRequest(_message.Message):
-    __slots__ = ("session", "functions", "resources", "dropped_resource_ids", "closures", "low_water", "settled", "dropped", "incarnation", "dropped_function_ids", "positions_of")
+    __slots__ = ("session", "functions", "resources", "dropped_resource_ids", "closures", "low_water", "settled", "dropped", "cancelled", "incarnation", "dropped_function_ids", "positions_of")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +68,7 @@ class RunRequest(_message.Message):
     LOW_WATER_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FUNCTION_IDS_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_OF_FIELD_NUMBER: _ClassVar[int]
@@ -78,19 +79,30 @@ class RunRequest(_message.Message):
     closures: _containers.RepeatedCompositeFieldContainer[Closure]
     low_water: int
     settled: _containers.RepeatedScalarFieldContainer[int]
-    dropped: _containers.RepeatedCompositeFieldContainer[LateRun]
+    dropped: _containers.RepeatedCompositeFieldContainer[RunId]
+    cancelled: _containers.RepeatedCompositeFieldContainer[RunId]
     incarnation: int
     dropped_function_ids: _containers.RepeatedScalarFieldContainer[str]
     positions_of: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, session: _Optional[str] = ..., functions: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., resources: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., dropped_resource_ids: _Optional[_Iterable[str]] = ..., closures: _Optional[_Iterable[_Union[Closure, _Mapping]]] = ..., low_water: _Optional[int] = ..., settled: _Optional[_Iterable[int]] = ..., dropped: _Optional[_Iterable[_Union[LateRun, _Mapping]]] = ..., incarnation: _Optional[int] = ..., dropped_function_ids: _Optional[_Iterable[str]] = ..., positions_of: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, session: _Optional[str] = ..., functions: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., resources: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., dropped_resource_ids: _Optional[_Iterable[str]] = ..., closures: _Optional[_Iterable[_Union[Closure, _Mapping]]] = ..., low_water: _Optional[int] = ..., settled: _Optional[_Iterable[int]] = ..., dropped: _Optional[_Iterable[_Union[RunId, _Mapping]]] = ..., cancelled: _Optional[_Iterable[_Union[RunId, _Mapping]]] = ..., incarnation: _Optional[int] = ..., dropped_function_ids: _Optional[_Iterable[str]] = ..., positions_of: _Optional[_Iterable[str]] = ...) -> None: ...
 
-class LateRun(_message.Message):
+class RunId(_message.Message):
     __slots__ = ("id", "attempt")
     ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     id: int
     attempt: int
     def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class CancelAnswer(_message.Message):
+    __slots__ = ("id", "attempt", "is_granted")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    IS_GRANTED_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    attempt: int
+    is_granted: bool
+    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., is_granted: _Optional[bool] = ...) -> None: ...
 
 class ClosureResult(_message.Message):
     __slots__ = ("id", "attempt", "value", "error_json", "seconds", "needs_settling", "rows_json", "is_prepared", "servers", "has_gradient", "was_dropped")
@@ -116,7 +128,7 @@ class ClosureResult(_message.Message):
     servers: _containers.RepeatedScalarFieldContainer[int]
     has_gradient: bool
     was_dropped: bool
-    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., value: _Optional[bytes] = ..., error_json: _Optional[str] = ..., seconds: _Optional[float] = ..., needs_settling: bool = ..., rows_json: _Optional[str] = ..., is_prepared: bool = ..., servers: _Optional[_Iterable[int]] = ..., has_gradient: bool = ..., was_dropped: bool = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., value: _Optional[bytes] = ..., error_json: _Optional[str] = ..., seconds: _Optional[float] = ..., needs_settling: _Optional[bool] = ..., rows_json: _Optional[str] = ..., is_prepared: _Optional[bool] = ..., servers: _Optional[_Iterable[int]] = ..., has_gradient: _Optional[bool] = ..., was_dropped: _Optional[bool] = ...) -> None: ...
 
 class Position(_message.Message):
     __slots__ = ("resource_id", "json", "error_json")
@@ -129,14 +141,16 @@ class Position(_message.Message):
     def __init__(self, resource_id: _Optional[str] = ..., json: _Optional[str] = ..., error_json: _Optional[str] = ...) -> None: ...
 
 class RunReply(_message.Message):
-    __slots__ = ("results", "services", "positions")
+    __slots__ = ("results", "services", "positions", "cancels")
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     SERVICES_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    CANCELS_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[ClosureResult]
     services: _containers.RepeatedScalarFieldContainer[str]
     positions: _containers.RepeatedCompositeFieldContainer[Position]
-    def __init__(self, results: _Optional[_Iterable[_Union[ClosureResult, _Mapping]]] = ..., services: _Optional[_Iterable[str]] = ..., positions: _Optional[_Iterable[_Union[Position, _Mapping]]] = ...) -> None: ...
+    cancels: _containers.RepeatedCompositeFieldContainer[CancelAnswer]
+    def __init__(self, results: _Optional[_Iterable[_Union[ClosureResult, _Mapping]]] = ..., services: _Optional[_Iterable[str]] = ..., positions: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., cancels: _Optional[_Iterable[_Union[CancelAnswer, _Mapping]]] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()

@@ -19,6 +19,7 @@ from pstrain.consistency import Ssp, Sync
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.service import Scheduler
 from tests.simulation.shadow import Violation
+from tests.simulation.training_cancels import HearingScheduler
 from tests.simulation.training_checker import TrainingChecker
 from tests.simulation.training_values import check_values
 from tests.simulation.world import STAGE
@@ -138,6 +139,9 @@ class ConsistencyChecker(TrainingChecker):
                 trainer = self._running.pop(event.closure, None)
                 if trainer in self._clocks:
                     self._clocks[trainer] += 1
+            case ev.ClosureCancelled() if event.reason is not ev.Reason.OTHERS:
+                # Another closure takes its place, on whichever trainer is free.
+                self._has_all &= self._running.pop(event.closure, None) is None
             case ev.ClosureCancelled() | ev.ClosureReturned() | ev.ClosureDropped():
                 self._running.pop(event.closure, None)
 
@@ -151,7 +155,7 @@ class ConsistencyChecker(TrainingChecker):
             raise Violation(f"C2: trainer {trainer} starts {ahead} closures ahead of the slowest")
 
 
-class WatchedScheduler(Scheduler):
+class WatchedScheduler(HearingScheduler):
     """The real one, with a witness."""
 
     def wait_idle(self, timeout_s: float | None) -> None:

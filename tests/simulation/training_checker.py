@@ -1,7 +1,8 @@
 """What must hold of training after every step, whatever fails.
 
 Changes carry tags: of a closure's part, or of the row that it was made from. I7: a tag changes a
-server at most once; at the end of a closure, once at each of its servers. I8: at a barrier, and at
+server at most once; at the end of a closure, once at each of its servers; of one that was
+cancelled, never. I8: at a barrier, and at
 the end, a tag has changed all of its servers or none, so that what is saved then is one version.
 I1: a row is used up only by what was applied, or by the end of a closure that was heard; at the
 end each row was used once. A closure that is bound to a trainer runs on no other. I10: after the
@@ -35,6 +36,7 @@ class TrainingChecker:
         self._seed, self._servers = seed, servers
         self.applied: Counter[tuple[Tag, int]] = Counter()
         self.heard: Counter[int] = Counter()
+        self._spent: Counter[int] = Counter()
         self.trained: Counter[int] = Counter()
         self._counts_reports = True
         self._prepared: dict[Tag, set[int]] = {}
@@ -43,6 +45,7 @@ class TrainingChecker:
         self.unfinished: dict[int, tuple[Tag, ...]] = {}
         self._changed: dict[Any, set[Tag]] = {}
         self._taken: dict[tuple[int, int], list[int]] = {}
+        self._cancelled: set[int] = set()
         self.bound: dict[int, str] = {}  # trainers of closures that only they may run
 
     def places(self, tag: Tag) -> tuple[int, ...]:
@@ -58,15 +61,21 @@ class TrainingChecker:
 
     def takes(self, run: Any, row: int) -> None:
         """A run of a closure has got a row."""
-        self._taken.setdefault((run.closure, run.attempt), []).append(row)
+        taken = self._taken.setdefault((run.closure, run.attempt), [])
+        if row not in taken:
+            taken.append(row)
 
     def named(self, run: Any) -> InvalidArgumentError:
         """What was refused says which rows of a run nothing has come of."""
         if not any(tag[0] == REFUSED for tag in self.changed_by(run)):
             raise Violation(f"I13: {run} fails by what another closure has changed")
+        return InvalidArgumentError(self.rows_left(run))
+
+    def rows_left(self, run: Any) -> str:
+        """Rows of a run that nothing has come of, as errors say them."""
         taken = self._taken.get((run.closure, run.attempt), ())
         left = [str(row) for row in taken if not self.is_applied(("row", row))]
-        return InvalidArgumentError("rows:" + ",".join(left))
+        return "rows:" + ",".join(left)
 
     def changes(self, run: Any, tag: Tag) -> None:
         """A run of a closure wants to make a change."""
@@ -84,9 +93,20 @@ class TrainingChecker:
             if missed and not STAGE.world.loses_servers:
                 raise Violation(f"I12: {missed} of its own thread is not seen on server {ps}")
 
+    def cancelled(self, closure: int) -> None:
+        """Its program was told that nothing of it is or will be applied."""
+        self._cancelled.add(closure)
+        for tag, ps in self.applied:
+            self._check_not_cancelled(ps, tag)
+
+    def _check_not_cancelled(self, ps: int, tag: Tag) -> None:
+        if tag[0] == "closure" and tag[1] in self._cancelled and self.applied[tag, ps]:
+            raise Violation(f"I7: {tag} changes server {ps}, but its closure was cancelled")
+
     def apply(self, ps: int, tag: Tag) -> None:
         """A server makes a change."""
         self.applied[tag, ps] += 1
+        self._check_not_cancelled(ps, tag)
         if self.applied[tag, ps] > 1:
             raise Violation(f"I7: {tag} changes server {ps} again")
         if ps not in self.places(tag):
@@ -106,6 +126,10 @@ class TrainingChecker:
                     raise Violation(f"I7: row {row} counts as trained, but changed nothing")
         else:
             self.heard.update(rows)
+
+    def spend(self, error: BaseException | None) -> None:
+        """A run that was cancelled has ended: so have the rows that it took."""
+        self._spent.update(_rows_of(None, error)[1])
 
     def answered(self, request: dict[str, Any]) -> None:
         """A server has done what was asked: what is decided somewhere will be done and heard."""
@@ -127,7 +151,7 @@ class TrainingChecker:
     def use_up(self, rows: Iterable[int]) -> None:
         """The data service learns that these rows are used up."""
         for row in rows:
-            known = self.heard[row] or row in self._promised
+            known = self.heard[row] or self._spent[row] or row in self._promised
             if not known and not self.is_applied(("row", row)):
                 raise Violation(f"I1: row {row} is used up, but nothing came of it")
 
@@ -135,13 +159,13 @@ class TrainingChecker:
 
     def books(self) -> dict[str, Any]:
         """All that has happened, as values that say nothing of servers or trainers."""
-        names = ("applied", "heard", "trained", "_promised", "finished", "unfinished")
+        names = ("applied", "heard", "_spent", "trained", "_promised", "finished", "unfinished")
         return {name: getattr(self, name) for name in names}
 
     def rows_used(self) -> set[int]:
         """By what is in the books."""
         applied = (row for tag, _ in self.applied if tag[0] == "row" for row in tag[1:])
-        return {*applied, *self.heard}
+        return {*applied, *self.heard, *self._spent}
 
     def go_back(self, books: dict[str, Any], *, is_told: bool) -> None:
         """What was applied since is undone; where the program ``is_told``, what it heard too.
@@ -174,7 +198,7 @@ class TrainingChecker:
                     f"I7: closure {closure} failed or was cancelled, but changed {tags}"
                 )
         for row in rows:
-            count = self.heard[row] + self.is_applied(("row", row))
+            count = self.heard[row] + self._spent[row] + self.is_applied(("row", row))
             if count != 1:
                 raise Violation(f"I1: row {row} was used {count} times")
             if self.trained[row] > 1 and self._counts_reports:

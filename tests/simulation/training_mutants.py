@@ -20,6 +20,7 @@ from pstrain.paramserver.commits import Commits, Report, _Trainer
 from pstrain.paramserver.ledger import Ledger
 from pstrain.paramserver.requests import Call
 from pstrain.trainer import decisions
+from pstrain.trainer.cancelling import Cancelling, OpenRuns
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.committing import Committer
 from pstrain.trainer.service import TrainerService
@@ -245,7 +246,45 @@ def old_streams_speak_for_new_sessions(patch: Patch) -> None:
     patch.setattr(TrainerService, "_current", current)
 
 
+@mutant("I7")
+def what_was_let_go_of_is_committed(patch: Patch) -> None:
+    patch.setattr(OpenRuns, "is_cancelled", lambda _self, _run: False)
+
+
+@mutant("I7")
+def what_is_being_committed_is_let_go_of(patch: Patch) -> None:
+    def cancel(self: Any, key: Any) -> bool:
+        return key in self._open
+
+    patch.setattr(Cancelling, "cancel", cancel)
+
+
 # The coordinator
+
+
+@mutant("I7")
+def what_a_lost_trainer_decided_can_be_cancelled(patch: Patch) -> None:
+    original = decide.lose_trainer
+
+    def lose(state: Any, trainer: int, left: Any = None, *, attempts_max: int | None) -> Any:
+        known = {c: found for c, found in (left or {}).items() if c not in state.cancelling}
+        return original(state, trainer, known, attempts_max=attempts_max)
+
+    patch.setattr(decide, "lose_trainer", lose)
+
+
+@mutant("I7")
+def what_was_made_in_part_can_be_cancelled(patch: Patch) -> None:
+    original = decide.cancel
+
+    def cancel(state: Any, closure: int, reason: Any) -> Any:
+        part = state.parts.pop(closure, None)
+        decision = original(state, closure, reason)
+        if part is not None:
+            state.parts[closure] = part
+        return decision
+
+    patch.setattr(decide, "cancel", cancel)
 
 
 @mutant("I7", "I8", "I1")

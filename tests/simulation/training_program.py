@@ -20,10 +20,10 @@ from pstrain.coordinator.applying import RoundApplier
 from pstrain.coordinator.link import PickledFunction, TrainerLink
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.restoring import RecoverySwitch, Restorer
-from pstrain.coordinator.service import Scheduler
 from pstrain.errors import (
     CancelledError,
     DataServiceError,
+    DeadlineExceededError,
     RolledBackError,
 )
 from pstrain.resumption import Recovery
@@ -32,6 +32,7 @@ from pstrain.wire import trainer_pb2 as pb
 from tests.simulation.consistency_checker import WatchedScheduler
 from tests.simulation.fibers import Process, wait
 from tests.simulation.shadow import Violation
+from tests.simulation.training_cancels import ChangesOfMind, HearingScheduler
 from tests.simulation.training_closures import (
     FAILING,
     FAILURES,
@@ -103,6 +104,7 @@ class CoordinatorNode(Process):
         # Some programs bind closures to a trainer: to the first, which always comes back.
         self._binding = Random(f"bound {world.seed}")
         self._binds = self._binding.random() < 0.3 and rule == ASYNC
+        self._mind = ChangesOfMind(self, is_steady=is_steady)
         self._rule, self._in_rounds = rule, isinstance(rule, Sync)
         self._functions: Any = weakref.WeakValueDictionary()
         self._keep = {
@@ -125,7 +127,7 @@ class CoordinatorNode(Process):
         world = self.world
         addresses = [server.name for server in world.servers]
         self.parameters = RemoteParameters(addresses, session=FIRST_SESSION, token="-")
-        kind = Scheduler if self._rule == ASYNC else WatchedScheduler
+        kind = HearingScheduler if self._rule == ASYNC else WatchedScheduler
         self.scheduler = kind(
             ids=itertools.count(),
             capacity=64,
@@ -267,6 +269,7 @@ class CoordinatorNode(Process):
             except FAILURES:
                 break
             scheduled.append((program, value))
+            self._mind.consider(value)
             if self.is_steady and self._own.random() < 0.2:
                 # In the middle of a round perhaps, and when trainers have done all there is.
                 wait(self._own.choice((0.0, 1.0)))
@@ -282,13 +285,19 @@ class CoordinatorNode(Process):
                 is_sure = program is not train or self._after_a_loss != "run again"
                 if is_sure and (value.fetch() is not None or program is not train):
                     checker.finished[value.closure] = tags
-            except (CancelledError, *FAILURES):
+            except (CancelledError, DeadlineExceededError, *FAILURES):
                 if program is not count_twice:
                     checker.unfinished[value.closure] = tags
 
     def _submit(self, program: Callable[..., Any]) -> RemoteValue:
         trainer = 0 if self._binds and self._binding.random() < 0.4 else None
-        value = self.scheduler.submit(self._keep[program].id, self._arguments, None, trainer)
+        value = self.scheduler.submit(
+            self._keep[program].id,
+            self._arguments,
+            None,
+            trainer,
+            deadline_s=self._mind.deadline_s(),
+        )
         if trainer is not None:
             self.world.checker.bound[value.closure] = f"trainer{trainer}"
         return value

@@ -17,6 +17,8 @@ from pstrain import resumption
 from pstrain.consistency import ASYNC, Consistency
 from pstrain.coordinator import (
     applying,
+    cancelling,
+    deadlines,
     holding,
     link,
     orders,
@@ -27,13 +29,15 @@ from pstrain.coordinator import (
     waiting,
 )
 from pstrain.coordinator.remote_value import RemoteValue
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import CancelledError, InvalidArgumentError
 from pstrain.paramserver import requests
+from pstrain.trainer import cancelling as trainer_cancelling
 from pstrain.trainer import client, committing, overdue, reports, resources
 from pstrain.trainer import rounds as trainer_rounds
 from pstrain.trainer import service as trainer_service
 from pstrain.trainer.committing import Committer
 from pstrain.trainer.service import TrainerSession
+from pstrain.trainer.staging import ClosureRun
 from tests.simulation import training_program
 from tests.simulation.base_scenario import FAULTS_UNTIL_S, REPLAY, BaseScenario, Outcome
 from tests.simulation.consistency_checker import ConsistencyChecker, rule_of
@@ -284,7 +288,7 @@ def _reached(place: str) -> None:
 def staged() -> Iterator[None]:
     """Puts the stand-ins in place; several simulations may run one after the other inside."""
     set_value, failed = RemoteValue._set, TrainerSession._failed
-    commit_held = Committer.commit_held
+    commit_held, keep = Committer.commit_held, ClosureRun.keep
 
     def set_and_tell(self: RemoteValue, value: Any, error: Exception | None) -> None:
         set_value(self, value, error)
@@ -295,16 +299,27 @@ def staged() -> Iterator[None]:
         run.saw_held = run.held is not None and run.held.is_done
         return answers
 
+    def keep_and_note(self: ClosureRun, origin: Any, element: Any) -> None:
+        """It may be one that an earlier run has given back, which no reader hands out again."""
+        keep(self, origin, element)
+        for row in element.element:
+            STAGE.world.checker.takes(self.token, row)
+
     def fail_and_name(self: Any, result: Any, error: Exception) -> Any:
         """What was refused says whose rows it was made of, as what raises does."""
+        token = self.token(result.id, result.attempt)
         if isinstance(error, InvalidArgumentError):
-            error = STAGE.world.checker.named(self.token(result.id, result.attempt))
+            error = STAGE.world.checker.named(token)
+        elif isinstance(error, CancelledError):
+            error = CancelledError(STAGE.world.checker.rows_left(token))
         return failed(self, result, error)
 
     with on_one_core(), pytest.MonkeyPatch.context() as patch:
         modules = (
             service,
             applying,
+            cancelling,
+            deadlines,
             holding,
             waiting,
             restoring,
@@ -312,6 +327,7 @@ def staged() -> Iterator[None]:
             remote_value,
             trainer_service,
             committing,
+            trainer_cancelling,
             overdue,
             reports,
             resources,
@@ -339,5 +355,6 @@ def staged() -> Iterator[None]:
             patch.setattr(module, "reached", _reached)
         patch.setattr(RemoteValue, "_set", set_and_tell)
         patch.setattr(Committer, "commit_held", commit_and_note)
+        patch.setattr(ClosureRun, "keep", keep_and_note)
         patch.setattr(TrainerSession, "_failed", fail_and_name)
         yield

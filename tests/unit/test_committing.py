@@ -353,3 +353,87 @@ def test_what_others_prepared_is_dropped_where_home_refuses(trainer: Trainer) ->
     trainer.committer.flush(held)
     assert trainer.servers.asked == ["prepare 1", "decide 0", "abort 1"]
     assert trainer.sent == [(2, "error_json")]
+
+
+# Cancelled closures
+
+KEY = (2, 0)
+
+
+def test_what_was_cancelled_before_it_began_does_not_begin(trainer: Trainer) -> None:
+    trainer.committer.admit([KEY])
+    assert trainer.committer.cancel(KEY)
+    run = trainer.run(2)
+    with pytest.raises(CancelledError, match="closure 2"):
+        trainer.committer.check_wanted(run)
+    assert trainer.end(run) is None
+    assert trainer.sent == [(2, "error_json")]
+    assert not trainer.committer.cancel(KEY), "its end is told"
+    trainer.committer.check_wanted(trainer.run(2))
+
+
+def test_what_was_cancelled_while_it_ran_is_not_committed(trainer: Trainer) -> None:
+    run = trainer.run(2)
+    assert trainer.committer.cancel(KEY)
+    held = trainer.end(run, 0, 1)
+    assert held is not None
+    trainer.committer.flush(held)
+    assert (trainer.servers.asked, trainer.sent) == ([], [(2, "error_json")])
+
+
+def test_a_part_of_what_was_cancelled_is_not_committed(trainer: Trainer) -> None:
+    run = trainer.run(2)
+    run.add(0, {"kind": "push"}, None)
+    run.touch([VARIABLE])
+    assert trainer.committer.cancel(KEY)
+    with pytest.raises(CancelledError):
+        run.read_with([VARIABLE], PULLS)
+    trainer.end(run)
+    assert (trainer.servers.asked, trainer.sent) == ([], [(2, "error_json")])
+
+
+def test_what_is_held_can_be_cancelled_until_it_is_committed(trainer: Trainer) -> None:
+    run = trainer.run(2)
+    trainer.take(run)
+    held = trainer.end(run, 0)
+    assert trainer.committer.cancel(KEY)
+    assert not trainer.committer._commit_overdue()
+    assert (trainer.servers.asked, trainer.sent) == ([], [(2, "error_json")])
+    assert trainer.acknowledged == 0
+    trainer.committer.settle([2])
+    assert trainer.acknowledged == 1
+    assert held is not None
+    assert held.is_done
+
+
+def test_what_has_committed_a_part_is_not_cancelled(trainer: Trainer) -> None:
+    run = trainer.run(2)
+    run.add(0, {"kind": "push"}, None)
+    run.touch([VARIABLE])
+    run.read_with([VARIABLE], {})
+    assert not trainer.committer.cancel(KEY)
+    trainer.end(run)
+    assert trainer.sent == [(2, "value")]
+
+
+def test_what_is_being_committed_is_not_cancelled(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[bool] = []
+
+    def exchange_with(*_: object) -> Answers:
+        said.append(trainer.committer.cancel(KEY))
+        return {}
+
+    monkeypatch.setattr(trainer.servers, "exchange_with", exchange_with)
+    held = trainer.end(trainer.run(2), 0)
+    assert held is not None
+    trainer.committer.flush(held)
+    assert (said, trainer.sent) == ([False], [(2, "value")])
+
+
+def test_a_run_that_nobody_knows_is_not_cancelled(trainer: Trainer) -> None:
+    assert not trainer.committer.cancel((7, 0))
+    trainer.end(trainer.run(2))
+    assert not trainer.committer.cancel(KEY)
+    assert not trainer.committer._open._cancelled

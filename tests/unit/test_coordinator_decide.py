@@ -247,6 +247,19 @@ class Coordinator(RuleBasedStateMachine):
             self.next_closure += 1
         self.note(decide.assign(self.state))
 
+    @precondition(lambda self: self.next_closure)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        closure = data.draw(st.integers(0, self.next_closure - 1))
+        self.note(decide.cancel(self.state, closure, ev.Reason.ASKED))
+        self.note(decide.assign(self.state))
+
+    @precondition(lambda self: self.said)
+    @rule(data=st.data(), is_granted=st.booleans())
+    def answer_cancel(self, data: st.DataObject, is_granted: bool) -> None:
+        run = data.draw(st.sampled_from(self.said))
+        self.note(decide.answer_cancel(self.state, *run, is_granted=is_granted))
+
     @rule(trainer=st.integers(0, 3))
     def give_up_on(self, trainer: int) -> None:
         self.note(decide.give_up_on(self.state, trainer))

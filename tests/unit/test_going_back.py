@@ -42,7 +42,9 @@ class Link(TrainerLink):
             reads_services=lambda _: (frozenset(), ()),
             results=lambda _, ended: self.heard.extend(end.closure for end in ended),
         )
-        self._replies = [SimpleNamespace(services=(), results=r, positions=()) for r in replies]
+        self._replies = [
+            SimpleNamespace(services=(), results=r, positions=(), cancels=()) for r in replies
+        ]
         self.address = "trainer:1"
 
     def serve(self) -> None:

@@ -1,0 +1,81 @@
+"""The scheduler's part in closures that end because their program says so, or are too late.
+
+Decides nothing and knows no connection. Invariant: who asks for a cancellation hears what came of
+it as soon as that is certain; nobody else hears of it as of an error.
+"""
+
+from __future__ import annotations
+
+import time
+
+from pstrain.coordinator import decide
+from pstrain.coordinator import events as ev
+from pstrain.coordinator.deadlines import Deadlines
+from pstrain.coordinator.holding import Holding
+from pstrain.coordinator.orders import Cancel, Closure
+from pstrain.errors import CancelledError, DeadlineExceededError
+
+
+class Cancelling(Holding):
+    """What of the scheduler is about single closures that nobody wants any more. Thread-safe."""
+
+    def __init__(self, trainer_timeout_s: float) -> None:
+        super().__init__(trainer_timeout_s)
+        self.deadlines = Deadlines(self._expire)
+
+    def cancel(self, closure: int, timeout_s: float | None) -> None:
+        """Ends a closure unless it has begun to commit; blocks until that is known."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        with self.changed:
+            known = self._closures.get(closure)
+            if known is None or known.value.has_ended:
+                return
+            self._cancel(closure, ev.Reason.ASKED)
+            self._wait(
+                lambda: closure not in self._state.cancelling or known.value.has_ended,
+                deadline_s,
+                f"its trainer to say whether {self._named(closure)} can be cancelled",
+            )
+
+    def cancel_answered(
+        self, trainer: int, closure: int, attempt: int, *, is_granted: bool
+    ) -> None:
+        """A trainer says whether it commits nothing of a run."""
+        with self.changed:
+            self._apply(
+                decide.answer_cancel(self._state, closure, trainer, attempt, is_granted=is_granted)
+            )
+
+    def _expire(self, closures: list[int]) -> None:
+        with self.changed:
+            for closure in closures:
+                if closure in self._closures and not self._closures[closure].value.has_ended:
+                    self._cancel(closure, ev.Reason.OVERDUE)
+
+    def _cancel(self, closure: int, reason: ev.Reason) -> None:
+        self._apply(decide.cancel(self._state, closure, reason))
+        self._go_on()
+
+    def _ask_to_cancel(self, closure: int) -> None:
+        """Its trainer; one that was lost is not asked, for what it has left says it all."""
+        run = self._state.running[closure]
+        if run.trainer in self._outboxes:
+            self._outboxes[run.trainer].items.put(Cancel(closure, run.attempt))
+
+    def _why_cancelled(self, closure: Closure, reason: ev.Reason) -> Exception:
+        name = self._named(closure.id)
+        if reason is ev.Reason.ASKED:
+            return CancelledError(f"{name} was cancelled by RemoteValue.cancel()")
+        if reason is ev.Reason.OVERDUE:
+            return DeadlineExceededError(
+                f"{name} had not begun to commit {closure.deadline_s} s after it was scheduled, "
+                "which was its deadline_s: nothing of it is applied"
+            )
+        return (
+            self._fatal
+            or self._given_up
+            or CancelledError(
+                f"{name} was cancelled because another one failed or the coordinator was closed; "
+                "schedule it again"
+            )
+        )

@@ -1,0 +1,154 @@
+"""Runs of closures that a trainer was sent and has not told the end of, and who may cancel them.
+
+Commits nothing and knows no server. Invariant: a run that was cancelled commits nothing, for it is
+cancelled before it begins to, or not at all; what is remembered of a run is forgotten with its end.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from abc import ABC
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from pstrain.errors import CancelledError
+from pstrain.trainer.overdue import Overdue
+from pstrain.trainer.staging import ClosureRun
+from pstrain.wire import trainer_pb2 as pb
+
+Send = Callable[[list[pb.ClosureResult]], None]
+Fail = Callable[[pb.ClosureResult, Exception], pb.ClosureResult]
+Key = tuple[int, int]
+"""A closure, and the attempt at it."""
+
+
+class OpenRuns:
+    """Of one session. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._begun: dict[Key, ClosureRun | None] = {}
+        self._cancelled: set[Key] = set()
+
+    def admit(self, keys: Iterable[Key]) -> None:
+        """They were ordered, and wait here for a thread."""
+        self._begun.update(dict.fromkeys(keys))
+
+    def begin(self, run: ClosureRun) -> None:
+        """A thread runs it."""
+        self._begun[run.token.closure, run.token.attempt] = run
+
+    def end(self, key: Key) -> None:
+        """Its end is told."""
+        self._begun.pop(key, None)
+        self._cancelled.discard(key)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._begun
+
+    def run(self, key: Key) -> ClosureRun | None:
+        """None where it has not begun."""
+        return self._begun.get(key)
+
+    def cancel(self, key: Key) -> None:
+        """Nothing of it is to be committed."""
+        self._cancelled.add(key)
+
+    def is_cancelled(self, run: ClosureRun) -> bool:
+        cancelled = self._cancelled
+        return bool(cancelled) and (run.token.closure, run.token.attempt) in cancelled
+
+
+def cancelled_error(run: ClosureRun) -> CancelledError:
+    """What a cancelled run ends with."""
+    return CancelledError(f"closure {run.token.closure} was cancelled while it ran")
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """A part that waits for its turn. ``result`` None: its closure goes on.
+
+    ``held_s``: since when nobody has waited for it; None where a thread does.
+    """
+
+    run: ClosureRun
+    result: pb.ClosureResult | None
+    held_s: float | None = None
+    is_busy: bool = False
+    is_done: bool = False
+    error: Exception | None = None
+
+
+class Cancelling(ABC):
+    """What of a committer is about runs that nobody wants any more. Thread-safe."""
+
+    _overdue: Overdue
+
+    def __init__(self, send: Send, fail: Fail) -> None:
+        self._send = send
+        self._fail = fail
+        self._changed = threading.Condition()
+        self._open = OpenRuns()
+        self._pending: dict[ClosureRun, Pending] = {}
+
+    def admit(self, keys: Iterable[Key]) -> None:
+        """These were ordered: from now on they can be cancelled."""
+        with self._changed:
+            self._open.admit(keys)
+
+    def cancel(self, key: Key) -> bool:
+        """True if nothing of a run is committed, nor will be: it ends as one that failed.
+
+        False where it has begun to commit, or its end is told.
+        """
+        with self._changed:
+            run = self._open.run(key)
+            pending = None if run is None else self._pending.get(run)
+            if key not in self._open or (run is not None and (run.part or run.is_ending)):
+                return False
+            if pending is not None and pending.is_busy:
+                return False
+            self._open.cancel(key)
+            if pending is not None:
+                self._refuse(pending)
+            return True
+
+    def check_wanted(self, run: ClosureRun) -> None:
+        """CancelledError where a run was cancelled that has yet to begin."""
+        with self._changed:
+            if self._open.is_cancelled(run):
+                raise cancelled_error(run)
+
+    def _begun(self, run: ClosureRun) -> ClosureRun:
+        with self._changed:
+            self._open.begin(run)
+        return run
+
+    def _tell(self, results: list[pb.ClosureResult]) -> None:
+        """Their closures have ended here."""
+        for result in results:
+            self._open.end((result.id, result.attempt))
+        self._send(results)
+
+    def _last_word(self, run: ClosureRun, result: pb.ClosureResult) -> pb.ClosureResult:
+        """The result that is told of a run, which nobody can cancel from now on."""
+        with self._changed:
+            if self._open.is_cancelled(run):
+                run.drop_changes()
+                return self._fail(result, cancelled_error(run))
+            run.is_ending = True
+            return result
+
+    def _refuse(self, pending: Pending) -> None:
+        """With the lock: nothing of what waits is committed, because its closure was cancelled."""
+        error = cancelled_error(pending.run)
+        if pending.result is None:
+            pending.error, pending.is_done = error, True
+            self._pending.pop(pending.run, None)
+        else:
+            pending.result = self._fail(pending.result, error)
+        if pending.held_s is not None:
+            pending.held_s = -math.inf  # it is overdue
+            self._overdue.note()
+        pending.run.drop_changes()
+        self._changed.notify_all()

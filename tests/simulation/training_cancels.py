@@ -1,0 +1,82 @@
+"""A program that changes its mind: it cancels closures, and gives some too little time.
+
+Real: the scheduler, the links, the trainers' committers. Invariant of the checker: what was said to
+be cancelled is applied on no server, then or later; its rows are used up once its end is heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+from typing import Any
+
+from pstrain.coordinator import decide
+from pstrain.coordinator.orders import Ended
+from pstrain.coordinator.recovery import Legacy
+from pstrain.coordinator.remote_value import RemoteValue
+from pstrain.coordinator.service import Scheduler
+from pstrain.errors import DataServiceError, DeadlineExceededError
+from tests.simulation.fibers import wait
+from tests.simulation.world import STAGE
+
+
+class HearingScheduler(Scheduler):
+    """The real one; rows that a cancelled run took are used up when its end is heard."""
+
+    def results(self, trainer: int, ended: Iterable[Ended]) -> None:
+        ended = list(ended)
+        errors = [
+            end.error
+            for end in ended
+            if end.error is not None
+            and end.closure in self._state.cancelling
+            and decide.is_current(self._state, end.closure, trainer, end.attempt)
+        ]
+        super().results(trainer, ended)
+        for error in errors:
+            STAGE.world.checker.spend(error)
+
+    def trainer_lost(self, trainer: int, legacy: Legacy) -> None:
+        errors = []
+        for closure, (_, error) in legacy.outcomes.items():
+            run = self._state.running.get(closure)
+            is_last = run is not None and run.attempt == legacy.left[closure].attempt
+            if is_last and run.trainer == trainer and closure in self._state.cancelling:  # type: ignore[union-attr]
+                errors.append(error)
+        super().trainer_lost(trainer, legacy)
+        for error in errors:
+            STAGE.world.checker.spend(error)
+
+
+class ChangesOfMind:
+    """Drawn from nothing that the network draws from; ``is_steady`` programs have none."""
+
+    def __init__(self, node: Any, *, is_steady: bool) -> None:
+        self._node = node
+        self._dice = Random(f"cancels {node.world.seed}")
+        self._cancels = self._dice.random() < 0.4 and not is_steady
+
+    def deadline_s(self) -> float | None:
+        """Of the next closure."""
+        if not self._cancels or self._dice.random() < 0.8:
+            return None
+        return self._dice.choice((0.001, 0.05, 0.5, 5.0))
+
+    def consider(self, value: RemoteValue) -> None:
+        """It may be cancelled in a moment, whatever has become of it by then."""
+        if self._cancels and self._dice.random() < 0.3:
+            after_s = self._dice.choice((0.0, 0.01, 0.03, 0.1, 1.0)) * self._dice.random()
+            timeout_s = self._dice.choice((None, None, None, 0.05))
+            self._node.spawn(self._cancel, value, after_s, timeout_s)
+
+    def _cancel(self, value: RemoteValue, after_s: float, timeout_s: float | None) -> None:
+        wait(after_s)
+        try:
+            is_cancelled = value.cancel(timeout_s)
+        except DeadlineExceededError:
+            return
+        except DataServiceError:
+            # Scheduling is over, which everybody is told.
+            return
+        if is_cancelled:
+            STAGE.world.checker.cancelled(value.closure)
