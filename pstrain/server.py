@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from dataservice.runtime.addresses import split_address
 from dataservice.runtime.auth import is_loopback
@@ -138,6 +138,9 @@ class Server:
             if self._role.presence.is_over(grace_s):
                 logger.info("%s:%d stops: its coordinator left", self.job_name, self.task_index)
                 self.stop()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a server stays in its process; give away its resolver")
 
     def __repr__(self) -> str:
         state = "stopped" if self.has_stopped else f"at {self.address}"

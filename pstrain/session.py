@@ -7,6 +7,7 @@ a key. No registry: both sides pass their own. Bytes live as long as a session, 
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 import pickle
@@ -15,6 +16,7 @@ from typing import Any
 
 import cloudpickle
 
+from dataservice.runtime.captures import culprit
 from dataservice.runtime.shipping import users_code_by_value
 from pstrain.errors import InvalidArgumentError
 
@@ -38,16 +40,25 @@ def captured_changed() -> None:
 def dumps(value: Any, persistent: Callable[[Any], Key | None]) -> bytes:
     """Pickles ``value``; objects for which ``persistent`` answers a key travel as that key.
 
-    Raises InvalidArgumentError naming the reason when something in ``value`` cannot be pickled.
+    Raises InvalidArgumentError naming what in ``value`` cannot be pickled, and the reason.
     """
+    try:
+        return _pickled(value, persistent)
+    except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
+        what = "the arguments" if isinstance(value, tuple) else _name_of(value)
+        again = functools.partial(_pickled, persistent=persistent)
+        reason = culprit(value, error, again, name="arguments")
+        raise InvalidArgumentError(
+            f"cannot send {what}: {reason}; what belongs to this process (locks, connections, "
+            "servers, iterators over datasets) is made inside of the function"
+        ) from error
+
+
+def _pickled(value: Any, persistent: Callable[[Any], Key | None]) -> bytes:
     stream = io.BytesIO()
     pickler = _Pickler(stream, protocol=5)
     pickler.key_of = persistent
-    try:
-        pickler.dump(value)
-    except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
-        what = "the arguments" if isinstance(value, tuple) else _name_of(value)
-        raise InvalidArgumentError(f"cannot send {what}: {error}") from error
+    pickler.dump(value)
     return stream.getvalue()
 
 

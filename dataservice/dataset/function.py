@@ -25,6 +25,7 @@ from dataservice.errors import (
     SchemaError,
     UserFunctionError,
 )
+from dataservice.runtime.captures import culprit
 from dataservice.runtime.shipping import users_code_by_value
 
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -215,11 +216,12 @@ def _import(reference: str) -> Callable[..., Any]:
 
 
 def _pickle(function: Any, name: str) -> bytes:
-    try:
-        with users_code_by_value():
+    with users_code_by_value():
+        try:
             return cloudpickle.dumps(function)  # type: ignore[no-any-return]
-    except Exception as error:
-        raise InvalidArgumentError(
-            f"function {name!r} cannot be sent to data workers: {type(error).__name__}: {error}; "
-            "it must not hold locks, open files or connections"
-        ) from error
+        except Exception as error:
+            reason = culprit(function, error, cloudpickle.dumps)
+            raise InvalidArgumentError(
+                f"function {name!r} cannot be sent to data workers: {reason}; what belongs to this "
+                "process (locks, connections, servers, iterators) is made inside of the function"
+            ) from error

@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
@@ -214,6 +214,12 @@ class DatasetIterator:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an iterator stays in its process; give away the dataset, and the iterator's "
+            "state_dict() for its position"
+        )
 
     def __repr__(self) -> str:
         kinds = " > ".join(node.kind for node in walk(self._node))

@@ -11,7 +11,7 @@ import threading
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, NoReturn
 
 from dataservice.config import DispatcherConfig
 from dataservice.dispatcher.endpoint import DispatcherEndpoint
@@ -164,6 +164,9 @@ class DispatchServer:
         if self._journal is not None:
             self._journal.close()
         self._service = self._journal = self._housekeeping = None
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a server stays in its process; give away its address, dispatcher.target")
 
     def __repr__(self) -> str:
         if self._stopped.is_set():

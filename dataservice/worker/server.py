@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+from typing import NoReturn
 
 from dataservice.config import WorkerConfig
 from dataservice.errors import CancelledError, FailedPreconditionError, InvalidTypeError
@@ -201,6 +202,9 @@ class WorkerServer:
                 listener.stop()
         if self._membership is not None:
             self._membership.join(1.0)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a server stays in its process; give away its address, worker.target")
 
     def __repr__(self) -> str:
         if self._stopped.is_set():

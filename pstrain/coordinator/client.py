@@ -10,7 +10,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import dataservice
 from dataservice.runtime.arguments import integer_at_least, positive
@@ -378,6 +378,11 @@ class ClusterCoordinator:
             self.strategy.coordinator = None
             self.strategy.parameters.hold_closures = nullcontext
             self.strategy.parameters.outlast = never
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a coordinator stays in its process: scheduled functions schedule no others"
+        )
 
     def __repr__(self) -> str:
         if not getattr(self, "_finalizer", None) or not self._finalizer.alive:

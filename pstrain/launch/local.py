@@ -13,7 +13,7 @@ import tempfile
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from dataservice.runtime.process import ChildProcess, spawn_module
 from pstrain import kernels
@@ -196,6 +196,12 @@ class LocalCluster:
             shutil.rmtree(self.log_dir, ignore_errors=True)
 
     stop = close
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a cluster stays in its process; give away its addresses, cluster.resolver and "
+            "cluster.service"
+        )
 
     def __repr__(self) -> str:
         roles = ", ".join(f"{len(self._of(role))} {role}" for role in ROLES if self._of(role))
