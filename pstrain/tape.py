@@ -153,7 +153,7 @@ def record_all(outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Ba
         tape.operations.append(operation)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Gradients:
     """What a step wants to change: at most one update per variable, all through ``parameters``."""
 
@@ -165,6 +165,9 @@ class Gradients:
 
     def __len__(self) -> int:
         return len(self.updates)
+
+    def __repr__(self) -> str:
+        return f"<Gradients of {', '.join(repr(update.variable.name) for update in self)}>"
 
     def of(self, variable: Any) -> Update:
         """The update of one variable. KeyError where the loss does not depend on it."""
@@ -184,6 +187,9 @@ class GradientTape:
     def __init__(self) -> None:
         self.operations: list[_Operation] = []
         self.leaves: list[_Leaf] = []
+
+    def __repr__(self) -> str:
+        return f"<GradientTape of {len(self.operations)} operations, {len(self.leaves)} reads>"
 
     def __enter__(self) -> GradientTape:
         _tapes().append(self)

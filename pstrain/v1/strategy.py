@@ -82,6 +82,9 @@ class ParameterServerStrategy(Replica):
             self._join(spec)
         self.extended = Extended(self)
 
+    def __repr__(self) -> str:
+        return f"<v1.ParameterServerStrategy by {self._resolver!r}>"
+
     @property
     def cluster_resolver(self) -> ClusterResolver:
         return self._resolver

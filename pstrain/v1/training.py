@@ -106,6 +106,9 @@ class TrainingSession:
         """Steps that this worker has run in this session object."""
         return self._steps
 
+    def __repr__(self) -> str:
+        return f"<TrainingSession of {self._steps} steps on {self._strategy!r}>"
+
     def __enter__(self) -> TrainingSession:
         if self.is_chief:
             self._begin()

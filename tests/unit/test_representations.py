@@ -16,6 +16,7 @@ def _model() -> Any:
     return ps.models.LogisticRegression(schema)
 
 
+NO_CLUSTER = ps.SimpleClusterResolver(ps.ClusterSpec({}))
 SPEC = {"worker": ["h:1", "h:2"], "ps": ["h:3"]}
 
 
@@ -48,6 +49,13 @@ SPEC = {"worker": ["h:1", "h:2"], "ps": ["h:3"]}
             "<SidecarEvaluator of 'dir', 0 evaluations of <LogisticRegression",
         ),
         (iter(ds.Dataset.range(3).batch(2)), "<DatasetIterator of range > batch, epoch 0>"),
+        (ds.Dataset.range(3).numpy(), "<elements of <DatasetIterator of range, epoch 0>>"),
+        (ps.GradientTape(), "<GradientTape of 0 operations, 0 reads>"),
+        (ps.v1.ParameterServerStrategy(NO_CLUSTER), "<v1.ParameterServerStrategy by <SimpleCl"),
+        (
+            ps.v1.ParameterServerStrategy(NO_CLUSTER).session(),
+            "<TrainingSession of 0 steps on <v1.ParameterServerStrategy",
+        ),
     ],
 )
 def test_what_public_objects_say(value: Any, text: str) -> None:
@@ -62,3 +70,14 @@ def test_a_closed_iterator_says_so() -> None:
     with iter(ds.Dataset.from_numpy({"a": np.arange(3)})) as iterator:
         assert "closed" not in repr(iterator)
     assert repr(iterator).endswith(", closed>")
+
+
+def test_gradients_name_their_variables() -> None:
+    model = _model()
+    batch = {"x": np.ones(4), "c": np.arange(4), "y": np.ones(4)}
+    with ps.GradientTape() as tape:
+        loss = model.loss(batch)
+    assert repr(tape) != "<GradientTape of 0 operations, 0 reads>"
+    names = repr(tape.gradients(loss))
+    assert names.startswith("<Gradients of '")
+    assert len(names) < 200
