@@ -2,8 +2,10 @@
 
 By default the C library gives memory back to the kernel as soon as an array at the end of its heap
 is freed, and the next array pays for fresh pages: a page costs as much as computing what fits into
-it. Knows nothing of who allocates. Invariant: it changes speed and how much free memory a process
-keeps, nothing else; where the C library has no such settings, it does nothing.
+it. Threads that come and go spread over all heaps, and each heap keeps what it has; so there are no
+more heaps than threads can run at once. Knows nothing of who allocates. Invariant: it changes speed
+and how much free memory a process keeps, nothing else; where the C library has no such settings, it
+does nothing.
 """
 
 from __future__ import annotations
@@ -12,12 +14,15 @@ import ctypes
 import sys
 from typing import Final
 
+from dataservice.runtime.threads import available_cores
+
 __all__ = ["keep_freed_memory"]
 
 # As <malloc.h> of glibc numbers them.
 _TRIM_THRESHOLD: Final = -1
 _TOP_PAD: Final = -2
 _MMAP_THRESHOLD: Final = -3
+_ARENA_MAX: Final = -8
 
 # Of each of the library's heaps: a few chunks of rows with all their columns.
 _KEPT_BYTES: Final = 128 << 20
@@ -41,5 +46,6 @@ def keep_freed_memory() -> bool:
         (_TRIM_THRESHOLD, _KEPT_BYTES),
         (_TOP_PAD, _GROWN_BYTES),
         (_MMAP_THRESHOLD, _MAPPED_FROM_BYTES),
+        (_ARENA_MAX, available_cores()),
     )
     return all(mallopt(name, value) == 1 for name, value in settings)

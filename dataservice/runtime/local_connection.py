@@ -421,7 +421,8 @@ class LocalConnection:
             while self._reading:
                 self._news.wait(_SLICE_S)
             self._waiters -= 1
-            self._failure = self._failure or UnavailableError("the connection is closed")
+            # An error that was raised knows the calls it left, with bodies and this connection.
+            self._failure = UnavailableError("the connection is closed")
             self._holdings.close()
             # Buffers know this connection, which the collector cannot see: a cycle would stay.
             self._inbox.clear()

@@ -22,9 +22,9 @@ from dataservice.errors import (
 from dataservice.runtime.frames import Compression, encode_batch
 from dataservice.wire.elements import NO_WINDOW, RowSpan, pack_missed
 from dataservice.worker.cache import SlidingWindow
+from dataservice.worker.failures import outcome_of
 from dataservice.worker.outgoing import Frame
 from dataservice.worker.plan_thread import PlanThread
-from dataservice.worker.producer import reportable
 from dataservice.worker.production import Patience
 from dataservice.worker.rebatch import Element
 from dataservice.worker.task import Pipeline
@@ -166,14 +166,13 @@ class CachedTask(PlanThread):
         super().__init__(self.frames, owner=name, name="cached-task")
 
     def _run(self, _stop: threading.Event) -> None:
-        try:
-            # The only repetition that such a job has.
-            omitted = self.frames.omissions.page()
-            for batch in self._pipeline.run_whole(0, self.is_closed, self._share, omitted):
-                self.frames.put(Element(batch, ()))
-            self.frames.end(_no_end(self.frames.rows))
-        except BaseException as error:
-            self.frames.end(reportable(error))
+        self.frames.end(outcome_of(self._store_elements) or _no_end(self.frames.rows))
+
+    def _store_elements(self) -> None:
+        # The only repetition that such a job has.
+        omitted = self.frames.omissions.page()
+        for batch in self._pipeline.run_whole(0, self.is_closed, self._share, omitted):
+            self.frames.put(Element(batch, ()))
 
 
 def _no_end(rows: int) -> Exception:

@@ -223,3 +223,4 @@ class FrameBuffer:
         if not self._queue.closed:
             self._failure = UnavailableError("the worker gave the stream up")
         self._queue.close(discard=True)
+        self._returned.clear()

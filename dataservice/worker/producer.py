@@ -18,9 +18,10 @@ from typing import Generic, NamedTuple
 import pyarrow as pa
 
 from dataservice.dataset.columns import encoded_bytes
-from dataservice.errors import CancelledError, UserFunctionError
+from dataservice.errors import CancelledError
 from dataservice.runtime.threads import StoppableThread
 from dataservice.sharding import Split
+from dataservice.worker.failures import outcome_of, reportable
 from dataservice.worker.leases import Lease, LeaseFeed
 from dataservice.worker.outgoing import Sink
 from dataservice.worker.rebatch import Element, Rebatcher
@@ -49,18 +50,6 @@ class _Ticket:
         self.end_row = lease.start_row
         self.done = False
         self.failure: Exception | None = None
-
-
-def reportable(error: BaseException) -> Exception:
-    """What a reader can be told; `sys.exit()` in its pipeline must not just end a thread here."""
-    if isinstance(error, Exception):
-        return error
-    failure = UserFunctionError(
-        f"the pipeline was left by {type(error).__name__}: {error}; a function of a dataset must "
-        "return or raise an Exception"
-    )
-    failure.__cause__ = error
-    return failure
 
 
 _FLUSH = object()
@@ -119,11 +108,17 @@ class WindowProducer(Generic[Sink]):
     def close(self) -> None:
         """Stops without waiting. Idempotent."""
         with self._lock:
-            self._closed = True
-            self._news.notify_all()
-            self._room.notify_all()
+            self._close_held()
         self._feed.stop()
         self.frames.discard()
+
+    def _close_held(self) -> None:
+        """No rows go out any more, so none are kept."""
+        self._closed = True
+        self._tickets.clear()
+        self._held_bytes = 0
+        self._news.notify_all()
+        self._room.notify_all()
 
     def is_closed(self) -> bool:
         return self._closed
@@ -152,17 +147,16 @@ class WindowProducer(Generic[Sink]):
             return None
 
     def _run_window(self, ticket: _Ticket) -> None:
-        failure: Exception | None = None
-        try:
-            rows = self._pipeline.run_window(ticket.lease, self.is_closed, self.frames.omissions)
-            for batch, first_row in rows:
-                self._hold(ticket, batch, first_row)
-        except BaseException as error:
-            failure = reportable(error)
+        failure = outcome_of(lambda: self._compute_window(ticket))
         with self._lock:
             ticket.failure = failure
             ticket.done = True
             self._news.notify_all()
+
+    def _compute_window(self, ticket: _Ticket) -> None:
+        rows = self._pipeline.run_window(ticket.lease, self.is_closed, self.frames.omissions)
+        for batch, first_row in rows:
+            self._hold(ticket, batch, first_row)
 
     def _hold(self, ticket: _Ticket, batch: pa.RecordBatch, first_row: int) -> None:
         """Stores rows; waits for room, but never while the rows that go out next are missing."""
@@ -184,30 +178,24 @@ class WindowProducer(Generic[Sink]):
         return ticket is self._tickets[0] and not ticket.pieces
 
     def _assemble(self, _stop: threading.Event) -> None:
-        failure: Exception | None = None
-        try:
-            finish = self._pipeline.open_tail(
-                self.is_closed, lambda window: self._splits.get(window, ()), self.frames.omissions
-            )
-            divisible = self._pipeline.is_divisible
-            for element in self._elements():
-                self.frames.put(
-                    finish(element), divisible=divisible, more_follows=self.more_follows
-                )
-                for span in element.spans:
-                    if span.final:
-                        self._splits.pop(span.window, None)
-        except BaseException as error:
-            failure = reportable(error)
-        self._end(failure)
+        self._end(outcome_of(self._store_elements))
+
+    def _store_elements(self) -> None:
+        finish = self._pipeline.open_tail(
+            self.is_closed, lambda window: self._splits.get(window, ()), self.frames.omissions
+        )
+        divisible = self._pipeline.is_divisible
+        for element in self._elements():
+            self.frames.put(finish(element), divisible=divisible, more_follows=self.more_follows)
+            for span in element.spans:
+                if span.final:
+                    self._splits.pop(span.window, None)
 
     def _end(self, failure: BaseException | None) -> None:
         """No frame follows, and the reader learns why."""
         self.frames.end(None if failure is None else reportable(failure))
         with self._lock:
-            self._closed = True
-            self._news.notify_all()
-            self._room.notify_all()
+            self._close_held()
 
     def _elements(self) -> Iterator[Element]:
         rebatcher = self._pipeline.rebatcher(self._run)

@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from dataservice.errors import CancelledError, FailedPreconditionError, UnavailableError
 from dataservice.wire.elements import KEEPALIVE, RowSpan, asks_of, unpack
+from dataservice.worker.failures import outcome_of
 from dataservice.worker.outgoing import Channel, Frame, FrameSender, frame_of
 from dataservice.worker.plan_thread import PlanThread
-from dataservice.worker.producer import reportable
 from dataservice.worker.production import Patience
 from dataservice.worker.rebatch import Element
 from dataservice.worker.task import Pipeline
@@ -171,18 +171,17 @@ class RoundProducer(PlanThread):
         super().__init__(self.frames, owner=name, name="rounds")
 
     def _run(self, _stop: threading.Event) -> None:
-        failure: Exception = FailedPreconditionError(_END_OF_SEQUENCE)
-        try:
-            group: list[NumberedElement] = []
-            for number, batch in enumerate(self._elements()):
-                frame = frame_of(Element(batch, ()), self._pipeline.compression, divisible=False)
-                group.append(NumberedElement(number, frame))
-                if len(group) == self._consumers:
-                    self.frames.put(tuple(group))
-                    group.clear()
-        except BaseException as error:
-            failure = reportable(error)
-        self.frames.end(failure)
+        failure = outcome_of(self._store_groups)
+        self.frames.end(failure or FailedPreconditionError(_END_OF_SEQUENCE))
+
+    def _store_groups(self) -> None:
+        group: list[NumberedElement] = []
+        for number, batch in enumerate(self._elements()):
+            frame = frame_of(Element(batch, ()), self._pipeline.compression, divisible=False)
+            group.append(NumberedElement(number, frame))
+            if len(group) == self._consumers:
+                self.frames.put(tuple(group))
+                group.clear()
 
     def _elements(self) -> Iterator[pa.RecordBatch]:
         """Record batches after `batch`; without it an element is a row."""

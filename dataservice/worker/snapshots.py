@@ -33,8 +33,8 @@ from dataservice.runtime.frames import decode_schema
 from dataservice.runtime.threads import StoppableThread
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.worker.control import DispatcherLink, lease_of
+from dataservice.worker.failures import reportable
 from dataservice.worker.leases import Lease
-from dataservice.worker.producer import reportable
 from dataservice.worker.rebatch import Rebatcher
 from dataservice.worker.task import Pipeline
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from dataservice.dataset.static_sharding import Share
 from dataservice.ranges import Pairs, Ranges
 from dataservice.wire.elements import NO_WINDOW, RowSpan
+from dataservice.worker.failures import outcome_of
 from dataservice.worker.outgoing import Frame, FrameBuffer
 from dataservice.worker.plan_thread import PlanThread
-from dataservice.worker.producer import reportable
 from dataservice.worker.rebatch import Element
 from dataservice.worker.task import Pipeline
 
@@ -94,14 +94,12 @@ class TaskProducer(PlanThread):
         self._on_drained()
 
     def _run(self, _stop: threading.Event) -> None:
-        failure: Exception | None = None
-        try:
-            for task in self._tasks:
-                for element in self._rest_of(task):
-                    self.frames.put(element, divisible=False)
-        except BaseException as error:
-            failure = reportable(error)
-        self.frames.end(failure)
+        self.frames.end(outcome_of(self._store_elements))
+
+    def _store_elements(self) -> None:
+        for task in self._tasks:
+            for element in self._rest_of(task):
+                self.frames.put(element, divisible=False)
 
     def _rest_of(self, task: Task) -> Iterator[Element]:
         """Elements, or the parts of them that the reader lacks."""

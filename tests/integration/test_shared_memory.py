@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -84,8 +85,31 @@ def wait_until_cancelled(_command: dict[str, Any], channel: LocalChannel) -> Non
     SEEN_CANCELLED.set()
 
 
+class LargeBody:
+    """Writes itself; whether it is still there can be told."""
+
+    room = MIB
+
+    def write_into(self, target: pa.Buffer) -> tuple[int, int]:
+        return 0, target.size
+
+
+def send_until_gone(_command: dict[str, Any], channel: LocalChannel) -> None:
+    while True:
+        body = LargeBody()
+        SENT_BODIES.append(weakref.ref(body))
+        channel.send(b"h", body)
+
+
 SEEN_CANCELLED = threading.Event()
-EXCHANGES = {"echo": echo, "count": count, "fail": fail, "wait": wait_until_cancelled}
+SENT_BODIES: list[weakref.ref[LargeBody]] = []
+EXCHANGES = {
+    "echo": echo,
+    "count": count,
+    "fail": fail,
+    "wait": wait_until_cancelled,
+    "endless": send_until_gone,
+}
 
 
 def new_address() -> str:
@@ -324,6 +348,20 @@ def test_ending_from_another_thread_unblocks_recv(server: LocalServer, end: str)
     assert time.monotonic() - began_s < AT_MOST_S
     ending.join(TIMEOUT_S)
     exchange.close()
+
+
+def test_what_could_not_be_sent_is_not_kept_with_the_error(server: LocalServer) -> None:
+    gc.disable()
+    try:
+        with open_to(server.address, "endless") as exchange:
+            exchange.recv(TIMEOUT_S)
+        give_up_s = time.monotonic() + AT_MOST_S
+        while any(body() is not None for body in SENT_BODIES):
+            assert time.monotonic() < give_up_s
+            time.sleep(0.005)
+    finally:
+        gc.enable()
+        SENT_BODIES.clear()
 
 
 def test_stop_ends_open_exchanges(server: LocalServer) -> None:

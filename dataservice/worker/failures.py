@@ -1,0 +1,50 @@
+"""What the work of a worker's thread failed with, as its readers are told.
+
+Knows nothing of the work. Invariant: an error that is kept for readers keeps nothing else: the
+calls that it left give up what they held, so that the rows which a closed stream had under way are
+freed with it, and not whenever the garbage collector comes by.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+
+from dataservice.errors import UserFunctionError
+
+
+def outcome_of(work: Callable[[], None]) -> Exception | None:
+    """Does the work; what it failed with, None where it did not.
+
+    The caller's own frame is no part of the error's traceback.
+    """
+    try:
+        work()
+    except BaseException as error:
+        return reportable(error)
+    return None
+
+
+def reportable(error: BaseException) -> Exception:
+    """What a reader can be told; `sys.exit()` in its pipeline must not just end a thread here.
+
+    Local variables of the calls that the error has left are cleared.
+    """
+    _forget_locals(error)
+    if isinstance(error, Exception):
+        return error
+    failure = UserFunctionError(
+        f"the pipeline was left by {type(error).__name__}: {error}; a function of a dataset must "
+        "return or raise an Exception"
+    )
+    failure.__cause__ = error
+    return failure
+
+
+def _forget_locals(error: BaseException) -> None:
+    chain: set[BaseException] = set()
+    following: BaseException | None = error
+    while following is not None and following not in chain:
+        chain.add(following)
+        traceback.clear_frames(following.__traceback__)
+        following = following.__cause__ or following.__context__

@@ -1,0 +1,97 @@
+"""A stream that is closed before its end gives its rows up, in the worker and in the reader.
+
+Without the garbage collector, which comes by whenever it likes: until then each such stream would
+keep what its worker had computed ahead.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dataservice as ds
+from dataservice.errors import UserFunctionError
+
+ROWS = 1 << 18
+BATCH_ROWS = 4_096
+TOLERATED_BYTES = 1 << 20
+TIMEOUT_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("rows")
+    columns = {f"x{index}": np.arange(ROWS) for index in range(8)}
+    for name in ("a", "b"):
+        pq.write_table(pa.table(columns), folder / f"{name}.parquet", row_group_size=ROWS // 4)
+    return [str(path) for path in sorted(folder.glob("*.parquet"))]
+
+
+@pytest.fixture
+def target() -> Iterator[str]:
+    config = ds.DispatcherConfig(port=0, worker_addresses=["127.0.0.1"])
+    with (
+        ds.DispatchServer(config) as dispatcher,
+        ds.WorkerServer(ds.WorkerConfig(dispatcher.target)),
+    ):
+        yield dispatcher.target
+
+
+@pytest.fixture
+def allocated() -> Iterator[int]:
+    """Bytes of Arrow's that were in use before; nothing is collected from now on."""
+    gc.collect()
+    gc.disable()
+    yield pa.total_allocated_bytes()
+    gc.enable()
+
+
+def wait_until_given_up(allocated: int) -> None:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while (kept := pa.total_allocated_bytes() - allocated) > TOLERATED_BYTES:
+        assert time.monotonic() < deadline_s, f"{kept} bytes are kept"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("protocol", ["local", "shared_memory", "flight"])
+@pytest.mark.parametrize(
+    "policy", [ds.ShardingPolicy.DYNAMIC, ds.ShardingPolicy.OFF, ds.ShardingPolicy.FILE]
+)
+def test_a_stream_closed_in_the_middle_frees_its_rows(
+    paths: list[str], target: str, allocated: int, policy: ds.ShardingPolicy, protocol: str
+) -> None:
+    rows = ds.Dataset.from_parquet(paths).repeat().batch(BATCH_ROWS)
+    remote = rows.distribute(policy, target, data_transfer_protocol=protocol)
+    for _ in range(2):
+        with iter(remote) as batches:
+            for _ in range(20):
+                assert next(batches).num_rows == BATCH_ROWS
+        wait_until_given_up(allocated)
+
+
+def test_so_does_one_whose_elements_are_made_by_operators(
+    paths: list[str], target: str, allocated: int
+) -> None:
+    rows = ds.Dataset.from_parquet(paths).batch(BATCH_ROWS).map(lambda batch: dict(batch))
+    with iter(rows.distribute(ds.ShardingPolicy.DYNAMIC, target)) as batches:
+        next(batches)
+    wait_until_given_up(allocated)
+
+
+def test_a_pipeline_that_failed_keeps_none_of_its_rows(
+    paths: list[str], target: str, allocated: int
+) -> None:
+    def fail(_columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        raise ValueError("wrong")
+
+    remote = ds.Dataset.from_parquet(paths).map(fail, schema=pa.schema([("x0", pa.int64())]))
+    batches = iter(remote.distribute(ds.ShardingPolicy.DYNAMIC, target))
+    with pytest.raises(UserFunctionError):
+        next(batches)
+    wait_until_given_up(allocated)

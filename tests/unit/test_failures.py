@@ -1,0 +1,90 @@
+"""What readers are told of an error, and what is not kept with it."""
+
+from __future__ import annotations
+
+import gc
+import traceback
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from dataservice.errors import UserFunctionError
+from dataservice.worker.failures import outcome_of, reportable
+
+
+class Rows:
+    """Stands for memory that must not be kept."""
+
+
+@pytest.fixture(autouse=True)
+def without_collector() -> Iterator[None]:
+    """What is freed by the collector alone is kept for too long."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_work_that_ends_well_has_no_failure() -> None:
+    done: list[int] = []
+    assert outcome_of(lambda: done.append(1)) is None
+    assert done == [1]
+
+
+def test_a_kept_failure_keeps_no_rows_but_says_where_it_came_from() -> None:
+    alive: list[weakref.ref[Rows]] = []
+
+    def rows() -> Iterator[Rows]:
+        made = Rows()
+        alive.append(weakref.ref(made))
+        yield made
+
+    def fail(_given: Rows) -> None:
+        raise ValueError("no room")
+
+    def work() -> None:
+        for given in rows():
+            fail(given)
+
+    failure = outcome_of(work)
+    assert isinstance(failure, ValueError)
+    assert [ref() for ref in alive] == [None]
+    assert "in fail" in "".join(traceback.format_exception(failure))
+
+
+def test_nor_do_the_errors_that_led_to_it() -> None:
+    alive: list[weakref.ref[Rows]] = []
+
+    def read() -> None:
+        held = Rows()
+        alive.append(weakref.ref(held))
+        raise OSError("the disk")
+
+    def work() -> None:
+        try:
+            read()
+        except OSError as error:
+            raise ValueError("unreadable") from error
+
+    failure = outcome_of(work)
+    assert isinstance(failure, ValueError)
+    assert isinstance(failure.__cause__, OSError)
+    assert [ref() for ref in alive] == [None]
+
+
+def test_errors_that_name_each_other_come_to_an_end() -> None:
+    one, other = ValueError("one"), ValueError("other")
+    one.__cause__, other.__cause__ = other, one
+    assert reportable(one) is one
+
+
+@pytest.mark.parametrize("left", [SystemExit(3), KeyboardInterrupt()])
+def test_leaving_the_program_is_an_error_of_the_function(left: BaseException) -> None:
+    def work() -> None:
+        raise left
+
+    failure = outcome_of(work)
+    assert isinstance(failure, UserFunctionError)
+    assert type(left).__name__ in str(failure)
+    assert failure.__cause__ is left
