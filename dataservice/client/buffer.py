@@ -14,6 +14,10 @@ from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
+# A frame or so: with those that come next and those in use, they fit into what a stream may read
+# in place, and need not be copied.
+LOW_BYTES = 8 << 20
+
 
 class ElementBuffer(Generic[Item]):
     """A bounded queue whose getters can also be woken by news other than an item."""
@@ -21,6 +25,7 @@ class ElementBuffer(Generic[Item]):
     def __init__(self, max_items: int, max_bytes: int) -> None:
         self._max_items = max_items
         self._max_bytes = max_bytes
+        self._low_items = max(1, max_items // 2)
         self._items: deque[tuple[Item, int]] = deque()
         self._bytes = 0
         self._closed = False
@@ -28,6 +33,7 @@ class ElementBuffer(Generic[Item]):
         self._lock = threading.Lock()
         self._not_full = threading.Condition(self._lock)
         self._not_empty = threading.Condition(self._lock)
+        self._low = threading.Condition(self._lock)
 
     def __len__(self) -> int:
         return len(self._items)
@@ -69,7 +75,20 @@ class ElementBuffer(Generic[Item]):
             item, size_bytes = self._items.popleft()
             self._bytes -= size_bytes
             self._not_full.notify()
+            if self._is_low():
+                self._low.notify_all()
             return item
+
+    def await_low(self) -> bool:
+        """Waits until at most half as many items are held as may be, and little memory.
+
+        Who fetches items in groups does so then: what is not fetched yet waits where it is, and
+        nobody wakes for each item that is taken. False once closed.
+        """
+        with self._lock:
+            while not self._closed and not self._is_low():
+                self._low.wait()
+            return not self._closed
 
     def wake(self) -> None:
         """Lets waiting getters look around."""
@@ -85,6 +104,10 @@ class ElementBuffer(Generic[Item]):
             self._bytes = 0
             self._not_empty.notify_all()
             self._not_full.notify_all()
+            self._low.notify_all()
+
+    def _is_low(self) -> bool:
+        return len(self._items) <= self._low_items and self._bytes <= LOW_BYTES
 
     def _has_room(self, size_bytes: int) -> bool:
         if not self._items:

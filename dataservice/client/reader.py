@@ -297,7 +297,7 @@ class ServiceReader:
             Delivery(element, spans, round(row_bytes * element.num_rows))
             for element, spans in cut(rows, accepted.spans, header.element_rows)
         ]
-        self._buffer.put((delivery, delivery.size_bytes) for delivery in deliveries)
+        self._pass_on(deliveries)
 
     def _put_in_turn(
         self,
@@ -318,7 +318,12 @@ class ServiceReader:
         deliveries = [
             Delivery(chunk.batch, (chunk.span,), encoded_bytes(chunk.batch)) for chunk in chunks
         ]
+        self._pass_on(deliveries)
+
+    def _pass_on(self, deliveries: Sequence[Delivery]) -> None:
+        """Stores elements; returns when it is time to receive more."""
         self._buffer.put((delivery, delivery.size_bytes) for delivery in deliveries)
+        self._buffer.await_low()
 
     def _on_end(self, stream: WorkerStream) -> None:
         with self._lock:

@@ -42,7 +42,7 @@ KEEPALIVE_S = 1.0
 STOP_TIMEOUT_S = 2.0
 MAX_PIPELINES = 64
 # A frame may hold that part of a reader's credit, which gives half of it back at a time.
-_RUNS_OF_CREDIT = 4
+_RUNS_OF_CREDIT = 2
 
 Producer = WindowProducer[Any] | TaskProducer | CachedTask | RoundProducer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from dataservice.client.buffer import ElementBuffer
+from dataservice.client.buffer import LOW_BYTES, ElementBuffer
 
 TIMEOUT_S = 10.0
 
@@ -90,6 +90,51 @@ def test_closing_ends_a_put_of_several_items() -> None:
     results: list[bool] = []
     thread = threading.Thread(target=lambda: results.append(buffer.put([("a", 10), ("b", 10)])))
     thread.start()
+    buffer.close()
+    thread.join(TIMEOUT_S)
+    assert results == [False]
+
+
+def awaiting_low(buffer: ElementBuffer[str]) -> tuple[threading.Thread, list[bool]]:
+    results: list[bool] = []
+    thread = threading.Thread(target=lambda: results.append(buffer.await_low()))
+    thread.start()
+    return thread, results
+
+
+def test_more_is_fetched_when_half_of_the_items_are_taken() -> None:
+    buffer: ElementBuffer[str] = ElementBuffer(4, 100)
+    buffer.put((item, 10) for item in "abcd")
+    thread, results = awaiting_low(buffer)
+    assert buffer.get(0.0) == "a"
+    assert thread.is_alive()
+    assert not results
+    assert buffer.get(0.0) == "b"
+    thread.join(TIMEOUT_S)
+    assert results == [True]
+
+
+def test_more_is_fetched_when_little_memory_is_held() -> None:
+    buffer: ElementBuffer[str] = ElementBuffer(64, 1 << 30)
+    buffer.put((item, LOW_BYTES // 2 + 1) for item in "ab")
+    thread, results = awaiting_low(buffer)
+    assert thread.is_alive()
+    assert not results
+    assert buffer.get(0.0) == "a"
+    thread.join(TIMEOUT_S)
+    assert results == [True]
+
+
+def test_a_buffer_for_one_item_lets_the_next_be_fetched() -> None:
+    buffer: ElementBuffer[str] = ElementBuffer(1, 100)
+    buffer.put([("a", 10)])
+    assert buffer.await_low()
+
+
+def test_closing_ends_the_wait_for_a_low_buffer() -> None:
+    buffer: ElementBuffer[str] = ElementBuffer(2, 100)
+    buffer.put([("a", 10), ("b", 10)])
+    thread, results = awaiting_low(buffer)
     buffer.close()
     thread.join(TIMEOUT_S)
     assert results == [False]
