@@ -6,8 +6,12 @@ Standard library only. Invariant: a configuration is checked when it is made.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Final
 
 from dataservice.runtime.arguments import integer_at_least, positive
+
+# How long a server that ends with its coordinator waits for one to come back.
+COORDINATOR_GRACE_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from dataservice.runtime.addresses import split_address
 from dataservice.runtime.auth import is_loopback
 from dataservice.runtime.ending import end_with_program
 from pstrain.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
+from pstrain.config import COORDINATOR_GRACE_S
 from pstrain.errors import InvalidArgumentError
 from pstrain.paramserver.server import ParameterServer
 from pstrain.presence import Presence
@@ -22,7 +23,6 @@ from pstrain.trainer.server import TrainerServer
 
 logger = logging.getLogger(__name__)
 
-COORDINATOR_GRACE_S = 30.0
 _LOOK_S = 0.2
 
 

@@ -15,8 +15,8 @@ from pstrain.cluster import (
     SimpleClusterResolver,
     TFConfigClusterResolver,
 )
+from pstrain.config import COORDINATOR_GRACE_S
 from pstrain.errors import InvalidArgumentError
-from pstrain.server import COORDINATOR_GRACE_S, Server
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -59,8 +59,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     exit_with_parent()
     keep_freed_memory()
+    resolver = _resolver(args)
+    # Kernels and transports take a second to import, which no other command shall wait for.
+    from pstrain.server import Server
+
     server = Server(
-        _resolver(args),
+        resolver,
         args.job,
         args.index,
         host=args.host,

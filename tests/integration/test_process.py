@@ -246,3 +246,17 @@ def test_a_servers_garbage_collector_leaves_alone_what_was_there_before() -> Non
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
     assert ran.stdout.split() == [b"True"] * 3, ran.stderr
+
+
+@pytest.mark.parametrize("package", ["dataservice", "pstrain"])
+def test_a_command_line_is_read_without_what_the_commands_need(package: str) -> None:
+    program = f"""
+import sys
+from {package}.__main__ import main
+try:
+    main(["--help"])
+except SystemExit:
+    print(sorted({{"grpc", "numba", "numpy", "pyarrow"}} & set(sys.modules)))
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert ran.stdout.decode().endswith("[]\n"), ran
