@@ -7,8 +7,9 @@ belongs to one process of a loader, which resumes at it exactly.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,9 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from dataservice.dataset.columns import to_numpy
 from dataservice.dataset.iterator import DatasetIterator, FormedIterator
+from dataservice.errors import InvalidArgumentError
+
+_WORKERS_MAX: Final = 256
 
 
 class Loadable(Protocol):
@@ -25,34 +29,56 @@ class Loadable(Protocol):
     @property
     def is_distributed(self) -> bool: ...
     def shard(self, num_shards: int, index: int) -> Loadable: ...
+    def shared(self, job_name: str) -> Loadable: ...
+    def iterator(self, epoch: int) -> DatasetIterator: ...
     def __iter__(self) -> DatasetIterator: ...
 
 
 class TorchDataset(IterableDataset):
     """Batches of a dataset as dicts of tensors, with `state_dict` and `load_state_dict`.
 
-    Positions are those before the next batch. A distributed dataset is not divided again among the
-    workers of a loader: give its job a name, so that they share it, and start the workers with
-    `multiprocessing_context="spawn"`, since gRPC cannot be used after a fork.
+    Positions are those before the next batch. The workers of a loader read each element once
+    between them, and each pass over a loader is the next epoch. They read a distributed dataset as
+    one job, its own or the one it names; start them with `multiprocessing_context="spawn"` then,
+    since gRPC cannot be used after a fork.
     """
 
     def __init__(self, dataset: Loadable) -> None:
         super().__init__()
         self._dataset = dataset
+        self._job_name = f"torch-{secrets.token_hex(8)}"
+        # Passes of each worker of loaders with as many: a loader may start its workers anew for
+        # each pass, from this object as it was, and they must agree on the epoch.
+        self._passes = torch.zeros(_slot(_WORKERS_MAX + 1, 0), dtype=torch.int64).share_memory_()
         self._iterator: DatasetIterator | None = None
         self._restored: Mapping[str, Any] | None = None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         self._close()
-        self._iterator = iterator = iter(self._share())
+        worker = get_worker_info()
+        iterator = iter(self._dataset) if worker is None else self._opened(worker)
+        self._iterator = iterator
         if self._restored is not None:
             iterator.load_state_dict(self._restored)
+            if worker is not None:
+                self._passes[_slot(worker.num_workers, worker.id)] = self._restored["epoch"] + 1
             self._restored = None
         return FormedIterator(iterator, _tensors)
 
-    def _share(self) -> Loadable:
-        worker = get_worker_info()
-        if worker is None or worker.num_workers == 1 or self._dataset.is_distributed:
+    def _opened(self, worker: Any) -> DatasetIterator:
+        if worker.num_workers > _WORKERS_MAX:
+            raise InvalidArgumentError(
+                f"a loader has at most {_WORKERS_MAX} workers, got num_workers={worker.num_workers}"
+            )
+        slot = _slot(worker.num_workers, worker.id)
+        epoch = int(self._passes[slot])
+        self._passes[slot] += 1
+        return self._share(worker).iterator(epoch)
+
+    def _share(self, worker: Any) -> Loadable:
+        if self._dataset.is_distributed:
+            return self._dataset.shared(self._job_name)
+        if worker.num_workers == 1:
             return self._dataset
         return self._dataset.shard(worker.num_workers, worker.id)
 
@@ -73,6 +99,10 @@ class TorchDataset(IterableDataset):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_iterator": None}
+
+
+def _slot(num_workers: int, index: int) -> int:
+    return num_workers * (num_workers - 1) // 2 + index
 
 
 def _tensors(batch: pa.RecordBatch) -> dict[str, Any]:

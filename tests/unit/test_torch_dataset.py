@@ -66,3 +66,30 @@ def test_loader_workers_share_the_elements(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(torch_dataset, "get_worker_info", lambda worker=worker: worker)
         found += [batch["x"].tolist() for batch in numbers(20).batch(4).torch()]
     assert sorted(found) == [list(range(i, i + 4)) for i in range(0, 20, 4)]
+
+
+@needs_torch
+def test_each_pass_of_loader_workers_is_the_next_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataservice.dataset import torch_dataset
+
+    shuffled = numbers(20).shuffle(20, seed=1).batch(4)
+    source = shuffled.torch()
+
+    def one_pass() -> list[int]:
+        found = []
+        for index in range(2):
+            worker: Any = type("Worker", (), {"num_workers": 2, "id": index})
+            monkeypatch.setattr(torch_dataset, "get_worker_info", lambda worker=worker: worker)
+            found += [x for batch in source for x in batch["x"].tolist()]
+        return found
+
+    passes = [one_pass() for _ in range(3)]
+    assert all(sorted(rows) == list(range(20)) for rows in passes)
+    assert len({tuple(rows) for rows in passes}) == 3
+    # A worker that went on from a position counts from there.
+    resumed = shuffled.torch()
+    resumed.load_state_dict(source.state_dict())
+    assert list(resumed) == []
+    resumed.load_state_dict(dict(iter(shuffled.shard(2, 1)).state_dict()))
+    again = [[x for batch in resumed for x in batch["x"].tolist()] for _ in range(2)]
+    assert again == [rows[-len(again[0]) :] for rows in passes[:2]]
