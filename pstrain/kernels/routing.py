@@ -13,6 +13,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from pstrain.kernels.prefetch import ROWS_AHEAD, prefetch
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _SMALLEST_TABLE_BITS = 10
 
@@ -44,6 +46,9 @@ def _distinct(
     shift = np.uint64(64 - bits)
     count = 0
     for position in range(ids.size):
+        # A step's other work has pushed the table out of the caches since it was last used.
+        ahead = np.uint64(ids[min(position + ROWS_AHEAD, ids.size - 1)])
+        prefetch(table, np.intp((ahead * _GOLDEN) >> shift), 0)
         key = ids[position]
         if key < low or key >= high:
             return count, position
