@@ -17,6 +17,7 @@ from dataservice.client.arguments import (
     CrossTrainerCache,
     ReadArguments,
     check_compression,
+    check_dataset_id,
     check_endless,
 )
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
@@ -145,7 +146,7 @@ def from_dataset_id(
     restarted before its share was read may come again. One missing for `timeout_s` is an error.
     For `ordered` and `delivery` see `distribute`.
     """
-    target = parse_target(service)
+    target, dataset_id = parse_target(service), check_dataset_id(dataset_id)
     arguments = ReadArguments.check(
         processing_mode=processing_mode,
         job_name=job_name,
@@ -161,7 +162,7 @@ def from_dataset_id(
         timeout_s=timeout_s,
     )
     with Connection(target) as connection:
-        registered = connection.get_dataset(str(dataset_id), timeout_s=timeout_s)
+        registered = connection.get_dataset(dataset_id, timeout_s=timeout_s)
     schema = decode_schema(registered.schema)
     if element_spec is not None and element_spec != schema:
         raise SchemaError(
@@ -176,8 +177,8 @@ def from_dataset_id(
     name = None if job_name is None else f"dataset_id={dataset_id}/{job_name}"
     named = replace(arguments, job_name=name)
     if arguments.options.ordered:
-        return _in_order(target, Dataset(node), registered.compression, named, str(dataset_id))
-    return Dataset(_source(target, str(dataset_id), node, schema, named))
+        return _in_order(target, Dataset(node), registered.compression, named, dataset_id)
+    return Dataset(_source(target, dataset_id, node, schema, named))
 
 
 def distribute(

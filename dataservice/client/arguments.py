@@ -123,6 +123,15 @@ class ReadArguments:
         return arguments
 
 
+def check_dataset_id(dataset_id: str | int) -> str:
+    """The id as it is registered."""
+    if isinstance(dataset_id, bool) or not isinstance(dataset_id, str | int):
+        raise InvalidTypeError(f"dataset_id must be a string or an int, got {dataset_id!r}")
+    if dataset_id == "":
+        raise InvalidArgumentError("dataset_id must not be empty; register_dataset returns one")
+    return str(dataset_id)
+
+
 def check_compression(compression: str | None) -> str:
     """The compression as it is registered, from either case; "SNAPPY" as "LZ4"."""
     chosen = compression.upper() if isinstance(compression, str) else compression

@@ -97,6 +97,10 @@ def test_a_dataset_is_distributed_by_the_names_of_tf_data() -> None:
 def test_from_dataset_id_checks_before_it_asks() -> None:
     with pytest.raises(InvalidArgumentError, match="job_name"):
         ds.from_dataset_id(ds.ShardingPolicy.DYNAMIC, TARGET, "1000", job_name="")
+    with pytest.raises(TypeError, match="dataset_id must be a string or an int, got None"):
+        ds.from_dataset_id(ds.ShardingPolicy.DYNAMIC, TARGET, None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="dataset_id must not be empty"):
+        ds.from_dataset_id(ds.ShardingPolicy.DYNAMIC, TARGET, "")
 
 
 def test_only_datasets_can_be_registered() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dataservice.dataset.dataset import Dataset
@@ -249,3 +251,19 @@ def test_an_empty_dataset_yields_nothing() -> None:
     assert run(empty) == []
     assert empty.cardinality() == UNKNOWN_CARDINALITY
     assert empty.schema == pa.schema([("y", pa.int64())])
+
+
+def test_a_function_that_fails_on_the_sample_names_the_file_and_its_rows(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = tmp_path / "first.parquet"
+    pq.write_table(pa.table({"x": [1, 2, 3]}), path)
+
+    def fails(_columns: Any) -> Any:
+        raise ValueError("no")
+
+    with pytest.raises(UserFunctionError, match=r"rows 0\.\.2, a sample") as caught:
+        _ = Dataset.from_parquet(path).map(fails).schema
+    assert str(path) in caught.value.source
+    with pytest.raises(UserFunctionError, match=r"range rows 0\.\.4, a sample"):
+        _ = Dataset.range(5).map(fails).schema

@@ -18,12 +18,12 @@ from dataservice.dataset.node import (
     Node,
     check_deterministic,
     parameters,
+    walk,
 )
 from dataservice.dataset.stream import BatchStream, RunContext, Transform, TransformStream
 from dataservice.dataset.tolerance import check_on_error, narrowed
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
 
-_IN_SAMPLE: Final = "a sample of the first rows, read to find the schema"
 _IN_EMPTY_SAMPLE: Final = "a sample of no rows, to find the schema; state it with schema="
 
 
@@ -79,7 +79,7 @@ class RowOperator(Operator):
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
         sample = self.input.sample(context)
-        where = _IN_SAMPLE if sample.num_rows else _IN_EMPTY_SAMPLE
+        where = _sample_of(self, sample.num_rows) if sample.num_rows else _IN_EMPTY_SAMPLE
         found = self.guarded(context)(sample, lambda: where)
         # Rows that a function fails on have no schema: when all of them do, that is the error.
         return found if found.num_rows else self.transform(context)(sample, lambda: where)
@@ -115,6 +115,13 @@ class FunctionOperator(RowOperator):
     def guarded(self, context: RunContext) -> Transform:
         plain = self.transform(context)
         return plain if self.on_error == "raise" else narrowed(plain, self.kind, context)
+
+
+def _sample_of(node: Node, rows: int) -> str:
+    """Where the rows of a sample come from: the first source, or its paths."""
+    source = walk(node)[0]
+    name = ", ".join(getattr(source, "paths", ())[:1]) or source.kind
+    return f"{name} rows 0..{rows - 1}, a sample that is read here to find the schema"
 
 
 def column_names(value: Any, what: str) -> tuple[str, ...]:
