@@ -1,4 +1,4 @@
-"""The scheduler's part in closures that end because their program says so, or are too late.
+"""The scheduler's part in closures that end without a value, above all because nobody wants it.
 
 Decides nothing and knows no connection. Invariant: who asks for a cancellation hears what came of
 it as soon as that is certain; nobody else hears of it as of an error.
@@ -13,11 +13,13 @@ from pstrain.coordinator import events as ev
 from pstrain.coordinator.deadlines import Deadlines
 from pstrain.coordinator.holding import Holding
 from pstrain.coordinator.orders import Cancel, Closure
-from pstrain.errors import CancelledError, DeadlineExceededError
+from pstrain.errors import AbortedError, CancelledError, ClosureInputError, DeadlineExceededError
 
 
 class Cancelling(Holding):
-    """What of the scheduler is about single closures that nobody wants any more. Thread-safe."""
+    """What of the scheduler is about the ends of single closures. Thread-safe."""
+
+    _attempts_max: int
 
     def __init__(self, trainer_timeout_s: float) -> None:
         super().__init__(trainer_timeout_s)
@@ -62,7 +64,33 @@ class Cancelling(Holding):
         if run.trainer in self._outboxes:
             self._outboxes[run.trainer].items.put(Cancel(closure, run.attempt))
 
-    def _why_cancelled(self, closure: Closure, reason: ev.Reason) -> Exception:
+    def _pop(self, closure: int) -> Closure:
+        """It has ended."""
+        ended = self._closures.pop(closure)
+        if ended.deadline_s is not None:
+            self.deadlines.drop(closure)
+        return ended
+
+    def _end_cancelled(self, closure: int, reason: ev.Reason, missing: int | None = None) -> None:
+        """Its value says so, unless it was told before that its trainer has let go of it."""
+        known = self._closures[closure]
+        if not known.value.has_ended:
+            known.value._set(None, self._why_cancelled(known, reason, missing))
+
+    def _end_failed(self, closure: Closure, missing: int | None) -> None:
+        error = closure.error or AbortedError(
+            f"closure {closure.id} lost its trainer {self._attempts_max} times; it may be what "
+            "kills them: run it locally to see"
+        )
+        if missing is not None:
+            error = input_error(closure, missing)
+        if not closure.value.has_ended:
+            closure.value._set(None, error)
+        self._errors.append(error)
+
+    def _why_cancelled(self, closure: Closure, reason: ev.Reason, missing: int | None) -> Exception:
+        if missing is not None:
+            return input_error(closure, missing)
         name = self._named(closure.id)
         if reason is ev.Reason.ASKED:
             return CancelledError(f"{name} was cancelled by RemoteValue.cancel()")
@@ -79,3 +107,31 @@ class Cancelling(Holding):
                 "schedule it again"
             )
         )
+
+
+_UNWANTED = (CancelledError, DeadlineExceededError)
+
+
+def end_without_input(closure: Closure) -> ev.ClosureFailed | ev.ClosureCancelled | None:
+    """How a closure ends at once one of whose inputs has ended without a value.
+
+    It has failed, unless nobody wanted that input any more.
+    """
+    for value in closure.inputs:
+        if value.has_ended and not value.has_value:
+            if isinstance(value.error, _UNWANTED):
+                return ev.ClosureCancelled(
+                    closure=closure.id, reason=ev.Reason.INPUT, input=value.closure
+                )
+            return ev.ClosureFailed(closure=closure.id, input=value.closure)
+    return None
+
+
+def input_error(closure: Closure, missing: int) -> ClosureInputError:
+    """What a closure ends with one of whose inputs has no value; why that is, is its cause."""
+    (cause,) = {value.error for value in closure.inputs if value.closure == missing}
+    why = "" if cause is None else f": {type(cause).__name__}: {cause}"
+    name = f"{closure.name} (closure {closure.id})" if closure.name else f"closure {closure.id}"
+    error = ClosureInputError(f"{name} needs the value of closure {missing}, which has none{why}")
+    error.__cause__ = cause
+    return error

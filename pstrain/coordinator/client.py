@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import dataservice
@@ -23,7 +23,12 @@ from pstrain.coordinator.functions import KnownFunctions
 from pstrain.coordinator.hooks import Barrier, Outlast
 from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.per_worker import IteratorsInUse, PerWorkerDataset, PerWorkerIterator
-from pstrain.coordinator.remote_value import RemoteValue, RemoteValueFound, values_in
+from pstrain.coordinator.remote_value import (
+    InputValues,
+    RemoteValue,
+    RemoteValueFound,
+    values_in,
+)
 from pstrain.coordinator.restoring import RecoverySwitch, Restorer, is_server_loss
 from pstrain.coordinator.service import Scheduler
 from pstrain.errors import (
@@ -259,9 +264,14 @@ class ClusterCoordinator:
 
         ``fn`` is sent once: what it captures is as it was at its first ``schedule``, but for the
         learning rate of an optimizer, which is as it is at each. A per-worker
-        iterator among the arguments becomes the trainer's own. A RemoteValue among them, also in
-        lists, tuples and dicts, stands for its value, which is waited for here. Blocks while the
-        queue is full. Raises an error that an earlier closure ended with.
+        iterator among the arguments becomes the trainer's own. Blocks while the queue is full.
+        Raises an error that an earlier closure ended with.
+
+        A RemoteValue among the arguments, also inside lists, dicts and other objects, stands for
+        its value: the closure starts once that is there, and waits in the queue until then. Where
+        there is none, because the other closure failed or was cancelled, it ends with
+        ClosureInputError, whose cause says why; ``join`` raises the error of the one that failed.
+        In rounds (``sync``) those of the inputs are made of what is scheduled by then.
 
         ``trainer``: the index of the only one that may run it, as for tests and for what belongs to
         one machine. While that one is away the closure waits, in a queue of its own, so that others
@@ -282,8 +292,11 @@ class ClusterCoordinator:
         function = self._functions.find(fn, self._dump)
         arguments = call_arguments(args, kwargs)
         pickled = b""
+        inputs: tuple[RemoteValue, ...] = ()
         if args or kwargs:
-            arguments, pickled = self._pickled(arguments)
+            found = InputValues(self._scheduler, self._reference)
+            pickled = session.dumps(arguments, found.reference)
+            inputs = found.values
             _bounded("the arguments of", fn, pickled)
         return self._scheduler.submit(
             function.id,
@@ -292,19 +305,8 @@ class ClusterCoordinator:
             trainer,
             name=function.name,
             deadline_s=deadline_s,
+            inputs=inputs,
         )
-
-    def _pickled(self, arguments: Any) -> tuple[Any, bytes]:
-        """With values in place of RemoteValues, which few arguments hold."""
-        with suppress(RemoteValueFound):
-            return arguments, session.dumps(arguments, self._reference)
-        try:
-            values = values_in(arguments)
-        except Exception:
-            # What it failed with counts as raised, as by any other call that tells of it.
-            self.done()
-            raise
-        return values, session.dumps(values, self._reference)
 
     def _check_trainer(self, trainer: int) -> None:
         if isinstance(trainer, bool) or not isinstance(trainer, int):

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from pstrain.consistency import Ssp, Sync
 from pstrain.coordinator import events as ev
 from pstrain.coordinator import rounds
+from pstrain.coordinator.ends import all_waiting, failures, unwanted
 from pstrain.coordinator.state import CoordinatorState, Run
 
 
@@ -42,12 +43,26 @@ class Decision(NamedTuple):
     events: tuple[ev.Event, ...] = ()
 
 
-def schedule(state: CoordinatorState, closure: int, trainer: int | None = None) -> Decision:
-    """Queues a closure; one that comes while errors wait to be shown is cancelled at once."""
-    queued = ev.ClosureQueued(closure=closure, trainer=trainer)
+def schedule(
+    state: CoordinatorState,
+    closure: int,
+    trainer: int | None = None,
+    inputs: tuple[int, ...] = (),
+    without: ev.ClosureFailed | ev.ClosureCancelled | None = None,
+) -> Decision:
+    """Queues a closure; one that comes while errors wait to be shown is cancelled at once.
+
+    ``inputs``: closures that have not ended and whose values it needs. ``without``: how it ends at
+    once, because an input has ended without a value.
+    """
+    if without is not None:
+        inputs = ()
+    queued = ev.ClosureQueued(closure=closure, trainer=trainer, inputs=inputs)
     if state.failed:
         return Decision((queued, ev.ClosureCancelled(closure=closure)))
-    return Decision((queued,))
+    if isinstance(without, ev.ClosureFailed):
+        return Decision((queued, without, *all_waiting(state)))
+    return Decision((queued,) if without is None else (queued, without))
 
 
 def _as_slots(closure: int) -> int:  # noqa: ARG001
@@ -171,8 +186,8 @@ def fail(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> D
     if not is_current(state, closure, trainer, attempt):
         return Decision()
     if closure in state.cancelling:
-        return Decision((_cancelled(state, closure),))
-    return Decision((ev.ClosureFailed(closure=closure), *_cancel_waiting(state)))
+        return Decision(tuple(unwanted(state, [closure])))
+    return Decision(tuple(failures(state, [closure])))
 
 
 def prepare(
@@ -211,39 +226,53 @@ def lose_trainer(
     if trainer not in state.trainers:
         return Decision()
     facts: list[ev.Event] = list(silence_trainer(state, trainer).events)
-    rest: list[int] = []
-    cancelled = {c for c in state.cancelling if c not in left}
-    failed = False
+    ends = _Ends([], [], [], [])
     for closure, run in _held_by(state, trainer):
-        found = left.get(closure)
-        if found is None or not found.has_ended or found.attempt != run.attempt:
-            rest.append(closure)
-        elif found.is_error and closure in state.cancelling:
-            facts.append(_cancelled(state, closure))
-        elif found.is_error:
-            facts.append(ev.ClosureFailed(closure=closure))
-            failed = True
-        else:
-            facts.append(ev.ClosureFinished(closure=closure))
-    spent = [
-        c
-        for c in rest
-        if attempts_max is not None and c not in cancelled and _losses(state, c) >= attempts_max
-    ]
-    facts += [ev.ClosureFailed(closure=c) for c in spent]
-    if spent or failed:
-        facts += _cancel_waiting(state)
-    dropped = bool(spent or failed or state.failed)
-    for closure in sorted(set(rest) - set(spent), reverse=True):
-        if closure in cancelled:
-            facts.append(_cancelled(state, closure))
-        elif dropped:
-            facts.append(ev.ClosureCancelled(closure=closure))
-        else:
-            parts = left[closure].parts if closure in left else None
-            facts.append(ev.ClosureReturned(closure=closure, parts=parts))
+        ends.add(state, closure, run, left.get(closure), attempts_max)
+    facts += [ev.ClosureFinished(closure=closure) for closure in ends.finished]
+    if ends.failed:
+        # Who needs those that nobody wants any more ends with all others that wait.
+        facts += failures(state, ends.failed)
+        facts += [ev.ClosureCancelled(closure=c, reason=state.cancelling[c]) for c in ends.unwanted]
+    else:
+        facts += unwanted(state, ends.unwanted)
+    is_over = bool(ends.failed or state.failed)
+    for closure in sorted(ends.rest, reverse=True):
+        parts = left[closure].parts if closure in left else None
+        facts.append(
+            ev.ClosureCancelled(closure=closure)
+            if is_over
+            else ev.ClosureReturned(closure=closure, parts=parts)
+        )
     facts.append(ev.TrainerLost(trainer=trainer))
     return Decision(tuple(facts))
+
+
+class _Ends(NamedTuple):
+    """What becomes of a lost trainer's closures; the rest run again."""
+
+    finished: list[int]
+    failed: list[int]
+    unwanted: list[int]
+    rest: list[int]
+
+    def add(
+        self,
+        state: CoordinatorState,
+        closure: int,
+        run: Run,
+        found: Left | None,
+        attempts_max: int | None,
+    ) -> None:
+        has_ended = found is not None and found.has_ended and found.attempt == run.attempt
+        if found is not None and has_ended and not found.is_error:
+            self.finished.append(closure)
+        elif closure in state.cancelling and (found is None or has_ended):
+            self.unwanted.append(closure)
+        elif has_ended or (attempts_max is not None and _losses(state, closure) >= attempts_max):
+            self.failed.append(closure)
+        else:
+            self.rest.append(closure)
 
 
 def give_up_on(state: CoordinatorState, trainer: int) -> Decision:
@@ -251,8 +280,7 @@ def give_up_on(state: CoordinatorState, trainer: int) -> Decision:
     if trainer not in state.bound_waiting:
         return Decision()
     first = state.bound_waiting[trainer].first
-    rest = (event for event in _cancel_waiting(state) if event.closure != first)
-    return Decision((ev.ClosureFailed(closure=first), *rest))
+    return Decision(tuple(failures(state, [first])))
 
 
 def cancel(state: CoordinatorState, closure: int, reason: ev.Reason) -> Decision:
@@ -267,7 +295,7 @@ def cancel(state: CoordinatorState, closure: int, reason: ev.Reason) -> Decision
         return Decision(() if known else (ev.CancelAsked(closure=closure, reason=reason),))
     if closure in state.round.prepared or closure in state.round.decided:
         return Decision()
-    return Decision((ev.ClosureCancelled(closure=closure, reason=reason),))
+    return Decision(tuple(unwanted(state, [closure], reason)))
 
 
 def answer_cancel(
@@ -287,7 +315,7 @@ def cancel_all(state: CoordinatorState) -> Decision:
     """Ends every closure, as when no trainer is to be had or the coordinator closes."""
     begun = [*state.running, *state.round.prepared, *state.round.decided]
     return Decision(
-        (*_cancel_waiting(state), *(ev.ClosureCancelled(closure=closure) for closure in begun))
+        (*all_waiting(state), *(ev.ClosureCancelled(closure=closure) for closure in begun))
     )
 
 
@@ -350,13 +378,3 @@ def _held_by(state: CoordinatorState, trainer: int) -> list[tuple[int, Run]]:
 def _losses(state: CoordinatorState, closure: int) -> int:
     """How many runs of a closure ended with their trainer, or are about to."""
     return state.attempts[closure] - state.drops.get(closure, 0)
-
-
-def _cancelled(state: CoordinatorState, closure: int) -> ev.ClosureCancelled:
-    """As its program wanted it."""
-    return ev.ClosureCancelled(closure=closure, reason=state.cancelling[closure])
-
-
-def _cancel_waiting(state: CoordinatorState) -> list[ev.ClosureCancelled]:
-    lines = (state.waiting, *state.bound_waiting.values())
-    return [ev.ClosureCancelled(closure=c) for line in lines for c in line]

@@ -16,14 +16,19 @@ class Reason(Enum):
     OTHERS = "others"  # another one failed, or everything is given up
     ASKED = "asked"  # by the program, of this one
     OVERDUE = "overdue"  # its own deadline has passed
+    INPUT = "input"  # one of its inputs was cancelled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosureQueued:
-    """``trainer``: the only one that may run it, if it is bound to one."""
+    """``trainer``: the only one that may run it, if it is bound to one.
+
+    ``inputs``: closures that have not ended and whose values it needs.
+    """
 
     closure: int
     trainer: int | None = None
+    inputs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +47,13 @@ class ClosureFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosureFailed:
-    """The closure itself failed, or it was given up after too many attempts."""
+    """The closure itself failed, or it was given up after too many attempts.
+
+    ``input``: one of its inputs, which ended without a value, if it was that.
+    """
 
     closure: int
+    input: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +73,7 @@ class ClosureCancelled:
 
     closure: int
     reason: Reason = Reason.OTHERS
+    input: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from dataservice.errors import (
     CancelledError,
     DataServiceError,
     DeadlineExceededError,
+    InvalidArgumentError,
     UnavailableError,
 )
 from dataservice.runtime.auth import TlsConfig
@@ -45,7 +46,7 @@ from pstrain.coordinator.recovery import (
 )
 from pstrain.coordinator.sent import SentFunctions
 from pstrain.coordinator.service import Scheduler
-from pstrain.vocabulary import trainer_name
+from pstrain.vocabulary import CLOSURE_MAX_BYTES, trainer_name
 from pstrain.wire import trainer_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -297,6 +298,11 @@ class TrainerLink:
 
     def _add_closure(self, request: pb.RunRequest, run: Run, sent: SentFunctions) -> int:
         closure, size_bytes = run.closure, len(run.closure.pickled_arguments)
+        inputs = [results.encode(value.peek()) for value in closure.inputs]
+        size_bytes += sum(map(len, inputs))
+        if size_bytes > CLOSURE_MAX_BYTES:
+            self._refuse(run, size_bytes)
+            return 0
         if not sent.use(closure.function_id):
             pickled = self._functions[closure.function_id].pickled
             sent.add(closure.function_id, len(pickled))
@@ -308,8 +314,18 @@ class TrainerLink:
             function_id=closure.function_id,
             pickled_arguments=closure.pickled_arguments,
             parts_decided=run.parts,
+            inputs=inputs,
         )
         return size_bytes
+
+    def _refuse(self, run: Run, size_bytes: int) -> None:
+        """Its arguments came to more than travels."""
+        error = InvalidArgumentError(
+            f"the arguments of {run.closure.name}, with the values of closures among them, take "
+            f"{size_bytes:,} bytes; at most {CLOSURE_MAX_BYTES:,} travel: write large values to "
+            "files, or keep them in variables"
+        )
+        self._scheduler.results(self.index, [Ended(run.closure.id, run.attempt, None, error)])
 
     def _ended(self, result: pb.ClosureResult) -> Ended:
         rows = tuple(json.loads(result.rows_json)) if result.rows_json else ()

@@ -20,6 +20,7 @@ class Closure:
     ``result`` is its value from when it has run until it has ended; ``part`` what it waits with
     for its round, ``round`` the number of that. ``trainer``: the only one that may run it, if it is
     bound to one. ``name`` is the function's; ``deadline_s`` the time it was given to end.
+    ``inputs`` are what the pickled arguments refer to by place; all have values when it starts.
     """
 
     id: int
@@ -30,6 +31,7 @@ class Closure:
     trainer: int | None = None
     name: str = ""
     deadline_s: float | None = None
+    inputs: tuple[RemoteValue, ...] = ()
     result: Any = None
     error: Exception | None = None
     part: RoundPart | None = None

@@ -6,9 +6,12 @@ Knows nothing of trainers. Invariant: it is set once; what it holds never change
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from pstrain.errors import CancelledError, DeadlineExceededError, InvalidArgumentError
+
+Reference = tuple[Any, ...]
 
 
 class Owner(Protocol):
@@ -93,6 +96,11 @@ class RemoteValue:
         """True once there is a value and no error; asking hurries nothing."""
         return self._is_ready and self._error is None
 
+    @property
+    def error(self) -> Exception | None:
+        """What :meth:`fetch` raises, if it has ended without a value."""
+        return self._error
+
     def peek(self) -> Any:
         """The value where :attr:`has_value`, else None."""
         return self._value
@@ -115,10 +123,42 @@ class RemoteValueFound(InvalidArgumentError):
 
     def __init__(
         self,
-        message: str = "a RemoteValue travels as an argument of schedule, by itself or in lists, "
-        "tuples and dicts, not in other objects or in what a function captures: fetch() it first",
+        message: str = "a RemoteValue travels among the arguments of schedule, not in what a "
+        "function captures or a dataset is made of: pass it as an argument, or fetch() it first",
     ) -> None:
         super().__init__(message)
+
+
+class InputValues:
+    """RemoteValues among the arguments of one closure, as they are met in them.
+
+    Those that have not ended must be of ``owner``. ``other`` says what else is referred to.
+    """
+
+    __slots__ = ("_other", "_owner", "_places", "_values")
+
+    def __init__(self, owner: Owner, other: Callable[[object], Reference | None]) -> None:
+        self._owner, self._other = owner, other
+        self._values: list[RemoteValue] = []
+        self._places: dict[int, int] = {}
+
+    @property
+    def values(self) -> tuple[RemoteValue, ...]:
+        return tuple(self._values)
+
+    def reference(self, value: object) -> Reference | None:
+        """What stands for an object where it is not pickled itself."""
+        if not isinstance(value, RemoteValue):
+            return self._other(value)
+        if not value.has_ended and value._owner is not self._owner:
+            raise InvalidArgumentError(
+                f"closure {value.closure}, whose value is an argument, is of another coordinator "
+                "and has not ended: fetch() its value first"
+            )
+        place = self._places.setdefault(id(value), len(self._values))
+        if place == len(self._values):
+            self._values.append(value)
+        return ("input", place)
 
 
 def values_in(structure: Any) -> Any:

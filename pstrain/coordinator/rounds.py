@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 from pstrain.consistency import Sync
 from pstrain.coordinator import events as ev
+from pstrain.coordinator.ends import unwanted
 from pstrain.coordinator.state import CoordinatorState
 
 
@@ -108,11 +109,10 @@ def decide_round(state: CoordinatorState) -> tuple[ev.Event, ...]:
 
 def _cancelled(state: CoordinatorState, late: list[int]) -> Iterator[ev.Event]:
     """Those of the late ones that are not to run again."""
-    for closure in late:
-        if closure in state.cancelling:
-            yield ev.ClosureCancelled(closure=closure, reason=state.cancelling[closure])
-        elif state.failed:
-            yield ev.ClosureCancelled(closure=closure)
+    yield from unwanted(state, [closure for closure in late if closure in state.cancelling])
+    if state.failed:
+        others = (closure for closure in late if closure not in state.cancelling)
+        yield from (ev.ClosureCancelled(closure=closure) for closure in others)
 
 
 def _is_made_anew(state: CoordinatorState) -> bool:

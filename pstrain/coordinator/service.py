@@ -16,7 +16,7 @@ from typing import Any
 from pstrain.consistency import ASYNC, Consistency, Sync
 from pstrain.coordinator import decide, rounds
 from pstrain.coordinator import events as ev
-from pstrain.coordinator.cancelling import Cancelling
+from pstrain.coordinator.cancelling import Cancelling, end_without_input
 from pstrain.coordinator.orders import (
     Closure,
     DefineResource,
@@ -32,7 +32,6 @@ from pstrain.coordinator.paces import Paces
 from pstrain.coordinator.recovery import Legacy, Marks
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.state import CoordinatorState
-from pstrain.errors import AbortedError
 
 logger = logging.getLogger(__name__)
 
@@ -89,11 +88,13 @@ class Scheduler(Cancelling):
         *,
         name: str = "",
         deadline_s: float | None = None,
+        inputs: tuple[RemoteValue, ...] = (),
     ) -> RemoteValue:
         """Queues a closure; blocks while its queue is full; raises errors of earlier ones.
 
         ``trainer``: the only one that may run it; those that wait for one have their own queue.
-        ``deadline_s``: the time from now that it has to begin its commit.
+        ``deadline_s``: the time from now that it has to begin its commit. ``inputs``: values that
+        it runs with, of this scheduler where they are not there yet.
         """
         began_s = time.monotonic() if deadline_s is not None else 0.0
         with self.changed:
@@ -114,14 +115,26 @@ class Scheduler(Cancelling):
                 trainer,
                 name,
                 deadline_s,
+                inputs,
             )
             self._closures[closure.id] = closure
             if deadline_s is not None:
                 self.deadlines.add(closure.id, began_s + deadline_s)
-            self._apply(decide.schedule(self._state, closure.id, trainer))
+            self._queue(closure)
             self._raise_errors(None)
             self._go_on()
             return closure.value
+
+    def _queue(self, closure: Closure) -> None:
+        """In rounds, those of its inputs wait for nothing that is scheduled later."""
+        if not closure.inputs:
+            self._apply(decide.schedule(self._state, closure.id, closure.trainer))
+            return
+        missing = tuple(value.closure for value in closure.inputs if not value.has_ended)
+        if missing:
+            self._seal(max(missing) + 1)
+        without = end_without_input(closure)
+        self._apply(decide.schedule(self._state, closure.id, closure.trainer, missing, without))
 
     def wait_idle(self, timeout_s: float | None) -> None:
         """Blocks until every closure has ended, then raises their errors, if any."""
@@ -386,9 +399,9 @@ class Scheduler(Cancelling):
                 case ev.RoundUndone() | ev.WorkGivenUp():
                     self._order = None
                 case ev.ClosureFailed():
-                    self._end_failed(self._pop(event.closure))
+                    self._end_failed(self._pop(event.closure), event.input)
                 case ev.ClosureCancelled():
-                    self._end_cancelled(event.closure, event.reason)
+                    self._end_cancelled(event.closure, event.reason, event.input)
                     self._pop(event.closure)
                 case ev.CancelAsked():
                     self._ask_to_cancel(event.closure)
@@ -399,27 +412,6 @@ class Scheduler(Cancelling):
                     logger.warning("closure %d lost its trainer and runs again", event.closure)
         if decision.events:
             self.changed.notify_all()
-
-    def _pop(self, closure: int) -> Closure:
-        """It has ended."""
-        ended = self._closures.pop(closure)
-        if ended.deadline_s is not None:
-            self.deadlines.drop(closure)
-        return ended
-
-    def _end_cancelled(self, closure: int, reason: ev.Reason) -> None:
-        """Its value says so, unless it was told before that its trainer has let go of it."""
-        known = self._closures[closure]
-        if not known.value.has_ended:
-            known.value._set(None, self._why_cancelled(known, reason))
-
-    def _end_failed(self, closure: Closure) -> None:
-        error = closure.error or AbortedError(
-            f"closure {closure.id} lost its trainer {self._attempts_max} times; it may be what "
-            "kills them: run it locally to see"
-        )
-        closure.value._set(None, error)
-        self._errors.append(error)
 
     def _raise_errors(self, deadline_s: float | None) -> None:
         """Waits for what is in flight, then raises the first error; the others are notes of it."""

@@ -1,20 +1,22 @@
 """Which closures wait, which run where, which make the present round, and which have failed.
 
 ``apply`` is total and deterministic: it never validates, never fails, never reads a clock.
-Invariant: a closure is either waiting, running on exactly one live trainer, prepared for its round,
-in the round that is being applied, or ended, and a trainer has a free slot for each that its
-closures leave, and none while they are more. One that is bound to a trainer runs there or waits.
+Invariant: a closure is either waiting, for its turn or for its inputs, running on exactly one live
+trainer, prepared for its round, in the round that is being applied, or ended, and a trainer has a
+free slot for each that its closures leave, and none while they are more. One that is bound to a
+trainer runs there or waits.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from pstrain.consistency import ASYNC, Consistency
+from pstrain.consistency import ASYNC, Consistency, Sync
 from pstrain.coordinator import events as ev
+from pstrain.coordinator.inputs import Inputs
 from pstrain.coordinator.line import Line
 
 GIVEN_UP: Final = -1
@@ -75,7 +77,9 @@ class CoordinatorState:
     ``trainers_expected``: as many as the cluster has. ``bound``: trainers of the closures that only
     they may run; those of them that wait are in ``bound_waiting``, by trainer, not in ``waiting``.
     ``parts``: how many parts without elements were decided, of closures of which any was.
-    ``cancelling``: closures that run and whose trainers were asked not to commit them.
+    ``inputs``: closures that wait for others to end, in no line yet; ``bound_blocked``: how many of
+    them are bound to each trainer. ``cancelling``: closures that run and whose trainers were asked
+    not to commit them.
     """
 
     consistency: Consistency = ASYNC
@@ -85,6 +89,8 @@ class CoordinatorState:
     attempts: dict[int, int] = field(default_factory=dict)
     parts: dict[int, int] = field(default_factory=dict)
     cancelling: dict[int, ev.Reason] = field(default_factory=dict)
+    inputs: Inputs = field(default_factory=Inputs)
+    bound_blocked: Counter[int] = field(default_factory=Counter)
     trainers: dict[int, Trainer] = field(default_factory=dict)
     free: deque[int] = field(default_factory=deque)
     failed: list[int] = field(default_factory=list)
@@ -104,12 +110,17 @@ class CoordinatorState:
 
     @property
     def is_idle(self) -> bool:
-        return not self.waiting and not self.bound_waiting and self.is_quiet
+        is_empty = not self.waiting and not self.bound_waiting and not self.inputs
+        return is_empty and self.is_quiet
 
     @property
     def waiting_count(self) -> int:
-        """Of all that wait, for any trainer or for one."""
-        return len(self.waiting) + sum(map(len, self.bound_waiting.values()))
+        """Of all that wait, for any trainer, for one or for their inputs."""
+        return len(self.waiting) + len(self.inputs) + sum(map(len, self.bound_waiting.values()))
+
+    def waiting_for(self, trainer: int) -> int:
+        """How many wait that are bound to a trainer."""
+        return len(self.bound_waiting.get(trainer, ())) + self.bound_blocked[trainer]
 
     @property
     def is_quiet(self) -> bool:
@@ -130,15 +141,20 @@ class CoordinatorState:
         match event:
             case ev.ClosureQueued():
                 self._bind(event.closure, event.trainer)
-                self._line(event.closure).append(event.closure)
                 self.attempts[event.closure] = 0
                 self._count_to_round(event.closure)
+                if event.inputs:
+                    self.inputs.add(event.closure, event.inputs)
+                    self._count_blocked(event.closure, 1)
+                else:
+                    self._line(event.closure).append(event.closure)
             case ev.ClosureStarted():
                 self._start(event)
             case ev.ClosureFinished():
                 self._tick(event.closure)
                 self._end(event.closure)
                 self.finished_count += 1
+                self._release(event.closure)
             case ev.ClosureFailed():
                 self._tick(event.closure)
                 self._end(event.closure)
@@ -198,6 +214,19 @@ class CoordinatorState:
         if closure not in self.bound:
             return self.waiting
         return self.bound_waiting.setdefault(self.bound[closure], Line())
+
+    def _count_blocked(self, closure: int, more: int) -> None:
+        if closure in self.bound:
+            self.bound_blocked[self.bound[closure]] += more
+
+    def _release(self, closure: int) -> None:
+        """Who needed only its value may start, in rounds in the order of closures."""
+        for each in self.inputs.finished(closure):
+            self._count_blocked(each, -1)
+            if isinstance(self.consistency, Sync):
+                self.waiting.insert(each)
+            else:
+                self._line(each).append(each)
 
     def _leave_line(self, closure: int) -> None:
         line = self._line(closure)
@@ -298,6 +327,9 @@ class CoordinatorState:
             del self.round.prepared[closure]
         elif closure in self.round.decided:
             del self.round.decided[closure]
+        elif closure in self.inputs:
+            self.inputs.drop(closure)
+            self._count_blocked(closure, -1)
         else:
             self._leave_line(closure)
         self.attempts.pop(closure, None)
@@ -321,6 +353,7 @@ class CoordinatorState:
         assert all(self.bound_waiting.values())
         places: list[Iterable[int]] = [
             self.waiting,
+            self.inputs,
             *self.bound_waiting.values(),
             self.running,
             self.round.prepared,
@@ -331,6 +364,11 @@ class CoordinatorState:
         assert set(self.attempts) == set(known)
         assert set(self.parts) <= set(self.attempts)
         assert set(self.drops) <= set(self.attempts)
+        self.inputs.check_invariants()
+        assert all(
+            each in self.attempts for closure in self.inputs for each in self.inputs.of(closure)
+        )
+        assert +self.bound_blocked == Counter(self.bound[c] for c in self.inputs if c in self.bound)
         assert set(self.cancelling) <= set().union(*places[-3:])
         assert set(self.round.again) <= set(self.attempts)
         for closure, run in self.running.items():

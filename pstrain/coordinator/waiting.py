@@ -51,7 +51,7 @@ class Waiting(ABC):
     def _has_room(self, trainer: int | None) -> bool:
         """Those that wait for one trainer, which may be away, take no room of others."""
         if trainer is not None:
-            return len(self._state.bound_waiting.get(trainer, ())) < self._capacity
+            return self._state.waiting_for(trainer) < self._capacity
         return len(self._closures) - len(self._state.bound) < self._capacity
 
     def give_up_if_alone(self) -> None:
@@ -107,6 +107,9 @@ class Waiting(ABC):
             return f"trainer {run.trainer} has taken on (attempt {run.attempt + 1})"
         if closure in state.round.prepared or closure in state.round.decided:
             return "has run and waits for its round"
+        if closure in state.inputs:
+            missing = ", ".join(map(self._named, state.inputs.of(closure)))
+            return f"waits for the value of {missing}"
         if closure in state.bound:
             return f"waits for trainer {state.bound[closure]}"
         if closure not in state.attempts:

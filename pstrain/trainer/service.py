@@ -146,7 +146,7 @@ class TrainerSession:
             self.committer.check_wanted(run)
             with trainer_scope(self.trainer_index), step_scope(token, run):
                 function = order.function.get()
-                args, kwargs = self._arguments(closure.pickled_arguments)
+                args, kwargs = self._arguments(closure)
                 result.value = _bounded(results.encode(function(*args, **kwargs)))
         except BaseException as error:  # sys.exit() in a closure ends the closure, not its thread
             result.error_json = results.encode_error(error, self._where)
@@ -207,9 +207,20 @@ class TrainerSession:
     def _loads(self, pickled: bytes) -> Any:
         return session.loads(pickled, self._resolve)
 
-    def _arguments(self, pickled: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _arguments(self, closure: pb.Closure) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Nothing is how no arguments travel."""
-        return self._loads(pickled) if pickled else ((), {})
+        if not closure.inputs:
+            pickled = closure.pickled_arguments
+            return self._loads(pickled) if pickled else ((), {})
+        inputs = [results.decode(value) for value in closure.inputs]
+
+        def resolve(key: tuple[Any, ...]) -> Any:
+            return inputs[key[1]] if key[0] == "input" else self._resolve(key)
+
+        found: tuple[tuple[Any, ...], dict[str, Any]] = session.loads(
+            closure.pickled_arguments, resolve
+        )
+        return found
 
     def _make_iterator(self, pickled: bytes) -> Iterator[Any]:
         source, epoch, positions = self._loads(pickled)

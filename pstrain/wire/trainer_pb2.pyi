@@ -45,18 +45,20 @@ class Definition(_message.Message):
     def __init__(self, id: _Optional[str] = ..., pickled: _Optional[bytes] = ...) -> None: ...
 
 class Closure(_message.Message):
-    __slots__ = ("id", "attempt", "function_id", "pickled_arguments", "parts_decided")
+    __slots__ = ("id", "attempt", "function_id", "pickled_arguments", "parts_decided", "inputs")
     ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     FUNCTION_ID_FIELD_NUMBER: _ClassVar[int]
     PICKLED_ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     PARTS_DECIDED_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
     id: int
     attempt: int
     function_id: str
     pickled_arguments: bytes
     parts_decided: int
-    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., function_id: _Optional[str] = ..., pickled_arguments: _Optional[bytes] = ..., parts_decided: _Optional[int] = ...) -> None: ...
+    inputs: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., function_id: _Optional[str] = ..., pickled_arguments: _Optional[bytes] = ..., parts_decided: _Optional[int] = ..., inputs: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class RunRequest(_message.Message):
     __slots__ = ("session", "functions", "resources", "dropped_resource_ids", "closures", "low_water", "settled", "dropped", "cancelled", "incarnation", "dropped_function_ids", "positions_of")

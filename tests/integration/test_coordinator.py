@@ -7,6 +7,7 @@ import pathlib
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -163,10 +164,39 @@ def test_results_are_arguments_of_other_closures(coordinator: ps.ClusterCoordina
     second = coordinator.schedule(lambda x, y: x.sum() + y["k"][0], args=(first, {"k": [first]}))
     third = coordinator.schedule(lambda total: int(total.sum()), kwargs={"total": second})
     assert third.fetch(DEADLINE_S) == 12
-    failed = coordinator.schedule(lambda: 1 // 0)
-    with pytest.raises(ZeroDivisionError):
-        coordinator.schedule(lambda x: x, args=(failed,))
+    box = coordinator.schedule(lambda x: x.value, args=(types.SimpleNamespace(value=third),))
+    assert box.fetch(DEADLINE_S) == 12
     coordinator.join(timeout=DEADLINE_S)
+
+
+def test_closures_wait_for_their_inputs_and_schedule_does_not(
+    coordinator: ps.ClusterCoordinator, tmp_path: pathlib.Path
+) -> None:
+    gate = tmp_path / "gate"
+    first = coordinator.schedule(lambda path: wait_for(path) or 1, args=(str(gate),))
+    chain = [first]
+    for _ in range(20):
+        chain.append(coordinator.schedule(lambda a, b: a + b, args=(chain[-1], first)))
+    assert coordinator.schedule(lambda: 5).fetch(DEADLINE_S) == 5
+    with pytest.raises(TimeoutError, match="waits for the value of"):
+        chain[-1].fetch(timeout=0.01)
+    gate.touch()
+    assert coordinator.fetch(chain) == list(range(1, 22))
+    gate.unlink()
+    failed = coordinator.schedule(lambda path: wait_for(path) or 1 // 0, args=(str(gate),))
+    needing = coordinator.schedule(lambda x: x, args=(failed,))
+    gate.touch()
+    with pytest.raises(ZeroDivisionError):
+        coordinator.join(timeout=DEADLINE_S)
+    with pytest.raises(ClosureInputError, match="division") as caught:
+        needing.fetch(DEADLINE_S)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    large = coordinator.schedule(lambda: bytes(20 << 20))
+    both = coordinator.schedule(lambda *parts: len(parts), args=(large, bytes(20 << 20)))
+    with pytest.raises(InvalidArgumentError, match=r"with the values of closures .* 41,9"):
+        both.fetch(DEADLINE_S)
+    with pytest.raises(InvalidArgumentError):
+        coordinator.join(timeout=DEADLINE_S)
 
 
 def test_what_is_too_large_is_refused_and_the_rest_goes_on(

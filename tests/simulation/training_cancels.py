@@ -1,4 +1,4 @@
-"""A program that changes its mind: it cancels closures, and gives some too little time.
+"""A program that changes its mind, gives too little time, and passes results on to closures.
 
 Real: the scheduler, the links, the trainers' committers. Invariant of the checker: what was said to
 be cancelled is applied on no server, then or later; its rows are used up once its end is heard.
@@ -80,3 +80,23 @@ class ChangesOfMind:
             return
         if is_cancelled:
             STAGE.world.checker.cancelled(value.closure)
+
+
+class Needs:
+    """Which closures need the values of which; some of those have none. As little shared."""
+
+    def __init__(self, seed: int, *, is_steady: bool) -> None:
+        self._dice = Random(f"needs {seed}")
+        self._is_used = self._dice.random() < 0.4 and not is_steady
+        self._values: list[RemoteValue] = []
+
+    def note(self, value: RemoteValue) -> None:
+        """It may be an input from now on."""
+        self._values.append(value)
+
+    def inputs(self) -> tuple[RemoteValue, ...]:
+        """Of the next closure: some of the latest."""
+        if not self._is_used or not self._values or self._dice.random() < 0.6:
+            return ()
+        latest = self._values[-self._dice.choice((1, 3, 12)) :]
+        return tuple({self._dice.choice(latest): None for _ in range(self._dice.choice((1, 2)))})

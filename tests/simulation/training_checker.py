@@ -8,7 +8,8 @@ I1: a row is used up only by what was applied, or by the end of a closure that w
 end each row was used once. A closure that is bound to a trainer runs on no other. I10: after the
 last fault the data come to their end. I12: a closure reads what it has changed, and what its
 thread had held back of an earlier one and commits before it reads. I13: what servers refuse fails
-the closure that wanted it, and none that would commit with it.
+the closure that wanted it, and none that would commit with it. I14: a closure runs only when all
+its inputs have values.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from random import Random
 from typing import Any
 
 from pstrain.coordinator.recovery import _decoded
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import ClosureInputError, InvalidArgumentError
 from tests.simulation.shadow import Violation
 from tests.simulation.world import STAGE
 
@@ -46,6 +47,7 @@ class TrainingChecker:
         self._changed: dict[Any, set[Tag]] = {}
         self._taken: dict[tuple[int, int], list[int]] = {}
         self._cancelled: set[int] = set()
+        self._inputs: dict[int, tuple[Any, ...]] = {}
         self.bound: dict[int, str] = {}  # trainers of closures that only they may run
 
     def places(self, tag: Tag) -> tuple[int, ...]:
@@ -58,6 +60,13 @@ class TrainingChecker:
         """A trainer has begun with a closure."""
         if self.bound.get(closure, trainer) != trainer:
             raise Violation(f"bound: closure {closure} runs on {trainer}")
+        for value in self._inputs.get(closure, ()):
+            if not value.has_value:
+                raise Violation(f"I14: closure {closure} runs without {value}")
+
+    def needs(self, closure: int, inputs: Iterable[Any]) -> None:
+        """It must not run before these have values."""
+        self._inputs[closure] = tuple(inputs)
 
     def takes(self, run: Any, row: int) -> None:
         """A run of a closure has got a row."""
@@ -216,6 +225,8 @@ class TrainingChecker:
 
 
 def _rows_of(value: Any, error: BaseException | None) -> tuple[str, list[int]]:
+    if isinstance(error, ClosureInputError):
+        return "", []  # it has not run; its message is that of its input
     if error is not None:
         _, found, rows = str(error).partition("rows:")
         return "failed", [int(row) for row in rows.split(",") if row] if found else []

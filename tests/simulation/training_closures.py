@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from pstrain.errors import InvalidArgumentError, ServerLostError
+from pstrain.errors import ClosureInputError, InvalidArgumentError, ServerLostError
 from pstrain.parameters import current_staging, current_step
 from pstrain.vocabulary import Fetch
 from tests.simulation.fibers import running, wait
@@ -22,7 +22,7 @@ _AWAY_S = 0.2
 _LINGER_S = 0.02
 
 MadeUp = ArithmeticError  # what a closure fails with; nothing else here raises it
-FAILURES = (MadeUp, InvalidArgumentError)
+FAILURES = (MadeUp, InvalidArgumentError, ClosureInputError)
 
 
 def change(*tag: Any) -> None:

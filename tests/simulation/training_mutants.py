@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pstrain.coordinator import decide, link, recovery
+from pstrain.coordinator.inputs import Inputs
 from pstrain.coordinator.service import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.paramserver import requests
@@ -271,6 +272,21 @@ def what_a_lost_trainer_decided_can_be_cancelled(patch: Patch) -> None:
         return original(state, trainer, known, attempts_max=attempts_max)
 
     patch.setattr(decide, "lose_trainer", lose)
+
+
+@mutant("I14", "NoneType")
+def closures_do_not_wait_for_their_inputs(patch: Patch) -> None:
+    original = decide.schedule
+
+    def schedule(state: Any, closure: int, trainer: Any = None, *_inputs: Any) -> Any:
+        return original(state, closure, trainer)
+
+    patch.setattr(decide, "schedule", schedule)
+
+
+@mutant("I10")
+def who_needs_what_was_cancelled_waits_on(patch: Patch) -> None:
+    patch.setattr(Inputs, "needing", lambda _self, _closures: iter(()))
 
 
 @mutant("I7")

@@ -32,7 +32,7 @@ from pstrain.wire import trainer_pb2 as pb
 from tests.simulation.consistency_checker import WatchedScheduler
 from tests.simulation.fibers import Process, wait
 from tests.simulation.shadow import Violation
-from tests.simulation.training_cancels import ChangesOfMind, HearingScheduler
+from tests.simulation.training_cancels import ChangesOfMind, HearingScheduler, Needs
 from tests.simulation.training_closures import (
     FAILING,
     FAILURES,
@@ -105,6 +105,7 @@ class CoordinatorNode(Process):
         self._binding = Random(f"bound {world.seed}")
         self._binds = self._binding.random() < 0.3 and rule == ASYNC
         self._mind = ChangesOfMind(self, is_steady=is_steady)
+        self._needs = Needs(world.seed, is_steady=is_steady)
         self._rule, self._in_rounds = rule, isinstance(rule, Sync)
         self._functions: Any = weakref.WeakValueDictionary()
         self._keep = {
@@ -270,6 +271,7 @@ class CoordinatorNode(Process):
                 break
             scheduled.append((program, value))
             self._mind.consider(value)
+            self._needs.note(value)
             if self.is_steady and self._own.random() < 0.2:
                 # In the middle of a round perhaps, and when trainers have done all there is.
                 wait(self._own.choice((0.0, 1.0)))
@@ -290,6 +292,7 @@ class CoordinatorNode(Process):
                     checker.unfinished[value.closure] = tags
 
     def _submit(self, program: Callable[..., Any]) -> RemoteValue:
+        inputs = self._needs.inputs()
         trainer = 0 if self._binds and self._binding.random() < 0.4 else None
         value = self.scheduler.submit(
             self._keep[program].id,
@@ -297,7 +300,9 @@ class CoordinatorNode(Process):
             None,
             trainer,
             deadline_s=self._mind.deadline_s(),
+            inputs=inputs,
         )
+        self.world.checker.needs(value.closure, inputs)
         if trainer is not None:
             self.world.checker.bound[value.closure] = f"trainer{trainer}"
         return value

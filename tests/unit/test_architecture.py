@@ -86,6 +86,9 @@ PURE = (
     "pstrain/coordinator/state.py",
     "pstrain/coordinator/decide.py",
     "pstrain/coordinator/rounds.py",
+    "pstrain/coordinator/ends.py",
+    "pstrain/coordinator/inputs.py",
+    "pstrain/coordinator/line.py",
 )
 ONE_HOME = {
     "pyarrow.flight": {"dataservice/runtime/flight.py"},

@@ -1,0 +1,75 @@
+"""Closures that wait for the ends of others, whose values are among their arguments.
+
+Pure. An input was scheduled before what needs it, so nothing ever waits for itself, and of those
+that have not ended the oldest waits for nobody. Invariant: a closure is here exactly while one of
+its inputs has not ended.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+
+class Inputs:
+    """Who waits for whom. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._missing: dict[int, set[int]] = {}
+        self._dependants: dict[int, dict[int, None]] = {}
+
+    def add(self, closure: int, inputs: Iterable[int]) -> None:
+        """``inputs`` have not ended."""
+        self._missing[closure] = set(inputs)
+        for each in self._missing[closure]:
+            self._dependants.setdefault(each, {})[closure] = None
+
+    def finished(self, closure: int) -> list[int]:
+        """Those that need nothing more now that it has a value, in their order."""
+        released = []
+        for each in self._dependants.pop(closure, ()):
+            self._missing[each].discard(closure)
+            if not self._missing[each]:
+                del self._missing[each]
+                released.append(each)
+        return released
+
+    def drop(self, closure: int) -> None:
+        """It has ended without its inputs."""
+        for each in self._missing.pop(closure):
+            self._dependants[each].pop(closure)
+            if not self._dependants[each]:
+                del self._dependants[each]
+
+    def of(self, closure: int) -> tuple[int, ...]:
+        """What it waits for."""
+        return tuple(sorted(self._missing.get(closure, ())))
+
+    def needing(self, closures: Iterable[int]) -> Iterator[tuple[int, int]]:
+        """All that can't run without these, each with the input that it misses, after that."""
+        ended = deque(closures)
+        known = set(ended)
+        while ended:
+            closure = ended.popleft()
+            for each in self._dependants.get(closure, ()):
+                if each not in known:
+                    known.add(each)
+                    ended.append(each)
+                    yield each, closure
+
+    def __contains__(self, closure: object) -> bool:
+        return closure in self._missing
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._missing)
+
+    def __len__(self) -> int:
+        return len(self._missing)
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError where two indexes disagree."""
+        pairs = {(c, each) for c, missing in self._missing.items() for each in missing}
+        assert all(self._missing.values())
+        assert all(self._dependants.values())
+        assert pairs == {(c, each) for each, held in self._dependants.items() for c in held}
+        assert all(each < closure for closure, each in pairs)
