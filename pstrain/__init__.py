@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from pstrain.checkpoint_watch import checkpoints_iterator
     from pstrain.cluster import ClusterSpec, SimpleClusterResolver, TFConfigClusterResolver
     from pstrain.coordinator.client import ClusterCoordinator
+    from pstrain.coordinator.join_progress import JoinProgress
     from pstrain.coordinator.remote_value import RemoteValue
+    from pstrain.coordinator.trainer_stats import TrainerStats
     from pstrain.evaluation import evaluate, predict
     from pstrain.features import FeatureSchema
     from pstrain.indexed_slices import IndexedSlices
@@ -81,7 +83,9 @@ _HOMES = {
     "IndexedSlices": "pstrain.indexed_slices",
     # coordinator
     "ClusterCoordinator": "pstrain.coordinator.client",
+    "JoinProgress": "pstrain.coordinator.join_progress",
     "RemoteValue": "pstrain.coordinator.remote_value",
+    "TrainerStats": "pstrain.coordinator.trainer_stats",
     "InputContext": "pstrain.trainer.context",
     "get_current_worker_index": "pstrain.trainer.context",
     "experimental_get_current_worker_index": "pstrain.trainer.context",
@@ -137,7 +141,9 @@ __all__ = [
     "ParameterServerStrategy",
     "PerWorkerVariable",
     "ReduceOp",
+    "JoinProgress",
     "RemoteValue",
+    "TrainerStats",
     "Server",
     "ShardInfo",
     "ShardedVariable",

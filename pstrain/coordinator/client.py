@@ -7,6 +7,8 @@ where is the scheduler's business. Invariant: one coordinator per strategy.
 from __future__ import annotations
 
 import logging
+import os
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,14 +16,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import dataservice
 from dataservice.runtime.arguments import integer_at_least, positive
-from dataservice.runtime.auth import resolve_token
 from dataservice.runtime.ending import end_with_program
 from pstrain import session
 from pstrain.consistency import Sync
 from pstrain.coordinator.applying import RoundApplier
 from pstrain.coordinator.functions import KnownFunctions
 from pstrain.coordinator.hooks import Barrier, Outlast
+from pstrain.coordinator.join_progress import Report
 from pstrain.coordinator.link import TrainerLink
+from pstrain.coordinator.links import make_links
 from pstrain.coordinator.per_worker import IteratorsInUse, PerWorkerDataset, PerWorkerIterator
 from pstrain.coordinator.remote_value import (
     InputValues,
@@ -31,6 +34,8 @@ from pstrain.coordinator.remote_value import (
 )
 from pstrain.coordinator.restoring import RecoverySwitch, Restorer, is_server_loss
 from pstrain.coordinator.service import Scheduler
+from pstrain.coordinator.tracing import RUNS_MAX
+from pstrain.coordinator.trainer_stats import TrainerTable
 from pstrain.errors import (
     InvalidArgumentError,
     InvalidTypeError,
@@ -41,7 +46,6 @@ from pstrain.replica import call_arguments
 from pstrain.strategy import ParameterServerStrategy
 from pstrain.trainer.outlasting import never
 from pstrain.vocabulary import CLOSURE_MAX_BYTES
-from pstrain.wire import trainer_pb2 as pb
 
 if TYPE_CHECKING:
     from pstrain.checkpoint_manager import CheckpointManager
@@ -50,8 +54,6 @@ logger = logging.getLogger(__name__)
 
 QUEUE_CAPACITY = 262_144
 ATTEMPTS_MAX = 10
-# So many closures of a trainer wait for one that runs to end, that results travel together.
-_SLOTS_PER_RUNNER = 3
 _STOP_TIMEOUT_S = 2.0
 
 
@@ -106,7 +108,13 @@ class ClusterCoordinator:
         self._iterators = IteratorsInUse()
         self._manager: CheckpointManager | None = None
         self._recovery = RecoverySwitch()
-        self._links = self._make_links(strategy, closures_in_flight)
+        self._links = make_links(
+            strategy,
+            self._scheduler,
+            self._functions.pickled,
+            self._recovery,
+            closures_in_flight=closures_in_flight,
+        )
         applier = RoundApplier(self._scheduler, strategy.parameters, self._recovery)
         strategy.coordinator = self
         strategy.parameters.hold_closures = Barrier(self)
@@ -121,43 +129,6 @@ class ClusterCoordinator:
             self.recover_from(checkpoint)
         for link in self._links:
             link.start()
-
-    def _make_links(
-        self, strategy: ParameterServerStrategy, closures_in_flight: int
-    ) -> list[TrainerLink]:
-        spec = strategy.cluster_resolver.cluster_spec()
-        trainers = [(i, spec.task_address("worker", i)) for i in spec.task_indices("worker")]
-        servers = [spec.task_address("ps", i) for i in spec.task_indices("ps")]
-        token = resolve_token(getattr(strategy.cluster_resolver, "token", None))
-        rule = strategy.consistency
-        in_rounds = isinstance(rule, Sync)
-        if in_rounds:
-            closures_in_flight = 1
-        return [
-            TrainerLink(
-                index,
-                address,
-                configuration=pb.ConfigureRequest(
-                    session=strategy.session,
-                    trainer_index=index,
-                    trainer_count=len(trainers),
-                    ps_addresses=servers,
-                    closures_in_flight=closures_in_flight,
-                    in_rounds=in_rounds,
-                    num_replicas_in_sync=strategy.num_replicas_in_sync,
-                    keeps_elements=isinstance(rule, Sync) and rule.backup_workers > 0,
-                ),
-                scheduler=self._scheduler,
-                functions=self._functions.pickled,
-                servers=strategy.parameters,
-                incarnations=strategy.incarnations,
-                slots=1 if in_rounds else _SLOTS_PER_RUNNER * closures_in_flight,
-                token=token,
-                tls=strategy.tls,
-                recovery=self._recovery,
-            )
-            for index, address in trainers
-        ]
 
     def recover_from(self, manager: CheckpointManager) -> None:
         """What ``checkpoint=`` says, from now on; another manager takes the place of the first."""
@@ -320,20 +291,33 @@ class ClusterCoordinator:
                 "closure for each in turn: leave out trainer="
             )
 
-    def join(self, timeout: float | None = None) -> None:
+    def join(
+        self,
+        timeout: float | None = None,
+        progress: Report | None = None,
+        *,
+        progress_interval_s: float = 1.0,
+    ) -> None:
         """Blocks until all scheduled closures have ended; raises the first error among them.
 
         After ``timeout`` seconds: DeadlineExceededError (a TimeoutError), with nothing cancelled.
+        ``progress`` is called in this thread with a :class:`JoinProgress`, once per
+        ``progress_interval_s`` and when all have ended, before their errors are raised; ``print``
+        will do. What it raises ends the wait, and nothing else.
         """
-        self._scheduler.wait_idle(timeout)
+        positive(progress_interval_s, "progress_interval_s")
+        self._scheduler.wait_idle(timeout, progress, progress_interval_s)
 
     def done(self) -> bool:
         """True when nothing is queued or in flight; raises the first error of what has ended."""
         return self._scheduler.is_idle()
 
-    def fetch(self, structure: Any) -> Any:
-        """``structure`` with each RemoteValue in it replaced by its value. Blocks for them."""
-        return values_in(structure)
+    def fetch(self, structure: Any, timeout: float | None = None) -> Any:
+        """``structure`` with each RemoteValue in it replaced by its value. Blocks for them.
+
+        After ``timeout`` seconds in all: DeadlineExceededError, naming the one that is missing.
+        """
+        return values_in(structure, None if timeout is None else time.monotonic() + timeout)
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> PerWorkerDataset:
         """One dataset on each trainer: as given, or made by a function (of an InputContext).
@@ -372,6 +356,30 @@ class ClusterCoordinator:
     def stats(self) -> dict[str, int]:
         """Counts of closures waiting, running, ended in one way or another, run again; trainers."""
         return {**self._scheduler.counts(), "restores": self._recovery.restores}
+
+    def trainer_stats(self) -> TrainerTable:
+        """How each trainer does, and who is a straggler; printed, it is a table.
+
+        Its runs' times, how many it finishes per second, how long it has been silent although it
+        has work, how far it is ahead of the slowest.
+        """
+        return self._scheduler.trainer_table()
+
+    @contextmanager
+    def trace(self, path: str | os.PathLike[str], *, runs_max: int = RUNS_MAX) -> Iterator[None]:
+        """Scope whose closures are written to ``path`` at its end, for ui.perfetto.dev.
+
+        A JSON file of Chrome's trace events: when each waited, ran and committed, on which trainer;
+        of the latest ``runs_max`` runs that end inside. FailedPreconditionError where another trace
+        is under way.
+        """
+        integer_at_least(runs_max, 1, "runs_max")
+        trace = self._scheduler.begin_trace(runs_max)
+        try:
+            yield
+        finally:
+            self._scheduler.end_trace()
+            trace.write(path)
 
     def close(self) -> None:
         """Cancels what has not ended and disconnects; the trainers go idle. Idempotent."""

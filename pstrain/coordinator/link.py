@@ -348,6 +348,7 @@ class TrainerLink:
             part=part,
             was_dropped=result.was_dropped,
             seconds=result.seconds,
+            commit_s=result.commit_seconds,
         )
 
 

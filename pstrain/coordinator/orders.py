@@ -101,6 +101,7 @@ class Ended(NamedTuple):
     """How a closure ended, as its trainer says; ``rows`` count if its end is heard.
 
     ``part``: its changes wait for its round. ``was_dropped``: a late run has given all back.
+    ``seconds`` it ran, and then ``commit_s`` passed before this was told.
     """
 
     closure: int
@@ -112,6 +113,7 @@ class Ended(NamedTuple):
     part: RoundPart | None = None
     was_dropped: bool = False
     seconds: float = 0.0
+    commit_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Knows nothing of trainers. Invariant: it is set once; what it holds never change
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -161,14 +162,18 @@ class InputValues:
         return ("input", place)
 
 
-def values_in(structure: Any) -> Any:
-    """Lists, tuples and dicts with each RemoteValue in them replaced by its value. Blocks."""
+def values_in(structure: Any, deadline_s: float | None = None) -> Any:
+    """Lists, tuples and dicts with each RemoteValue in them replaced by its value. Blocks.
+
+    DeadlineExceededError where one has none at ``deadline_s`` of the monotonic clock.
+    """
     if isinstance(structure, RemoteValue):
-        return structure.fetch()
+        left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+        return structure.fetch(left_s)
     if isinstance(structure, dict):
-        return {key: values_in(value) for key, value in structure.items()}
+        return {key: values_in(value, deadline_s) for key, value in structure.items()}
     if isinstance(structure, tuple) and hasattr(structure, "_fields"):
-        return type(structure)(*(values_in(item) for item in structure))
+        return type(structure)(*(values_in(item, deadline_s) for item in structure))
     if isinstance(structure, list | tuple):
-        return type(structure)(values_in(item) for item in structure)
+        return type(structure)(values_in(item, deadline_s) for item in structure)
     return structure

@@ -16,7 +16,9 @@ from typing import Any
 from pstrain.consistency import ASYNC, Consistency, Sync
 from pstrain.coordinator import decide, rounds
 from pstrain.coordinator import events as ev
-from pstrain.coordinator.cancelling import Cancelling, end_without_input
+from pstrain.coordinator.cancelling import end_without_input
+from pstrain.coordinator.join_progress import Meter, Report
+from pstrain.coordinator.observing import Observing
 from pstrain.coordinator.orders import (
     Closure,
     DefineResource,
@@ -39,7 +41,7 @@ ABSENT_TIMEOUT_S = 60.0
 """How long the first round waits for trainers that have never joined."""
 
 
-class Scheduler(Cancelling):
+class Scheduler(Observing):
     """Thread-safe; ``submit``, ``wait_idle`` and ``cancel`` block, nothing else does."""
 
     def __init__(
@@ -75,7 +77,6 @@ class Scheduler(Cancelling):
         self._errors: list[Exception] = []
         self._fatal: Exception | None = None
         self._given_up: Exception | None = None
-        self.retries = 0
 
     # -- the user's side
 
@@ -136,12 +137,27 @@ class Scheduler(Cancelling):
         without = end_without_input(closure)
         self._apply(decide.schedule(self._state, closure.id, closure.trainer, missing, without))
 
-    def wait_idle(self, timeout_s: float | None) -> None:
-        """Blocks until every closure has ended, then raises their errors, if any."""
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+    def wait_idle(
+        self, timeout_s: float | None, report: Report | None = None, interval_s: float = 1.0
+    ) -> None:
+        """Blocks until every closure has ended, then raises their errors, if any.
+
+        ``report`` is called here, with no lock held, every ``interval_s`` and at the end.
+        """
+        now_s = time.monotonic()
+        deadline_s = None if timeout_s is None else now_s + timeout_s
+        meter = Meter(self._state.finished_count, now_s)
+        is_idle = False
+        while not is_idle:
+            pause_at_s = None if report is None else time.monotonic() + interval_s
+            with self.changed:
+                self._seal(self._next_id)
+                is_idle = self._wait(
+                    lambda: self._state.is_idle, deadline_s, "scheduled closures to end", pause_at_s
+                )
+            if report is not None:
+                report(meter.read(self.counts(), time.monotonic()))
         with self.changed:
-            self._seal(self._next_id)
-            self._wait(lambda: self._state.is_idle, deadline_s, "scheduled closures to end")
             self._raise_errors(deadline_s)
 
     def is_idle(self) -> bool:
@@ -162,21 +178,6 @@ class Scheduler(Cancelling):
         self._resources.pop(resource_id, None)
         for outbox in list(self._outboxes.values()):
             outbox.items.put(DropResource(resource_id))
-
-    def counts(self) -> dict[str, int]:
-        with self.changed:
-            return {
-                "waiting": self._state.waiting_count,
-                "running": len(self._state.running),
-                "finished": self._state.finished_count,
-                "failed": self._state.failed_count,
-                "cancelled": self._state.cancelled_count,
-                "trainers": len(self._state.trainers),
-                "retries": self.retries,
-                "losses": self._state.lost_count,
-                "rounds": self._state.round.number,
-                "dropped": self._state.dropped_count,
-            }
 
     def low_water(self) -> int:
         """All closures below have ended for good."""
@@ -260,6 +261,8 @@ class Scheduler(Cancelling):
         """In the order in which they ended."""
         with self.changed:
             settled = []
+            ended = list(ended)
+            self._note_results(trainer, ended)
             for end in ended:
                 if end.was_dropped:
                     dropped = rounds.end_drop(self._state, end.closure, trainer, end.attempt)
@@ -379,12 +382,15 @@ class Scheduler(Cancelling):
 
     def _apply(self, decision: decide.Decision) -> None:
         for event in decision.events:
+            if self._trace is not None:
+                self._trace.note(event, time.monotonic())
             self._state.apply(event)
             match event:
                 case ev.ClosureStarted():
                     parts = self._state.parts.get(event.closure, 0)
                     run = Run(self._closures[event.closure], event.attempt, parts)
                     self._outboxes[event.trainer].items.put(run)
+                    self._note_start(event)
                 case ev.ClosureFinished():
                     ended = self._pop(event.closure)
                     ended.round = self._state.round.number if self._in_rounds else None

@@ -116,8 +116,17 @@ class Waiting(ABC):
             return "has ended by now"
         return f"waits in the queue, with {state.waiting_count - 1} others"
 
-    def _wait(self, condition: Callable[[], bool], deadline_s: float | None, what: str) -> None:
-        """Waits with the lock; warns of long waits; gives up where no trainer is to be had."""
+    def _wait(
+        self,
+        condition: Callable[[], bool],
+        deadline_s: float | None,
+        what: str,
+        pause_at_s: float | None = None,
+    ) -> bool:
+        """Waits with the lock; warns of long waits; gives up where no trainer is to be had.
+
+        False at ``pause_at_s``, if the condition does not hold by then.
+        """
         warn_at_s = time.monotonic() + _WARN_AFTER_S
         while not condition():
             now_s = time.monotonic()
@@ -132,8 +141,11 @@ class Waiting(ABC):
             if now_s >= warn_at_s and (missing := self._missing()):
                 logger.warning("waiting for %s to connect", missing)
                 warn_at_s = now_s + _WARN_AFTER_S
-            remaining_s = 1.0 if deadline_s is None else min(1.0, deadline_s - now_s)
-            self.changed.wait(remaining_s)
+            if pause_at_s is not None and now_s >= pause_at_s:
+                return False
+            ends_s = [each for each in (deadline_s, pause_at_s) if each is not None]
+            self.changed.wait(min(1.0, *(end_s - now_s for end_s in ends_s)) if ends_s else 1.0)
+        return True
 
     def _missing(self) -> str:
         """Who would have to come for closures to go on; empty if nobody."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from abc import ABC
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -38,10 +39,10 @@ class OpenRuns:
         """A thread runs it."""
         self._begun[run.token.closure, run.token.attempt] = run
 
-    def end(self, key: Key) -> None:
+    def end(self, key: Key) -> ClosureRun | None:
         """Its end is told."""
-        self._begun.pop(key, None)
         self._cancelled.discard(key)
+        return self._begun.pop(key, None)
 
     def __contains__(self, key: Key) -> bool:
         return key in self._begun
@@ -126,8 +127,11 @@ class Cancelling(ABC):
 
     def _tell(self, results: list[pb.ClosureResult]) -> None:
         """Their closures have ended here."""
+        now_s = time.perf_counter()
         for result in results:
-            self._open.end((result.id, result.attempt))
+            run = self._open.end((result.id, result.attempt))
+            if run is not None:
+                result.commit_seconds = now_s - run.ran_s
         self._send(results)
 
     def _last_word(self, run: ClosureRun, result: pb.ClosureResult) -> pb.ClosureResult:

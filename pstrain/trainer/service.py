@@ -150,7 +150,8 @@ class TrainerSession:
                 result.value = _bounded(results.encode(function(*args, **kwargs)))
         except BaseException as error:  # sys.exit() in a closure ends the closure, not its thread
             result.error_json = results.encode_error(error, self._where)
-        result.seconds = time.perf_counter() - started_s
+        run.ran_s = time.perf_counter()
+        result.seconds = run.ran_s - started_s
         try:
             return self.committer.end(run, result)
         except CancelledError:

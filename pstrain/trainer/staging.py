@@ -62,6 +62,7 @@ class ClosureRun:
         self.held = held
         self.keeps_elements = keeps_elements
         self.is_prepared = False
+        self.ran_s = 0.0  # when its function had ended
         self.is_ending = False  # its end is what it is: nobody can cancel it any more
         self.part = self.plain = 0
         self.tickets: list[Ticket] = []

@@ -107,12 +107,13 @@ class CancelAnswer(_message.Message):
     def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., is_granted: _Optional[bool] = ...) -> None: ...
 
 class ClosureResult(_message.Message):
-    __slots__ = ("id", "attempt", "value", "error_json", "seconds", "needs_settling", "rows_json", "is_prepared", "servers", "has_gradient", "was_dropped")
+    __slots__ = ("id", "attempt", "value", "error_json", "seconds", "commit_seconds", "needs_settling", "rows_json", "is_prepared", "servers", "has_gradient", "was_dropped")
     ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     ERROR_JSON_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     NEEDS_SETTLING_FIELD_NUMBER: _ClassVar[int]
     ROWS_JSON_FIELD_NUMBER: _ClassVar[int]
     IS_PREPARED_FIELD_NUMBER: _ClassVar[int]
@@ -124,13 +125,14 @@ class ClosureResult(_message.Message):
     value: bytes
     error_json: str
     seconds: float
+    commit_seconds: float
     needs_settling: bool
     rows_json: str
     is_prepared: bool
     servers: _containers.RepeatedScalarFieldContainer[int]
     has_gradient: bool
     was_dropped: bool
-    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., value: _Optional[bytes] = ..., error_json: _Optional[str] = ..., seconds: _Optional[float] = ..., needs_settling: _Optional[bool] = ..., rows_json: _Optional[str] = ..., is_prepared: _Optional[bool] = ..., servers: _Optional[_Iterable[int]] = ..., has_gradient: _Optional[bool] = ..., was_dropped: _Optional[bool] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., value: _Optional[bytes] = ..., error_json: _Optional[str] = ..., seconds: _Optional[float] = ..., commit_seconds: _Optional[float] = ..., needs_settling: _Optional[bool] = ..., rows_json: _Optional[str] = ..., is_prepared: _Optional[bool] = ..., servers: _Optional[_Iterable[int]] = ..., has_gradient: _Optional[bool] = ..., was_dropped: _Optional[bool] = ...) -> None: ...
 
 class Position(_message.Message):
     __slots__ = ("resource_id", "json", "error_json")

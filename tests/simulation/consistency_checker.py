@@ -158,9 +158,9 @@ class ConsistencyChecker(TrainingChecker):
 class WatchedScheduler(HearingScheduler):
     """The real one, with a witness."""
 
-    def wait_idle(self, timeout_s: float | None) -> None:
+    def wait_idle(self, timeout_s: float | None, *options: Any) -> None:
         STAGE.world.checker.program_waits()
-        super().wait_idle(timeout_s)
+        super().wait_idle(timeout_s, *options)
 
     def _apply(self, decision: Any) -> None:
         for event in decision.events:

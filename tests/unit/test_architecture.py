@@ -89,6 +89,8 @@ PURE = (
     "pstrain/coordinator/ends.py",
     "pstrain/coordinator/inputs.py",
     "pstrain/coordinator/line.py",
+    "pstrain/coordinator/join_progress.py",
+    "pstrain/coordinator/trainer_stats.py",
 )
 ONE_HOME = {
     "pyarrow.flight": {"dataservice/runtime/flight.py"},

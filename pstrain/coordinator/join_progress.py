@@ -1,0 +1,61 @@
+"""How far closures are, as ``join`` tells it.
+
+Pure. Invariant: a value is of one moment, and never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+
+class JoinProgress(NamedTuple):
+    """Counts of closures of a coordinator's life so far, and of its trainers that are live.
+
+    ``queued`` wait, for a trainer or for their inputs; ``retried``: how often one ran again because
+    its trainer was lost. ``per_second``: how many have finished since the value before.
+    """
+
+    finished: int
+    failed: int
+    cancelled: int
+    running: int
+    queued: int
+    retried: int
+    trainers: int
+    per_second: float
+
+    def __str__(self) -> str:
+        ends = f"{self.finished:,} finished"
+        if self.failed or self.cancelled:
+            ends += f", {self.failed:,} failed, {self.cancelled:,} cancelled"
+        return (
+            f"{ends}, {self.running:,} running, {self.queued:,} queued; "
+            f"{self.per_second:,.1f}/s on {self.trainers} trainers"
+        )
+
+
+Report = Callable[[JoinProgress], object]
+
+
+class Meter:
+    """Makes values of counts, and rates of successive ones."""
+
+    def __init__(self, finished: int, now_s: float) -> None:
+        self._finished, self._at_s = finished, now_s
+
+    def read(self, counts: Mapping[str, int], now_s: float) -> JoinProgress:
+        """The value of this moment."""
+        passed_s = now_s - self._at_s
+        more = counts["finished"] - self._finished
+        self._finished, self._at_s = counts["finished"], now_s
+        return JoinProgress(
+            counts["finished"],
+            counts["failed"],
+            counts["cancelled"],
+            counts["running"],
+            counts["waiting"],
+            counts["retries"],
+            counts["trainers"],
+            more / passed_s if passed_s > 0 else 0.0,
+        )

@@ -1,0 +1,60 @@
+"""The links of a coordinator: one to each trainer of its cluster, told what it needs to know.
+
+Connects to nobody. Invariant: all links of a coordinator configure their trainers alike.
+"""
+
+from __future__ import annotations
+
+from dataservice.runtime.auth import resolve_token
+from pstrain.consistency import Sync
+from pstrain.coordinator.link import PickledFunctions, Recovery, TrainerLink
+from pstrain.coordinator.service import Scheduler
+from pstrain.strategy import ParameterServerStrategy
+from pstrain.wire import trainer_pb2 as pb
+
+# So many closures of a trainer wait for one that runs to end, that results travel together.
+_SLOTS_PER_RUNNER = 3
+
+
+def make_links(
+    strategy: ParameterServerStrategy,
+    scheduler: Scheduler,
+    functions: PickledFunctions,
+    recovery: Recovery,
+    *,
+    closures_in_flight: int,
+) -> list[TrainerLink]:
+    """One for each trainer in the cluster spec, not started; in rounds with one closure each."""
+    spec = strategy.cluster_resolver.cluster_spec()
+    trainers = [(i, spec.task_address("worker", i)) for i in spec.task_indices("worker")]
+    servers = [spec.task_address("ps", i) for i in spec.task_indices("ps")]
+    token = resolve_token(getattr(strategy.cluster_resolver, "token", None))
+    rule = strategy.consistency
+    in_rounds = isinstance(rule, Sync)
+    if in_rounds:
+        closures_in_flight = 1
+    return [
+        TrainerLink(
+            index,
+            address,
+            configuration=pb.ConfigureRequest(
+                session=strategy.session,
+                trainer_index=index,
+                trainer_count=len(trainers),
+                ps_addresses=servers,
+                closures_in_flight=closures_in_flight,
+                in_rounds=in_rounds,
+                num_replicas_in_sync=strategy.num_replicas_in_sync,
+                keeps_elements=isinstance(rule, Sync) and rule.backup_workers > 0,
+            ),
+            scheduler=scheduler,
+            functions=functions,
+            servers=strategy.parameters,
+            incarnations=strategy.incarnations,
+            slots=1 if in_rounds else _SLOTS_PER_RUNNER * closures_in_flight,
+            token=token,
+            tls=strategy.tls,
+            recovery=recovery,
+        )
+        for index, address in trainers
+    ]

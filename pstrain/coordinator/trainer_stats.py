@@ -1,0 +1,167 @@
+"""How fast each trainer works, and who is a straggler.
+
+Pure: is told the time, knows no thread. Invariant: what is remembered of a trainer does not grow
+with what it has done.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Final, NamedTuple
+
+RUNS_REMEMBERED: Final = 256
+SLOW_TIMES: Final = 1.5
+"""A straggler's runs take so many times as long as those of the others."""
+SILENT_TIMES: Final = 5.0
+"""Or it has said nothing for so many times as long as nine of ten runs take."""
+_SILENT_MIN_S: Final = 1.0
+_RUNS_MIN: Final = 8
+_REPORTS_REMEMBERED: Final = 64
+
+
+class TrainerStats(NamedTuple):
+    """One trainer, as its coordinator sees it; times in seconds, of its latest 256 runs.
+
+    ``silent_s``: how long it has told no result although it had work. ``staleness``: by how many
+    closures it is ahead of the slowest, which is what ``ssp`` bounds. ``verdict``: why it is a
+    straggler; empty where it is none.
+    """
+
+    trainer: int
+    is_live: bool
+    running: int
+    finished: int
+    per_second: float
+    mean_s: float
+    median_s: float
+    p90_s: float
+    silent_s: float
+    staleness: int
+    verdict: str = ""
+
+    @property
+    def is_straggler(self) -> bool:
+        return bool(self.verdict)
+
+
+class TrainerTable(tuple[TrainerStats, ...]):
+    """Of all trainers, by index; as text a table."""
+
+    __slots__ = ()
+
+    @property
+    def stragglers(self) -> tuple[TrainerStats, ...]:
+        return tuple(each for each in self if each.is_straggler)
+
+    def __repr__(self) -> str:
+        heads = ("trainer", "finished", "per s", "running", "median", "mean", "p90", "ahead")
+        lines = ["".join(f"{head:>10}" for head in heads) + "  verdict"]
+        lines += [_line(each) for each in self]
+        return "\n".join(lines)
+
+
+def _line(each: TrainerStats) -> str:
+    times = "".join(f"{_duration(s):>10}" for s in (each.median_s, each.mean_s, each.p90_s))
+    verdict = each.verdict or ("" if each.is_live else "away")
+    return (
+        f"{each.trainer:>10}{each.finished:>10,}{each.per_second:>10.1f}{each.running:>10}"
+        f"{times}{each.staleness:>10}  {verdict}"
+    ).rstrip()
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms" if seconds < 1.0 else f"{seconds:.1f} s"
+
+
+class Record:
+    """What one trainer has told. Not thread-safe."""
+
+    __slots__ = ("_busy_since_s", "_reports", "finished", "seconds")
+
+    def __init__(self) -> None:
+        self.finished = 0
+        self.seconds: deque[float] = deque(maxlen=RUNS_REMEMBERED)
+        self._reports: deque[tuple[float, int]] = deque(maxlen=_REPORTS_REMEMBERED)
+        self._busy_since_s = 0.0
+
+    def begins(self, now_s: float) -> None:
+        """It had nothing to do, and now it has."""
+        self._busy_since_s = now_s
+
+    def reports(self, now_s: float, count: int) -> None:
+        """It has told that so many runs have ended."""
+        self.finished += count
+        self._reports.append((now_s, count))
+
+    def per_second(self, now_s: float) -> float:
+        """Of its latest reports, and the time since."""
+        if not self._reports or now_s <= self._reports[0][0]:
+            return 0.0
+        first_s, first = self._reports[0]
+        return (sum(count for _, count in self._reports) - first) / (now_s - first_s)
+
+    def silent_s(self, now_s: float) -> float:
+        """While it had work."""
+        last_s = self._reports[-1][0] if self._reports else 0.0
+        return now_s - max(self._busy_since_s, last_s)
+
+
+class Present(NamedTuple):
+    """What a trainer does now."""
+
+    running: int
+    staleness: int
+
+
+def table(records: Mapping[int, Record], live: Mapping[int, Present], now_s: float) -> TrainerTable:
+    """All that have told something, or are there."""
+    rows = [
+        _stats(trainer, records.get(trainer) or Record(), live.get(trainer), now_s)
+        for trainer in sorted({*records, *live})
+    ]
+    usual_s = _quantile((s for record in records.values() for s in record.seconds), 0.9)
+    enough = [row for row in rows if len(_seconds(records, row.trainer)) >= _RUNS_MIN]
+    return TrainerTable(row._replace(verdict=_verdict(row, enough, usual_s)) for row in rows)
+
+
+def _seconds(records: Mapping[int, Record], trainer: int) -> Sequence[float]:
+    return records[trainer].seconds if trainer in records else ()
+
+
+def _stats(trainer: int, record: Record, present: Present | None, now_s: float) -> TrainerStats:
+    seconds = record.seconds
+    return TrainerStats(
+        trainer,
+        is_live=present is not None,
+        running=0 if present is None else present.running,
+        finished=record.finished,
+        per_second=record.per_second(now_s),
+        mean_s=sum(seconds) / len(seconds) if seconds else 0.0,
+        median_s=median(seconds) if seconds else 0.0,
+        p90_s=_quantile(seconds, 0.9),
+        silent_s=record.silent_s(now_s) if present is not None and present.running else 0.0,
+        staleness=0 if present is None else present.staleness,
+    )
+
+
+def _quantile(values: Iterable[float], part: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * part), len(ordered) - 1)] if ordered else 0.0
+
+
+def _verdict(row: TrainerStats, enough: list[TrainerStats], usual_s: float) -> str:
+    if not row.is_live:
+        return ""
+    # Nobody is slow in comparison with no one.
+    if usual_s and row.silent_s > max(_SILENT_MIN_S, SILENT_TIMES * usual_s):
+        return (
+            f"silent for {_duration(row.silent_s)} while it runs {row.running}; "
+            f"nine of ten runs take {_duration(usual_s)} at most"
+        )
+    others = [each.median_s for each in enough if each is not row and each.is_live]
+    if row in enough and others and row.median_s > SLOW_TIMES * median(others):
+        times = row.median_s / median(others) if median(others) else float("inf")
+        return f"slow: its runs take {times:.1f} times as long as the others'"
+    return ""

@@ -1,0 +1,83 @@
+"""Rates and times of trainers, and who is a straggler by them."""
+
+from __future__ import annotations
+
+from pstrain.coordinator.trainer_stats import RUNS_REMEMBERED, Present, Record, TrainerTable, table
+
+NOW_S = 100.0
+
+
+def record(*seconds: float, since_s: float = 90.0) -> Record:
+    """One report a second, each of one run."""
+    made = Record()
+    made.begins(since_s)
+    for number, each in enumerate(seconds):
+        made.reports(since_s + number, 1)
+        made.seconds.append(each)
+    return made
+
+
+def stats(records: dict[int, Record], running: int = 1, now_s: float = NOW_S) -> TrainerTable:
+    return table(records, {trainer: Present(running, trainer) for trainer in records}, now_s)
+
+
+def test_times_and_rates_are_those_of_the_latest_runs() -> None:
+    (row,) = stats({3: record(*[0.1] * 9, 1.1)}, now_s=99.0)
+    assert (row.trainer, row.finished, row.running, row.is_live) == (3, 10, 1, True)
+    assert (row.median_s, row.p90_s) == (0.1, 1.1)
+    assert abs(row.mean_s - 0.2) < 1e-9
+    assert row.per_second == 1.0
+    (row,) = stats({3: record(*[0.1] * 9, 1.1)}, now_s=108.0)
+    assert row.per_second == 0.5, "it slows down while nothing is told"
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    made = record(*[0.1] * 10_000)
+    assert len(made.seconds) == RUNS_REMEMBERED
+    assert len(made._reports) < 100
+    assert made.finished == 10_000
+
+
+def test_a_trainer_whose_runs_take_longer_is_a_straggler() -> None:
+    made = stats({0: record(*[0.1] * 10), 1: record(*[0.12] * 10), 2: record(*[0.3] * 10)})
+    assert [each.trainer for each in made.stragglers] == [2]
+    assert made[2].verdict == "slow: its runs take 2.7 times as long as the others'"
+
+
+def test_a_few_runs_are_no_evidence_and_nobody_is_slower_than_himself() -> None:
+    assert not stats({0: record(*[0.1] * 10), 1: record(*[0.9] * 7)}, running=0).stragglers
+    assert not stats({0: record(*[9.0] * 20)}, now_s=110.0).stragglers
+    assert not stats({0: Record(), 1: Record()}, now_s=0.0).stragglers
+
+
+def test_a_trainer_that_says_nothing_while_it_has_work_is_a_straggler() -> None:
+    records = {0: record(*[0.1] * 10), 1: record(*[0.1] * 10)}
+    records[0].reports(119.5, 1)
+    made = stats(records, running=2, now_s=120.0)
+    assert [each.trainer for each in made.stragglers] == [1]
+    assert made[1].verdict.startswith(
+        "silent for 21.0 s while it runs 2; nine of ten runs take 100"
+    )
+    assert (made[0].silent_s, made[1].silent_s) == (0.5, 21.0)
+    records[1].begins(119.9)
+    assert not stats(records, now_s=120.0).stragglers, "it had nothing to do until now"
+    assert not stats(records, running=0, now_s=300.0).stragglers
+
+
+def test_a_lost_trainer_is_away_and_no_straggler() -> None:
+    made = table({0: record(*[0.1] * 10)}, {1: Present(0, 2)}, 500.0)
+    assert [(each.trainer, each.is_live, each.staleness) for each in made] == [
+        (0, False, 0),
+        (1, True, 2),
+    ]
+    assert not made.stragglers
+
+
+def test_a_table_can_be_read() -> None:
+    made = stats({0: record(*[0.0015] * 10), 1: record(*[2.5] * 10)}, running=2)
+    assert repr(made).splitlines() == [
+        "   trainer  finished     per s   running    median      mean       p90     ahead  verdict",
+        "         0        10       0.9         2    1.5 ms    1.5 ms    1.5 ms         0",
+        "         1        10       0.9         2     2.5 s     2.5 s     2.5 s         1"
+        "  slow: its runs take 1666.7 times as long as the others'",
+    ]
