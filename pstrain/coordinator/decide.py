@@ -5,7 +5,7 @@ those of ``ClusterCoordinator``: a closure whose trainer is lost runs again else
 the queue; the first closure that fails by itself cancels all that wait, while what runs may end;
 the next ``schedule``, ``join`` or ``done`` shows the errors, after which scheduling goes on.
 Unlike there, a closure that loses trainer after trainer is given up, and one may be bound to a
-trainer: it waits for that one, and holds up nobody else.
+trainer: it waits for that one, and holds up nobody else; and those of higher priority come first.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Left(NamedTuple):
 NOTHING_LEFT: Mapping[int, Left] = MappingProxyType({})
 NOTHING_BOUND: Mapping[int, int] = MappingProxyType({})
 NO_PARTS: Mapping[int, int] = MappingProxyType({})
+NO_PRIORITIES: Mapping[int, int] = MappingProxyType({})
 
 
 class Decision(NamedTuple):
@@ -49,20 +50,30 @@ def schedule(
     trainer: int | None = None,
     inputs: tuple[int, ...] = (),
     without: ev.ClosureFailed | ev.ClosureCancelled | None = None,
+    priority: int = 0,
 ) -> Decision:
     """Queues a closure; one that comes while errors wait to be shown is cancelled at once.
 
     ``inputs``: closures that have not ended and whose values it needs. ``without``: how it ends at
     once, because an input has ended without a value.
     """
-    if without is not None:
-        inputs = ()
-    queued = ev.ClosureQueued(closure=closure, trainer=trainer, inputs=inputs)
+    queued = ev.ClosureQueued(closure=closure, trainer=trainer)
     if state.failed:
         return Decision((queued, ev.ClosureCancelled(closure=closure)))
     if isinstance(without, ev.ClosureFailed):
         return Decision((queued, without, *all_waiting(state)))
-    return Decision((queued,) if without is None else (queued, without))
+    if without is not None:
+        return Decision((queued, without))
+    if not inputs and not priority:
+        return Decision((queued,))
+    return Decision((*_said_of(closure, inputs, priority), queued))
+
+
+def _said_of(closure: int, inputs: tuple[int, ...], priority: int) -> Iterator[ev.Event]:
+    if inputs:
+        yield ev.InputsNeeded(closure=closure, inputs=inputs)
+    if priority:
+        yield ev.PriorityGiven(closure=closure, priority=priority)
 
 
 def _as_slots(closure: int) -> int:  # noqa: ARG001
@@ -70,7 +81,7 @@ def _as_slots(closure: int) -> int:  # noqa: ARG001
 
 
 def assign(state: CoordinatorState, ahead: Callable[[int], int] = _as_slots) -> Decision:
-    """Starts waiting closures where the rule of consistency allows it, oldest first.
+    """Starts waiting closures where the rule of consistency allows it, the first in line first.
 
     Where it allows all, on free slots in the order they came free. Short ones also wait at the
     trainers, unless a loss has returned them, so that one which kills its trainers takes few others
@@ -114,7 +125,8 @@ def _starts_with_bound(
     own = {t: deque(islice(line, len(free))) for t, line in state.bound_waiting.items()}
     for trainer in free:
         lines = (own.get(trainer), others if for_all[trainer] else None)
-        line = min((line for line in lines if line), key=lambda line: line[0], default=None)
+        filled = (line for line in lines if line)
+        line = min(filled, key=lambda line: state.rank(line[0]), default=None)
         if line is None:
             continue
         if line is others:
@@ -334,6 +346,7 @@ def reopen(
     closures: Mapping[int, int | None],
     bound: Mapping[int, int] = NOTHING_BOUND,
     parts: Mapping[int, int] = NO_PARTS,
+    priorities: Mapping[int, int] = NO_PRIORITIES,
 ) -> Decision:
     """These, which had ended, run again in their old order, before what waits, in their rounds.
 
@@ -346,8 +359,9 @@ def reopen(
     reopened = (
         ev.ClosureReopened(closure=c, round=closures[c], trainer=bound.get(c)) for c in again
     )
+    ranked = (ev.PriorityGiven(closure=c, priority=priorities[c]) for c in again if c in priorities)
     restored = ev.PartsRestored(parts=tuple(sorted(parts.items())))
-    return Decision((*rounds.undo_round(state), *reopened, restored))
+    return Decision((*rounds.undo_round(state), *ranked, *reopened, restored))
 
 
 def give_up(state: CoordinatorState) -> Decision:

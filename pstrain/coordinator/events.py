@@ -23,12 +23,27 @@ class Reason(Enum):
 class ClosureQueued:
     """``trainer``: the only one that may run it, if it is bound to one.
 
-    ``inputs``: closures that have not ended and whose values it needs.
+    It may be preceded by what else is said of it.
     """
 
     closure: int
     trainer: int | None = None
-    inputs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputsNeeded:
+    """These have not ended, and a closure that is about to be queued needs their values."""
+
+    closure: int
+    inputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriorityGiven:
+    """Of a closure that is about to be queued, or again: those of a higher one start first."""
+
+    closure: int
+    priority: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +246,8 @@ class ErrorsReported:
 
 Event = (
     ClosureQueued
+    | InputsNeeded
+    | PriorityGiven
     | ClosureStarted
     | ClosureFinished
     | ClosureFailed

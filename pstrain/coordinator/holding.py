@@ -138,7 +138,8 @@ class Holding(Waiting):
             self._redone |= again.keys()
             bound = {c.id: c.trainer for c in again.values() if c.trainer is not None}
             were_in = {c.id: c.round for c in again.values()}
-            self._apply(decide.reopen(self._state, were_in, bound, parts))
+            priorities = {c.id: c.priority for c in again.values() if c.priority}
+            self._apply(decide.reopen(self._state, were_in, bound, parts, priorities))
             return len(again)
 
     def wait_redone(self, timeout_s: float) -> None:

@@ -12,38 +12,41 @@ from collections.abc import Iterable, Iterator
 
 
 class Inputs:
-    """Who waits for whom. Not thread-safe."""
+    """Who waits for whom. Not thread-safe.
+
+    ``missing``: what each closure waits for; ``dependants``: who waits for each.
+    """
 
     def __init__(self) -> None:
-        self._missing: dict[int, set[int]] = {}
-        self._dependants: dict[int, dict[int, None]] = {}
+        self.missing: dict[int, set[int]] = {}
+        self.dependants: dict[int, dict[int, None]] = {}
 
     def add(self, closure: int, inputs: Iterable[int]) -> None:
         """``inputs`` have not ended."""
-        self._missing[closure] = set(inputs)
-        for each in self._missing[closure]:
-            self._dependants.setdefault(each, {})[closure] = None
+        self.missing[closure] = set(inputs)
+        for each in self.missing[closure]:
+            self.dependants.setdefault(each, {})[closure] = None
 
     def finished(self, closure: int) -> list[int]:
         """Those that need nothing more now that it has a value, in their order."""
         released = []
-        for each in self._dependants.pop(closure, ()):
-            self._missing[each].discard(closure)
-            if not self._missing[each]:
-                del self._missing[each]
+        for each in self.dependants.pop(closure, ()):
+            self.missing[each].discard(closure)
+            if not self.missing[each]:
+                del self.missing[each]
                 released.append(each)
         return released
 
     def drop(self, closure: int) -> None:
         """It has ended without its inputs."""
-        for each in self._missing.pop(closure):
-            self._dependants[each].pop(closure)
-            if not self._dependants[each]:
-                del self._dependants[each]
+        for each in self.missing.pop(closure):
+            self.dependants[each].pop(closure)
+            if not self.dependants[each]:
+                del self.dependants[each]
 
     def of(self, closure: int) -> tuple[int, ...]:
         """What it waits for."""
-        return tuple(sorted(self._missing.get(closure, ())))
+        return tuple(sorted(self.missing.get(closure, ())))
 
     def needing(self, closures: Iterable[int]) -> Iterator[tuple[int, int]]:
         """All that can't run without these, each with the input that it misses, after that."""
@@ -51,25 +54,25 @@ class Inputs:
         known = set(ended)
         while ended:
             closure = ended.popleft()
-            for each in self._dependants.get(closure, ()):
+            for each in self.dependants.get(closure, ()):
                 if each not in known:
                     known.add(each)
                     ended.append(each)
                     yield each, closure
 
     def __contains__(self, closure: object) -> bool:
-        return closure in self._missing
+        return closure in self.missing
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._missing)
+        return iter(self.missing)
 
     def __len__(self) -> int:
-        return len(self._missing)
+        return len(self.missing)
 
     def check_invariants(self) -> None:
         """Raises AssertionError where two indexes disagree."""
-        pairs = {(c, each) for c, missing in self._missing.items() for each in missing}
-        assert all(self._missing.values())
-        assert all(self._dependants.values())
-        assert pairs == {(c, each) for each, held in self._dependants.items() for c in held}
+        pairs = {(c, each) for c, missing in self.missing.items() for each in missing}
+        assert all(self.missing.values())
+        assert all(self.dependants.values())
+        assert pairs == {(c, each) for each, held in self.dependants.items() for c in held}
         assert all(each < closure for closure, each in pairs)

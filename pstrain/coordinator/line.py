@@ -1,54 +1,84 @@
-"""Closures that wait, in the order in which they are to start.
+"""Closures that wait, in the order in which they are to start: by priority, then as they came.
 
-Pure. Invariant: whoever comes, goes or is looked at first costs the same, however many wait.
+Pure. Invariant: whoever comes, goes or is looked at first costs the same, however many wait; only
+how many priorities there are at a time counts.
 """
 
 from __future__ import annotations
 
+import bisect
+import itertools
+import operator
 from collections import OrderedDict
 from collections.abc import Iterator
 
 
 class Line:
-    """Ids of closures, each at most once. Not thread-safe."""
+    """Ids of closures, each at most once, with priorities; higher ones first. Not thread-safe."""
 
-    __slots__ = ("_order",)
+    __slots__ = ("_others", "_others_count", "_plain", "_priorities")
 
     def __init__(self) -> None:
-        self._order: OrderedDict[int, None] = OrderedDict()
+        self._plain: OrderedDict[int, None] = OrderedDict()  # of priority 0, as most are
+        self._others: dict[int, OrderedDict[int, None]] = {}
+        self._others_count = 0
+        self._priorities: list[int] = []  # of the others, highest first
 
     @property
     def first(self) -> int:
         """Who starts next; only where somebody waits."""
-        return next(iter(self._order))
+        return next(iter(self))
 
-    def append(self, closure: int) -> None:
-        self._order[closure] = None
+    def append(self, closure: int, priority: int = 0) -> None:
+        """Behind all of its priority."""
+        (self._other(priority) if priority else self._plain)[closure] = None
 
-    def appendleft(self, closure: int) -> None:
-        self._order[closure] = None
-        self._order.move_to_end(closure, last=False)
+    def appendleft(self, closure: int, priority: int = 0) -> None:
+        """Before all of its priority."""
+        order = self._other(priority) if priority else self._plain
+        order[closure] = None
+        order.move_to_end(closure, last=False)
 
     def insert(self, closure: int) -> None:
-        """Behind the older ones at the front, of which there are few."""
+        """Behind the older ones at the front, of which there are few; where all have priority 0."""
         earlier = []
-        while self._order and self.first < closure:
-            earlier.append(self._order.popitem(last=False)[0])
+        while self._plain and next(iter(self._plain)) < closure:
+            earlier.append(self._plain.popitem(last=False)[0])
         self.appendleft(closure)
         for each in reversed(earlier):
             self.appendleft(each)
 
-    def remove(self, closure: int) -> None:
-        del self._order[closure]
+    def remove(self, closure: int, priority: int = 0) -> None:
+        if not priority:
+            del self._plain[closure]
+            return
+        del self._others[priority][closure]
+        self._others_count -= 1
+        if not self._others[priority]:
+            del self._others[priority]
+            self._priorities.remove(priority)
+
+    def _other(self, priority: int) -> OrderedDict[int, None]:
+        """To take one more."""
+        self._others_count += 1
+        if priority not in self._others:
+            self._others[priority] = OrderedDict()
+            bisect.insort(self._priorities, priority, key=operator.neg)
+        return self._others[priority]
 
     def __contains__(self, closure: object) -> bool:
-        return closure in self._order
+        return closure in self._plain or any(closure in each for each in self._others.values())
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._order)
+        if not self._others:
+            return iter(self._plain)
+        middle = bisect.bisect_left(self._priorities, 0, key=operator.neg)
+        higher = [self._others[priority] for priority in self._priorities[:middle]]
+        lower = [self._others[priority] for priority in self._priorities[middle:]]
+        return itertools.chain(*higher, self._plain, *lower)
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self._plain) + self._others_count
 
     def __repr__(self) -> str:
-        return f"<Line {list(self._order)}>"
+        return f"<Line {list(self)}>"

@@ -257,6 +257,7 @@ class TrainerLink:
                 session=self._configuration.session,
                 incarnation=incarnation,
                 low_water=self._scheduler.low_water(),
+                is_traced=self._scheduler.is_traced,
                 dropped_function_ids=sent.forget(),
             )
             ended = False
@@ -298,24 +299,28 @@ class TrainerLink:
 
     def _add_closure(self, request: pb.RunRequest, run: Run, sent: SentFunctions) -> int:
         closure, size_bytes = run.closure, len(run.closure.pickled_arguments)
-        inputs = [results.encode(value.peek()) for value in closure.inputs]
-        size_bytes += sum(map(len, inputs))
-        if size_bytes > CLOSURE_MAX_BYTES:
-            self._refuse(run, size_bytes)
-            return 0
+        inputs = (
+            [results.encode(value.peek()) for value in closure.inputs] if closure.inputs else ()
+        )
+        if inputs:
+            size_bytes += sum(map(len, inputs))
+            if size_bytes > CLOSURE_MAX_BYTES:
+                self._refuse(run, size_bytes)
+                return 0
         if not sent.use(closure.function_id):
             pickled = self._functions[closure.function_id].pickled
             sent.add(closure.function_id, len(pickled))
             request.functions.add(id=closure.function_id, pickled=pickled)
             size_bytes += len(pickled)
-        request.closures.add(
+        added = request.closures.add(
             id=closure.id,
             attempt=run.attempt,
             function_id=closure.function_id,
             pickled_arguments=closure.pickled_arguments,
             parts_decided=run.parts,
-            inputs=inputs,
         )
+        if inputs:
+            added.inputs.extend(inputs)
         return size_bytes
 
     def _refuse(self, run: Run, size_bytes: int) -> None:

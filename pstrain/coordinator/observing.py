@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from pstrain.coordinator import events as ev
 from pstrain.coordinator.cancelling import Cancelling
 from pstrain.coordinator.orders import Ended
 from pstrain.coordinator.tracing import Trace
@@ -24,6 +23,7 @@ class Observing(Cancelling):
         super().__init__(trainer_timeout_s)
         self.retries = 0
         self._records: dict[int, Record] = {}
+        self._idle: set[int] = set()  # trainers that had no closure when they were looked at last
         self._trace: Trace | None = None
 
     def counts(self) -> dict[str, int]:
@@ -67,6 +67,11 @@ class Observing(Cancelling):
         with self.changed:
             self._trace = None
 
+    @property
+    def is_traced(self) -> bool:
+        """Whether somebody traces just now."""
+        return self._trace is not None
+
     def _name_of(self, closure: int) -> str:
         known = self._closures.get(closure)
         return "" if known is None else known.name
@@ -79,18 +84,20 @@ class Observing(Cancelling):
 
     def _note_results(self, trainer: int, ended: Iterable[Ended]) -> None:
         """Runs have ended at a trainer, and are told."""
-        now_s, count = time.monotonic(), 0
-        record = self._record(trainer)
-        for end in ended:
-            if end.was_dropped:
-                continue
-            count += 1
-            record.seconds.append(end.seconds)
-            if self._trace is not None:
+        now_s = time.monotonic()
+        runs = [end for end in ended if not end.was_dropped]
+        self._record(trainer).reports(now_s, [end.seconds for end in runs])
+        if self._trace is not None:
+            for end in runs:
                 self._trace.told(end.closure, end.seconds, end.commit_s, now_s)
-        record.reports(now_s, count)
 
-    def _note_start(self, event: ev.ClosureStarted) -> None:
-        """After it is applied."""
-        if len(self._state.trainers[event.trainer].running) == 1:
-            self._record(event.trainer).begins(time.monotonic())
+    def _note_work(self) -> None:
+        """Closures were started: some who had nothing to do have something now."""
+        busy = [index for index in self._idle if self._has_work(index)]
+        for index in busy:
+            self._record(index).begins(time.monotonic())
+        self._idle.difference_update(busy)
+
+    def _has_work(self, index: int) -> bool:
+        trainer = self._state.trainers.get(index)
+        return trainer is not None and bool(trainer.running)

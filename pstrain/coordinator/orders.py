@@ -32,6 +32,7 @@ class Closure:
     name: str = ""
     deadline_s: float | None = None
     inputs: tuple[RemoteValue, ...] = ()
+    priority: int = 0
     result: Any = None
     error: Exception | None = None
     part: RoundPart | None = None

@@ -10,7 +10,7 @@ import logging
 import queue
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from pstrain.consistency import ASYNC, Consistency, Sync
@@ -39,6 +39,9 @@ logger = logging.getLogger(__name__)
 
 ABSENT_TIMEOUT_S = 60.0
 """How long the first round waits for trainers that have never joined."""
+
+
+_ENDS_NO_WAIT = frozenset({ev.ClosureQueued, ev.ClosureStarted})
 
 
 class Scheduler(Observing):
@@ -90,12 +93,13 @@ class Scheduler(Observing):
         name: str = "",
         deadline_s: float | None = None,
         inputs: tuple[RemoteValue, ...] = (),
+        priority: int = 0,
     ) -> RemoteValue:
         """Queues a closure; blocks while its queue is full; raises errors of earlier ones.
 
         ``trainer``: the only one that may run it; those that wait for one have their own queue.
         ``deadline_s``: the time from now that it has to begin its commit. ``inputs``: values that
-        it runs with, of this scheduler where they are not there yet.
+        it runs with, of this scheduler where they are not there yet. ``priority``: higher first.
         """
         began_s = time.monotonic() if deadline_s is not None else 0.0
         with self.changed:
@@ -117,6 +121,7 @@ class Scheduler(Observing):
                 name,
                 deadline_s,
                 inputs,
+                priority,
             )
             self._closures[closure.id] = closure
             if deadline_s is not None:
@@ -128,14 +133,17 @@ class Scheduler(Observing):
 
     def _queue(self, closure: Closure) -> None:
         """In rounds, those of its inputs wait for nothing that is scheduled later."""
+        number, trainer, priority = closure.id, closure.trainer, closure.priority
         if not closure.inputs:
-            self._apply(decide.schedule(self._state, closure.id, closure.trainer))
+            self._apply(decide.schedule(self._state, number, trainer, priority=priority))
             return
         missing = tuple(value.closure for value in closure.inputs if not value.has_ended)
         if missing:
             self._seal(max(missing) + 1)
         without = end_without_input(closure)
-        self._apply(decide.schedule(self._state, closure.id, closure.trainer, missing, without))
+        self._apply(
+            decide.schedule(self._state, number, trainer, missing, without, priority=priority)
+        )
 
     def wait_idle(
         self, timeout_s: float | None, report: Report | None = None, interval_s: float = 1.0
@@ -208,6 +216,7 @@ class Scheduler(Observing):
                 outbox.items.put(DefineResource(resource_id, pickled))
             self._outboxes[trainer] = outbox
             self._apply(decide.join_trainer(self._state, trainer, slots))
+            self._idle.add(trainer)
             self._go_on()
 
     def trainer_silenced(self, trainer: int) -> bool:
@@ -257,11 +266,10 @@ class Scheduler(Observing):
             self._services |= new
             return new, tuple(self._lost_names)
 
-    def results(self, trainer: int, ended: Iterable[Ended]) -> None:
+    def results(self, trainer: int, ended: Sequence[Ended]) -> None:
         """In the order in which they ended."""
         with self.changed:
             settled = []
-            ended = list(ended)
             self._note_results(trainer, ended)
             for end in ended:
                 if end.was_dropped:
@@ -293,6 +301,8 @@ class Scheduler(Observing):
                 self._apply(settle(self._state, end.closure, trainer, end.attempt))
             self._settle(trainer, settled)
             self._go_on()
+            if not self._has_work(trainer):
+                self._idle.add(trainer)
             self.changed.notify_all()
 
     def _ahead(self, closure: int) -> int:
@@ -365,8 +375,11 @@ class Scheduler(Observing):
 
     def _go_on(self) -> None:
         """Ends the round if that can be, and starts what can be started."""
-        self._apply(decide.Decision(rounds.decide_round(self._state)))
+        if self._in_rounds:
+            self._apply(decide.Decision(rounds.decide_round(self._state)))
         self._apply(decide.assign(self._state, self._ahead))
+        if self._idle:
+            self._note_work()
 
     def _order_round(self) -> None:
         """Marks count in the order of arrival, which is that of a trainer's elements."""
@@ -381,7 +394,9 @@ class Scheduler(Observing):
         self.orders.put(self._order)
 
     def _apply(self, decision: decide.Decision) -> None:
+        ends_a_wait = False
         for event in decision.events:
+            ends_a_wait = ends_a_wait or type(event) not in _ENDS_NO_WAIT
             if self._trace is not None:
                 self._trace.note(event, time.monotonic())
             self._state.apply(event)
@@ -390,7 +405,6 @@ class Scheduler(Observing):
                     parts = self._state.parts.get(event.closure, 0)
                     run = Run(self._closures[event.closure], event.attempt, parts)
                     self._outboxes[event.trainer].items.put(run)
-                    self._note_start(event)
                 case ev.ClosureFinished():
                     ended = self._pop(event.closure)
                     ended.round = self._state.round.number if self._in_rounds else None
@@ -416,7 +430,7 @@ class Scheduler(Observing):
                 case ev.ClosureReturned():
                     self.retries += 1
                     logger.warning("closure %d lost its trainer and runs again", event.closure)
-        if decision.events:
+        if ends_a_wait:
             self.changed.notify_all()
 
     def _raise_errors(self, deadline_s: float | None) -> None:

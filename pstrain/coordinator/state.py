@@ -76,7 +76,8 @@ class CoordinatorState:
 
     ``trainers_expected``: as many as the cluster has. ``bound``: trainers of the closures that only
     they may run; those of them that wait are in ``bound_waiting``, by trainer, not in ``waiting``.
-    ``parts``: how many parts without elements were decided, of closures of which any was.
+    ``priorities``: those other than 0. ``parts``: how many parts without elements were decided, of
+    closures of which any was.
     ``inputs``: closures that wait for others to end, in no line yet; ``bound_blocked``: how many of
     them are bound to each trainer. ``cancelling``: closures that run and whose trainers were asked
     not to commit them.
@@ -104,6 +105,7 @@ class CoordinatorState:
     drops: dict[int, int] = field(default_factory=dict)  # of closures that have not ended
     bound: dict[int, int] = field(default_factory=dict)
     bound_waiting: dict[int, Line] = field(default_factory=dict)
+    priorities: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.round.absent = set(range(self.trainers_expected))
@@ -140,32 +142,22 @@ class CoordinatorState:
     def apply(self, event: ev.Event) -> None:
         match event:
             case ev.ClosureQueued():
-                self._bind(event.closure, event.trainer)
-                self.attempts[event.closure] = 0
-                self._count_to_round(event.closure)
-                if event.inputs:
-                    self.inputs.add(event.closure, event.inputs)
-                    self._count_blocked(event.closure, 1)
-                else:
-                    self._line(event.closure).append(event.closure)
+                self._queue(event)
             case ev.ClosureStarted():
                 self._start(event)
             case ev.ClosureFinished():
                 self._tick(event.closure)
                 self._end(event.closure)
                 self.finished_count += 1
-                self._release(event.closure)
+                if event.closure in self.inputs.dependants:
+                    self._release(event.closure)
             case ev.ClosureFailed():
                 self._tick(event.closure)
                 self._end(event.closure)
                 self.failed.append(event.closure)
                 self.failed_count += 1
             case ev.ClosureReturned():
-                self._leave_trainer(event.closure)
-                self._line(event.closure).appendleft(event.closure)
-                self.cancelling.pop(event.closure, None)
-                if event.parts is not None:
-                    self.parts[event.closure] = max(event.parts, self.parts.get(event.closure, 0))
+                self._return(event)
             case ev.ClosureCancelled():
                 self._end(event.closure)
                 self.cancelled_count += 1
@@ -186,11 +178,11 @@ class CoordinatorState:
                 self.free = deque(t for t in self.free if t != event.trainer)
                 self.lost_count += 1
             case ev.ClosureReopened():
-                self._bind(event.closure, event.trainer)
-                self._line(event.closure).appendleft(event.closure)
-                self.attempts[event.closure] = 0
-                if event.round is not None:
-                    self.round.again[event.closure] = event.round
+                self._reopen(event)
+            case ev.InputsNeeded():
+                self.inputs.add(event.closure, event.inputs)
+            case ev.PriorityGiven():
+                self.priorities[event.closure] = event.priority
             case ev.PartsRestored():
                 self.parts = {c: count for c, count in event.parts if c in self.attempts}
             case ev.WorkGivenUp():
@@ -205,9 +197,38 @@ class CoordinatorState:
             case _:
                 self._apply_to_round(event)
 
-    def _bind(self, closure: int, trainer: int | None) -> None:
-        if trainer is not None:
-            self.bound[closure] = trainer
+    def _queue(self, event: ev.ClosureQueued) -> None:
+        closure = event.closure
+        if event.trainer is not None:
+            self.bound[closure] = event.trainer
+        self.attempts[closure] = 0
+        self._count_to_round(closure)
+        if closure in self.inputs.missing:
+            self._count_blocked(closure, 1)
+        else:
+            priority = self.priorities.get(closure, 0) if self.priorities else 0
+            self._line(closure).append(closure, priority)
+
+    def _return(self, event: ev.ClosureReturned) -> None:
+        closure = event.closure
+        self._leave_trainer(closure)
+        self._line(closure).appendleft(closure, self.priorities.get(closure, 0))
+        self.cancelling.pop(closure, None)
+        if event.parts is not None:
+            self.parts[closure] = max(event.parts, self.parts.get(closure, 0))
+
+    def _reopen(self, event: ev.ClosureReopened) -> None:
+        closure = event.closure
+        if event.trainer is not None:
+            self.bound[closure] = event.trainer
+        self._line(closure).appendleft(closure, self.priorities.get(closure, 0))
+        self.attempts[closure] = 0
+        if event.round is not None:
+            self.round.again[closure] = event.round
+
+    def rank(self, closure: int) -> tuple[int, int]:
+        """Of those that may start, the one with the least starts first."""
+        return -self.priorities.get(closure, 0), closure
 
     def _line(self, closure: int) -> Line:
         """Where a closure waits."""
@@ -226,12 +247,12 @@ class CoordinatorState:
             if isinstance(self.consistency, Sync):
                 self.waiting.insert(each)
             else:
-                self._line(each).append(each)
+                self._line(each).append(each, self.priorities.get(each, 0))
 
     def _leave_line(self, closure: int) -> None:
         line = self._line(closure)
-        line.remove(closure)
-        if not line and line is not self.waiting:
+        line.remove(closure, self.priorities.get(closure, 0))
+        if line is not self.waiting and not line:
             del self.bound_waiting[self.bound[closure]]
 
     def _apply_to_round(self, event: ev.Event) -> None:
@@ -327,7 +348,7 @@ class CoordinatorState:
             del self.round.prepared[closure]
         elif closure in self.round.decided:
             del self.round.decided[closure]
-        elif closure in self.inputs:
+        elif closure in self.inputs.missing:
             self.inputs.drop(closure)
             self._count_blocked(closure, -1)
         else:
@@ -338,6 +359,8 @@ class CoordinatorState:
         self.cancelling.pop(closure, None)
         self.drops.pop(closure, None)
         self.bound.pop(closure, None)
+        if self.priorities:
+            self.priorities.pop(closure, None)
 
     def _leave_trainer(self, closure: int) -> Run:
         run = self.running.pop(closure)
@@ -364,6 +387,11 @@ class CoordinatorState:
         assert set(self.attempts) == set(known)
         assert set(self.parts) <= set(self.attempts)
         assert set(self.drops) <= set(self.attempts)
+        assert set(self.priorities) <= set(self.attempts)
+        for line in (self.waiting, *self.bound_waiting.values()):
+            ranks = [self.rank(closure)[0] for closure in line]
+            assert ranks == sorted(ranks)
+            assert len(ranks) == len(line)
         self.inputs.check_invariants()
         assert all(
             each in self.attempts for closure in self.inputs for each in self.inputs.of(closure)

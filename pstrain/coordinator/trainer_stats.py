@@ -90,10 +90,11 @@ class Record:
         """It had nothing to do, and now it has."""
         self._busy_since_s = now_s
 
-    def reports(self, now_s: float, count: int) -> None:
-        """It has told that so many runs have ended."""
-        self.finished += count
-        self._reports.append((now_s, count))
+    def reports(self, now_s: float, seconds: Sequence[float]) -> None:
+        """It has told that runs have ended, which took so long."""
+        self.finished += len(seconds)
+        self.seconds.extend(seconds)
+        self._reports.append((now_s, len(seconds)))
 
     def per_second(self, now_s: float) -> float:
         """Of its latest reports, and the time since."""

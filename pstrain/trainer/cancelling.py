@@ -41,7 +41,8 @@ class OpenRuns:
 
     def end(self, key: Key) -> ClosureRun | None:
         """Its end is told."""
-        self._cancelled.discard(key)
+        if self._cancelled:
+            self._cancelled.discard(key)
         return self._begun.pop(key, None)
 
     def __contains__(self, key: Key) -> bool:
@@ -90,12 +91,13 @@ class Cancelling(ABC):
         self._fail = fail
         self._changed = threading.Condition()
         self._open = OpenRuns()
+        self.is_traced = False
         self._pending: dict[ClosureRun, Pending] = {}
 
     def admit(self, keys: Iterable[Key]) -> None:
         """These were ordered: from now on they can be cancelled."""
-        with self._changed:
-            self._open.admit(keys)
+        # Without the lock: nobody can cancel what is not ordered, and who orders is who cancels.
+        self._open.admit(keys)
 
     def cancel(self, key: Key) -> bool:
         """True if nothing of a run is committed, nor will be: it ends as one that failed.
@@ -116,22 +118,16 @@ class Cancelling(ABC):
 
     def check_wanted(self, run: ClosureRun) -> None:
         """CancelledError where a run was cancelled that has yet to begin."""
-        with self._changed:
-            if self._open.is_cancelled(run):
-                raise cancelled_error(run)
-
-    def _begun(self, run: ClosureRun) -> ClosureRun:
-        with self._changed:
-            self._open.begin(run)
-        return run
+        # Without the lock: its last word is what counts.
+        if self._open.is_cancelled(run):
+            raise cancelled_error(run)
 
     def _tell(self, results: list[pb.ClosureResult]) -> None:
         """Their closures have ended here."""
-        now_s = time.perf_counter()
         for result in results:
             run = self._open.end((result.id, result.attempt))
-            if run is not None:
-                result.commit_seconds = now_s - run.ran_s
+            if run is not None and self.is_traced:
+                result.commit_seconds = time.perf_counter() - run.ran_s
         self._send(results)
 
     def _last_word(self, run: ClosureRun, result: pb.ClosureResult) -> pb.ClosureResult:

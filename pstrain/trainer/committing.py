@@ -30,7 +30,7 @@ from pstrain.errors import (
     UnavailableError,
 )
 from pstrain.failpoints import reached
-from pstrain.trainer.cancelling import Cancelling, Fail, Pending, Send
+from pstrain.trainer.cancelling import Cancelling, Fail, Pending, Send, cancelled_error
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.decisions import (
     by_server,
@@ -93,7 +93,9 @@ class Committer(Cancelling):
 
         ``held`` is what the last run of the same thread left.
         """
-        return self._begun(ClosureRun(token, self, parts_decided, held))
+        run = ClosureRun(token, self, parts_decided, held)
+        self._open.begin(run)
+        return run
 
     def take(self, run: ClosureRun, source: int, receipt: Receipt) -> None:
         """A closure took an element; in the order in which the source gave them."""
@@ -133,7 +135,9 @@ class Committer(Cancelling):
         if result.WhichOneof("outcome") == "error_json":
             run.drop_changes()
         if not run.tickets and (not run.has_changes or run.was_decided):
-            self._tell([self._last_word(run, result)])
+            # Without the lock: there is nothing to commit, whoever cancels it meanwhile.
+            is_cancelled = self._open.is_cancelled(run)
+            self._tell([self._fail(result, cancelled_error(run)) if is_cancelled else result])
         elif run.has_changes:
             return self._hold(run, result)
         else:

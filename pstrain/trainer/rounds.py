@@ -49,7 +49,8 @@ class RoundCommitter(Committer):
     def new_run(self, token: StepToken, parts_decided: int, held: Held | None = None) -> ClosureRun:
         run = ClosureRun(token, self, parts_decided, held, self._keeps_elements)
         self._latest = run
-        return self._begun(run)
+        self._open.begin(run)
+        return run
 
     def commit_part(self, run: ClosureRun, pulls: Pulls) -> Answers:  # noqa: ARG002
         raise FailedPreconditionError(

@@ -362,6 +362,7 @@ class TrainerService:
                 current = found
                 current.outlet = ended
                 current.committer.low_water = request.low_water
+                current.committer.is_traced = request.is_traced
                 current.committer.settle(request.settled)
                 current.define(request)
                 for resource_id in request.positions_of:

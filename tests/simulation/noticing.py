@@ -94,14 +94,16 @@ NOTICED_IN = {
     "any_word_of_a_worker_acquits_it": 46,
     "who_comes_back_begins_with_the_furthest": 44,
     "void_rounds_are_handed_out": 9,
-    "fences_let_everything_through": 64,
+    "fences_let_everything_through": 6,
+    "late_results_of_lost_trainers_count": 6,
+    "who_needs_what_was_cancelled_waits_on": 23,
     "parts_with_elements_count_as_decided": 65,
     "what_is_given_up_is_not_told": 30,
     "a_fit_has_no_last_word": 16,
     "a_restore_may_begin_after_the_last_word": 16,
     "a_save_waits_for_no_closure": 8,
     "what_a_lost_trainer_decided_can_be_cancelled": 417,
-    "what_was_made_in_part_can_be_cancelled": 252,
+    "what_was_made_in_part_can_be_cancelled": 388,
     "replies_that_were_lost_are_not_asked_for_again": 26,
 }
 

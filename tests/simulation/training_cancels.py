@@ -2,29 +2,45 @@
 
 Real: the scheduler, the links, the trainers' committers. Invariant of the checker: what was said to
 be cancelled is applied on no server, then or later; its rows are used up once its end is heard.
+I15: no closure starts while one of a higher priority waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 from pstrain.coordinator import decide
+from pstrain.coordinator import events as ev
 from pstrain.coordinator.orders import Ended
 from pstrain.coordinator.recovery import Legacy
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.service import Scheduler
 from pstrain.errors import DataServiceError, DeadlineExceededError
 from tests.simulation.fibers import wait
+from tests.simulation.shadow import Violation
 from tests.simulation.world import STAGE
 
 
 class HearingScheduler(Scheduler):
     """The real one; rows that a cancelled run took are used up when its end is heard."""
 
-    def results(self, trainer: int, ended: Iterable[Ended]) -> None:
-        ended = list(ended)
+    def _apply(self, decision: decide.Decision) -> None:
+        for event in decision.events:
+            if isinstance(event, ev.ClosureStarted) and event.closure in self._state.waiting:
+                self._check_order(event.closure, decision)
+        super()._apply(decision)
+
+    def _check_order(self, closure: int, decision: decide.Decision) -> None:
+        """What starts together with it is in no order."""
+        rank, _ = self._state.rank(closure)
+        together = {getattr(event, "closure", None) for event in decision.events}
+        for each in self._state.waiting:
+            if each not in together and self._state.rank(each)[0] < rank:
+                raise Violation(f"I15: closure {closure} starts before {each}, of higher priority")
+
+    def results(self, trainer: int, ended: Sequence[Ended]) -> None:
         errors = [
             end.error
             for end in ended
@@ -54,6 +70,8 @@ class ChangesOfMind:
     def __init__(self, node: Any, *, is_steady: bool) -> None:
         self._node = node
         self._dice = Random(f"cancels {node.world.seed}")
+        self._urgency = Random(f"priorities {node.world.seed}")
+        self._has_priorities = self._urgency.random() < 0.4 and not is_steady
         self._cancels = self._dice.random() < 0.4 and not is_steady
 
     def deadline_s(self) -> float | None:
@@ -62,15 +80,25 @@ class ChangesOfMind:
             return None
         return self._dice.choice((0.001, 0.05, 0.5, 5.0))
 
+    def priority(self) -> int:
+        """Of the next closure."""
+        return self._urgency.choice((0, 0, 0, 1, 5, -1)) if self._has_priorities else 0
+
     def consider(self, value: RemoteValue) -> None:
         """It may be cancelled in a moment, whatever has become of it by then."""
         if self._cancels and self._dice.random() < 0.3:
             after_s = self._dice.choice((0.0, 0.01, 0.03, 0.1, 1.0)) * self._dice.random()
             timeout_s = self._dice.choice((None, None, None, 0.05))
-            self._node.spawn(self._cancel, value, after_s, timeout_s)
+            waits = self._dice.random() < 0.3
+            self._node.spawn(self._cancel, value, after_s, timeout_s, waits)
 
-    def _cancel(self, value: RemoteValue, after_s: float, timeout_s: float | None) -> None:
+    def _cancel(
+        self, value: RemoteValue, after_s: float, timeout_s: float | None, waits: bool
+    ) -> None:
+        """``waits``: until it has lost a trainer, so that a part of it may be made."""
         wait(after_s)
+        while waits and not value.has_ended and not self._has_come_back(value.closure):
+            wait(0.02)
         try:
             is_cancelled = value.cancel(timeout_s)
         except DeadlineExceededError:
@@ -80,6 +108,10 @@ class ChangesOfMind:
             return
         if is_cancelled:
             STAGE.world.checker.cancelled(value.closure)
+
+    def _has_come_back(self, closure: int) -> bool:
+        state = self._node.scheduler._state
+        return bool(state.attempts.get(closure)) and closure not in state.running
 
 
 class Needs:

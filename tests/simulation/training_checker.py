@@ -105,7 +105,11 @@ class TrainingChecker:
     def cancelled(self, closure: int) -> None:
         """Its program was told that nothing of it is or will be applied."""
         self._cancelled.add(closure)
-        for tag, ps in self.applied:
+        if not _is_going_back():
+            self._check_all_cancelled()
+
+    def _check_all_cancelled(self) -> None:
+        for tag, ps in list(self.applied):
             self._check_not_cancelled(ps, tag)
 
     def _check_not_cancelled(self, ps: int, tag: Tag) -> None:
@@ -115,7 +119,8 @@ class TrainingChecker:
     def apply(self, ps: int, tag: Tag) -> None:
         """A server makes a change."""
         self.applied[tag, ps] += 1
-        self._check_not_cancelled(ps, tag)
+        if not _is_going_back():
+            self._check_not_cancelled(ps, tag)
         if self.applied[tag, ps] > 1:
             raise Violation(f"I7: {tag} changes server {ps} again")
         if ps not in self.places(tag):
@@ -186,6 +191,7 @@ class TrainingChecker:
             if is_told or name not in told:
                 setattr(self, name, value)
         self._counts_reports = self._counts_reports and is_told
+        self._check_all_cancelled()
 
     def barrier(self) -> None:
         """No closure runs or waits: this is what a checkpoint would save."""
@@ -222,6 +228,11 @@ class TrainingChecker:
         for tag in tags:
             if not all(self.applied[tag, ps] for ps in self.places(tag)):
                 raise Violation(f"I7: closure {closure} is finished, but {tag} was not applied")
+
+
+def _is_going_back() -> bool:
+    """What is applied meanwhile is about to be undone."""
+    return bool(STAGE.world.coordinator.recovery.is_restoring)
 
 
 def _rows_of(value: Any, error: BaseException | None) -> tuple[str, list[int]]:

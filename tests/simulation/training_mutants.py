@@ -14,6 +14,7 @@ import pytest
 
 from pstrain.coordinator import decide, link, recovery
 from pstrain.coordinator.inputs import Inputs
+from pstrain.coordinator.line import Line
 from pstrain.coordinator.service import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.paramserver import requests
@@ -289,6 +290,14 @@ def who_needs_what_was_cancelled_waits_on(patch: Patch) -> None:
     patch.setattr(Inputs, "needing", lambda _self, _closures: iter(()))
 
 
+@mutant("I15")
+def who_comes_first_starts_first_whatever_the_priority(patch: Patch) -> None:
+    def order(self: Line) -> Any:
+        return iter(sorted([*self._plain, *(c for each in self._others.values() for c in each)]))
+
+    patch.setattr(Line, "__iter__", order)
+
+
 @mutant("I7")
 def what_was_made_in_part_can_be_cancelled(patch: Patch) -> None:
     original = decide.cancel
@@ -351,7 +360,7 @@ def late_results_of_lost_trainers_count(patch: Patch) -> None:
     patch.setattr(decide, "is_current", lambda state, closure, *_run: closure in state.running)
 
 
-@mutant("gone")
+@mutant("gone", "ClosureRun")
 def replies_that_were_lost_are_not_asked_for_again(patch: Patch) -> None:
     original = Connections.ask
 

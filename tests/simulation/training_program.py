@@ -301,6 +301,7 @@ class CoordinatorNode(Process):
             trainer,
             deadline_s=self._mind.deadline_s(),
             inputs=inputs,
+            priority=self._mind.priority() if not self._in_rounds else 0,
         )
         self.world.checker.needs(value.closure, inputs)
         if trainer is not None:

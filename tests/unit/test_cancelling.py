@@ -8,15 +8,12 @@ import threading
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pstrain.consistency import Sync
 from pstrain.coordinator import decide, rounds
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.deadlines import DeadlineHeap, Deadlines
 from pstrain.coordinator.events import Reason
-from pstrain.coordinator.line import Line
 from pstrain.coordinator.orders import Cancel, Ended, Outbox, Run
 from pstrain.coordinator.recovery import Legacy
 from pstrain.coordinator.service import Scheduler
@@ -140,33 +137,7 @@ def test_a_round_goes_on_without_a_closure_that_was_cancelled() -> None:
     assert ev.RoundDecided(closures=(1, 2)) in events
 
 
-# Lines and deadlines
-
-
-@given(st.lists(st.tuples(st.sampled_from("alri"), st.integers(0, 9))))
-def test_a_line_is_a_list(steps: list[tuple[str, int]]) -> None:
-    line, twin = Line(), list[int]()
-    for step, closure in steps:
-        if (closure in twin) != (step == "r"):
-            continue
-        match step:
-            case "a":
-                line.append(closure)
-                twin.append(closure)
-            case "l":
-                line.appendleft(closure)
-                twin.insert(0, closure)
-            case "i":
-                earlier = list(itertools.takewhile(lambda each: each < closure, twin))  # noqa: B023
-                line.insert(closure)
-                twin.insert(len(earlier), closure)
-            case _:
-                line.remove(closure)
-                twin.remove(closure)
-        assert list(line) == twin
-        assert len(line) == len(twin)
-        assert (closure in line) == (closure in twin)
-        assert not twin or line.first == twin[0]
+# Deadlines
 
 
 def test_deadlines_come_first_first_and_once() -> None:

@@ -43,7 +43,7 @@ def test_who_needs_one_that_is_over_is_found_through_others() -> None:
     for closure in (4, 3, 2, 5):
         inputs.drop(closure)
         inputs.check_invariants()
-    assert not inputs._dependants
+    assert not inputs.dependants
 
 
 # Decisions

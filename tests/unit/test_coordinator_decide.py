@@ -240,10 +240,19 @@ class Coordinator(RuleBasedStateMachine):
             if isinstance(event, ev.ClosureStarted):
                 self.said.append((event.closure, event.trainer, event.attempt))
 
-    @rule(count=st.integers(1, 4), trainer=st.none() | st.integers(0, 3))
-    def schedule(self, count: int, trainer: int | None) -> None:
+    @rule(
+        count=st.integers(1, 4),
+        trainer=st.none() | st.integers(0, 3),
+        priority=st.integers(-1, 2),
+        needs=st.sets(st.integers(1, 4), max_size=2),
+    )
+    def schedule(self, count: int, trainer: int | None, priority: int, needs: set[int]) -> None:
         for _ in range(count):
-            self.note(decide.schedule(self.state, self.next_closure, trainer))
+            latest = {self.next_closure - each for each in needs}
+            inputs = tuple(each for each in latest if each in self.state.attempts)
+            self.note(
+                decide.schedule(self.state, self.next_closure, trainer, inputs, priority=priority)
+            )
             self.next_closure += 1
         self.note(decide.assign(self.state))
 
@@ -299,7 +308,7 @@ class Coordinator(RuleBasedStateMachine):
     def no_closure_ends_twice_or_is_forgotten(self) -> None:
         assert all(count == 1 for count in self.ended.values())
         lines = self.state.bound_waiting.values()
-        alive = set(self.state.waiting).union(self.state.running, *lines)
+        alive = {*self.state.waiting, *self.state.inputs}.union(self.state.running, *lines)
         assert alive | set(self.ended) == set(range(self.next_closure))
         assert not alive & set(self.ended)
 

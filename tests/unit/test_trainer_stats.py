@@ -12,8 +12,7 @@ def record(*seconds: float, since_s: float = 90.0) -> Record:
     made = Record()
     made.begins(since_s)
     for number, each in enumerate(seconds):
-        made.reports(since_s + number, 1)
-        made.seconds.append(each)
+        made.reports(since_s + number, [each])
     return made
 
 
@@ -52,7 +51,7 @@ def test_a_few_runs_are_no_evidence_and_nobody_is_slower_than_himself() -> None:
 
 def test_a_trainer_that_says_nothing_while_it_has_work_is_a_straggler() -> None:
     records = {0: record(*[0.1] * 10), 1: record(*[0.1] * 10)}
-    records[0].reports(119.5, 1)
+    records[0].reports(119.5, [0.1])
     made = stats(records, running=2, now_s=120.0)
     assert [each.trainer for each in made.stragglers] == [1]
     assert made[1].verdict.startswith(

@@ -1,0 +1,44 @@
+"""What may be asked for a closure besides its function and arguments.
+
+Pure. Invariant: what passes here can be obeyed, under the cluster's rule of consistency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dataservice.runtime.arguments import positive
+from pstrain.errors import InvalidArgumentError, InvalidTypeError, UnimplementedError
+
+
+def check_options(
+    trainer: int | None,
+    priority: int,
+    deadline_s: float | None,
+    *,
+    indices: Sequence[int],
+    in_rounds: bool,
+) -> None:
+    """Raises an error that names the value and the remedy. ``indices``: of all trainers."""
+    if trainer is not None:
+        _check_trainer(trainer, indices, in_rounds=in_rounds)
+    if deadline_s is not None:
+        positive(deadline_s, "deadline_s")
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise InvalidTypeError(f"priority must be an integer, got {priority!r}")
+    if priority and in_rounds:
+        raise UnimplementedError(
+            f"in rounds (sync) closures run in their order, got priority={priority}: leave it out"
+        )
+
+
+def _check_trainer(trainer: int, indices: Sequence[int], *, in_rounds: bool) -> None:
+    if isinstance(trainer, bool) or not isinstance(trainer, int):
+        raise InvalidTypeError(f"trainer must be an index, got {type(trainer).__name__}")
+    if trainer not in indices:
+        raise InvalidArgumentError(f"there is no trainer {trainer}: the cluster has {indices}")
+    if in_rounds:
+        raise UnimplementedError(
+            "in rounds (sync) closures can't be bound to a trainer, since each round has one "
+            "closure for each in turn: leave out trainer="
+        )
