@@ -97,8 +97,8 @@ class ReaderNode(Node):
             chunk_rows=self.reader.chunk_rows,
         )
 
-    def has_room(self) -> bool:
-        return self.reader._buffer.has_room()
+    def is_low(self) -> bool:
+        return self.reader._buffer.is_low()
 
     def _open(self) -> None:
         try:

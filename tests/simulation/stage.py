@@ -156,15 +156,18 @@ class Frames:
 
 
 class Buffer:
-    """Elements that wait for the consumer; a put that should wait only says that it is full."""
+    """Elements that wait for the consumer; who fetches for it asks first whether it is low."""
 
     def __init__(self, max_items: int, _max_bytes: int) -> None:
-        self._max_items = max_items
+        self._low_items = max(1, max_items // 2)
         self.items: deque[Any] = deque()
         self.listener: Callable[[], None] | None = None
 
-    def has_room(self) -> bool:
-        return len(self.items) < self._max_items
+    def is_low(self) -> bool:
+        return len(self.items) <= self._low_items
+
+    def await_low(self) -> bool:
+        return True
 
     def put(self, items: Iterable[tuple[Any, int]]) -> bool:
         for item, _ in items:

@@ -320,7 +320,7 @@ class Stream:
 
     def receive(self) -> None:
         """`WorkerStream._run`, as far as it can go on."""
-        while self._inbox and not self.is_over and not self._dropped and self._reader.has_room():
+        while self._inbox and not self.is_over and not self._dropped and self._reader.is_low():
             try:
                 self._take(self._inbox.popleft())
             except _TRANSIENT as error:
