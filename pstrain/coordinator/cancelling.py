@@ -119,12 +119,19 @@ def end_without_input(closure: Closure) -> ev.ClosureFailed | ev.ClosureCancelle
     """
     for value in closure.inputs:
         if value.has_ended and not value.has_value:
-            if isinstance(value.error, _UNWANTED):
+            if isinstance(_reason_of(value.error), _UNWANTED):
                 return ev.ClosureCancelled(
                     closure=closure.id, reason=ev.Reason.INPUT, input=value.closure
                 )
             return ev.ClosureFailed(closure=closure.id, input=value.closure)
     return None
+
+
+def _reason_of(error: BaseException | None) -> BaseException | None:
+    """What ended the first of a chain of closures, each of which needed the one before."""
+    while isinstance(error, ClosureInputError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def input_error(closure: Closure, missing: int) -> ClosureInputError:

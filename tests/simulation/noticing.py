@@ -98,6 +98,7 @@ NOTICED_IN = {
     "late_results_of_lost_trainers_count": 6,
     "who_needs_what_was_cancelled_waits_on": 23,
     "parts_with_elements_count_as_decided": 65,
+    "who_is_refused_fails_those_that_commit_with_it": 10,
     "what_is_given_up_is_not_told": 30,
     "a_fit_has_no_last_word": 16,
     "a_restore_may_begin_after_the_last_word": 16,

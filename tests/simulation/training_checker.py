@@ -20,7 +20,7 @@ from random import Random
 from typing import Any
 
 from pstrain.coordinator.recovery import _decoded
-from pstrain.errors import ClosureInputError, InvalidArgumentError
+from pstrain.errors import ClosureInputError, InvalidArgumentError, ServerLostError
 from tests.simulation.shadow import Violation
 from tests.simulation.world import STAGE
 
@@ -42,6 +42,7 @@ class TrainingChecker:
         self._counts_reports = True
         self._prepared: dict[Tag, set[int]] = {}
         self._promised: set[int] = set()
+        self._stranded: set[int] = set()  # taken by runs that failed for want of a server
         self.finished: dict[int, tuple[Tag, ...]] = {}
         self.unfinished: dict[int, tuple[Tag, ...]] = {}
         self._changed: dict[Any, set[Tag]] = {}
@@ -158,14 +159,17 @@ class TrainingChecker:
             self._prepared.pop(key, None)
         if request["kind"] == "decide":
             self._promised |= self._prepared.pop(key, set())
-            for _, _, _, outcome, _ in request["entries"]:
+            for closure, attempt, _, outcome, _ in request["entries"]:
                 if outcome is not None:
-                    self._promised.update(_rows_of(*_decoded(outcome))[1])
+                    value, error = _decoded(outcome)
+                    self._promised.update(_rows_of(value, error)[1])
+                    if isinstance(error, ServerLostError):
+                        self._stranded.update(self._taken.get((closure, attempt), ()))
 
     def use_up(self, rows: Iterable[int]) -> None:
         """The data service learns that these rows are used up."""
         for row in rows:
-            known = self.heard[row] or self._spent[row] or row in self._promised
+            known = self.heard[row] or self._spent[row] or row in self._promised | self._stranded
             if not known and not self.is_applied(("row", row)):
                 raise Violation(f"I1: row {row} is used up, but nothing came of it")
 
@@ -186,6 +190,7 @@ class TrainingChecker:
 
         Where it is not, closures that it heard of run again, and may train other rows then.
         """
+        self._stranded.clear()
         told = ("heard", "trained", "finished", "unfinished")
         for name, value in books.items():
             if is_told or name not in told:

@@ -279,8 +279,10 @@ def what_a_lost_trainer_decided_can_be_cancelled(patch: Patch) -> None:
 def closures_do_not_wait_for_their_inputs(patch: Patch) -> None:
     original = decide.schedule
 
-    def schedule(state: Any, closure: int, trainer: Any = None, *_inputs: Any) -> Any:
-        return original(state, closure, trainer)
+    def schedule(
+        state: Any, closure: int, trainer: Any = None, *_inputs: Any, priority: int = 0
+    ) -> Any:
+        return original(state, closure, trainer, priority=priority)
 
     patch.setattr(decide, "schedule", schedule)
 

@@ -241,6 +241,9 @@ def test_an_input_that_had_failed_is_an_error_and_one_that_was_cancelled_is_none
     with pytest.raises(ClosureInputError) as caught:
         needing.fetch(0)
     assert isinstance(caught.value.__cause__, CancelledError)
+    needing_that = cluster.submit(needing)
+    with pytest.raises(ClosureInputError):
+        needing_that.fetch(0)
     cluster.run()
     cluster.scheduler.wait_idle(0)
     assert busy.has_value
