@@ -387,6 +387,8 @@ def _pump(
             raise CancelledError("the reader has gone")
         else:
             channel.send(KEEPALIVE)
+        # The buffer keeps the error that ends a wait, and with its traceback would keep this.
+        frame = None
 
 
 def _may_be_last(frame: Frame) -> bool:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import traceback
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
-from dataservice.errors import UserFunctionError
+from dataservice.errors import UnavailableError, UserFunctionError
+from dataservice.worker import service
 from dataservice.worker.failures import outcome_of, reportable
+from dataservice.worker.outgoing import FrameBuffer
+from dataservice.worker.rebatch import Element
 
 
 class Rows:
@@ -88,3 +95,31 @@ def test_leaving_the_program_is_an_error_of_the_function(left: BaseException) ->
     assert isinstance(failure, UserFunctionError)
     assert type(left).__name__ in str(failure)
     assert failure.__cause__ is left
+
+
+class Reader:
+    """Takes one frame; then the worker gives its stream up."""
+
+    shares_memory = True
+
+    def __init__(self, frames: FrameBuffer) -> None:
+        self._frames = frames
+
+    def send(self, _header: bytes, _body: Any = None) -> None:
+        self._frames.discard()
+
+    def recv(self) -> None:
+        return None
+
+    def cancelled(self) -> bool:
+        return False
+
+
+def test_a_stream_that_is_given_up_keeps_nothing_of_its_last_frame() -> None:
+    before = pa.total_allocated_bytes()
+    frames = FrameBuffer(1 << 20, None)
+    frames.put(Element(pa.record_batch({"x": pc.random(10_000)}), ()), divisible=True)
+    with contextlib.suppress(UnavailableError):
+        service._pump(frames, Reader(frames), 4)
+    assert pa.total_allocated_bytes() == before
+    assert frames.size_bytes == 0
