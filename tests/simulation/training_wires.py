@@ -125,7 +125,7 @@ class Connections:
         while call.reply is None:
             left_s = deadline_s - STAGE.world.now_s
             if left_s <= 0:
-                raise ServerLostError(f"parameter server {ps} is gone: no answer in time")
+                raise DeadlineExceededError(f"parameter server {ps} did not answer in time")
             wait(left_s)
         return call.reply
 
