@@ -115,6 +115,9 @@ class WindowProducer(Generic[Sink]):
     def _close_held(self) -> None:
         """No rows go out any more, so none are kept."""
         self._closed = True
+        for ticket in self._tickets:
+            # Its thread goes on for a moment, and the error that ends it may keep the ticket.
+            ticket.pieces.clear()
         self._tickets.clear()
         self._held_bytes = 0
         self._news.notify_all()

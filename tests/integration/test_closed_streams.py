@@ -20,8 +20,7 @@ from dataservice.errors import UserFunctionError
 
 ROWS = 1 << 18
 BATCH_ROWS = 4_096
-# One chunk of rows: a stream that ends in the very moment in which it sends may keep that long.
-TOLERATED_BYTES = 5 << 20
+TOLERATED_BYTES = 1 << 20
 TIMEOUT_S = 30.0
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import dataservice as ds
@@ -313,6 +316,38 @@ def test_a_closed_producer_does_not_look_like_one_that_is_done() -> None:
     producer.close()
     with pytest.raises(UnavailableError):
         producer.frames.get(TIMEOUT_S)
+
+
+def test_a_closed_producer_keeps_no_rows_of_windows_under_way() -> None:
+    dataset = ds.Dataset.range(100_000).batch(10)
+    pipeline = pipeline_of(dataset)
+    holds_rows, is_closed = threading.Event(), threading.Event()
+
+    def run_window(
+        lease: Lease, _cancelled: object, _omissions: object
+    ) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """The first window gives nothing, so that the rows of the next have to wait."""
+        if lease.window:
+            yield pa.record_batch({"id": pc.random(1_000)}), 0
+            holds_rows.set()
+        assert is_closed.wait(TIMEOUT_S)
+        raise CancelledError("the window is not wanted any more")
+
+    pipeline.run_window = run_window  # type: ignore[assignment, method-assign]
+    gc.collect()
+    gc.disable()
+    try:
+        before = pa.total_allocated_bytes()
+        producer = producer_of(pipeline, Dispatcher(leases_of(dataset)), threads=2)
+        producer.start()
+        assert holds_rows.wait(TIMEOUT_S)
+        assert pa.total_allocated_bytes() > before
+        producer.close()
+        is_closed.set()
+        producer.join(time.monotonic() + TIMEOUT_S)
+        assert pa.total_allocated_bytes() == before
+    finally:
+        gc.enable()
 
 
 def task_of(dataset: ds.Dataset, on_drained: Callable[[], None]) -> TaskProducer:
