@@ -39,6 +39,7 @@ from dataservice.errors import CancelledError, DataServiceError, InternalError
 from dataservice.ranges import Consumed
 from dataservice.runtime.frames import decode_schema
 from dataservice.runtime.identity import host_identity
+from dataservice.runtime.interrupts import NO_INTERRUPTS, HeldInterrupts
 from dataservice.runtime.threads import StoppableThread
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
@@ -131,16 +132,17 @@ class ServiceReader:
 
     # Taking
 
-    def take(self) -> Delivery | None:
+    def take(self, interrupts: HeldInterrupts = NO_INTERRUPTS) -> Delivery | None:
         """The next element, None when nothing is left for this reader at present.
 
-        Blocks. Raises what a worker's pipeline or the dispatcher failed with, once; the reader is
-        closed then. A closed reader raises CancelledError.
+        Blocks; `interrupts` may end that, and cost no element. Raises what a worker's pipeline or
+        the dispatcher failed with, once; the reader is closed then. A closed reader raises
+        CancelledError.
         """
         started_s = time.monotonic()
         delivery = self._buffer.get(0.0) if self._failure is None else None
         if delivery is None:
-            delivery = self._wait_for_element()
+            delivery = self._wait_for_element(interrupts)
             self.statistics.note_wait(time.monotonic() - started_s)
         if delivery is None:
             return None
@@ -206,19 +208,20 @@ class ServiceReader:
         reply = self._connection.get_dataset(dataset_id, timeout_s=self._spec.timeout_s)
         return reply.plan
 
-    def _wait_for_element(self) -> Delivery | None:
+    def _wait_for_element(self, interrupts: HeldInterrupts) -> Delivery | None:
         with self._lock:
             self._session.begin_wait()
             self._wake_if_idle()
         try:
             while True:
+                interrupts.let_through()
                 self._check()
                 with self._lock:
                     has_ended = self._session.take_end()
                 if has_ended:
                     self._check()
                     return None
-                delivery = self._buffer.get(_TAKE_POLL_S)
+                delivery = self._buffer.get(interrupts.poll_s(_TAKE_POLL_S))
                 if delivery is not None:
                     return delivery
         finally:

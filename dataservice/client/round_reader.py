@@ -31,6 +31,7 @@ from dataservice.client.worker_stream import StreamEvents, WorkerStream
 from dataservice.config import DEFAULT_DISPATCHER_TIMEOUT_MS
 from dataservice.errors import CancelledError, DataLossError, DataServiceError, InternalError
 from dataservice.runtime.frames import decode_schema
+from dataservice.runtime.interrupts import NO_INTERRUPTS, HeldInterrupts
 from dataservice.runtime.threads import StoppableThread
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.elements import Header
@@ -95,11 +96,12 @@ class RoundReader:
 
     # Taking
 
-    def take(self) -> Delivery:
+    def take(self, interrupts: HeldInterrupts = NO_INTERRUPTS) -> Delivery:
         """The element of the next round.
 
-        Blocks until all consumers hold theirs. Raises what a worker's pipeline or the dispatcher
-        failed with, once; the reader is closed then. A closed reader raises CancelledError.
+        Blocks until all consumers hold theirs; `interrupts` may end that, and cost no element.
+        Raises what a worker's pipeline or the dispatcher failed with, once; the reader is closed
+        then. A closed reader raises CancelledError.
         """
         started_s = time.monotonic()
         with self._lock:
@@ -107,22 +109,23 @@ class RoundReader:
             if delivery is not None:
                 self._wake_if_sooner()
         if delivery is None:
-            delivery = self._wait_for_round()
+            delivery = self._wait_for_round(interrupts)
             self.statistics.note_wait(time.monotonic() - started_s)
         self.statistics.note_element(delivery.batch.num_rows, delivery.size_bytes)
         return delivery
 
-    def _wait_for_round(self) -> Delivery:
+    def _wait_for_round(self, interrupts: HeldInterrupts) -> Delivery:
         with self._lock:
             self._takers += 1
             try:
                 while self._failure is None and not self._closed:
+                    interrupts.let_through()
                     delivery = self._tracker.take()
                     if delivery is not None:
                         self._wake_if_sooner()
                         return delivery
                     self._wake_if_sooner()
-                    self._arrivals.wait(_TAKE_POLL_S)
+                    self._arrivals.wait(interrupts.poll_s(_TAKE_POLL_S))
             finally:
                 self._takers -= 1
             failure, self._failure = self._failure, None

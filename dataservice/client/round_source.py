@@ -32,8 +32,9 @@ class CoordinatedStream(BatchStream):
 
     def __next__(self) -> pa.RecordBatch:
         self._context.check()
+        self._context.interrupts.let_through()
         self._origin.check("this consumer of coordinated reads")
-        return self.reader.take().batch
+        return self.reader.take(self._context.interrupts).batch
 
     def stats(self) -> dict[str, Any]:
         """Rows, bytes and waiting time of this consumer."""

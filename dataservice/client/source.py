@@ -244,9 +244,10 @@ class ServiceStream(BatchStream, SteppedSource):
 
     def __next__(self) -> pa.RecordBatch:
         self._context.check()
+        self._context.interrupts.let_through()
         self._origin.check(f"this iterator over the data service at {self.target}")
         reader = self.join()
-        delivery = reader.take()
+        delivery = reader.take(self._context.interrupts)
         if delivery is None:
             self._base = self._base_at_end(reader)
             self._has_ended = True

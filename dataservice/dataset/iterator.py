@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import pyarrow as pa
 
@@ -20,16 +20,19 @@ from dataservice.dataset.ledger import Ledger
 from dataservice.dataset.node import Node, walk
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import fingerprint
-from dataservice.dataset.positions import check_saveable, settled
+from dataservice.dataset.positions import check_saveable, goes_on_after_interrupt, settled
 from dataservice.dataset.receipts import Holder, Receipt
 from dataservice.dataset.seeds import drawn_seeds, with_drawn_seeds
 from dataservice.dataset.statistics import StatsCounter
-from dataservice.dataset.stream import BatchStream, RunContext
+from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.dataset.timing import OperatorTimes, WorkLog
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError
+from dataservice.runtime.interrupts import NO_INTERRUPTS, HeldInterrupts, can_hold
 from dataservice.runtime.threads import available_cores
 
 _VERSION: Final = 1
+
+Form = TypeVar("Form")
 
 
 class DatasetIterator:
@@ -50,6 +53,9 @@ class DatasetIterator:
         self._began_s = time.perf_counter()
         self._ended_s: float | None = None  # when the last batch was handed over
         self._failure: Exception | None = None
+        self._interrupts = HeldInterrupts() if goes_on_after_interrupt(node) else NO_INTERRUPTS
+        # What an interrupt found made, with the position before it.
+        self._kept: tuple[pa.RecordBatch, State] | None = None
         self._stream: BatchStream | None = self._opened(node, epoch)
         stats.add(iterators=1)
 
@@ -73,6 +79,7 @@ class DatasetIterator:
             omitted=self._omissions.page(),
             restores=restores,
             holder=self._holder,
+            interrupts=self._interrupts,
         )
         return plan.run(context)
 
@@ -80,6 +87,28 @@ class DatasetIterator:
         return self
 
     def __next__(self) -> pa.RecordBatch:
+        return self.next_as(_as_it_is)
+
+    def next_as(self, form: Callable[[pa.RecordBatch], Form]) -> Form:
+        """The next batch in another form.
+
+        Over the data service alone, an interrupt from the keyboard costs nothing: the same rows
+        come at the next call, and the position is the one before them.
+        """
+        if self._kept is None and (self._interrupts is NO_INTERRUPTS or not can_hold()):
+            return form(self._next())
+        if self._failure is not None:
+            raise self._failure
+        with self._interrupts as interrupts:
+            if self._kept is None:
+                before = self._state()
+                self._kept = self._next(), before
+            formed = form(self._kept[0])
+            interrupts.let_through()
+        self._kept = None
+        return formed
+
+    def _next(self) -> pa.RecordBatch:
         if self._failure is not None:
             raise self._failure
         stream = self._live()
@@ -91,8 +120,9 @@ class DatasetIterator:
             self._omissions.announce_total()
             raise
         except BaseException as error:
-            self._failure = error if isinstance(error, Exception) else None
-            self._give_up()
+            if not self._interrupts.let(error):
+                self._failure = error if isinstance(error, Exception) else None
+                self._give_up()
             raise
         self._ended_s = time.perf_counter()
         waited_s = self._ended_s - began_s
@@ -123,6 +153,9 @@ class DatasetIterator:
         }
         return own | (self._stream.stats() if self._stream is not None else {})
 
+    def _state(self) -> State:
+        return self._live().state() if self._kept is None else self._kept[1]
+
     def _live(self) -> BatchStream:
         if self._stream is None:
             raise FailedPreconditionError(
@@ -144,7 +177,7 @@ class DatasetIterator:
             "plan": fingerprint(self._node),
             "epoch": self._epoch,
             "seeds": drawn_seeds(self._node),
-            "stream": settled(self._live().state()),
+            "stream": settled(self._state()),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -194,7 +227,7 @@ class DatasetIterator:
         """
         if self._holder is None:
             raise FailedPreconditionError("this iterator has no holder: its rows are used up")
-        return self._holder.receipt(self._live().state())
+        return self._holder.receipt(self._state())
 
     @property
     def services(self) -> list[str]:
@@ -210,6 +243,7 @@ class DatasetIterator:
 
     def _give_up(self) -> None:
         self._closed.set()
+        self._kept = None
         self._retire()
         if self._stream is not None:
             self._stream.close()
@@ -233,6 +267,10 @@ class DatasetIterator:
         self.close()
 
 
+def _as_it_is(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
 class FormedIterator:
     """The elements of an iterator in another form, such as dicts of arrays; otherwise as it is."""
 
@@ -246,7 +284,7 @@ class FormedIterator:
         return self
 
     def __next__(self) -> dict[str, Any]:
-        return self._form(next(self._iterator))
+        return self._iterator.next_as(self._form)
 
     def state_dict(self) -> dict[str, Any]:
         """As of `DatasetIterator`."""

@@ -24,6 +24,9 @@ from dataservice.dataset.operators import (
 )
 from dataservice.errors import FailedPreconditionError, UnimplementedError
 
+# While they wait for their input.
+_WITH_EMPTY_HANDS = (RowOperator, Batch, Take, Skip, Repeat, Prefetch, Unbatch, Enumerate)
+
 
 class LivePosition(ABC):
     """A position within the run that made it; its JSON-able form costs a call, so it is lazy."""
@@ -75,6 +78,16 @@ def check_saveable(root: Node) -> None:
             "again; make it yield the same each time and leave the declaration out"
         )
     _check(root, None)
+
+
+def goes_on_after_interrupt(root: Node) -> bool:
+    """Whether an iterator of this plan can lose nothing by an interrupt: of one that reads the
+    data service alone, through operators that have nothing in hand while they wait for it.
+    """
+    return all(
+        isinstance(node, _WITH_EMPTY_HANDS) if node.inputs else node.kind == "service"
+        for node in walk(root)
+    )
 
 
 def _check(node: Node, counter: Node | None) -> None:

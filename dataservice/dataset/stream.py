@@ -18,6 +18,7 @@ from dataservice.dataset.ledger import Page
 from dataservice.dataset.receipts import Holder
 from dataservice.dataset.timing import OperatorTimes
 from dataservice.errors import CancelledError, FailedPreconditionError
+from dataservice.runtime.interrupts import NO_INTERRUPTS, HeldInterrupts
 
 State: TypeAlias = dict[str, Any]
 # Maps one record batch to another; the second argument tells where its rows come from.
@@ -54,6 +55,7 @@ class RunContext:
     decode columns in parallel. `times` gathers the time of each operator, `omitted` what is left
     out of the rows. `restores` says that a position is restored before anything is read, so that a
     source need not begin. `holder`: rows of a service count as consumed when a receipt says so.
+    `interrupts` lets an interrupt through where no stream has rows in hand.
     """
 
     epoch: int = 0
@@ -66,6 +68,7 @@ class RunContext:
     omitted: Page | None = None
     restores: bool = False
     holder: Holder | None = None
+    interrupts: HeldInterrupts = NO_INTERRUPTS
 
     @property
     def key(self) -> tuple[int, ...]:
@@ -164,11 +167,14 @@ class TransformStream(BatchStream):
 class RowCutter:
     """Cuts a stream into pieces of wanted sizes, copying nothing. Its position is exact to a row.
 
-    A piece keeps the whole chunk it was cut from alive.
+    A piece keeps the whole chunk it was cut from alive. Where the stream lets an interrupt through,
+    the same call goes on afterwards as if none had come.
     """
 
     def __init__(self, stream: BatchStream) -> None:
         self._stream = stream
+        self._held: list[pa.RecordBatch] = []  # pieces of a cut that the stream interrupted
+        self._held_from: tuple[State, int] = ({}, 0)
         self._chunk: pa.RecordBatch | None = None
         self._chunk_state: State | None = None
         self._row = 0
@@ -190,15 +196,22 @@ class RowCutter:
 
     def cut(self, rows: int) -> list[pa.RecordBatch]:
         """The next `rows` rows, in one piece or several; fewer only at the end of the stream."""
-        pieces: list[pa.RecordBatch] = []
-        missing = rows
+        pieces, self._held = self._held, []
+        missing = rows - sum(piece.num_rows for piece in pieces)
         self._began = ""
         while missing > 0:
             if pieces and not self._began:
                 self._began = self._stream.location()
-            piece = self.piece(missing)
+            try:
+                piece = self.piece(missing)
+            except KeyboardInterrupt:
+                self._held = pieces
+                raise
             if piece is None:
                 break
+            if not pieces:
+                assert self._chunk_state is not None
+                self._held_from = self._chunk_state, self._row - piece.num_rows
             pieces.append(piece)
             missing -= piece.num_rows
         return pieces
@@ -217,11 +230,10 @@ class RowCutter:
 
     def _pull(self) -> pa.RecordBatch | None:
         if self._chunk is not None:
-            self._row = 0
+            self._chunk, self._chunk_state, self._row = None, None, 0
         state = self._stream.state()
         chunk = next(self._stream, None)
         if chunk is None:
-            self._chunk, self._chunk_state = None, None
             self._row = 0
             return None
         if self._row >= chunk.num_rows:
@@ -234,14 +246,17 @@ class RowCutter:
 
     def state(self) -> State:
         """Position of the next row: the stream's at its chunk, and the row in that chunk."""
+        if self._held:
+            return self._row_of(*self._held_from)
         if self._chunk is None or self._row >= self._chunk.num_rows:
             row = self._row if self._chunk is None else 0
             return {"input": self._stream.state(), "row": row}
         assert self._chunk_state is not None
-        return self.state_after({"input": self._chunk_state, "row": 0}, self._row) or {
-            "input": self._chunk_state,
-            "row": self._row,
-        }
+        return self._row_of(self._chunk_state, self._row)
+
+    def _row_of(self, chunk_state: State, row: int) -> State:
+        exact = self.state_after({"input": chunk_state, "row": 0}, row)
+        return exact or {"input": chunk_state, "row": row}
 
     def state_after(self, state: State, rows: int) -> State | None:
         """As of a stream."""

@@ -15,6 +15,7 @@ from dataservice.client.source import ServiceSource, ServiceStream
 from dataservice.client.steps import Account, Step, StreamPosition
 from dataservice.dataset.receipts import Holder
 from dataservice.dataset.stream import RunContext
+from dataservice.runtime.interrupts import HeldInterrupts
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire.elements import RowSpan
 
@@ -90,7 +91,7 @@ class EndlessReader:
         self.taken = self.acknowledged = 0
         self.batch = pa.RecordBatch.from_pydict({"x": [1]})
 
-    def take(self) -> Delivery:
+    def take(self, _interrupts: HeldInterrupts) -> Delivery:
         self.taken += 1
         return Delivery(self.batch, (span(0, self.taken - 1, self.taken),), 8)
 

@@ -91,9 +91,11 @@ class _PrefetchStream(BatchStream):
 
     def _take(self) -> _Element:
         assert self._thread is not None
+        interrupts = self._context.interrupts
         while True:
+            interrupts.let_through()
             try:
-                return self._queue.get(timeout_s=_POLL_S)
+                return self._queue.get(timeout_s=interrupts.poll_s(_POLL_S))
             except DeadlineExceededError:
                 self._context.check()
                 if not self._thread.is_alive() and not len(self._queue):

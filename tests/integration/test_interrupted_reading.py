@@ -1,0 +1,142 @@
+"""Ctrl-C while the data service is read: the iterator goes on, with each row once, or is saved."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+from collections import Counter
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import dataservice as ds
+from tests.integration.service_cluster import local_service, process_cluster
+
+ROWS = 6_000
+_PROGRAM = """
+import json, signal, sys, time
+import dataservice as ds
+
+INTERRUPTS = {signal.SIGINT}
+signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)  # they come while it reads, not elsewhere
+
+target, state_path, *resumes = sys.argv[1:]
+data = ds.Dataset.range(6_000).map(lambda c: time.sleep(0.005) or c).batch(50)
+it = iter(data.distribute(ds.ShardingPolicy.DYNAMIC, target).batch(130))
+if resumes:
+    with open(state_path) as file:
+        it.load_state_dict(json.load(file))
+seen, told = [], []
+print("ready", flush=True)
+more = True
+while more:
+    batch, interrupted = None, False
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)
+        for batch in it:
+            break
+        signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
+    except KeyboardInterrupt:
+        signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
+        interrupted = True
+    if batch is not None:
+        seen += batch["id"].to_pylist()
+    if interrupted:
+        told.append(list(seen))
+        with open(state_path, "w") as file:
+            json.dump(it.state_dict(), file)
+        print("interrupted", flush=True)
+    more = interrupted or batch is not None
+print(json.dumps([seen, told]), flush=True)
+"""
+
+
+def test_a_program_that_is_interrupted_goes_on_and_can_save_its_position(
+    tmp_path: pathlib.Path,
+) -> None:
+    with process_cluster(tmp_path / "logs", workers=2) as cluster:
+        arguments = [cluster.target, str(tmp_path / "state.json")]
+        with _start(arguments) as program:
+            assert program.stdout is not None
+            for _ in range(5):
+                os.kill(program.pid, signal.SIGINT)
+                assert program.stdout.readline() == "interrupted\n"
+            seen, told = json.loads(program.stdout.readline())
+        assert Counter(seen) == Counter(range(ROWS))
+        assert len(told) == 5
+
+        with _start([*arguments, "resumes"]) as program:
+            assert program.stdout is not None
+            rest, _ = json.loads(program.stdout.readline())
+    assert Counter(told[-1] + rest) == Counter(range(ROWS))
+
+
+def _start(arguments: list[str]) -> subprocess.Popen[str]:
+    program = subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, *arguments], stdout=subprocess.PIPE, text=True
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline() == "ready\n"
+    return program
+
+
+class _EveryLine:
+    """Interrupts the program at line n of the package in the n-th call that it traces."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.came = 0
+
+    def arm(self, line: int) -> None:
+        self._left = line
+        sys.settrace(self._call)
+
+    def _call(self, frame: FrameType, _event: str, _arg: object) -> Any:
+        return self._line if "/dataservice/" in frame.f_code.co_filename else None
+
+    def _line(self, frame: FrameType, event: str, _arg: object) -> Any:
+        # From the last line on Python runs no handler before the caller has the batch.
+        source = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        if event == "line" and source.strip() != "return formed":
+            self._left -= 1
+            if self._left == 0:
+                self.came += 1
+                signal.raise_signal(signal.SIGINT)
+        return self._line
+
+
+@pytest.mark.parametrize("form", ["batches", "arrays"])
+def test_no_line_at_which_an_interrupt_comes_loses_a_row(form: str) -> None:
+    with local_service(workers=1) as service:
+        remote = (
+            ds.Dataset.range(ROWS).batch(10).distribute(ds.ShardingPolicy.DYNAMIC, service.target)
+        )
+        remote = remote.batch(15).map(lambda columns: {"id": columns["id"] + 0})
+        it: Any = iter(remote) if form == "batches" else remote.numpy()
+        interrupt, seen, line, ended = _EveryLine(), [], 0, False
+        try:
+            while not ended:
+                line += 1
+                interrupt.arm(line)
+                try:
+                    batch = next(it)
+                except KeyboardInterrupt:
+                    continue
+                except StopIteration:
+                    ended = True
+                    continue
+                finally:
+                    sys.settrace(None)
+                seen += batch["id"].tolist() if form == "arrays" else batch["id"].to_pylist()
+                if line > 100 and interrupt.came < line:
+                    line = 0  # the call has fewer lines: from the first again
+        finally:
+            it.close()
+    assert interrupt.came > 100
+    assert Counter(seen) == Counter(range(ROWS))

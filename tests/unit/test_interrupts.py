@@ -1,0 +1,145 @@
+"""Ctrl-C: held back while rows are in hand, and harmless to operators where it is let through."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+import dataservice as ds
+from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.operators.base import Operator
+from dataservice.dataset.stream import BatchStream, RunContext, State
+from dataservice.runtime.interrupts import HeldInterrupts
+from tests.unit.checkpoint_checker import numbers, open_stream, values
+
+
+def _interrupted(interrupts: HeldInterrupts, rest: Callable[[], object]) -> None:
+    with interrupts:
+        signal.raise_signal(signal.SIGINT)
+        rest()
+
+
+def test_an_interrupt_waits_for_the_end_of_the_block() -> None:
+    interrupts, done = HeldInterrupts(), []
+    with pytest.raises(KeyboardInterrupt):
+        _interrupted(interrupts, lambda: done.append("the rest"))
+    assert done
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_comes_through_where_it_is_let() -> None:
+    interrupts = HeldInterrupts()
+    interrupts.let_through()
+    with pytest.raises(KeyboardInterrupt) as raised:
+        _interrupted(interrupts, interrupts.let_through)
+    assert interrupts.let(raised.value)
+
+
+def test_other_threads_let_no_interrupt_through() -> None:
+    interrupts, failures = HeldInterrupts(), []
+
+    def elsewhere() -> None:
+        try:
+            interrupts.let_through()
+        except KeyboardInterrupt as error:
+            failures.append(error)
+
+    def wait_for_another() -> None:
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join(60)
+
+    with pytest.raises(KeyboardInterrupt):
+        _interrupted(interrupts, wait_for_another)
+    assert not failures
+
+
+def test_a_second_interrupt_is_raised_where_the_program_is() -> None:
+    interrupts, done = HeldInterrupts(), []
+
+    def interrupt_again() -> None:
+        done.append("once")
+        signal.raise_signal(signal.SIGINT)
+        done.append("twice")
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        _interrupted(interrupts, interrupt_again)
+    assert done == ["once"]
+    assert not interrupts.let(raised.value)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_program_with_a_handler_of_its_own_keeps_it() -> None:
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    try:
+        with HeldInterrupts():
+            signal.raise_signal(signal.SIGINT)
+            assert came == [signal.SIGINT]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class _Interrupted(BatchStream):
+    """A stream that is interrupted each time before it yields."""
+
+    def __init__(self, stream: BatchStream) -> None:
+        self._stream = stream
+        self._armed = True
+
+    def __next__(self) -> pa.RecordBatch:
+        self._armed = not self._armed
+        if not self._armed:
+            raise KeyboardInterrupt
+        return next(self._stream)
+
+    def state(self) -> State:
+        return self._stream.state()
+
+    def restore(self, state: State) -> None:
+        self._stream.restore(state)
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        lambda d: d.batch(4),
+        lambda d: d.batch(7, drop_remainder=True),
+        lambda d: d.batch(2).map(lambda c: {"x": c["x"] * 2}),
+        lambda d: d.take(11),
+        lambda d: d.skip(6),
+        lambda d: d.filter(ds.col("x") % 3 == 0),
+        lambda d: d.enumerate(),
+        lambda d: d.shuffle(8, seed=3),
+        lambda d: d.map(lambda c: {"x": c["x"] + 1}).batch(5),
+    ],
+)
+def test_operators_lose_nothing_and_know_where_they_are(
+    pipeline: Callable[[Dataset], Dataset],
+) -> None:
+    dataset = pipeline(numbers(20))
+    node = dataset.node
+    assert isinstance(node, Operator)
+    expected = values(list(open_stream(dataset)))
+    stream = node.attach(_Interrupted(node.input.run(RunContext())), RunContext())
+    seen: list[pa.RecordBatch] = []
+    interruptions = 0
+    while True:
+        try:
+            seen.append(next(stream))
+        except KeyboardInterrupt:
+            interruptions += 1
+            with open_stream(dataset) as again:
+                again.restore(stream.state())
+                assert values([*seen, *again]) == expected
+        except StopIteration:
+            break
+    assert values(seen) == expected
+    assert interruptions > 1
