@@ -118,6 +118,7 @@ class ReadArguments:
             timeout_s=_timeout_s(timeout_s),
         )
         _check_cache(arguments)
+        _check_delivery(arguments)
         _check_ordered(arguments)
         _check_coordinated(arguments)
         return arguments
@@ -142,6 +143,18 @@ def check_compression(compression: str | None) -> str:
             f"{meant}"
         )
     return _COMPRESSIONS[chosen]
+
+
+def _check_delivery(arguments: ReadArguments) -> None:
+    if arguments.delivery != AT_MOST_ONCE or arguments.policy is ShardingPolicy.DYNAMIC:
+        return
+    # A trainer that falls behind the cache misses elements, whatever the policy.
+    if not arguments.options.cross_trainer_cache:
+        raise InvalidArgumentError(
+            f"delivery={AT_MOST_ONCE!r} needs ShardingPolicy.DYNAMIC, got "
+            f"{arguments.policy.name}: only there is anything read again when a worker is lost; "
+            "leave delivery out"
+        )
 
 
 def _check_ordered(arguments: ReadArguments) -> None:

@@ -30,10 +30,11 @@ def with_delivery(arguments: ReadArguments, node: Node) -> ReadArguments:
     if not declared:
         return replace(arguments, delivery=arguments.delivery or EXACTLY_ONCE)
     if arguments.delivery == EXACTLY_ONCE or arguments.options.ordered:
+        remedy = _REMEDY if arguments.policy is ShardingPolicy.DYNAMIC else "leave delivery out"
         asked = "ordered=True" if arguments.options.ordered else f"delivery={EXACTLY_ONCE!r}"
         raise InvalidArgumentError(
             f"{asked} needs a dataset that can be replayed, but {declared} was declared "
-            f"deterministic=False; {_REMEDY}"
+            f"deterministic=False; {remedy}"
         )
     if arguments.delivery is None and arguments.policy is ShardingPolicy.DYNAMIC:
         _warn(f"is read with delivery={AT_MOST_ONCE!r}", declared)

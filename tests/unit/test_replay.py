@@ -107,6 +107,18 @@ def test_under_off_there_is_no_delivery_to_fall_from() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with_delivery(off, declared.node)
+    exactly = arguments(processing_mode=ds.ShardingPolicy.OFF, delivery="exactly_once")
+    with pytest.raises(InvalidArgumentError, match="deterministic=False; leave delivery out"):
+        with_delivery(exactly, declared.node)
+
+
+@pytest.mark.parametrize("policy", [p for p in ds.ShardingPolicy if p.name != "DYNAMIC"])
+def test_at_most_once_is_refused_where_it_means_nothing(policy: ds.ShardingPolicy) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"got {policy.name}: .*leave delivery out"):
+        arguments(processing_mode=policy, delivery="at_most_once")
+    cache = ds.CrossTrainerCache("a")
+    shared = {"cross_trainer_cache": cache, "job_name": "job", "delivery": "at_most_once"}
+    assert arguments(processing_mode=policy, **shared).delivery == "at_most_once", "as it is there"
 
 
 @pytest.mark.parametrize("given", [{"delivery": "exactly_once"}, {"ordered": True}])
