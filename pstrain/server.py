@@ -23,6 +23,9 @@ from pstrain.trainer.server import TrainerServer
 
 logger = logging.getLogger(__name__)
 
+# Programs make the servers of a cluster in their own process and keep only its addresses.
+_serving: set[Server] = set()
+
 _LOOK_S = 0.2
 
 
@@ -50,7 +53,8 @@ class Server:
     returns, when nobody has been connected for 30 s, or the number of seconds given: time enough
     for a coordinator that is started again. Parameter servers count trainers too, so give it to
     all of a cluster's servers. ``protocol`` is "grpc", which programs written for TensorFlow say;
-    of their ``config`` there is nothing to set here.
+    of their ``config`` there is nothing to set here. Serves on, as TensorFlow's does, where the
+    program keeps no reference to it.
     """
 
     def __init__(
@@ -107,6 +111,7 @@ class Server:
     def start(self) -> None:
         self._role.start()
         end_with_program(self, Server.stop)
+        _serving.add(self)
         logger.info("%s:%d serves at %s", self.job_name, self.task_index, self.address)
         if self._grace_s is not None and self._watch is None:
             self._watch = threading.Thread(
@@ -129,6 +134,7 @@ class Server:
     def stop(self) -> None:
         """Frees the port. Idempotent."""
         self._stopping.set()
+        _serving.discard(self)
         self._role.stop()
         if self._watch is not None and self._watch is not threading.current_thread():
             self._watch.join()

@@ -64,11 +64,14 @@ FORKING = (
 """
 )
 TRAINING = """
+    import gc
     import numpy as np
     import pstrain as ps
 
     spec = ps.ClusterSpec({{"worker": ["localhost:{0}"], "ps": ["localhost:{1}"]}})
-    servers = [ps.Server(spec, job_name=job, task_index=0) for job in spec.jobs]
+    for job in spec.jobs:
+        ps.Server(spec, job_name=job, task_index=0)  # serves on, although nobody keeps it
+    gc.collect()
     strategy = ps.ParameterServerStrategy(ps.SimpleClusterResolver(spec))
     coordinator = ps.ClusterCoordinator(strategy)
     with strategy.scope():
