@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dataservice.public_names import HOMES, MODULES, resolve
+from dataservice.public_names import FOREIGN, HOMES, MODULES, resolve
 
 if TYPE_CHECKING:
     from dataservice import errors
@@ -65,7 +65,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in HOMES and name not in MODULES:
-        raise AttributeError(f"module 'dataservice' has no attribute {name!r}")
+        hint = f": {FOREIGN[name]}" if name in FOREIGN else ""
+        raise AttributeError(f"module 'dataservice' has no attribute {name!r}{hint}")
     value = resolve(name)
     globals()[name] = value
     return value

@@ -1,4 +1,5 @@
-"""Where each public name lives, and the one way to it that loads its module on first use.
+"""Where each public name lives, and the one way to it that loads its module on first use; what
+stands for names of tf.data that are none here.
 
 The package's face asks here, and so does a lower floor that must call a higher one: a dataset,
 which is built and run without the service, for what distributes it. Imports nothing of its own.
@@ -38,6 +39,25 @@ HOMES: Final = {
     "WorkerConfig": "dataservice.config",
     "DataServiceError": "dataservice.errors",
     "DataServiceWarning": "dataservice.errors",
+}
+
+_OF_DATASETS: Final = "options are arguments of shuffle, map and interleave, and of distribute"
+_HERE: Final = "its names are here, in dataservice itself"
+FOREIGN: Final = {
+    "AutoShardPolicy": "strategies shard by pstrain.AutoShardPolicy",
+    "CsvDataset": "write Dataset.from_csv(paths)",
+    "ExternalStatePolicy": "functions travel with what they hold",
+    "FixedLengthRecordDataset": "write Dataset.from_generator(fn, schema)",
+    "Options": _OF_DATASETS,
+    "TFRecordDataset": "write Dataset.from_tfrecord(paths, features=...)",
+    "TextLineDataset": "write Dataset.from_csv(paths, schema) or from_generator(fn, schema)",
+    "data": _HERE,
+    "distributed_save": "write save(dataset, path, service)",
+    "experimental": _HERE,
+    "make_csv_dataset": "write Dataset.from_csv(paths)",
+    "parallel_interleave": "write dataset.interleave(fn, cycle_length)",
+    "service": _HERE,
+    "snapshot": "write save(dataset, path, service)",
 }
 
 

@@ -187,7 +187,8 @@ def __getattr__(name: str) -> Any:
     elif name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
     else:
-        raise AttributeError(f"module 'pstrain' has no attribute {name!r}")
+        foreign_names = importlib.import_module("pstrain.foreign_names")
+        foreign_names.module_getattr(__name__, foreign_names.PSTRAIN)(name)
     globals()[name] = value
     return value
 

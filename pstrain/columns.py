@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pstrain.bags import is_list
@@ -115,6 +116,7 @@ def ids_into(
 
 def labels(name: str, column: pa.Array) -> NDArray[np.float32]:
     """Labels as float32 0 and 1. DataError where the column holds null or any other value."""
+    column = singles(column)
     if column.null_count:
         raise DataError(f"label column {name!r} holds {column.null_count} nulls: filter them out")
     if not (
@@ -135,6 +137,28 @@ def labels(name: str, column: pa.Array) -> NDArray[np.float32]:
             "map it to 0 and 1"
         )
     return out
+
+
+def singles(column: pa.Array) -> pa.Array:
+    """The values of a column of lists that have one each, as labels [n, 1] have; others as is."""
+    if not is_list(column.type) or not (pc.list_value_length(column).to_numpy(False) == 1).all():
+        return column
+    return column.flatten()
+
+
+def vector(what: str, values: Any) -> NDArray[np.float32]:
+    """Numbers of any shape, of Arrow too, as float32 [n]; DataError where some are none."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if isinstance(values, pa.Array):
+        values = singles(values)
+        if values.null_count:
+            raise DataError(f"{what} hold {values.null_count} nulls: filter them out")
+    try:
+        return np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
+    except (TypeError, ValueError) as error:
+        kind = getattr(values, "type", None) or np.asarray(values).dtype
+        raise DataError(f"{what} are no numbers but {kind}: map them to numbers") from error
 
 
 def finite_values(name: str, column: pa.Array) -> NDArray[np.float64]:

@@ -86,8 +86,16 @@ def as_source(data: Any, batch_size: int) -> Any:
         return dataservice.Dataset.from_numpy(data).batch(batch_size)
     raise InvalidArgumentError(
         "data is a Dataset, a function that makes one, an Arrow table or a dict of NumPy arrays, "
-        f"got {type(data).__name__}"
+        f"got {type(data).__name__}{_remedy(data)}"
     )
+
+
+def _remedy(data: Any) -> str:
+    if type(data).__name__ == "DataFrame":
+        return "; write pyarrow.Table.from_pandas(frame)"
+    if isinstance(data, tuple):
+        return "; labels are a column of it, which the model's schema names"
+    return ""
 
 
 def check_end(source: Any, steps: int | None, argument: str) -> None:

@@ -1,14 +1,15 @@
-"""What programs written for Keras give as arguments, and what does it here.
+"""What programs written for TensorFlow and Keras say, and what does it here: arguments and names.
 
-Only words for errors, and the one way to say them. Invariant: no name here is one that the
-callable takes.
+Only words for errors, and the ways to say them. Invariant: no argument here is one that the
+callable takes, and no name one that the module or class has.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar, cast
 
 from pstrain.errors import InvalidTypeError
 
@@ -83,6 +84,139 @@ AUC: Final = {
     "from_logits": "give losses.sigmoid(logits)",
     "curve": "it is that of the ROC",
 }
+
+_HERE: Final = "its names are here, in pstrain itself"
+_IN_STEP: Final = "ParameterServerStrategy(..., consistency=consistency.sync()) trains in step"
+PSTRAIN: Final = {
+    "DatasetCreator": "give fit a function that makes a dataset, or a Dataset",
+    "DistributedDataset": "strategy.experimental_distribute_dataset(dataset) makes one",
+    "MirroredStrategy": _IN_STEP,
+    "MultiWorkerMirroredStrategy": _IN_STEP,
+    "CentralStorageStrategy": "what is made outside of a scope is in this process",
+    "OneDeviceStrategy": "what is made outside of a scope is in this process",
+    "PerWorkerValues": "ClusterCoordinator.create_per_worker_dataset(...) makes what each has of",
+    "RunOptions": "strategy.run takes none",
+    "Sequential": "models are in pstrain.models; pstrain.torch.Model takes any torch module",
+    "TF_ConfigClusterResolver": "write TFConfigClusterResolver",
+    "data": "write import dataservice as ds; datasets are ds.Dataset",
+    "distribute": _HERE,
+    "experimental": _HERE,
+    "experimental_set_strategy": "enter strategy.scope()",
+    "function": "schedule takes Python functions; numbers are computed by kernels",
+    "keras": "layers, models, optimizers, losses, metrics and callbacks are in pstrain itself",
+    "train": _HERE,
+}
+CALLBACKS: Final = {
+    "BackupAndRestore": "write Checkpoint(directory), which goes on after any end of the program",
+    "History": "fit returns it",
+    "LambdaCallback": "write a subclass of Callback",
+    "ModelCheckpoint": "write Checkpoint(directory)",
+    "ReduceLROnPlateau": "write LearningRateScheduler(fn), or a subclass of Callback",
+    "RemoteMonitor": "write a subclass of Callback",
+    "TerminateOnNaN": "write a subclass of Callback that sets stop_training where loss is NaN",
+}
+_TORCH: Final = "pstrain.torch.Layer(module) takes torch's"
+_SCHEMA: Final = "a FeatureSchema says what a model reads, and its Category how"
+LAYERS: Final = {
+    "Activation": 'Dense takes activation="relu"; losses.sigmoid makes probabilities',
+    "BatchNormalization": _TORCH,
+    "CategoryEncoding": _SCHEMA,
+    "Concatenate": "write layers.concatenate(...)",
+    "Discretization": _SCHEMA,
+    "Dropout": _TORCH,
+    "Flatten": "write array.reshape(len(array), -1)",
+    "Hashing": "Category(buckets) hashes a column",
+    "Input": _SCHEMA,
+    "InputLayer": _SCHEMA,
+    "LayerNormalization": _TORCH,
+    "Normalization": _SCHEMA,
+    "TextVectorization": "map strings to lists of words; StringLookup makes ids of them",
+}
+_ONE_LOSS: Final = "BinaryCrossentropy is the only loss; pstrain.torch takes modules with others"
+LOSSES: Final = dict.fromkeys(
+    (
+        "CategoricalCrossentropy",
+        "Loss",
+        "MeanAbsoluteError",
+        "MeanSquaredError",
+        "SparseCategoricalCrossentropy",
+    ),
+    _ONE_LOSS,
+) | {
+    "Reduction": "BinaryCrossentropy is the mean over the batch",
+    "binary_crossentropy": "write BinaryCrossentropy()(labels, probabilities)",
+}
+_OWN: Final = "write a subclass of Metric, whose state is an int64 array that adds up"
+METRICS: Final = dict.fromkeys(
+    ("F1Score", "MeanAbsoluteError", "MeanSquaredError", "Precision", "Recall", "Sum"), _OWN
+) | {
+    "BinaryAccuracy": "write Accuracy()",
+    "BinaryCrossentropy": "write LogLoss()",
+}
+OPTIMIZERS: Final = {
+    "AdamW": "write Adam(l2=...)",
+    "experimental": "optimizers are in pstrain.optimizers itself",
+    "legacy": "optimizers are in pstrain.optimizers itself",
+}
+MODELS: Final = {
+    "Sequential": "pstrain.torch.Model(schema, module) takes any torch module",
+    "clone_model": "write from_config(model.get_config())",
+    "load_model": "write from_config(config), then model.load_weights(path)",
+    "model_from_json": "write from_config(config)",
+}
+_LOOP: Final = "write a step with a GradientTape"
+MODEL: Final = {
+    "add": "layers are those of its class; pstrain.torch.Model takes any torch module",
+    "export": "write model.save_weights(path), and keep model.get_config()",
+    "fit_generator": "write fit(Dataset.from_generator(...))",
+    "get_layer": "look into model.layers",
+    "metrics_names": "metrics have names: [metric.name for metric in model.metrics]",
+    "save": "write model.save_weights(path), and keep model.get_config()",
+    "test_on_batch": "write evaluate(...)",
+    "to_json": "get_config() is made of what JSON has",
+    "train_on_batch": _LOOP,
+    "train_step": _LOOP,
+}
+_PLACED: Final = "values stay where the step runs; variables are on parameter servers"
+_BY_SPEC: Final = "the cluster is as its resolver says, and has no sessions to configure"
+STRATEGY: Final = {
+    "configure": _BY_SPEC,
+    "experimental_assign_to_logical_device": _PLACED,
+    "experimental_make_numpy_dataset": "write dataservice.Dataset.from_numpy(arrays)",
+    "experimental_replicate_to_logical_devices": _PLACED,
+    "experimental_run_v2": "write run(fn, args, kwargs)",
+    "experimental_split_to_logical_devices": _PLACED,
+    "make_dataset_iterator": "write iter(experimental_distribute_dataset(dataset))",
+    "make_input_fn_iterator": "write iter(distribute_datasets_from_function(fn))",
+    "unwrap": "write experimental_local_results(value)",
+    "update_config_proto": _BY_SPEC,
+}
+
+
+def no_attribute(what: str, name: str, remedies: Mapping[str, str], owner: Any) -> NoReturn:
+    """Raises the AttributeError of ``what``, which has no ``name``."""
+    hint = f": {remedies[name]}" if name in remedies else ""
+    raise AttributeError(f"{what} has no attribute {name!r}{hint}", name=name, obj=owner)
+
+
+def module_getattr(module: str, remedies: Mapping[str, str]) -> Callable[[str], NoReturn]:
+    """The ``__getattr__`` of a module that tells what stands for these names."""
+
+    def __getattr__(name: str) -> NoReturn:
+        no_attribute(f"module {module!r}", name, remedies, sys.modules.get(module))
+
+    return __getattr__
+
+
+class Telling:
+    """Base of classes that tell what stands for the names in ``_foreign``."""
+
+    _foreign: ClassVar[Mapping[str, str]] = {}
+
+    if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+
+        def __getattr__(self, name: str) -> NoReturn:
+            no_attribute(f"{type(self).__name__!r} object", name, self._foreign, self)
 
 
 def instead_of(what: str, remedies: Mapping[str, str]) -> Callable[[Called], Called]:

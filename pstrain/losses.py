@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dataservice.runtime.arguments import in_words, nearest
+from pstrain import foreign_names
+from pstrain.columns import vector
 from pstrain.errors import InvalidArgumentError
 from pstrain.kernels import losses as kernels
 from pstrain.tape import Tensor, record
+
+if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+    __getattr__ = foreign_names.module_getattr(__name__, foreign_names.LOSSES)
 
 # What Keras calls it as well.
 _MEANS = ("mean", "sum_over_batch_size", "auto")
@@ -34,7 +41,7 @@ class BinaryCrossentropy:
 
     def __call__(self, labels: ArrayLike, predictions: Tensor | NDArray[np.float32]) -> Tensor:
         tensor = predictions if isinstance(predictions, Tensor) else Tensor(predictions)
-        targets = np.ascontiguousarray(labels, dtype=np.float32).reshape(-1)
+        targets = vector("labels", labels)
         values = np.ascontiguousarray(tensor.value, dtype=np.float32).reshape(-1)
         if len(targets) != len(values):
             raise InvalidArgumentError(f"{len(targets)} labels for {len(values)} predictions")

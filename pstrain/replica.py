@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 
 from dataservice.runtime.arguments import Choices
+from pstrain import foreign_names
 from pstrain.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     InvalidTypeError,
     UnimplementedError,
 )
+from pstrain.foreign_names import Telling
 from pstrain.indexed_slices import IndexedSlices
 from pstrain.input_sharding import DistributedDataset, DistributedDatasetFunction
 from pstrain.tape import Tensor
@@ -126,10 +128,11 @@ def call_arguments(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, A
     return tuple(args or ()), dict(kwargs or {})
 
 
-class Replica:
+class Replica(Telling):
     """What a strategy offers, in the program and on trainers, each of which has one replica."""
 
     _replicas = 1
+    _foreign = foreign_names.STRATEGY
 
     def __init__(self, num_replicas_in_sync: int = 1) -> None:
         self._replicas = num_replicas_in_sync

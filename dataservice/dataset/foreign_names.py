@@ -10,7 +10,10 @@ from typing import Final
 _OPTIONS: Final = "options are arguments of shuffle, map and interleave, and of distribute"
 _REMEDIES: Final = {
     "as_numpy_iterator": "numpy() gives a dict of arrays per batch, rows() a dict per row",
+    "counter": "write range(start, stop), or range(n).repeat().enumerate()",
     "element_spec": "it is `schema`, an Arrow schema",
+    "from_list": "write from_table(pyarrow.Table.from_pylist(rows))",
+    "from_pandas": "write from_table(pyarrow.Table.from_pandas(frame))",
     "from_tensors": "from_numpy takes a dict of arrays, of one row each here",
     "get_single_element": "take next(iter(dataset)), a record batch",
     "ignore_errors": 'say on_error="skip" to map, filter or distribute',
@@ -18,6 +21,9 @@ _REMEDIES: Final = {
     "with_options": _OPTIONS,
     "ragged_batch": "batch keeps lists at their own lengths",
     "sparse_batch": "batch keeps lists at their own lengths",
+    "random": "map range(n) with a function that draws numbers",
+    "rebatch": "write unbatch().batch(n)",
+    "rejection_resample": "filter by a function that draws numbers",
     "reduce": "go over numpy() in a loop, or compute over to_table()",
     "save": "dataservice.save(dataset, path, service) writes on the data workers",
     "scan": "functions see no rows but those they are given: go over numpy() in a loop",

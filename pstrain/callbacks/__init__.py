@@ -1,5 +1,8 @@
 """What ``fit``, ``evaluate`` and ``predict`` call as they go."""
 
+from typing import TYPE_CHECKING
+
+from pstrain import foreign_names
 from pstrain.callbacks.base import Callback, CallbackList
 from pstrain.callbacks.checkpoint import Checkpoint
 from pstrain.callbacks.csv_logger import CSVLogger
@@ -19,3 +22,6 @@ __all__ = [
     "ProgressBar",
     "TensorBoard",
 ]
+
+if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+    __getattr__ = foreign_names.module_getattr(__name__, foreign_names.CALLBACKS)

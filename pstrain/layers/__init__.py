@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from pstrain import foreign_names
 from pstrain.layers.base import Layer
 from pstrain.layers.dense import Dense
 from pstrain.layers.embedding import Embedding, WideDeepTable
@@ -20,3 +23,6 @@ __all__ = [
     "WideDeepTable",
     "concatenate",
 ]
+
+if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+    __getattr__ = foreign_names.module_getattr(__name__, foreign_names.LAYERS)

@@ -14,6 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pstrain.tape import Tensor, leaf
+from pstrain.variable import ShardedVariable
 from pstrain.vocabulary import Fetch, Lookup
 
 
@@ -27,6 +28,17 @@ class Layer(ABC):
     @property
     def trainable_variables(self) -> list[Any]:
         return [variable for variable in self.variables if variable.trainable]
+
+    @property
+    def weights(self) -> list[Any]:
+        """The variables as they lie on servers: of those that are cut, each shard."""
+        return [
+            part
+            for variable in self.variables
+            for part in (
+                variable.variables if isinstance(variable, ShardedVariable) else [variable]
+            )
+        ]
 
     @property
     def parameters(self) -> Any:

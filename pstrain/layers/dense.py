@@ -14,6 +14,7 @@ from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.foreign_names import instead_of
 from pstrain.kernels import network
 from pstrain.layers.base import Layer, as_tensor, whole
+from pstrain.parameters import current_step
 from pstrain.tape import Tensor, record
 from pstrain.variable import create_variable
 from pstrain.vocabulary import Fetch
@@ -65,6 +66,11 @@ class Dense(Layer):
                     f"layer {self.name!r} was built for {self.input_size} inputs, got {input_size}"
                 )
             return
+        if current_step() is not None:
+            raise FailedPreconditionError(
+                f"layer {self.name!r} has no variables, and a trainer can make none: give it "
+                f"input_size={input_size}, or call it once inside strategy.scope() before"
+            )
         self.input_size = input_size
         seed = initializers.seed_for(f"{self.name}/kernel", self.seed)
         kernel = initializers.glorot_uniform(input_size, self.units, seed=seed)

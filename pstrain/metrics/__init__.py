@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dataservice.runtime.arguments import nearest
+from pstrain import foreign_names
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.metrics.base import Metric
 from pstrain.metrics.classification import AUC, Accuracy
 from pstrain.metrics.mean import LogLoss, Mean
 
 __all__ = ["AUC", "Accuracy", "LogLoss", "Mean", "Metric"]
+
+if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+    __getattr__ = foreign_names.module_getattr(__name__, foreign_names.METRICS)
 
 _BY_NAME: dict[str, type[Any]] = {"auc": AUC, "accuracy": Accuracy, "log_loss": LogLoss}
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pstrain import initializers
+from pstrain.columns import vector
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.parameters import current_step
 from pstrain.scope import LocalPlacement, current_placement
@@ -112,8 +113,8 @@ def pairs(
     name: str, labels: ArrayLike, predictions: ArrayLike
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Labels and predictions as float32 vectors of the same length."""
-    first = np.ascontiguousarray(labels, dtype=np.float32).reshape(-1)
-    second = np.ascontiguousarray(predictions, dtype=np.float32).reshape(-1)
+    first = vector(f"metric {name!r}: labels", labels)
+    second = vector(f"metric {name!r}: predictions", predictions)
     if len(first) != len(second):
         raise InvalidArgumentError(
             f"metric {name!r} got {len(first)} labels and {len(second)} probabilities"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dataservice.runtime.arguments import nearest
+from pstrain import foreign_names
 from pstrain.errors import InvalidArgumentError
 from pstrain.models.base import Model
 from pstrain.models.dcn import DCNv2
@@ -24,6 +25,9 @@ __all__ = [
     "WideDeep",
     "from_config",
 ]
+
+if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+    __getattr__ = foreign_names.module_getattr(__name__, foreign_names.MODELS)
 
 _BY_KIND: dict[str, type[Model]] = {
     cls.kind: cls

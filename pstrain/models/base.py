@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pstrain import foreign_names
 from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.features import Features, FeatureSchema
-from pstrain.foreign_names import instead_of
+from pstrain.foreign_names import Telling, instead_of
 from pstrain.layers.base import Layer
 from pstrain.losses import BinaryCrossentropy, sigmoid
 from pstrain.models.weights import Weights
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Batch: TypeAlias = "pa.RecordBatch | Features | Mapping[str, Any]"
 
 
-class Model(Weights, ABC):
+class Model(Weights, Telling, ABC):
     """Base of models that tell two classes apart.
 
     A subclass makes its layers and says how they are connected. ``schema``: a ``FeatureSchema``,
@@ -40,6 +40,7 @@ class Model(Weights, ABC):
     """
 
     kind: ClassVar[str] = ""
+    _foreign = foreign_names.MODEL
 
     def __init__(self, schema: Any) -> None:
         self.schema = FeatureSchema.of(schema)

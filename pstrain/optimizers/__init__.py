@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dataservice.runtime.arguments import nearest
+from pstrain import foreign_names
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.optimizers import schedules
 from pstrain.optimizers.adagrad import Adagrad, RowWiseAdagrad
@@ -26,6 +27,9 @@ __all__ = [
     "RowWiseAdagrad",
     "schedules",
 ]
+
+if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+    __getattr__ = foreign_names.module_getattr(__name__, foreign_names.OPTIMIZERS)
 
 _BY_NAME: dict[str, Any] = {
     cls.name: cls for cls in (SGD, Momentum, Adagrad, RowWiseAdagrad, RMSprop, Adam, Ftrl)

@@ -160,7 +160,7 @@ def _labels(column: pa.Array) -> list[float]:
     return found.tolist()
 
 
-@pytest.mark.parametrize("values", [[True, False], [1, 0], [1.0, 0.0]])
+@pytest.mark.parametrize("values", [[True, False], [1, 0], [1.0, 0.0], [[1], [0]]])
 def test_labels_are_zero_and_one(values: list[Any]) -> None:
     assert _labels(pa.array(values)) == [1.0, 0.0]
 

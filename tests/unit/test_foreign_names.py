@@ -13,8 +13,10 @@ import pytest
 
 import dataservice as ds
 import pstrain as ps
+from dataservice import public_names
 from dataservice.dataset import foreign_names
 from pstrain import foreign_names as of_keras
+from pstrain import replica
 from pstrain.errors import InvalidTypeError
 
 
@@ -23,6 +25,33 @@ def test_a_name_that_is_another_here_is_told(name: str) -> None:
     with pytest.raises(AttributeError, match=rf"a Dataset has no attribute '{name}': \w+"):
         getattr(ds.Dataset.range(3), name)
     assert not hasattr(ds.Dataset, name)
+
+
+HOLDERS: list[tuple[Any, dict[str, str]]] = [
+    (ds, public_names.FOREIGN),
+    (ps, of_keras.PSTRAIN),
+    (ps.callbacks, of_keras.CALLBACKS),
+    (ps.layers, of_keras.LAYERS),
+    (ps.losses, of_keras.LOSSES),
+    (ps.metrics, of_keras.METRICS),
+    (ps.models, of_keras.MODELS),
+    (ps.optimizers, of_keras.OPTIMIZERS),
+    (ps.models.LogisticRegression(ps.FeatureSchema(dense=("d",))), of_keras.MODEL),
+    (replica.Replica(), of_keras.STRATEGY),
+]
+
+
+@pytest.mark.parametrize(("holder", "remedies"), HOLDERS)
+def test_a_name_of_tensorflow_is_told_what_stands_for_it(
+    holder: Any, remedies: dict[str, str]
+) -> None:
+    for name, remedy in remedies.items():
+        with pytest.raises(AttributeError) as caught:
+            getattr(holder, name)
+        assert str(caught.value).endswith(f"no attribute {name!r}: {remedy}")
+        assert name not in dir(holder)
+    with pytest.raises(AttributeError, match=r"no attribute 'nothing'$"):
+        _ = holder.nothing
 
 
 def test_any_other_name_is_a_plain_attribute_error() -> None:
@@ -84,6 +113,20 @@ def test_an_argument_of_keras_is_told_what_stands_for_it(
         with pytest.raises(InvalidTypeError) as caught:
             taker(**{name: 3})
         assert f"takes no argument {name!r}: {remedy}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "remedy"),
+    [
+        (type("DataFrame", (), {})(), r"got DataFrame; write pyarrow\.Table\.from_pandas"),
+        (([1], [0]), "got tuple; labels are a column of it"),
+    ],
+)
+def test_data_of_keras_programs_is_told_what_stands_for_it(data: Any, remedy: str) -> None:
+    model = _model()
+    model.compile("sgd")
+    with pytest.raises(ValueError, match=remedy):
+        model.fit(data)
 
 
 def test_any_other_argument_is_a_plain_type_error() -> None:

@@ -19,8 +19,11 @@ from pstrain.layers import (
     WideDeepTable,
     concatenate,
 )
+from pstrain.parameters import step_scope
 from pstrain.scope import local_parameters
 from pstrain.tape import GradientTape, Tensor, record
+from pstrain.variable import ShardedVariable, Variable
+from pstrain.vocabulary import StepToken
 
 RANDOM = np.random.default_rng(5)
 
@@ -90,6 +93,22 @@ def test_dense_computes_what_its_name_says() -> None:
     output = layer(inputs)
     assert output.dtype == np.float32
     np.testing.assert_allclose(output, np.maximum(inputs @ kernel + bias, 0), rtol=1e-5)
+
+
+def test_dense_that_no_one_has_called_cannot_learn_its_size_on_a_trainer() -> None:
+    layer = Dense(3)
+    with (
+        step_scope(StepToken("session", 0, 0)),
+        pytest.raises(FailedPreconditionError, match="input_size=4"),
+    ):
+        layer(np.zeros((2, 4), np.float32))
+
+
+def test_weights_are_the_shards_of_variables() -> None:
+    layer = Dense(3, input_size=4)
+    assert layer.weights == layer.variables
+    layer.variables[0] = ShardedVariable([Variable(np.zeros((n, 3))) for n in (3, 1)])
+    assert [part.shape for part in layer.weights] == [(3, 3), (1, 3), (3,)]
 
 
 def test_dense_learns_its_input_size_from_the_first_call() -> None:

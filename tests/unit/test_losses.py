@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pyarrow as pa
 import pytest
 from sklearn.metrics import log_loss
 
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.layers.base import whole
 from pstrain.losses import BinaryCrossentropy, sigmoid
+from pstrain.metrics import LogLoss
 from pstrain.scope import local_parameters
 from pstrain.tape import GradientTape, Tensor
 from pstrain.variable import Variable
@@ -45,6 +49,26 @@ def test_gradient_of_the_loss(from_logits: bool) -> None:
 def test_more_labels_than_predictions_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="4 labels for 3 predictions"):
         BinaryCrossentropy()(LABELS, Tensor(LOGITS[:3]))
+
+
+@pytest.mark.parametrize("score", [BinaryCrossentropy(), LogLoss().update_state])
+def test_labels_may_be_columns_and_lists_of_one(score: Any) -> None:
+    probabilities = sigmoid(LOGITS)
+    expected = BinaryCrossentropy()(LABELS, probabilities)
+    for labels in (
+        pa.array(LABELS),
+        pa.array(LABELS[:, None].tolist()),
+        pa.chunked_array([LABELS]),
+    ):
+        found = score(labels, probabilities)
+        assert found is None or float(found) == float(expected)
+    for wrong, words in [
+        (pa.array([0, 1, None, 0]), "labels hold 1 nulls: filter them out"),
+        (pa.array([[0], [1], [1, 1], [0]]), "labels are no numbers but list<item: int64>"),
+        (np.array(["no", "yes", "yes", "no"]), "labels are no numbers but <U3: map them"),
+    ]:
+        with pytest.raises(DataError, match=words):
+            score(wrong, probabilities)
 
 
 def test_sigmoid_keeps_the_shape() -> None:
