@@ -44,6 +44,8 @@ class Lists:
     """One column of lists, taken apart."""
 
     def __init__(self, name: str, column: pa.Array) -> None:
+        if pa.types.is_null(column.type):
+            column = column.cast(pa.list_(pa.null()))
         if not is_list(column.type):
             raise DataError(
                 f"column {name!r} holds {column.type}, its schema says lists: leave out pooling, "

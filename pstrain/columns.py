@@ -194,13 +194,16 @@ _OF_LISTS = {
 
 
 def numbers(name: str, column: pa.Array, role: str) -> _Values:
-    """A column of numbers or booleans; DataError names any other with its role."""
+    """A column of numbers, booleans or only nulls; DataError names any other with its role."""
     dtype = _NUMPY_OF.get(column.type)
     if dtype is None:
         if pa.types.is_boolean(column.type):
             return numbers(name, column.cast(pa.uint8()), role)
         if pa.types.is_float16(column.type):
             return numbers(name, column.cast(pa.float32()), role)
+        if pa.types.is_null(column.type):
+            # Of a file in which no row has a value, nothing else is known.
+            return numbers(name, column.cast(pa.int64()), role)
         remedy = _OF_LISTS[role] if is_list(column.type) else "cast it to numbers"
         raise DataError(f"{role} column {name!r} holds {column.type}: {remedy}")
     valid, buffer = column.buffers()

@@ -158,16 +158,17 @@ def _listed(lengths: Mapping[str, int]) -> str:
 def kinds_of_passed(
     batch: pa.RecordBatch, given: Mapping[str, np.ndarray], returned: Mapping[str, Any]
 ) -> dict[str, pa.DataType]:
-    """The types of columns that a function returns as it was given them.
+    """The types of columns that a function returns as it was given them, under any name.
 
     Of plain numbers NumPy tells the type itself; of decimals, times with a zone, optional strings
     and nested values the few of a batch do not.
     """
-    return {
-        name: batch.column(name).type
+    kinds = {
+        id(values): batch.column(name).type
         for name, values in given.items()
-        if values.dtype not in _PLAIN and values.ndim == 1 and returned.get(name) is values
+        if values.dtype not in _PLAIN and values.ndim == 1
     }
+    return {name: kinds[id(values)] for name, values in returned.items() if id(values) in kinds}
 
 
 def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Array:

@@ -20,15 +20,17 @@ _BY_NAME: dict[str, type[Any]] = {"auc": AUC, "accuracy": Accuracy, "log_loss": 
 
 
 def named(value: Any) -> Metric:
-    """A metric as it is; for "auc", "accuracy" or "log_loss" one with its defaults."""
+    """A metric as it is; for "auc", "accuracy" or "log_loss" (or "LogLoss") one of those."""
     if isinstance(value, Metric):
         return value
     if not isinstance(value, str):
         raise InvalidTypeError(f"a metric is one of pstrain.metrics, such as AUC(), got {value!r}")
-    if value.lower() not in _BY_NAME:
+    plain = value.lower().replace("_", "")
+    found = next((kind for name, kind in _BY_NAME.items() if name.replace("_", "") == plain), None)
+    if found is None:
         raise InvalidArgumentError(
             f"unknown metric {value!r}: choose one of {', '.join(_BY_NAME)}, or give an object"
             f"{nearest(value, _BY_NAME)}"
         )
-    metric: Metric = _BY_NAME[value.lower()]()
+    metric: Metric = found()
     return metric

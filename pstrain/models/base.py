@@ -88,7 +88,7 @@ class Model(Weights, Telling, ABC):
         return sigmoid(self.forward(batch).value.reshape(-1))
 
     @instead_of("compile", foreign_names.COMPILE)
-    def compile(self, optimizer: Any = None, metrics: Sequence[Any] = ()) -> None:
+    def compile(self, optimizer: Any = None, metrics: Sequence[Any] | None = None) -> None:
         """Sets what ``fit`` optimises with and what ``evaluate`` reports besides the loss.
 
         Objects, or names for those with the defaults: "adagrad", "auc". An optimizer that was
@@ -101,6 +101,7 @@ class Model(Weights, Telling, ABC):
         if chosen is not None and self.strategy is not None:
             chosen.move_to(self.strategy)
         several = metrics if isinstance(metrics, list | tuple) else [metrics]
+        several = [] if metrics is None else several
         self.metrics = [known_metrics.named(metric) for metric in several]
         self.optimizer = chosen
 

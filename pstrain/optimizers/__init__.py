@@ -47,7 +47,9 @@ def named(value: Any) -> Optimizer | None:
         raise InvalidTypeError(
             f"an optimizer is one of pstrain.optimizers, such as Adagrad(0.02), got {value!r}"
         )
-    optimizer: Optimizer = _class_of(value.lower())()
+    plain = value.lower().replace("_", "")
+    name = next((name for name in _BY_NAME if name.replace("_", "") == plain), value)
+    optimizer: Optimizer = _class_of(name)()
     return optimizer
 
 

@@ -105,10 +105,15 @@ def test_booleans_are_categories() -> None:
     assert _ids(ONE_PLAIN, pa.array([True, True, None, False]).slice(1)) == [1, 1000, 0]
 
 
-@pytest.mark.parametrize("type_", [pa.int32(), pa.string()], ids=str)
+@pytest.mark.parametrize("type_", [pa.int32(), pa.string(), pa.null()], ids=str)
 def test_columns_may_be_empty_or_all_null(type_: pa.DataType) -> None:
     assert _ids(ONE_HASHED, pa.array([], type_)) == []
     assert _ids(ONE_HASHED, pa.nulls(2, type_)) == [1000, 1000]
+
+
+def test_dense_columns_of_which_nothing_is_known_are_all_null() -> None:
+    batch = pa.RecordBatch.from_pydict({"x": pa.nulls(2)})
+    assert ONE_DENSE.encode(batch).dense.tolist() == [[0.0], [0.0]]
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,12 @@ def test_slices_and_lists_of_a_fixed_size() -> None:
     assert (cut.ids.tolist(), cut.offsets.tolist()) == ([2, 2, 2, 0], [0, 0, 3, 4])
 
 
+def test_columns_of_which_nothing_is_known_are_empty_lists() -> None:
+    bags = schema().encode(batch(pa.nulls(3))).bags
+    assert bags is not None
+    assert (bags.ids.tolist(), bags.offsets.tolist()) == ([], [0, 0, 0, 0])
+
+
 def test_a_null_within_a_list_has_the_row_of_nulls() -> None:
     bags = schema().encode(batch(pa.array([[1, None], [3]]))).bags
     assert bags is not None

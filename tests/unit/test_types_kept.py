@@ -37,6 +37,13 @@ def test_what_is_passed_on_keeps_its_type(format: str, name: str) -> None:
     assert mapped.to_table().equals(table)
 
 
+@pytest.mark.parametrize("name", TABLE.column_names)
+def test_what_is_passed_on_under_another_name_keeps_its_type(name: str) -> None:
+    table = TABLE.select([name])
+    mapped = ds.Dataset.from_table(table).batch(1).map(lambda c: {"other": c[name]})
+    assert mapped.to_table().equals(table.rename_columns(["other"]))
+
+
 def test_what_is_changed_in_place_has_the_type_of_its_values() -> None:
     def lengths(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         columns["name"][:] = [len(name) for name in columns["name"]]
