@@ -107,6 +107,13 @@ class BatchStream(ABC):
         """
         return None
 
+    def advance(self, rows: int) -> int:  # noqa: ARG002
+        """Leaves out the next rows, at most `rows`, without making them; how many it could.
+
+        0 where only reading them can tell, and at the end.
+        """
+        return 0
+
     @abstractmethod
     def close(self) -> None:
         """Gives up files and threads; idempotent. The stream must not be read afterwards."""
@@ -156,6 +163,9 @@ class TransformStream(BatchStream):
 
     def state_after(self, state: State, rows: int) -> State | None:
         return self._stream.state_after(state, rows) if self._one_to_one else None
+
+    def advance(self, rows: int) -> int:
+        return self._stream.advance(rows) if self._one_to_one else 0
 
     def close(self) -> None:
         self._stream.close()
@@ -227,6 +237,11 @@ class RowCutter:
         count = min(rows, chunk.num_rows - first)
         self._row = first + count
         return chunk if count == chunk.num_rows else chunk.slice(first, count)
+
+    def advance(self, rows: int) -> int:
+        """As of a stream; 0 also where rows of a chunk in hand come first."""
+        inside = self._row > 0 if self._chunk is None else self._row < self._chunk.num_rows
+        return 0 if inside else self._stream.advance(rows)
 
     def _pull(self) -> pa.RecordBatch | None:
         if self._chunk is not None:

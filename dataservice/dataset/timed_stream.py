@@ -54,6 +54,9 @@ class _TimedStream(BatchStream):
     def state_after(self, state: State, rows: int) -> State | None:
         return self._stream.state_after(state, rows)
 
+    def advance(self, rows: int) -> int:
+        return self._stream.advance(rows)
+
     def close(self) -> None:
         self._stream.close()
 

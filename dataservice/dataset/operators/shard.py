@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dataservice.dataset.node import UNKNOWN_CARDINALITY, register_node
 from dataservice.dataset.operators.base import Operator
+from dataservice.dataset.sources.range import RangeSource
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError
 from dataservice.runtime.arguments import integer_at_least
@@ -45,6 +46,21 @@ class Shard(Operator):
     def is_hint(self) -> bool:
         """Whether a service is to fill in number and index."""
         return self.num_shards == SHARD_HINT
+
+    def open(self, context: RunContext) -> BatchStream:
+        own = None if self.is_hint else self._range()
+        return super().open(context) if own is None else own.open(context)
+
+    def _range(self) -> RangeSource | None:
+        """The elements as a range, of which nothing else need be made."""
+        source = self.input
+        if not isinstance(source, RangeSource):
+            return None
+        kept = range(source.start, source.stop, source.step)[self.index :: self.num_shards]
+        try:
+            return RangeSource(kept.start, kept.stop, kept.step)
+        except InvalidArgumentError:  # the step does not fit into 64 bits
+            return None
 
     def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:  # noqa: ARG002
         if self.is_hint:

@@ -116,6 +116,10 @@ class _SkipStream(_CountingStream):
 
     def __next__(self) -> pa.RecordBatch:
         while self._left > 0:
+            passed = 0 if self._whole_batches else self._cutter.advance(self._left)
+            if passed:
+                self._left -= passed
+                continue
             piece, elements = self._piece(self._left)
             if piece is None:
                 raise StopIteration

@@ -108,7 +108,7 @@ class SplitStream(BatchStream):
         self._context = context
         self._index = 0  # of the split that is read, or is next
         self._row = 0  # in that split, before `refine`
-        self._split: Split | None = None
+        self._split: Split | None = None  # that one, once it was looked at
         self._reader: Generator[pa.RecordBatch, None, None] | None = None
         self._last: tuple[Split, int, int] | None = None
 
@@ -117,9 +117,7 @@ class SplitStream(BatchStream):
             self._context.check()
             batch, split = self._read()
             if batch is None:
-                self._reader = None
-                self._index += 1
-                self._row = 0
+                self._go_to_next()
                 continue
             first, self._row = self._row, self._row + batch.num_rows
             self._last = (split, first, self._row)
@@ -143,11 +141,37 @@ class SplitStream(BatchStream):
             return None, split
 
     def _current(self) -> tuple[Generator[pa.RecordBatch, None, None], Split]:
-        if self._reader is None:
+        if self._split is None:
             self._split = next(self._splits)
+        if self._reader is None:
             self._reader = self._source.read(self._split, self._row, self._context)
-        assert self._split is not None
         return self._reader, self._split
+
+    def _go_to_next(self) -> None:
+        self._close_reader()
+        self._split = None
+        self._index += 1
+        self._row = 0
+
+    def advance(self, rows: int) -> int:
+        if not self._source.counts_rows or self._source.on_error == "skip":
+            return 0
+        passed = 0
+        while passed < rows:
+            self._context.check()
+            if self._split is None:
+                self._split = next(self._splits, None)
+            if self._split is None or self._split.rows is None:
+                break
+            left = self._split.rows - self._row
+            step = min(left, rows - passed)
+            passed += step
+            if step == left:
+                self._go_to_next()
+            else:
+                self._row += step
+                self._close_reader()
+        return passed
 
     def state(self) -> State:
         return {"split": self._index, "row": self._row}
@@ -158,10 +182,13 @@ class SplitStream(BatchStream):
             pass
 
     def close(self) -> None:
+        self._close_reader()
+        self._splits = iter(())
+
+    def _close_reader(self) -> None:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
-        self._splits = iter(())
 
     def location(self) -> str:
         return "" if self._last is None else self._source.describe(*self._last)
