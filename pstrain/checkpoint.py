@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
+from dataservice.runtime.arguments import limit_s
 from dataservice.runtime.identity import new_id
 from pstrain import manifest, saving
 from pstrain.base_variable import BaseVariable
@@ -144,9 +145,10 @@ class Checkpoint:
 
     def wait(self, timeout: float | None = None) -> None:
         """Blocks until the last save has ended; raises what it failed with, once."""
+        left_s = limit_s(timeout)
         last, self._last = self._last, None
         if last is not None:
-            last.wait(timeout)
+            last.wait(left_s)
 
     def _hold(
         self, pauses: Pauses, held: contextlib.ExitStack

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from dataservice.runtime.arguments import limit_s, non_negative, path_of
 from pstrain.manifest import Path, checkpoints, number_of
 
 _POLL_S = 1.0
@@ -29,10 +30,23 @@ def checkpoints_iterator(
     appeared for ``timeout`` seconds and ``timeout_fn``, if given, does not answer False; or when
     ``stop`` is set. Without either it waits as long as it is iterated.
     """
-    stop = stop or threading.Event()
+    pause_s = non_negative(min_interval_secs, "min_interval_secs")
+    options = (limit_s(timeout), timeout_fn, stop or threading.Event())
+    return _follow(path_of(checkpoint_dir, "checkpoint_dir"), pause_s, *options, every=every)
+
+
+def _follow(
+    directory: str,
+    pause_s: float,
+    timeout_s: float | None,
+    timeout_fn: Callable[[], bool] | None,
+    stop: threading.Event,
+    *,
+    every: bool,
+) -> Iterator[str]:
     seen = -1
     while True:
-        found = _wait_for_new(checkpoint_dir, seen, timeout, stop, every=every)
+        found = _wait_for_new(directory, seen, timeout_s, stop, every=every)
         if stop.is_set():
             return
         if found is None:
@@ -42,7 +56,7 @@ def checkpoints_iterator(
         started_s = time.monotonic()
         seen = number_of(found)
         yield found
-        if stop.wait(max(0.0, started_s + min_interval_secs - time.monotonic())):
+        if stop.wait(max(0.0, started_s + pause_s - time.monotonic())):
             return
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dataservice.runtime.arguments import limit_s
 from pstrain.errors import DeadlineExceededError
 from pstrain.manifest import PartialCheckpoint
 
@@ -70,7 +71,7 @@ class SavedCheckpoint(str):
 
         DeadlineExceededError after ``timeout`` seconds, with the save still going on.
         """
-        if not self._ended.wait(timeout):
+        if not self._ended.wait(limit_s(timeout)):
             raise DeadlineExceededError(f"{self} is not written after {timeout} s")
         if self._error is not None:
             raise self._error

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dataservice.runtime.arguments import check_optional, non_negative
+from dataservice.runtime.arguments import check_optional, limit_s, non_negative
 from pstrain import manifest
 from pstrain.callbacks.base import Callback
 from pstrain.callbacks.monitor import Monitor
@@ -70,6 +70,7 @@ class SidecarEvaluator:
         check_optional(1, max_evaluations=max_evaluations, steps=steps, batch_size=batch_size)
         check_optional(0, last_step=last_step)
         non_negative(min_interval_secs, "min_interval_secs")
+        timeout = limit_s(timeout)
         self.model, self.data = model, data
         self.checkpoint_dir = os.fspath(checkpoint_dir)
         self.results_dir = os.fspath(results_dir or os.path.join(self.checkpoint_dir, "evaluation"))

@@ -28,6 +28,7 @@ from dataservice.errors import (
     InvalidArgumentError,
     InvalidTypeError,
 )
+from dataservice.runtime.arguments import limit_s
 from dataservice.runtime.identity import new_id
 from dataservice.vocabulary import parse_target
 from dataservice.wire import dispatcher_pb2 as pb
@@ -78,6 +79,7 @@ class Snapshot:
         DeadlineExceededError after `timeout_s`; without one, waits as long as the dispatcher is
         there. Logs the progress every 10 s.
         """
+        timeout_s = limit_s(timeout_s, "timeout_s")
         began_s = noticed_s = time.monotonic()
         pause_s = _FIRST_PAUSE_S
         with Connection(self._target) as connection:

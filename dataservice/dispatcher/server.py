@@ -26,6 +26,7 @@ from dataservice.errors import (
     InvalidTypeError,
 )
 from dataservice.runtime.addresses import format_address
+from dataservice.runtime.arguments import limit_s
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.clock import SystemClock
 from dataservice.runtime.ending import end_with_program
@@ -140,7 +141,7 @@ class DispatchServer:
             raise FailedPreconditionError(
                 "the dispatcher serves nothing to wait for before start()"
             )
-        self._stopped.wait(timeout_s)
+        self._stopped.wait(limit_s(timeout_s, "timeout_s"))
 
     def stop(self) -> None:
         """Stops serving and frees the port; idempotent, also before `start()`. Bounded."""

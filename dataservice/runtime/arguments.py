@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import numbers
+import os
+import threading
 from collections.abc import Iterable, Sequence
 from enum import EnumType
 from typing import Any
@@ -103,6 +105,43 @@ def non_negative(value: Any, what: str) -> float:
     if value < 0:
         raise InvalidArgumentError(f"{what} must not be negative, got {value}")
     return float(value)
+
+
+def limit_s(value: Any, what: str = "timeout") -> float | None:
+    """Seconds that a wait may take, None for no limit; InvalidArgumentError for anything else."""
+    if value is None or value == math.inf:
+        return None
+    wanted = "must be seconds from 0 on, or None to wait without a limit"
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        raise InvalidTypeError(f"{what} {wanted}, got {value!r}")
+    limit = float(value)
+    if not limit >= 0:
+        raise InvalidArgumentError(f"{what} {wanted}, got {value}")
+    return min(limit, threading.TIMEOUT_MAX)
+
+
+def path_of(value: Any, what: str) -> str:
+    """A path as text; InvalidArgumentError for an empty one, or what is none."""
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(path, str):
+        raise InvalidTypeError(f"{what} must be a path, as text or a pathlib.Path, got {value!r}")
+    if not path:
+        raise InvalidArgumentError(f"{what} must not be empty; '.' is the current directory")
+    return path
+
+
+def check_true_or_false(**values: Any) -> None:
+    """InvalidArgumentError for what is neither."""
+    for name, value in values.items():
+        if not isinstance(value, bool):
+            raise InvalidTypeError(f"{name} must be True or False, got {value!r}")
+
+
+def check_callable(what: str, value: Any, *, optional: bool = False) -> None:
+    """InvalidTypeError for what cannot be called; None may be there where it is ``optional``."""
+    if not callable(value) and not (optional and value is None):
+        wanted = "a function or None" if optional else "a function"
+        raise InvalidTypeError(f"{what} must be {wanted}, got {value!r}")
 
 
 def check_number(what: str, value: Any) -> None:

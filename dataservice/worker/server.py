@@ -13,6 +13,7 @@ from typing import NoReturn
 from dataservice.config import WorkerConfig
 from dataservice.errors import CancelledError, FailedPreconditionError, InvalidTypeError
 from dataservice.runtime.addresses import format_address
+from dataservice.runtime.arguments import limit_s
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.ending import end_with_program
 from dataservice.runtime.flight import FlightServer
@@ -168,8 +169,9 @@ class WorkerServer:
         """Waits until the worker stops; raises what it stopped for, if not by `stop`."""
         if self._flight is None and not self._stopped.is_set():
             raise FailedPreconditionError("the worker serves nothing to wait for before start()")
-        if timeout_s is not None:
-            self._stopped.wait(timeout_s)
+        left_s = limit_s(timeout_s, "timeout_s")
+        if left_s is not None:
+            self._stopped.wait(left_s)
         else:
             while not self._stopped.wait(_JOIN_POLL_S):
                 pass

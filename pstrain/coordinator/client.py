@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import dataservice
-from dataservice.runtime.arguments import integer_at_least, positive
+from dataservice.runtime.arguments import integer_at_least, limit_s, positive
 from dataservice.runtime.ending import end_with_program
 from pstrain import session
 from pstrain.consistency import Sync
@@ -301,7 +301,8 @@ class ClusterCoordinator:
         will do. What it raises ends the wait, and nothing else.
         """
         positive(progress_interval_s, "progress_interval_s")
-        self._scheduler.wait_idle(timeout, progress, progress_interval_s)
+        left_s = limit_s(timeout)
+        self._scheduler.wait_idle(left_s, progress, progress_interval_s)
 
     def done(self) -> bool:
         """True when nothing is queued or in flight; raises the first error of what has ended."""
@@ -312,7 +313,8 @@ class ClusterCoordinator:
 
         After ``timeout`` seconds in all: DeadlineExceededError, naming the one that is missing.
         """
-        return values_in(structure, None if timeout is None else time.monotonic() + timeout)
+        left_s = limit_s(timeout)
+        return values_in(structure, None if left_s is None else time.monotonic() + left_s)
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> PerWorkerDataset:
         """One dataset on each trainer: as given, or made by a function (of an InputContext).

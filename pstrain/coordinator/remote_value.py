@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from dataservice.runtime.arguments import limit_s
 from pstrain.errors import CancelledError, DeadlineExceededError, InvalidArgumentError
 
 Reference = tuple[Any, ...]
@@ -48,9 +49,10 @@ class RemoteValue:
         own result or error, or when its coordinator finds no trainer or is closed. After it:
         DeadlineExceededError (a TimeoutError), which says where the closure is.
         """
+        left_s = limit_s(timeout)
         self._tell()
         with self._changed:
-            if not self._changed.wait_for(lambda: self._is_ready, timeout):
+            if not self._changed.wait_for(lambda: self._is_ready, left_s):
                 raise DeadlineExceededError(
                     f"gave up waiting for {self._owner.describe(self.closure)}, after {timeout} s"
                 )
@@ -74,8 +76,9 @@ class RemoteValue:
         function that does; after ``timeout`` seconds DeadlineExceededError, and it may yet be
         cancelled.
         """
+        left_s = limit_s(timeout)
         if not self._is_ready:
-            self._owner.cancel(self.closure, timeout)
+            self._owner.cancel(self.closure, left_s)
         return self.cancelled()
 
     def cancelled(self) -> bool:

@@ -1,0 +1,91 @@
+"""How long to wait at most: seconds or None, told apart from anything else at the call itself."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dataservice as ds
+import pstrain as ps
+from dataservice.client.snapshots import Snapshot
+from dataservice.runtime.arguments import limit_s
+from pstrain.coordinator.client import ClusterCoordinator
+from pstrain.coordinator.remote_value import RemoteValue
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
+from pstrain.manifest import PartialCheckpoint
+from pstrain.saving import Pauses, save
+
+
+class _Nobody:
+    """A coordinator's scheduler, or the owner of a value, of which nothing is to be asked."""
+
+    def __getattr__(self, name: str) -> Any:
+        pytest.fail(f"{name} was reached")
+
+
+def _coordinator() -> ClusterCoordinator:
+    coordinator = object.__new__(ClusterCoordinator)
+    coordinator._scheduler = _Nobody()  # type: ignore[assignment]
+    return coordinator
+
+
+def _value() -> RemoteValue:
+    return RemoteValue(1, threading.Condition(), _Nobody())
+
+
+def _checkpoint() -> ps.Checkpoint:
+    return ps.Checkpoint(x=ps.Variable(1.0))
+
+
+def _saved(folder: Path) -> Any:
+    partial = PartialCheckpoint(folder)
+    return save(
+        partial, lambda _: {}, lambda: None,
+        pauses=Pauses(), size_bytes=0, asynchronous=False, written=[],
+    )  # fmt: skip
+
+
+WAITS: dict[str, Callable[[Any, Path], Any]] = {
+    "join": lambda t, _: _coordinator().join(timeout=t),
+    "fetch": lambda t, _: _coordinator().fetch([], timeout=t),
+    "value.fetch": lambda t, _: _value().fetch(t),
+    "value.get": lambda t, _: _value().get(t),
+    "value.cancel": lambda t, _: _value().cancel(t),
+    "Checkpoint.wait": lambda t, _: _checkpoint().wait(t),
+    "CheckpointManager.wait": lambda t, p: ps.CheckpointManager(_checkpoint(), p).wait(t),
+    "SavedCheckpoint.wait": lambda t, p: _saved(p).wait(t),
+    "checkpoints_iterator": lambda t, p: ps.checkpoints_iterator(p, timeout=t),
+    "SidecarEvaluator": lambda t, p: ps.SidecarEvaluator(None, None, p, timeout=t),
+    "Snapshot.wait": lambda t, _: Snapshot("s", "id", "localhost:1", 1.0).wait(t),
+}
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_a_limit_is_seconds_or_none(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidTypeError, match=r"timeout.* must be seconds.*got 'x'"):
+        WAITS[name]("x", tmp_path)
+    with pytest.raises(InvalidArgumentError, match=r"timeout.* or None to wait .*, got -1"):
+        WAITS[name](-1, tmp_path)
+
+
+@pytest.mark.parametrize("make", [ds.DispatchServer, ds.WorkerServer])
+def test_servers_check_it_too(make: Any) -> None:
+    server = make(None if make is ds.DispatchServer else ds.WorkerConfig("a:1"), start=False)
+    server.stop()
+    with pytest.raises(InvalidTypeError, match="timeout_s must be seconds"):
+        server.join("soon")
+
+
+def test_what_limits_nothing_is_none_and_what_no_clock_can_count_is_cut() -> None:
+    assert limit_s(None) is None
+    assert limit_s(math.inf) is None
+    assert limit_s(0) == 0.0
+    assert limit_s(1e300) == threading.TIMEOUT_MAX
+    for value in (math.nan, -math.inf):
+        with pytest.raises(InvalidArgumentError):
+            limit_s(value)
