@@ -126,7 +126,7 @@ class BaseVariable:
         array = np.asarray(ids)
         if array.ndim != 1:
             raise InvalidArgumentError(f"ids must have one axis, got shape {array.shape}")
-        return self.parameters.read_rows(self.spec, self._global(array))
+        return self.parameters.read_rows(self.spec, self.global_ids(array))
 
     def embedding_lookup(self, ids: Any) -> Array:
         """Rows [*ids.shape, *shape[1:]] in the order of ``ids`` of any rank."""
@@ -216,9 +216,10 @@ class BaseVariable:
     def scatter(self, op: str, ids: Any, rows: Any = None) -> None:
         """By name: "set", "add", "sub", "mul", "div", "min" or "max"."""
         where, values = taken_apart(ids, rows, self.name)
-        self.parameters.scatter(self.spec, op, self._global(where), values)
+        self.parameters.scatter(self.spec, op, self.global_ids(where), values)
 
-    def _global(self, ids: Array) -> NDArray[np.int64]:
+    def global_ids(self, ids: Array) -> NDArray[np.int64]:
+        """The rows of ``spec`` that ``ids`` of this variable, or part of one, are."""
         if ids.size and not np.issubdtype(ids.dtype, np.integer):
             raise InvalidArgumentError(
                 f"ids for variable {self.name!r} must be integers, got {ids.dtype}"

@@ -18,10 +18,13 @@ from dataservice.runtime.arguments import non_negative
 from pstrain import foreign_names, initializers
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.foreign_names import instead_of
+from pstrain.indexed_slices import IndexedSlices
+from pstrain.kernels.embedding import scatter_fields
 from pstrain.optimizers import schedules
 from pstrain.optimizers.clipping import Clipping
 from pstrain.optimizers.schedules import LearningRateSchedule
 from pstrain.parameters import current_step
+from pstrain.rows import as_rows, look_up
 from pstrain.session import captured_changed
 from pstrain.tape import Gradients
 from pstrain.variable import create_variable
@@ -112,7 +115,8 @@ class Optimizer:
         """Makes one step; blocks until every server has applied it.
 
         ``gradients``: what the tape gave, or pairs of (gradient, variable), where the gradient
-        is an array of the variable's shape or an ``Update`` from ``Gradients.of``.
+        is an array of the variable's shape, ``IndexedSlices`` of its rows, whose sum counts where
+        an index comes again, or an ``Update`` from ``Gradients.of``.
         InvalidArgumentError where the variables live elsewhere than this optimizer.
         """
         if not isinstance(gradients, Gradients):
@@ -223,6 +227,8 @@ def _from_pairs(pairs: Iterable[tuple[Any, Any]]) -> Gradients:
             continue
         if isinstance(gradient, Update):
             updates.append(gradient)
+        elif isinstance(gradient, IndexedSlices):
+            updates.append(_of_slices(gradient, variable))
         else:
             # A copy: inside a closure it is sent at the end, and the caller may use it again.
             value = np.array(gradient, dtype=np.float32, order="C")
@@ -241,3 +247,12 @@ def _from_pairs(pairs: Iterable[tuple[Any, Any]]) -> Gradients:
     if not updates:
         raise InvalidArgumentError("no gradients given for any variable")
     return Gradients(tuple(updates), parameters)
+
+
+def _of_slices(gradient: IndexedSlices, variable: Any) -> Update:
+    ids = variable.global_ids(np.asarray(gradient.indices).reshape(-1))
+    lookup = look_up(variable.spec, ids)
+    rows = as_rows(variable.spec, np.asarray(gradient.values, np.float32), len(ids))
+    total = np.zeros((len(lookup.unique), variable.spec.width), np.float32)
+    scatter_fields(rows, lookup.inverse, 1, total)
+    return Update(variable.spec, total, lookup)

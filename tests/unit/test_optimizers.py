@@ -12,6 +12,7 @@ import pytest
 
 from pstrain import optimizers
 from pstrain.errors import InvalidArgumentError
+from pstrain.indexed_slices import IndexedSlices
 from pstrain.layers import Embedding
 from pstrain.optimizers import SGD, Adagrad, schedules
 from pstrain.paramserver.rules import BoundRule
@@ -59,6 +60,30 @@ def test_only_looked_up_rows_change() -> None:
     expected = np.zeros((5, 2))
     expected[1], expected[3] = 0.5 * 2 / np.sqrt(4.1), 0.5 / np.sqrt(1.1)
     np.testing.assert_allclose(moved, expected, rtol=1e-4, atol=1e-7)
+
+
+def test_slices_are_summed_where_an_index_comes_again() -> None:
+    table, optimizer = Variable(np.zeros((6, 2), np.float32), name="t"), SGD(1.0)
+    values = np.arange(8.0).reshape(4, 2)
+    optimizer.apply_gradients([(IndexedSlices(values, [4, 1, 4, 0]), table)])
+    expected = np.zeros((6, 2))
+    np.subtract.at(expected, [4, 1, 4, 0], values)
+    np.testing.assert_array_equal(table.numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    ("slices", "match"),
+    [
+        (IndexedSlices(np.ones((1, 2)), [6]), "id 6"),
+        (IndexedSlices(np.ones((1, 2)), [0.5]), "must be integers"),
+        (IndexedSlices(np.ones((2, 2)), [1]), r"shape \(2, 2\)"),
+        (IndexedSlices(np.ones((1, 3)), [1]), r"shape \(1, 3\)"),
+    ],
+)
+def test_slices_that_do_not_fit_are_refused(slices: IndexedSlices, match: str) -> None:
+    table = Variable(np.zeros((6, 2), np.float32), name="t")
+    with pytest.raises(InvalidArgumentError, match=match):
+        SGD().apply_gradients([(slices, table)])
 
 
 def test_pairs_without_a_gradient_are_left_out() -> None:
