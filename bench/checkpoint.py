@@ -5,7 +5,8 @@ nobody trains, and while this process goes on updating random rows, as a trainer
 times, in turns with the disk's own rate for as many bytes (written through the page cache and
 synced, and past it: the better counts). A save is compared with the disk just before and after it,
 because disks of virtual machines change by half from minute to minute; the median counts. Then the
-time of a step before and during saves, and what the server's memory grows by. Prints a JSON line.
+time of a step before and during saves, and what the server's memory grows by. Last, a save of what
+some steps changed (``incremental``), while training. Prints a JSON line.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from pstrain.vocabulary import Update
 IDS_PER_STEP = 60_000
 _READY_S = 120.0
 _PIECE_BYTES = 16 << 20
+_STEPS_BETWEEN = 20
 
 
 def disk_rates(directory: str, size_bytes: int) -> dict[str, float]:
@@ -71,6 +73,7 @@ class Stepper:
 
     def __init__(self, table: Any, optimizer: Any, rows: int, width: int) -> None:
         self.seconds: list[float] = []
+        self.before: list[float] = []
         self._table, self._optimizer = table, optimizer
         self._rows, self._width = rows, width
         self._stopping = threading.Event()
@@ -132,6 +135,7 @@ def measure(rows: int, width: int, directory: str, rounds: int) -> dict[str, Any
             most = max(most, grown)
             saves.append(saved)
             rates.append(disk_rates(directory, table_bytes))
+        increment = measure_increment(checkpoint, directory, stepper, server.pid)
     finally:
         server.terminate(5)
     speeds = [_speed(saved, rates[i : i + 2]) for i, saved in enumerate(saves)]
@@ -150,16 +154,43 @@ def measure(rows: int, width: int, directory: str, rounds: int) -> dict[str, Any
         "steps_during": len(during),
         "server_mb": round(held / 1e6),
         "grown_mb": round((most - held) / 1e6),
+        "increment": increment,
+    }
+
+
+def measure_increment(
+    checkpoint: ps.Checkpoint, directory: str, stepper: Stepper, pid: int
+) -> dict[str, float]:
+    """A save of what ``_STEPS_BETWEEN`` steps, and those that go on meanwhile, changed."""
+    whole = checkpoint.save(directory, incremental=True)
+    stepper.seconds.clear()
+    for _ in range(_STEPS_BETWEEN):
+        stepper.step()
+    with stepper:
+        saved, _ = _saved_while_training(checkpoint, directory, stepper, pid, incremental=True)
+    return {
+        "bytes": saved.size_bytes,
+        "part": round(saved.size_bytes / whole.size_bytes, 4),
+        "pause_ms": round(1000 * saved.pause_s, 2),
+        "write_s": round(saved.write_s or 0.0, 3),
+        "whole_write_s": round(whole.write_s or 0.0, 3),
+        "step_ms_noted": median_ms(stepper.before),
+        "step_ms_during": median_ms(stepper.seconds),
     }
 
 
 def _saved_while_training(
-    checkpoint: ps.Checkpoint, directory: str, trainer: Stepper, pid: int
+    checkpoint: ps.Checkpoint,
+    directory: str,
+    trainer: Stepper,
+    pid: int,
+    *,
+    incremental: bool = False,
 ) -> tuple[SavedCheckpoint, int]:
     """A save, and the most memory that the server had."""
     time.sleep(0.2)
-    trainer.seconds.clear()
-    saved, most = checkpoint.save(directory, asynchronous=True), 0
+    trainer.before, trainer.seconds = trainer.seconds, []
+    saved, most = checkpoint.save(directory, asynchronous=True, incremental=incremental), 0
     while saved.write_s is None and not saved.has_ended:
         time.sleep(0.02)
         most = max(most, resident_bytes(pid))

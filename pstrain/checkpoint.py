@@ -24,7 +24,8 @@ from pstrain.deferred import RestoreStatus, defer
 from pstrain.errors import InvalidArgumentError, InvalidTypeError, NotFoundError
 from pstrain.manifest import Path, checkpoints, latest_checkpoint
 from pstrain.parameters import Parameters, ParametersSnapshot
-from pstrain.paramserver.saved import Saved, check_shape
+from pstrain.paramserver.increments import Base
+from pstrain.paramserver.saved import Saved, Tracking, check_shape
 from pstrain.saving import Pauses, SavedCheckpoint
 from pstrain.vocabulary import VariableSpec
 
@@ -56,6 +57,7 @@ class Checkpoint:
                     f"there is nothing of it to save"
                 )
         self._last: SavedCheckpoint | None = None
+        self._newest = _Moment(None, {})
         self.followers: list[Follower] = []
         self._attached: dict[str, Attached] = {}
         self._restored: dict[str, Any] = {}
@@ -72,6 +74,7 @@ class Checkpoint:
         name: str = "ckpt",
         number: int | None = None,
         asynchronous: bool = False,
+        incremental: bool = False,
         written: Callable[[str], None] | None = None,
     ) -> SavedCheckpoint:
         """Writes ``<directory>/<name>-<number>``; its path, and what the save took.
@@ -80,6 +83,9 @@ class Checkpoint:
         takes milliseconds; they go on while files are written. Blocks until it is on disk, unless
         ``asynchronous``: the next save, or ``wait()`` of what is returned, then raises what went
         wrong. ``written`` is called, perhaps by another thread, when the checkpoint can be seen.
+        ``incremental``: large tables write the rows that changed since the last such save of this
+        object, beside hard links to the files of that one, and all of their rows where the changes
+        since then add up to half a table. Each checkpoint is whole by itself all the same.
         ``number`` None: one above the highest there. Parameter servers write into the directory
         too, so it must be the same place on their hosts.
         """
@@ -88,7 +94,7 @@ class Checkpoint:
         pauses, held = Pauses(), contextlib.ExitStack()
         try:
             with self._lock:
-                objects, parts, marks = self._hold(pauses, held)
+                objects, parts, marks = self._hold(pauses, held, incremental=incremental)
         except BaseException:
             held.close()
             partial.end()
@@ -96,13 +102,23 @@ class Checkpoint:
 
         consistency = self._consistency()
 
-        def write(folder: str) -> dict[str, Any]:
-            saved = _write_values(folder, parts)
+        base = self._newest.base if incremental else None
+        newest = _Moment(None, {key: part.moment for key, part in parts.items()})
+
+        def write(folder: str) -> saving.Written:
+            nonlocal newest
+            saved = _write_values(folder, list(parts.values()), base)
             for group in self._groups():
                 group.parameters.check_current()
-            return {"objects": objects, "consistency": consistency, "saved": saved.to_json()}
+            newest = newest._replace(base=Base(partial.path, saved.shards))
+            contents = {"objects": objects, "consistency": consistency, "saved": saved.to_json()}
+            return saving.Written(
+                contents, None if base is None else saved.bytes_beyond(base.shards)
+            )
 
         def tell(_path: str) -> None:
+            if incremental:
+                self._newest = newest
             for follower, mark in marks:
                 follower.committed(mark)
 
@@ -111,7 +127,7 @@ class Checkpoint:
             write,
             held.close,
             pauses=pauses,
-            size_bytes=sum(part.size_bytes for part in parts),
+            size_bytes=sum(part.size_bytes for part in parts.values()),
             asynchronous=asynchronous,
             written=[tell, *([] if written is None else [written])],
         )
@@ -151,8 +167,8 @@ class Checkpoint:
             last.wait(left_s)
 
     def _hold(
-        self, pauses: Pauses, held: contextlib.ExitStack
-    ) -> tuple[dict[str, Any], list[ParametersSnapshot], list[tuple[Follower, Any]]]:
+        self, pauses: Pauses, held: contextlib.ExitStack, *, incremental: bool
+    ) -> tuple[dict[str, Any], dict[int, ParametersSnapshot], list[tuple[Follower, Any]]]:
         """Everything as it is at one moment; ``held`` lets it go."""
         groups = self._groups()
         asked_s = time.monotonic()
@@ -164,11 +180,12 @@ class Checkpoint:
             objects = {name: _describe(value) for name, value in saved.items()}
             manifest.check_json(objects)
             marks = [(follower, follower.held()) for follower in self.followers]
-            parts = []
+            parts = {}
             for group in groups:
-                part = group.parameters.snapshot(group.specs)
+                key = id(group.parameters)
+                tracking = Tracking(self._newest.moments.get(key)) if incremental else None
+                part = parts[key] = group.parameters.snapshot(group.specs, tracking)
                 held.callback(part.close)
-                parts.append(part)
         pauses.drain_s = reached_s - asked_s
         pauses.pause_s = time.monotonic() - reached_s
         return objects, parts, marks
@@ -271,6 +288,13 @@ class Follower(Protocol):
         """Everything is as in a checkpoint."""
 
 
+class _Moment(NamedTuple):
+    """A checkpoint that later ones may build on, and what each of the parameters calls it."""
+
+    base: Base | None
+    moments: dict[int, str]
+
+
 class _Group(NamedTuple):
     parameters: Parameters
     specs: dict[str, VariableSpec]
@@ -288,13 +312,13 @@ def read_config(path: Path, name: str = "model") -> dict[str, Any]:
     return dict(config)
 
 
-def _write_values(folder: str, parts: Sequence[ParametersSnapshot]) -> Saved:
+def _write_values(folder: str, parts: Sequence[ParametersSnapshot], base: Base | None) -> Saved:
     shards, session, ledgers = [], None, {}
     for part in parts:
         # A name of its own, so that a checkpoint which is replaced keeps its files until then.
         place = new_id("values")
-        saved = part.write(os.path.join(folder, place))
-        shards += [s._replace(file=f"{place}/{s.file}") for s in saved.shards]
+        saved = part.write(os.path.join(folder, place), base)
+        shards += [shard.inside(place) for shard in saved.shards]
         if saved.session is not None:
             session, ledgers = saved.session, saved.ledgers
     return Saved(tuple(shards), session, ledgers)

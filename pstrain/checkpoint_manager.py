@@ -33,7 +33,8 @@ class CheckpointManager:
     and ``checkpoint_interval``, ``save`` does nothing until so many steps have passed since the
     last. ``init_fn`` is called by :meth:`restore_or_initialize` where there is no checkpoint. A
     manager made later, as after a restart, goes on with what it finds in the directory.
-    ``asynchronous``: ``save`` returns when the values are held, see :meth:`Checkpoint.save`.
+    ``asynchronous``: ``save`` returns when the values are held; ``incremental``: it writes the rows
+    of large tables that changed; see :meth:`Checkpoint.save`.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class CheckpointManager:
         last_checkpoint_step: int | None = None,
         *,
         asynchronous: bool = False,
+        incremental: bool = False,
     ) -> None:
         check_optional(1, max_to_keep=max_to_keep, checkpoint_interval=checkpoint_interval)
         if keep_checkpoint_every_n_hours is not None:
@@ -59,6 +61,7 @@ class CheckpointManager:
         self.directory = os.fspath(directory)
         self.checkpoint_interval = checkpoint_interval
         self.asynchronous = asynchronous
+        self.incremental = incremental
         self._max_to_keep = max_to_keep
         self._keep_every_s = (keep_checkpoint_every_n_hours or 0.0) * 3600.0
         self._name = checkpoint_name
@@ -99,6 +102,7 @@ class CheckpointManager:
             name=self._name,
             number=number,
             asynchronous=self.asynchronous,
+            incremental=self.incremental,
             written=self._sweep,
         )
         self._saved_at = step

@@ -110,7 +110,7 @@ class JoinedParameters:
     def check_current(self) -> NoReturn:
         raise UnimplementedError(_NOT_TRAINED)
 
-    def snapshot(self, specs: Mapping[str, VariableSpec]) -> NoReturn:  # noqa: ARG002
+    def snapshot(self, specs: Mapping[str, VariableSpec], tracking: Any = None) -> NoReturn:  # noqa: ARG002
         raise UnimplementedError(_NOT_TRAINED)
 
     def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Any) -> NoReturn:  # noqa: ARG002

@@ -22,9 +22,9 @@ from dataservice.runtime.identity import new_id
 from pstrain.errors import DataLossError, InvalidArgumentError, MissingFileError
 from pstrain.failpoints import reached
 
-FORMAT = 4
-# Lacks checksums of the pieces of files.
-_OLDER = 3
+FORMAT = 5
+# Lack checksums of the pieces of files, and tables in several files.
+_OLDER = (3, 4)
 
 _FILE = "manifest.json"
 _NAME = re.compile(r"[^.].*-(\d+)")
@@ -146,9 +146,9 @@ def read(path: str) -> dict[str, Any]:
         found = manifest["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise DataLossError(f"{file} is damaged ({error}); restore an older checkpoint") from error
-    if found not in (FORMAT, _OLDER):
+    if found not in (FORMAT, *_OLDER):
         raise InvalidArgumentError(
-            f"{file} has format {found}, this version reads {_OLDER} and {FORMAT}: use the "
+            f"{file} has format {found}, this version reads {_OLDER[0]} to {FORMAT}: use the "
             f"version of pstrain that wrote it"
         )
     for part in ("objects", "saved"):

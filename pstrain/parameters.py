@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from dataservice.runtime.identity import new_id
 from pstrain import buffers
 from pstrain.paramserver.checkpoint import write
+from pstrain.paramserver.increments import Base
 from pstrain.paramserver.loading import can_stage, read_into, stage, verify
-from pstrain.paramserver.saved import Saved
+from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.steps import ShardUpdate
 from pstrain.paramserver.store import Store
@@ -47,8 +48,15 @@ class ParametersSnapshot(Protocol):
     def size_bytes(self) -> int:
         """What it takes to write it."""
 
-    def write(self, directory: str) -> Saved:
-        """Writes all into ``directory``, once; blocks until it is on disk."""
+    @property
+    def moment(self) -> str:
+        """Names it, for a later one to know what changed since."""
+
+    def write(self, directory: str, base: Base | None = None) -> Saved:
+        """Writes all into ``directory``, once; blocks until it is on disk.
+
+        ``base``: the checkpoint of the moment since which the snapshot knows what changed.
+        """
 
     def close(self) -> None:
         """Nothing is kept for it any more; idempotent."""
@@ -95,7 +103,9 @@ class Parameters(Protocol):
     def check_current(self) -> None:
         """AbortedError where these values belong to somebody else by now."""
 
-    def snapshot(self, specs: Mapping[str, VariableSpec]) -> ParametersSnapshot:
+    def snapshot(
+        self, specs: Mapping[str, VariableSpec], tracking: Tracking | None = None
+    ) -> ParametersSnapshot:
         """Values and slots of ``specs`` (by name in the checkpoint) as they are now."""
 
     def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
@@ -230,8 +240,10 @@ class LocalParameters:
     def check_current(self) -> None:
         """Nobody else can have them."""
 
-    def snapshot(self, specs: Mapping[str, VariableSpec]) -> _LocalSnapshot:
-        return _LocalSnapshot(self._store, specs)
+    def snapshot(
+        self, specs: Mapping[str, VariableSpec], tracking: Tracking | None = None
+    ) -> _LocalSnapshot:
+        return _LocalSnapshot(self._store, specs, tracking)
 
     def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
         targets = self._named(specs)
@@ -279,18 +291,20 @@ class LocalParameters:
 
 
 class _LocalSnapshot:
-    def __init__(self, store: Store, specs: Mapping[str, VariableSpec]) -> None:
+    def __init__(
+        self, store: Store, specs: Mapping[str, VariableSpec], tracking: Tracking | None
+    ) -> None:
         self._store = store
-        self._id = new_id("snapshot")
+        self.moment = new_id("snapshot")
         names = {spec.id: name for name, spec in specs.items()}
-        self._snapshots, _ = store.take_snapshot(self._id, names)
+        self._snapshots, _ = store.take_snapshot(self.moment, names, tracking)
 
     @property
     def size_bytes(self) -> int:
         return sum(snapshot.size_bytes for _, snapshot in self._snapshots)
 
-    def write(self, directory: str) -> Saved:
-        return write(directory, self._snapshots, "local")
+    def write(self, directory: str, base: Base | None = None) -> Saved:
+        return write(directory, self._snapshots, "local", base)
 
     def close(self) -> None:
-        self._store.drop_snapshot(self._id)
+        self._store.drop_snapshot(self.moment)

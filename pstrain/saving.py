@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from dataservice.runtime.arguments import limit_s
 from pstrain.errors import DeadlineExceededError
@@ -19,7 +19,14 @@ from pstrain.manifest import PartialCheckpoint
 
 logger = logging.getLogger(__name__)
 
-Written = Callable[[str], None]
+Told = Callable[[str], None]
+
+
+class Written(NamedTuple):
+    """A manifest, and how much was written for it, where that is not what there was to write."""
+
+    contents: dict[str, Any]
+    size_bytes: int | None = None
 
 
 class Pauses:
@@ -34,8 +41,9 @@ class SavedCheckpoint(str):
     """The path of a checkpoint that is saved, or is being saved, and what that took.
 
     ``pause_s``: how long no closure ran, for the values to be held. ``drain_s``: how long closures
-    that were under way took to end before that, while no other began. ``write_s`` and
-    ``size_bytes``: of the files; None and 0 until they are written.
+    that were under way took to end before that, while no other began. ``write_s``: of the files;
+    None until they are written. ``size_bytes``: of the values; once an incremental one is written,
+    of what that took.
     """
 
     pause_s: float
@@ -77,7 +85,7 @@ class SavedCheckpoint(str):
             raise self._error
         return self
 
-    def _run(self, write: Callable[[], None], written: Sequence[Written]) -> None:
+    def _run(self, write: Callable[[], None], written: Sequence[Told]) -> None:
         started_s = time.monotonic()
         try:
             write()
@@ -94,7 +102,7 @@ class SavedCheckpoint(str):
         finally:
             self._ended.set()
 
-    def _run_in_thread(self, write: Callable[[], None], written: Sequence[Written]) -> None:
+    def _run_in_thread(self, write: Callable[[], None], written: Sequence[Told]) -> None:
         def run() -> None:
             try:
                 self._run(write, written)
@@ -108,15 +116,15 @@ class SavedCheckpoint(str):
 
 def save(
     partial: PartialCheckpoint,
-    write: Callable[[str], dict[str, Any]],
+    write: Callable[[str], Written],
     let_go: Callable[[], None],
     *,
     pauses: Pauses,
     size_bytes: int,
     asynchronous: bool,
-    written: Sequence[Written] = (),
+    written: Sequence[Told] = (),
 ) -> SavedCheckpoint:
-    """Calls ``write(folder)``, which gives the manifest, then commits; ``let_go`` in any case.
+    """Calls ``write(folder)``, then commits what that gives; ``let_go`` in any case.
 
     ``written`` are told the path once the checkpoint can be seen.
     """
@@ -124,7 +132,9 @@ def save(
 
     def run() -> None:
         try:
-            partial.commit(write(partial.folder))
+            contents, size_bytes = write(partial.folder)
+            partial.commit(contents)
+            saved.size_bytes = saved.size_bytes if size_bytes is None else size_bytes
         finally:
             partial.end()
             let_go()

@@ -23,8 +23,9 @@ class Checkpoint(Callback):
     ``every_steps``: also in an epoch, after so many steps, while the trainers go on. With
     ``save_best_only`` an epoch is saved only where ``monitor`` is better than before (``mode`` as
     for EarlyStopping). ``max_to_keep``: how many stay (None: all). ``asynchronous`` (the default):
-    training goes on while files are written, and ends when they are. ``objects`` are saved besides
-    ``model`` and ``optimizer``. ``last_path.pause_s`` tells for how long training stood still.
+    training goes on while files are written, and ends when they are. ``incremental``: large tables
+    write the rows that changed since the last save. ``objects`` are saved besides ``model`` and
+    ``optimizer``. ``last_path.pause_s`` tells for how long training stood still.
 
     How far ``fit`` has come is saved too: epoch, steps, metrics, history, position of the data.
     From the first checkpoint on, a parameter server that is lost and started again (by its
@@ -46,6 +47,7 @@ class Checkpoint(Callback):
         save_best_only: bool = False,
         max_to_keep: int | None = None,
         asynchronous: bool = True,
+        incremental: bool = False,
         resume: bool = True,
         **objects: Any,
     ) -> None:
@@ -56,7 +58,7 @@ class Checkpoint(Callback):
         self._saved_at: int | None = None
         self._monitor = Monitor(monitor, mode=mode) if save_best_only else None
         self._max_to_keep = max_to_keep
-        self._asynchronous = asynchronous
+        self._asynchronous, self._incremental = asynchronous, incremental
         self._objects = objects
         self._manager: CheckpointManager | None = None
         self.last_path: SavedCheckpoint | None = None
@@ -110,5 +112,9 @@ class Checkpoint(Callback):
 
         saved = Saved(model=self.model, optimizer=self.model.optimizer, **self._objects)
         return CheckpointManager(
-            saved, self._directory, self._max_to_keep, asynchronous=self._asynchronous
+            saved,
+            self._directory,
+            self._max_to_keep,
+            asynchronous=self._asynchronous,
+            incremental=self._incremental,
         )

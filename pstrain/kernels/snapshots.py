@@ -178,6 +178,37 @@ def read_kept(
                 ask_for(owners, run * RUN, RUN * owners.itemsize)
 
 
+@njit(nogil=True, cache=True)
+def read_rows(rows: Words, which: I64, out: Words) -> None:
+    """Whole rows ``which``, ascending, as they are, into ``out`` [n, words per row]."""
+    row_bytes = rows.shape[1] * rows.itemsize
+    for position in range(which.size):
+        ask_for(rows, which[min(position + ROWS_AHEAD, which.size - 1)], row_bytes)
+        source, target = rows[which[position]], out[position]
+        for word in range(rows.shape[1]):
+            target[word] = source[word]
+
+
+@njit(nogil=True, cache=True)
+def read_kept_rows(
+    kept: Words, owners: I32, nexts: I32, heads: I32, group: int, which: I64, out: Words
+) -> None:
+    """Overwrites what :func:`read_rows` gave of the groups of some lists."""
+    for head in heads:
+        stop = head
+        while stop:
+            run = (stop - 1) // RUN
+            for place in range(run * RUN, stop):
+                first = owners[place] * group
+                at = np.searchsorted(which, first)
+                while at < which.size and which[at] < first + group:
+                    source, target = kept[place * group + which[at] - first], out[at]
+                    for word in range(out.shape[1]):
+                        target[word] = source[word]
+                    at += 1
+            stop = nexts[run]
+
+
 def warm_up() -> None:
     """Compiles for ids made here and for those received, which are read-only."""
     ids = np.zeros(1, np.int64)
@@ -197,3 +228,5 @@ def warm_up() -> None:
         last_of(1, np.zeros(1, np.int32))
         read_column(rows, 0, 0, 8, 0, out)
         read_kept(kept, owners, nexts, heads[:0], 1, 0, 0, 8, 0, out)
+        read_rows(rows, ids, kept)
+        read_kept_rows(kept, owners, nexts, heads[:0], 1, ids, kept)

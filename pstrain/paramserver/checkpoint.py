@@ -17,6 +17,7 @@ import pyarrow as pa
 from dataservice.runtime.durable import sync_folder
 from pstrain.errors import ResourceExhaustedError
 from pstrain.paramserver import safetensors
+from pstrain.paramserver.increments import Base, write_increment
 from pstrain.paramserver.output import OutputFile
 from pstrain.paramserver.saved import Saved, SavedShard
 from pstrain.paramserver.snapshot import Snapshot
@@ -29,11 +30,17 @@ DENSE: Final = "dense.safetensors"
 """How the names of files of small variables end."""
 
 
-def write(directory: str, snapshots: Sequence[tuple[str, Snapshot]], writer: str) -> Saved:
+def write(
+    directory: str,
+    snapshots: Sequence[tuple[str, Snapshot]],
+    writer: str,
+    base: Base | None = None,
+) -> Saved:
     """Writes files into ``directory`` and syncs them to disk; blocks.
 
-    ``writer`` is in their names, so that several may write there. Raises ResourceExhaustedError
-    where the disk is full or fails.
+    ``writer`` is in their names, so that several may write there. Tables of which the snapshot
+    knows what changed since ``base`` share its files. Raises ResourceExhaustedError where the disk
+    is full or fails.
     """
     try:
         os.makedirs(directory, exist_ok=True)
@@ -41,7 +48,7 @@ def write(directory: str, snapshots: Sequence[tuple[str, Snapshot]], writer: str
         shards = _write_dense(directory, f"{writer}-{DENSE}", small) if small else []
         for name, snapshot in snapshots:
             if not _is_small(snapshot):
-                shards.append(_write_table(directory, writer, name, snapshot))
+                shards.append(_write_table(directory, writer, name, snapshot, base))
         sync_folder(directory)
     except OSError as error:
         raise ResourceExhaustedError(
@@ -87,13 +94,19 @@ def tensors_of(part: SavedShard) -> list[safetensors.Tensor]:
     ]
 
 
-def _write_table(directory: str, writer: str, name: str, snapshot: Snapshot) -> SavedShard:
+def _write_table(
+    directory: str, writer: str, name: str, snapshot: Snapshot, base: Base | None
+) -> SavedShard:
     """Columns are fixed-size lists of the variable's row width; row slots have width 1."""
     part = _described(
         name, snapshot, f"{writer}-variable-{snapshot.spec.id}-rows-{snapshot.row_start}.arrow"
     )
+    schema = _schema(part, snapshot.widths)
+    increment = write_increment(directory, part, schema, snapshot, base)
+    if increment is not None:
+        return increment
     with OutputFile(os.path.join(directory, part.file)) as output:
-        write_blocks(output, _schema(part, snapshot.widths), snapshot.blocks())
+        write_blocks(output, schema, snapshot.blocks())
     return part._replace(size_bytes=output.size_bytes, checksum=output.checksum, sums=output.sums)
 
 

@@ -79,6 +79,14 @@ class Keeping:
             self._group, first, a, b, start, out,
         )  # fmt: skip
 
+    def read_rows(self, which: NDArray[np.int64], out: Any) -> None:
+        """Puts those of rows ``which``, ascending, that are kept by now where others were put."""
+        low, high = (int(row) // self._group // self._block for row in (which[0], which[-1]))
+        snapshots.read_kept_rows(
+            self._kept, self._owners, self._nexts, self._lists[low : high + 1].copy(),
+            self._group, which, out,
+        )  # fmt: skip
+
     def last_of(self, kept: int) -> int:
         """The last run of a list that is not empty, for :meth:`free`. Needs no lock."""
         return int(snapshots.last_of(kept, self._nexts))

@@ -22,10 +22,13 @@ from pstrain.paramserver.input import InputFile
 from pstrain.paramserver.output import size_and_checksum
 from pstrain.paramserver.saved import SavedShard, check_shape
 from pstrain.paramserver.shard import Shard
+from pstrain.paramserver.table_file import ROW
 
 Array = NDArray[Any]
 Targets = Sequence[tuple[str, Shard]]
 _Pairs = list[tuple[Shard, SavedShard]]
+# Rows from a number on, or those of an array, and their columns.
+_Rows = tuple[int | NDArray[np.int64], list[Array]]
 
 
 class Staged(NamedTuple):
@@ -119,20 +122,25 @@ def _tables(files: Mapping[str, _Pairs]) -> dict[str, _Pairs]:
 def _restore_parts(
     pairs: _Pairs,
     source: pa.NativeFile,
-    read: Callable[[pa.NativeFile, SavedShard], Iterator[tuple[int, list[Array]]]],
+    read: Callable[[pa.NativeFile, SavedShard], Iterator[_Rows]],
 ) -> None:
     """What a file holds, into the shards that want it."""
     for part in {part: None for _, part in pairs}:
         shards = [shard for shard, of in pairs if of == part]
-        for start, columns in read(source, part):
-            _restore(shards, part, start, columns)
+        for rows, columns in read(source, part):
+            if isinstance(rows, int):
+                _restore(shards, part, rows, columns)
+            else:
+                _restore_rows(shards, part, rows, columns)
 
 
 def _by_file(targets: Targets, saved: Sequence[SavedShard]) -> dict[str, _Pairs]:
+    """Who wants what of each file, in the order in which they are to be read."""
     files: dict[str, _Pairs] = {}
     for name, shard in targets:
         for part in _parts(name, shard, saved):
-            files.setdefault(part.file, []).append((shard, part))
+            for each in part.files:
+                files.setdefault(each.file, []).append((shard, each))
     return files
 
 
@@ -171,16 +179,18 @@ def _missing(path: str, part: SavedShard) -> NotFoundError:
     return NotFoundError(f"file {path} of variable {part.name!r} is missing from the checkpoint")
 
 
-def _table_blocks(source: pa.NativeFile, part: SavedShard) -> Iterator[tuple[int, list[Array]]]:
+def _table_blocks(source: pa.NativeFile, part: SavedShard) -> Iterator[_Rows]:
     reader = pa.ipc.open_file(source)
+    is_numbered = reader.schema.names[0] == ROW
     start = part.row_start
     for position in range(reader.num_record_batches):
         batch = reader.get_batch(position)
-        yield start, [_column(batch, index) for index in range(batch.num_columns)]
+        columns = [_column(batch, index) for index in range(is_numbered, batch.num_columns)]
+        yield batch.column(0).to_numpy() if is_numbered else start, columns
         start += batch.num_rows
 
 
-def _dense_blocks(source: pa.NativeFile, part: SavedShard) -> Iterator[tuple[int, list[Array]]]:
+def _dense_blocks(source: pa.NativeFile, part: SavedShard) -> Iterator[_Rows]:
     found = safetensors.read(np.frombuffer(source.read_buffer(), np.uint8), part.file)
     source.seek(0)
     rows = part.row_stop - part.row_start
@@ -193,6 +203,16 @@ def _restore(shards: Sequence[Shard], part: SavedShard, start: int, columns: lis
         if a < b:
             rows = [column[a - start : b - start] for column in columns]
             shard.restore(a, rows, part.optimizer, row_slots=part.row_slots)
+
+
+def _restore_rows(
+    shards: Sequence[Shard], part: SavedShard, ids: NDArray[np.int64], columns: list[Array]
+) -> None:
+    for shard in shards:
+        mine = (ids >= shard.row_start) & (ids < shard.row_stop)
+        if mine.any():
+            rows = [column[mine] for column in columns]
+            shard.restore_rows(ids[mine], rows, part.optimizer, row_slots=part.row_slots)
 
 
 def _column(batch: pa.RecordBatch, index: int) -> Array:

@@ -14,6 +14,7 @@ from pstrain.errors import DataServiceError, InvalidArgumentError
 from pstrain.paramserver.changes import WHOLE, read_changes
 from pstrain.paramserver.checkpoint import write
 from pstrain.paramserver.commits import Entry, PartKey
+from pstrain.paramserver.increments import Base
 from pstrain.paramserver.loading import can_stage, read_into, stage, verify
 from pstrain.paramserver.messages import (
     Array,
@@ -26,7 +27,7 @@ from pstrain.paramserver.messages import (
     refusal,
     split_body,
 )
-from pstrain.paramserver.saved import Saved
+from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.store import Store
 from pstrain.vocabulary import OptimizerSpec, spec_from_json
@@ -195,14 +196,17 @@ def _complete(store: Store, call: Call) -> Reply:
 
 
 def _snapshot(store: Store, call: Call) -> Reply:
+    """``since``: the snapshot since which changes are wanted, or none yet."""
     names: dict[int, str] = {id_: name for name, id_ in call.header["variables"]}
-    snapshots, ledger = store.take_snapshot(call.header["snapshot"], names)
+    tracking = Tracking(call.header["since"]) if "since" in call.header else None
+    snapshots, ledger = store.take_snapshot(call.header["snapshot"], names, tracking)
     return {"size_bytes": sum(each.size_bytes for _, each in snapshots), "ledger": ledger}, None
 
 
 def _write(store: Store, call: Call) -> Reply:
     snapshots = store.snapshot(call.header["snapshot"])
-    saved = write(call.header["directory"], snapshots, call.header["writer"])
+    base = Base.from_json(call.header.get("base"))
+    saved = write(call.header["directory"], snapshots, call.header["writer"], base)
     return {"saved": saved.to_json()}, None
 
 

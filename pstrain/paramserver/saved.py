@@ -6,10 +6,19 @@ outside of the checkpoint's folder is ever opened.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pstrain.errors import DataLossError, InvalidArgumentError
+
+
+class SavedFile(NamedTuple):
+    """A file of rows of a table that replace those of the files before it."""
+
+    file: str
+    size_bytes: int
+    checksum: int
+    sums: str
 
 
 class SavedShard(NamedTuple):
@@ -19,6 +28,7 @@ class SavedShard(NamedTuple):
     hold several shards; ``size_bytes`` and ``checksum`` are those of the file. ``slots`` counts the
     values that the optimizer keeps for each value, ``row_slots`` those for each row. ``sums`` are
     those of the pieces of a table's file, in hexadecimal; files of older checkpoints have none.
+    ``changes``, oldest first, hold rows of the table that changed after ``file`` was written.
     """
 
     name: str
@@ -33,22 +43,38 @@ class SavedShard(NamedTuple):
     slots: int = 0
     row_slots: int = 0
     sums: str = ""
+    changes: tuple[SavedFile, ...] = ()
+
+    @property
+    def files(self) -> list[SavedShard]:
+        """One for each file, in the order in which they are to be read."""
+        whole = self._replace(changes=())
+        return [whole, *(whole._replace(**change._asdict()) for change in self.changes)]
+
+    def inside(self, folder: str) -> SavedShard:
+        """The same as seen from the folder that holds ``folder``."""
+        changes = tuple(c._replace(file=f"{folder}/{c.file}") for c in self.changes)
+        return self._replace(file=f"{folder}/{self.file}", changes=changes)
 
     def to_json(self) -> dict[str, Any]:
         """JSON form, for manifests and the wire."""
-        return {**self._asdict(), "shape": list(self.shape)}
+        changes = [change._asdict() for change in self.changes]
+        return {**self._asdict(), "shape": list(self.shape), "changes": changes}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SavedShard:
         """Inverse of :meth:`to_json`; DataLossError for anything else."""
         try:
-            shard = cls(**{**value, "shape": tuple(map(int, value["shape"]))})
+            shape = tuple(map(int, value["shape"]))
+            changes = tuple(SavedFile(**change) for change in value.get("changes", ()))
+            shard = cls(**{**value, "shape": shape, "changes": changes})
         except (KeyError, TypeError, ValueError) as error:
             raise DataLossError(
                 f"the checkpoint's manifest is damaged: {value!r:.200} is no shard ({error}); "
                 "restore an older checkpoint"
             ) from error
-        check_file(shard.file)
+        for part in shard.files:
+            check_file(part.file)
         return shard
 
     @property
@@ -75,6 +101,13 @@ class Saved(NamedTuple):
         """JSON form, for manifests and the wire."""
         return {**self._asdict(), "shards": [shard.to_json() for shard in self.shards]}
 
+    def bytes_beyond(self, base: Sequence[SavedShard]) -> int:
+        """Size of the files that ``base`` does not have too."""
+        shared = {(part.size_bytes, part.checksum) for shard in base for part in shard.files}
+        files = {part.file: part for shard in self.shards for part in shard.files}
+        sizes = ((part.size_bytes, part.checksum) for part in files.values())
+        return sum(size for size, checksum in sizes if (size, checksum) not in shared)
+
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Saved:
         """Inverse of :meth:`to_json`; DataLossError for anything else."""
@@ -84,6 +117,12 @@ class Saved(NamedTuple):
             raise DataLossError(
                 f"the checkpoint's manifest is damaged ({error!r}); restore an older checkpoint"
             ) from error
+
+
+class Tracking(NamedTuple):
+    """Wants a snapshot to begin noting which rows change, and to know which did ``since`` one."""
+
+    since: str | None = None
 
 
 def check_file(name: object) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pstrain.errors import InvalidArgumentError
 from pstrain.kernels import updates
+from pstrain.paramserver.changed_rows import ChangedRows
 from pstrain.paramserver.initial import fill
 from pstrain.paramserver.rules import BoundRule, apply_rule, find_rule
 from pstrain.paramserver.sharing import in_parts
@@ -70,6 +71,7 @@ class Shard:
         self.row_slots = 0
         self._lock = threading.Lock()
         self._snapshots: list[Snapshot] = []
+        self._changed: ChangedRows | None = None
         self._unfilled = self.row_start
         self._initial_version = version if value is None else None
         self._rows = Slab((self.row_stop - self.row_start, self.width), spec.dtype)
@@ -232,10 +234,30 @@ class Shard:
                 at += column.shape[1]
             self.version += 1
 
-    def snapshot(self) -> Snapshot:
-        """The rows and slots as they are now, to be read while they change; to be closed."""
+    def restore_rows(
+        self, ids: NDArray[np.int64], columns: list[Array], optimizer: str | None, *, row_slots: int
+    ) -> None:
+        """Overwrites rows ``ids`` as :meth:`restore` does a range."""
+        self.check_ids(ids)
+        with self._lock:
+            self._resize_slots(len(columns) - 1 - row_slots, row_slots)
+            self._keep(ids)
+            self.optimizer = optimizer
+            self.slab[ids - self.row_start] = np.concatenate(columns, axis=1)
+            self.version += 1
+
+    def snapshot(self, moment: str | None = None, since: str | None = None) -> Snapshot:
+        """The rows and slots as they are now, to be read while they change; to be closed.
+
+        ``moment`` names now; a later one then knows which rows changed ``since`` it.
+        """
         with self._lock:
             self._settle()
+            changed = None
+            if moment is not None:
+                rows = self.row_stop - self.row_start
+                self._changed = self._changed or ChangedRows(self.row_start, rows)
+                changed = self._changed.next_moment(moment, since)
             snapshot = Snapshot(
                 self.spec,
                 self.row_start,
@@ -243,19 +265,25 @@ class Shard:
                 self.column_widths,
                 self.row_slots,
                 self.optimizer,
+                changed,
             )
             self._snapshots.append(snapshot)
         return snapshot
 
     def _keep(self, ids: NDArray[np.int64] | None) -> None:
-        """What is about to change stays in the snapshots; ``ids`` None: all rows."""
+        """What is about to change stays in the snapshots, and is noted; ``ids`` None: all rows."""
         if ids is None:
             self._keep_range(self.row_start, self.row_stop)
-        elif self._snapshots:
+            return
+        if self._changed is not None:
+            self._changed.add_rows(ids)
+        if self._snapshots:
             for snapshot in self._needing():
                 snapshot.keep_rows(ids)
 
     def _keep_range(self, start: int, stop: int) -> None:
+        if self._changed is not None:
+            self._changed.add_range(start, stop)
         if self._snapshots:
             for snapshot in self._needing():
                 snapshot.keep_range(start, stop)
@@ -308,6 +336,8 @@ class Shard:
 
     def _widen(self, slots: int, row_slots: int, firsts: Array) -> None:
         self._rows.widen(self.width, firsts, is_kept=bool(self._needing()))
+        # All rows have other columns than at any moment before.
+        self._changed = None
         self.slots, self.row_slots = slots, row_slots
 
     def _settle(self, most_bytes: int | None = None) -> int:

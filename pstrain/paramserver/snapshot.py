@@ -7,6 +7,7 @@ moment of the snapshot, whatever changes meanwhile; each row is read once.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from pstrain.errors import CancelledError
 from pstrain.kernels import snapshots
+from pstrain.paramserver.changed_rows import MarkedRows
 from pstrain.paramserver.keeping import Keeping
 from pstrain.vocabulary import VariableSpec
 
@@ -31,6 +33,7 @@ _LIST_BYTES: Final = 1 << 20
 class Snapshot:
     """Made by ``Shard.snapshot``, which tells it what is about to change, before that changes.
 
+    ``changed``: the rows that changed since an earlier moment; None where that is not known.
     Its lock is held while rows are kept, not while they change or are read. Memory: what changes
     before it is read, and a bit for every 128 bytes.
     """
@@ -43,6 +46,7 @@ class Snapshot:
         widths: list[int],
         row_slots: int,
         optimizer: str | None,
+        changed: MarkedRows | None = None,
     ) -> None:
         self.spec = spec
         self.row_start = row_start
@@ -50,6 +54,7 @@ class Snapshot:
         self.widths = widths
         self.row_slots = row_slots
         self.optimizer = optimizer
+        self.changed = changed
         self.dtype = slab.dtype
         self._slab = slab
         self._words = _as_words(slab)
@@ -147,6 +152,18 @@ class Snapshot:
         snapshots.read_column(self._words, first, a, b, word, out)
         self._open().read(first, a, b, word, out)
 
+    def read_rows(self, rows: NDArray[np.int64]) -> list[Array]:
+        """All columns of ``rows``, which are ascending and not none, each [n, width].
+
+        For blocks, as :meth:`read`.
+        """
+        out = np.empty((len(rows), self._words.shape[1]), self._words.dtype)
+        snapshots.read_rows(self._words, rows, out)
+        self._open().read_rows(rows, out)
+        edges = np.cumsum([0, *self.widths])
+        table = out.view(self.dtype)
+        return [np.ascontiguousarray(table[:, a:b]) for a, b in itertools.pairwise(edges)]
+
     def _open(self) -> Keeping:
         keeping = self._keeping
         if keeping is None:
@@ -165,7 +182,7 @@ class Block:
 
     def __init__(self, snapshot: Snapshot, first: int, last: int) -> None:
         self._snapshot = snapshot
-        self._first = first
+        self.first = first
         self.rows = last - first
 
     def column_bytes(self, column: int) -> int:
@@ -174,7 +191,11 @@ class Block:
 
     def read(self, column: int, start: int, target: NDArray[np.uint8]) -> None:
         """Bytes of a column from ``start`` on; both that and the size are of whole values."""
-        self._snapshot.read(self._first, column, start, target)
+        self._snapshot.read(self.first, column, start, target)
+
+    def columns_of(self, rows: NDArray[np.int64]) -> list[Array]:
+        """All columns of some rows of it, counted from the snapshot's first, ascending."""
+        return self._snapshot.read_rows(rows)
 
     def columns(self) -> list[Array]:
         """All columns, each [rows, width], in memory of their own."""

@@ -20,6 +20,7 @@ from pstrain.errors import AlreadyExistsError, DeadlineExceededError, NotFoundEr
 from pstrain.paramserver.commits import Commits, Entry, PartKey, Report
 from pstrain.paramserver.loading import NOTHING, Staged
 from pstrain.paramserver.rules import BoundRule
+from pstrain.paramserver.saved import Tracking
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.snapshot import Snapshot
 from pstrain.paramserver.steps import Change, GradientStep, ShardUpdate, changes_of_round
@@ -193,18 +194,19 @@ class Store:
                 change()
 
     def take_snapshot(
-        self, snapshot: str, names: Mapping[int, str]
+        self, snapshot: str, names: Mapping[int, str], tracking: Tracking | None = None
     ) -> tuple[list[tuple[str, Snapshot]], dict[str, Any]]:
         """All shards of the variables in ``names`` (by id), and the ledger, at one moment.
 
         They keep what changes until :meth:`drop_snapshot`. The same again gives the same.
         """
+        moment, since = (None, None) if tracking is None else (snapshot, tracking.since)
         for shard in self.shards():
             shard.make_ready()
         with self.quiet():
             if snapshot not in self._snapshots:
                 self._snapshots[snapshot] = [
-                    (names[shard.spec.id], shard.snapshot())
+                    (names[shard.spec.id], shard.snapshot(moment, since))
                     for shard in self.shards()
                     if shard.spec.id in names
                 ]

@@ -1,8 +1,8 @@
 """Tables as Arrow IPC files, each column read from the slab to where the file is written from.
 
-Arrow decides what lies where in the file; it never sees a value. Knows snapshots and open files,
-nothing of checkpoints. Invariant: what stands in a column's place in the file was read from its
-block, or the write fails.
+Arrow decides what lies where in the file; of a whole table it never sees a value. Knows snapshots
+and open files, nothing of checkpoints. Invariant: what stands in a column's place in the file was
+read from its block, or the write fails.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from pstrain.errors import InternalError
 from pstrain.paramserver.output import OutputFile
-from pstrain.paramserver.snapshot import Block
+from pstrain.paramserver.snapshot import Block, Snapshot
+
+ROW = "row"
+"""The first column of a file of single rows: their numbers in the variable, int64."""
 
 
 def write_blocks(output: OutputFile, schema: pa.Schema, blocks: Iterable[Block]) -> None:
@@ -26,6 +30,27 @@ def write_blocks(output: OutputFile, schema: pa.Schema, blocks: Iterable[Block])
         for block in blocks:
             writing.write_batch(sink.promise(block, schema))
             sink.check()
+
+
+def write_rows(output: OutputFile, schema: pa.Schema, snapshot: Snapshot) -> None:
+    """The rows that changed, each after its number; ``schema`` is that of the whole table."""
+    assert snapshot.changed is not None
+    numbered = pa.schema([pa.field(ROW, pa.int64(), nullable=False), *schema], schema.metadata)
+    with pa.ipc.new_file(pa.PythonFile(_Promises(output), mode="w"), numbered) as writing:
+        for block in snapshot.blocks():
+            rows = snapshot.changed.between(block.first, block.first + block.rows)
+            if len(rows):
+                writing.write_batch(_rows_of(block, rows, numbered, snapshot.row_start))
+
+
+def _rows_of(
+    block: Block, rows: NDArray[np.int64], schema: pa.Schema, row_start: int
+) -> pa.RecordBatch:
+    columns = [pa.array(rows + row_start)]
+    for column, field in zip(block.columns_of(rows), list(schema)[1:], strict=True):
+        values = pa.array(column.reshape(-1))
+        columns.append(pa.FixedSizeListArray.from_arrays(values, type=field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 class _Promises:

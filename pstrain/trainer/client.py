@@ -24,7 +24,7 @@ from pstrain.errors import DataServiceError, DeadlineExceededError, ServerLostEr
 from pstrain.parameters import current_staging
 from pstrain.paramserver import messages
 from pstrain.paramserver.messages import Array, LateBody, Part
-from pstrain.paramserver.saved import Saved
+from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.rows import (
     as_rows,
     look_up,
@@ -228,9 +228,11 @@ class RemoteParameters:
     def check_current(self) -> None:
         self.advance(0)
 
-    def snapshot(self, specs: Mapping[str, VariableSpec]) -> RemoteSnapshot:
+    def snapshot(
+        self, specs: Mapping[str, VariableSpec], tracking: Tracking | None = None
+    ) -> RemoteSnapshot:
         _before_read(specs.values())
-        return RemoteSnapshot(self, specs)
+        return RemoteSnapshot(self, specs, tracking)
 
     def ask_all(
         self, headers: Mapping[int, Header], *, timeout_s: float, repeat: bool = True

@@ -14,7 +14,8 @@ from typing import Any, Final, Protocol
 from dataservice.runtime.identity import new_id
 from pstrain.config import ParameterConfig
 from pstrain.errors import DataServiceError
-from pstrain.paramserver.saved import Saved
+from pstrain.paramserver.increments import Base
+from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.vocabulary import VariableSpec
 
 logger = logging.getLogger(__name__)
@@ -41,15 +42,18 @@ class Servers(Protocol):
 class RemoteSnapshot:
     """Taken when it is made. Its methods may be called by any thread, one at a time."""
 
-    def __init__(self, servers: Servers, specs: Mapping[str, VariableSpec]) -> None:
+    def __init__(
+        self, servers: Servers, specs: Mapping[str, VariableSpec], tracking: Tracking | None
+    ) -> None:
         self._servers = servers
         self._session = servers.session
-        self._id = new_id("snapshot")
-        variables = [[name, spec.id] for name, spec in specs.items()]
+        self.moment = new_id("snapshot")
+        header: dict[str, Any] = {"kind": "snapshot"}
+        header["variables"] = [[name, spec.id] for name, spec in specs.items()]
+        if tracking is not None:
+            header["since"] = tracking.since
         try:
-            self._taken = self._ask(
-                {"kind": "snapshot", "variables": variables}, servers.config.request_timeout_s
-            )
+            self._taken = self._ask(header, servers.config.request_timeout_s)
         except BaseException:
             self.close()
             raise
@@ -58,13 +62,12 @@ class RemoteSnapshot:
     def size_bytes(self) -> int:
         return sum(int(reply["size_bytes"]) for reply in self._taken.values())
 
-    def write(self, directory: str) -> Saved:
+    def write(self, directory: str, base: Base | None = None) -> Saved:
         """Each server its part; not repeated where a reply is lost, for rows are read once."""
-        replies = self._ask(
-            {"kind": "write", "directory": os.path.abspath(directory)},
-            self._servers.config.transfer_timeout_s,
-            repeat=False,
-        )
+        header: dict[str, Any] = {"kind": "write", "directory": os.path.abspath(directory)}
+        if base is not None:
+            header["base"] = base.to_json()
+        replies = self._ask(header, self._servers.config.transfer_timeout_s, repeat=False)
         parts = [Saved.from_json(reply["saved"]) for reply in replies.values()]
         return Saved(
             shards=tuple(shard for part in parts for shard in part.shards),
@@ -77,13 +80,13 @@ class RemoteSnapshot:
         try:
             self._ask({"kind": "drop"}, _DROP_TIMEOUT_S)
         except DataServiceError as error:
-            logger.debug("snapshot %s could not be dropped: %s", self._id, error)
+            logger.debug("snapshot %s could not be dropped: %s", self.moment, error)
 
     def _ask(
         self, header: dict[str, Any], timeout_s: float, *, repeat: bool = True
     ) -> dict[int, dict[str, Any]]:
         # Of the session that it was taken in, also once another has begun.
-        request = {**header, "snapshot": self._id, "session": self._session}
+        request = {**header, "snapshot": self.moment, "session": self._session}
         headers = {
             ps: {**request, "writer": f"ps{ps}"} for ps in range(len(self._servers.addresses))
         }

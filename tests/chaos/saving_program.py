@@ -1,6 +1,7 @@
 """Saves again and again, in a process that a test has killed at some point.
 
-Prints the number of each checkpoint once it is known to be whole. All values are that number.
+Prints the number of each checkpoint once it is known to be whole. All values are that number; of a
+program that saves incrementally those of every tenth row, the others are 0.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ ROWS = 60_000
 SAVES = 4
 
 
-def main(directory: str) -> None:
+def main(directory: str, how: str = "") -> None:
+    every = 10 if how == "incremental" else 1
     exit_with_parent()
     with ParameterServer() as first, ParameterServer() as second:
         spec = ps.ClusterSpec({"ps": [first.address, second.address], "worker": ["127.0.0.1:1"]})
@@ -29,17 +31,27 @@ def main(directory: str) -> None:
             table = ps.Variable(np.zeros((ROWS, 16), np.float32), name="table")
             number = ps.Variable(0, name="number")
         manager = ps.CheckpointManager(
-            ps.Checkpoint(table=table, number=number), directory, 2, asynchronous=True
+            ps.Checkpoint(table=table, number=number),
+            directory,
+            2,
+            asynchronous=True,
+            incremental=every > 1,
         )
+        changing = np.arange(0, ROWS, every)
+
+        def change(op: str, value: int) -> None:
+            rows = np.full((len(changing), 16), value, np.float32)
+            getattr(table, f"scatter_{op}")(ps.IndexedSlices(rows, changing))
+
         for n in range(1, SAVES + 1):
-            table.assign(np.full((ROWS, 16), n, np.float32))
+            change("update", n)
             number.assign(n)
             saved = manager.save(checkpoint_number=n if n < SAVES else SAVES - 1)
             assert saved is not None
-            table.assign_add(np.ones((ROWS, 16), np.float32))
+            change("add", 1)
             saved.wait(60)
             print(n, flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -25,10 +25,26 @@ PLACES = [*_WRITES[:2], *_COMMITS[:2]]
 PLACES += [pytest.param(place, marks=pytest.mark.long) for place in (*_WRITES[2:], *_COMMITS[2:])]
 
 
+# After the first, a save links files (the sixth write is the first of these) and writes few.
+_INCREMENTS = ["checkpoint_write:16", "checkpoint_commit:7"]
+_INCREMENTS += [
+    pytest.param(f"checkpoint_write:{n}", marks=pytest.mark.long) for n in range(12, 30, 2)
+]
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_killed_while_it_saves(place: str, tmp_path: pathlib.Path) -> None:
+    check_killed(place, tmp_path)
+
+
+@pytest.mark.parametrize("place", _INCREMENTS)
+def test_killed_while_it_saves_what_changed(place: str, tmp_path: pathlib.Path) -> None:
+    check_killed(place, tmp_path, "incremental", every=10)
+
+
+def check_killed(place: str, tmp_path: pathlib.Path, how: str = "", *, every: int = 1) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", saving_program.__name__, str(tmp_path)],
+        [sys.executable, "-m", saving_program.__name__, str(tmp_path), how],
         env={**os.environ, KILL_AT_ENV: place},
         capture_output=True,
         text=True,
@@ -46,7 +62,8 @@ def test_killed_while_it_saves(place: str, tmp_path: pathlib.Path) -> None:
             return
         for path in checkpoints(tmp_path):
             found.restore(path)
-            np.testing.assert_array_equal(table.numpy(), int(number))
+            np.testing.assert_array_equal(table.numpy()[::every], int(number))
+            assert every == 1 or not table.numpy()[1::every].any()
         assert int(number) in (saved[-1], saved[-1] + 1)
         assert saved == list(range(1, saved[-1] + 1))
         # What the dead have left does not disturb the next.

@@ -1,0 +1,114 @@
+"""Tables saved as what changed since another checkpoint, beside links to that one's files.
+
+So each checkpoint is whole by itself, and others may be removed. Knows files, nothing of manifests
+or the network. Invariant: a file of another checkpoint is linked or left alone, never written to.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from pstrain.failpoints import reached
+from pstrain.paramserver.output import OutputFile
+from pstrain.paramserver.saved import SavedFile, SavedShard
+from pstrain.paramserver.snapshot import Snapshot
+from pstrain.paramserver.table_file import write_rows
+
+logger = logging.getLogger(__name__)
+
+# Of the table's file: a restore reads all of them, and the disk keeps them.
+_MOST_PART: Final = 0.5
+_MOST_FILES: Final = 64
+_ROW_NUMBER_BYTES: Final = 8
+
+
+class Base(NamedTuple):
+    """A checkpoint that is there: its folder, and what lies in it."""
+
+    folder: str
+    shards: tuple[SavedShard, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON form, for the wire."""
+        return {"folder": self.folder, "shards": [shard.to_json() for shard in self.shards]}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any] | None) -> Base | None:
+        """Inverse of :meth:`to_json`; None for None."""
+        if value is None:
+            return None
+        return cls(str(value["folder"]), tuple(map(SavedShard.from_json, value["shards"])))
+
+
+def write_increment(
+    directory: str, part: SavedShard, schema: pa.Schema, snapshot: Snapshot, base: Base | None
+) -> SavedShard | None:
+    """Links what ``base`` has of a table, and writes the rows that changed since.
+
+    ``schema``: that of the table's file. None, and nothing is left, where a whole table is better:
+    nobody knows what changed, it is much, or the file system has no links.
+    """
+    older = None if base is None else _found(part, base.shards)
+    if base is None or older is None or snapshot.changed is None:
+        return None
+    row_bytes = _ROW_NUMBER_BYTES + snapshot.size_bytes // max(1, part.row_stop - part.row_start)
+    new_bytes = snapshot.changed.count * row_bytes
+    so_far = sum(change.size_bytes for change in older.changes)
+    if so_far + new_bytes > _MOST_PART * older.size_bytes or len(older.changes) >= _MOST_FILES:
+        return None
+    files = [older.file, *(change.file for change in older.changes)]
+    if not _link(base.folder, files, directory):
+        return None
+    part = part._replace(
+        file=os.path.basename(older.file),
+        size_bytes=older.size_bytes,
+        checksum=older.checksum,
+        sums=older.sums,
+        changes=tuple(c._replace(file=os.path.basename(c.file)) for c in older.changes),
+    )
+    if not snapshot.changed.count:
+        return part
+    return part._replace(changes=(*part.changes, _write_changes(directory, part, schema, snapshot)))
+
+
+def _found(part: SavedShard, shards: Sequence[SavedShard]) -> SavedShard | None:
+    """The same rows of the same variable, with the same columns."""
+    wanted = _without_files(part)
+    return next((shard for shard in shards if _without_files(shard) == wanted), None)
+
+
+def _without_files(part: SavedShard) -> SavedShard:
+    return part._replace(file="", size_bytes=0, checksum=0, sums="", changes=())
+
+
+def _write_changes(
+    directory: str, part: SavedShard, schema: pa.Schema, snapshot: Snapshot
+) -> SavedFile:
+    stem = part.file.removesuffix(".arrow")
+    file = f"{stem}-changes-{len(part.changes) + 1}.arrow"
+    with OutputFile(os.path.join(directory, file)) as output:
+        write_rows(output, schema, snapshot)
+    return SavedFile(file, output.size_bytes, output.checksum, output.sums)
+
+
+def _link(folder: str, files: Sequence[str], directory: str) -> bool:
+    """Whether all of ``files`` are in ``directory`` too; none is where not all can be."""
+    links: list[str] = []
+    try:
+        for file in files:
+            reached("checkpoint_write")
+            link = os.path.join(directory, os.path.basename(file))
+            os.link(os.path.join(folder, file), link)
+            links.append(link)
+    except OSError as error:
+        # Whoever writes the table anew must not find another checkpoint's file under its name.
+        for link in links:
+            os.unlink(link)
+        logger.info("tables are written whole: %s", error)
+        return False
+    return True
