@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -31,7 +30,7 @@ from pstrain.coordinator.remote_value import (
     InputValues,
     RemoteValue,
     RemoteValueFound,
-    values_in,
+    fetched,
 )
 from pstrain.coordinator.restoring import RecoverySwitch, Restorer, is_server_loss
 from pstrain.coordinator.service import Scheduler
@@ -313,8 +312,7 @@ class ClusterCoordinator:
 
         After ``timeout`` seconds in all: DeadlineExceededError, naming the one that is missing.
         """
-        left_s = limit_s(timeout)
-        return values_in(structure, None if left_s is None else time.monotonic() + left_s)
+        return fetched(structure, timeout)
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> PerWorkerDataset:
         """One dataset on each trainer: as given, or made by a function (of an InputContext).

@@ -165,6 +165,12 @@ class InputValues:
         return ("input", place)
 
 
+def fetched(structure: Any, timeout: float | None = None) -> Any:
+    """As `values_in`, after ``timeout`` seconds in all DeadlineExceededError."""
+    left_s = limit_s(timeout)
+    return values_in(structure, None if left_s is None else time.monotonic() + left_s)
+
+
 def values_in(structure: Any, deadline_s: float | None = None) -> Any:
     """Lists, tuples and dicts with each RemoteValue in them replaced by its value. Blocks.
 
