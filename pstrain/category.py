@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dataservice.runtime.arguments import integer_at_least
+from dataservice.runtime.arguments import check_text, integer_at_least
 from pstrain import columns
 from pstrain.bags import Bags, Lists, Pooling, check_pooling
 from pstrain.errors import InvalidArgumentError
@@ -53,6 +53,8 @@ class Category:
         if integer_at_least(self.buckets, 0, "buckets") not in range(1, MAX_BUCKETS + 1):
             raise InvalidArgumentError(f"buckets must be in [1, 2^31), got {self.buckets}")
         check_pooling(self.pooling)
+        if self.weights is not None:
+            check_text("weights", self.weights)
         if self.weights is not None and self.pooling is None:
             raise InvalidArgumentError(
                 f"weights={self.weights!r} of a column that is not pooled: give pooling too"

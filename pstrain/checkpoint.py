@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
-from dataservice.runtime.arguments import limit_s
+from dataservice.runtime.arguments import check_callable, check_true_or_false, limit_s
 from dataservice.runtime.identity import new_id
 from pstrain import manifest, saving
 from pstrain.base_variable import BaseVariable
@@ -44,7 +44,12 @@ class Checkpoint:
     variables: they then get their values as they are made.
     """
 
-    def __init__(self, **objects: Any) -> None:
+    def __init__(self, *unnamed: Any, **objects: Any) -> None:
+        if unnamed:
+            raise InvalidTypeError(
+                f"each object is saved under a name, got {unnamed[0]!r} without one; give it as in "
+                "Checkpoint(model=m)"
+            )
         self._objects = {name: value for name, value in objects.items() if value is not None}
         if not self._objects:
             raise InvalidArgumentError("nothing to save: give objects, as in Checkpoint(model=m)")
@@ -89,6 +94,8 @@ class Checkpoint:
         ``number`` None: one above the highest there. Parameter servers write into the directory
         too, so it must be the same place on their hosts.
         """
+        check_true_or_false(asynchronous=asynchronous, incremental=incremental)
+        check_callable("written", written, optional=True)
         self.wait()
         partial = manifest.PartialCheckpoint(directory, name, number)
         pauses, held = Pauses(), contextlib.ExitStack()

@@ -12,11 +12,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dataservice.runtime.arguments import check_optional, non_negative
+from dataservice.runtime.arguments import (
+    check_callable,
+    check_optional,
+    check_true_or_false,
+    non_negative,
+    path_of,
+)
 from pstrain import manifest
 from pstrain.checkpoint import Checkpoint
 from pstrain.checkpoint_watch import checkpoints_iterator
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.manifest import Path, checkpoints, latest_checkpoint
 from pstrain.saving import SavedCheckpoint
 
@@ -57,8 +63,19 @@ class CheckpointManager:
             non_negative(keep_checkpoint_every_n_hours, "keep_checkpoint_every_n_hours")
         if checkpoint_interval is not None and step_counter is None:
             raise InvalidArgumentError("checkpoint_interval needs a step_counter to count with")
+        if not isinstance(checkpoint, Checkpoint):
+            raise InvalidTypeError(
+                "CheckpointManager takes a Checkpoint, then the directory, got "
+                f"{checkpoint!r} first; as in CheckpointManager(Checkpoint(model=m), 'ckpt')"
+            )
+        if step_counter is not None and not hasattr(step_counter, "__int__"):
+            raise InvalidTypeError(f"step_counter must be a variable, got {step_counter!r}")
+        check_optional(0, last_checkpoint_step=last_checkpoint_step)
+        check_callable("init_fn", init_fn, optional=True)
+        check_true_or_false(asynchronous=asynchronous, incremental=incremental)
+        manifest.check_name(checkpoint_name)
         self.checkpoint = checkpoint
-        self.directory = os.fspath(directory)
+        self.directory = path_of(directory, "directory")
         self.checkpoint_interval = checkpoint_interval
         self.asynchronous = asynchronous
         self.incremental = incremental

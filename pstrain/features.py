@@ -16,10 +16,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dataservice.runtime.arguments import check_text
 from pstrain import columns
 from pstrain.bags import Bags, is_list, joined
 from pstrain.category import Category
-from pstrain.errors import DataError, InvalidArgumentError
+from pstrain.errors import DataError, InvalidArgumentError, InvalidTypeError
 from pstrain.tokens import TokenCounts, Vocabulary
 
 __all__ = ["Category", "FeatureSchema", "Features"]
@@ -49,6 +50,30 @@ class Features:
         return single if self.bags is None else np.concatenate([single, self.bags.ids])
 
 
+def _names(dense: Any) -> tuple[str, ...]:
+    if isinstance(dense, str) or not isinstance(dense, Iterable):
+        raise InvalidTypeError(f"dense must be a list of column names, got {dense!r}")
+    names = tuple(dense)
+    for name in names:
+        check_text("each of dense", name)
+    return names
+
+
+def _check_categories(categorical: Any) -> None:
+    if not isinstance(categorical, Mapping):
+        raise InvalidTypeError(
+            "categorical must be a dict of Category by column name, as in "
+            f"{{'city': Category(1000)}}, got {categorical!r}"
+        )
+    for name, category in categorical.items():
+        check_text("each column of categorical", name)
+        if not isinstance(category, Category):
+            raise InvalidTypeError(
+                f"categorical column {name!r} needs a Category, got {category!r}; as in "
+                f"Category({category if isinstance(category, int) else 1000})"
+            )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureSchema:
     """Which columns a model reads and how.
@@ -63,7 +88,10 @@ class FeatureSchema:
     normalization: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dense", tuple(self.dense))
+        object.__setattr__(self, "dense", _names(self.dense))
+        _check_categories(self.categorical)
+        if self.label is not None:
+            check_text("label", self.label)
         names = [*self.dense, *self.categorical]
         if len(set(names)) < len(names):
             twice = {name for name in names if names.count(name) > 1}

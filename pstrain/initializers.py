@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import zlib
 
+from dataservice.runtime.arguments import check_number
 from pstrain.vocabulary import InitializerSpec
 
 
@@ -23,14 +24,14 @@ def ones() -> InitializerSpec:
 
 def constant(value: float) -> InitializerSpec:
     """All values ``value``."""
-    return InitializerSpec(name="constant", parameters={"value": float(value)})
+    return InitializerSpec(name="constant", parameters=_numbers(value=value))
 
 
 def uniform(
     low: float = -0.05, high: float = 0.05, *, seed: int = 0, zero_columns: int = 0
 ) -> InitializerSpec:
     """Values in ``[low, high)``; the first ``zero_columns`` values of a row are 0."""
-    parameters = {"low": float(low), "high": float(high), "zero_columns": float(zero_columns)}
+    parameters = _numbers(low=low, high=high, zero_columns=zero_columns)
     return InitializerSpec(name="uniform", parameters=parameters, seed=seed)
 
 
@@ -38,7 +39,7 @@ def normal(
     mean: float = 0.0, stddev: float = 0.05, *, seed: int = 0, zero_columns: int = 0
 ) -> InitializerSpec:
     """Normally distributed values; the first ``zero_columns`` values of a row are 0."""
-    parameters = {"mean": mean, "stddev": stddev, "zero_columns": float(zero_columns)}
+    parameters = _numbers(mean=mean, stddev=stddev, zero_columns=zero_columns)
     return InitializerSpec(name="normal", parameters=parameters, seed=seed)
 
 
@@ -46,7 +47,7 @@ def truncated_normal(
     mean: float = 0.0, stddev: float = 0.05, *, seed: int = 0, zero_columns: int = 0
 ) -> InitializerSpec:
     """Like :func:`normal`, within two standard deviations of the mean."""
-    parameters = {"mean": mean, "stddev": stddev, "zero_columns": float(zero_columns)}
+    parameters = _numbers(mean=mean, stddev=stddev, zero_columns=zero_columns)
     return InitializerSpec(name="truncated_normal", parameters=parameters, seed=seed)
 
 
@@ -59,3 +60,9 @@ def glorot_uniform(fan_in: int, fan_out: int, *, seed: int = 0) -> InitializerSp
 def seed_for(name: str, seed: int = 0) -> int:
     """A seed that differs between variables of different names and is the same in each process."""
     return zlib.crc32(name.encode()) ^ (seed * 0x9E3779B1 & 0x7FFFFFFF)
+
+
+def _numbers(**values: float) -> dict[str, float]:
+    for name, value in values.items():
+        check_number(name, value)
+    return {name: float(value) for name, value in values.items()}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dataservice.runtime.arguments import in_words, nearest
+from dataservice.runtime.arguments import check_true_or_false, in_words, nearest
 from pstrain import foreign_names
 from pstrain.columns import vector
 from pstrain.errors import InvalidArgumentError
@@ -37,6 +37,7 @@ class BinaryCrossentropy:
                 f"{nearest(reduction, _MEANS)}: the loss is the mean over the batch, a scalar, of "
                 "which a tape takes gradients"
             )
+        check_true_or_false(from_logits=from_logits)
         self.from_logits = from_logits
 
     def __call__(self, labels: ArrayLike, predictions: Tensor | NDArray[np.float32]) -> Tensor:

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dataservice.runtime.arguments import check_optional, check_text, path_of
 from dataservice.runtime.durable import sync_folder
 from dataservice.runtime.identity import new_id
 from pstrain.errors import DataLossError, InvalidArgumentError, MissingFileError
@@ -39,6 +40,7 @@ _under_way: dict[str, int] = {}
 
 def checkpoints(directory: Path) -> list[str]:
     """Paths of the checkpoints in ``directory``, oldest first; none if it does not exist."""
+    directory = path_of(directory, "directory")
     paths = (os.path.join(directory, name) for _, name in _numbered(directory))
     return [path for path in paths if os.path.exists(os.path.join(path, _FILE))]
 
@@ -66,7 +68,7 @@ def find(path: Path) -> str:
 
     Raises MissingFileError when there is none.
     """
-    path = os.fspath(path)
+    path = path_of(path, "the path of a checkpoint")
     if os.path.basename(path) == _FILE:
         path = os.path.dirname(path)
     if os.path.exists(os.path.join(path, _FILE)):
@@ -88,8 +90,8 @@ class PartialCheckpoint:
     """
 
     def __init__(self, directory: Path, name: str = "ckpt", number: int | None = None) -> None:
-        _check_name(name, number)
-        directory = os.path.abspath(directory)
+        check_name(name, number)
+        directory = os.path.abspath(path_of(directory, "directory"))
         os.makedirs(directory, exist_ok=True)
         with _lock:
             _remove_partial(directory)
@@ -194,11 +196,12 @@ def _write_synced(path: str, text: str) -> None:
         os.fsync(stream.fileno())
 
 
-def _check_name(name: str, number: int | None) -> None:
-    if not name or name.startswith(".") or os.path.basename(name) != name:
+def check_name(name: str, number: int | None = None) -> None:
+    """InvalidArgumentError for what no folder of a checkpoint can be called."""
+    check_text("the name of a checkpoint", name)
+    if name.startswith(".") or os.path.basename(name) != name:
         raise InvalidArgumentError(f"not a name for a checkpoint's folder: {name!r}")
-    if number is not None and number < 0:
-        raise InvalidArgumentError(f"the number of a checkpoint is not negative, got {number}")
+    check_optional(0, **{"the number of a checkpoint": number})
 
 
 def _numbered(directory: Path) -> list[tuple[int, str]]:

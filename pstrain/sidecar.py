@@ -14,13 +14,20 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dataservice.runtime.arguments import check_optional, limit_s, non_negative
+from dataservice.runtime.arguments import (
+    check_callable,
+    check_optional,
+    check_true_or_false,
+    limit_s,
+    non_negative,
+    path_of,
+)
 from pstrain import manifest
-from pstrain.callbacks.base import Callback
+from pstrain.callbacks.base import Callback, listed
 from pstrain.callbacks.monitor import Monitor
 from pstrain.checkpoint import Checkpoint
 from pstrain.checkpoint_watch import checkpoints_iterator
-from pstrain.errors import DataLossError, NotFoundError
+from pstrain.errors import DataLossError, InvalidTypeError, NotFoundError
 from pstrain.evaluation import Logs, evaluate
 
 logger = logging.getLogger(__name__)
@@ -71,12 +78,19 @@ class SidecarEvaluator:
         check_optional(0, last_step=last_step)
         non_negative(min_interval_secs, "min_interval_secs")
         timeout = limit_s(timeout)
+        check_callable("timeout_fn", timeout_fn, optional=True)
+        check_true_or_false(every=every)
+        if not hasattr(model, "variables"):
+            raise InvalidTypeError(
+                f"SidecarEvaluator takes a model, then the data, got {model!r} first"
+            )
         self.model, self.data = model, data
-        self.checkpoint_dir = os.fspath(checkpoint_dir)
-        self.results_dir = os.fspath(results_dir or os.path.join(self.checkpoint_dir, "evaluation"))
+        self.checkpoint_dir = path_of(checkpoint_dir, "checkpoint_dir")
+        beside = os.path.join(self.checkpoint_dir, "evaluation")
+        self.results_dir = path_of(beside if results_dir is None else results_dir, "results_dir")
         self.results: list[dict[str, Any]] = []
         self._steps, self._max_evaluations, self._every = steps, max_evaluations, every
-        self._callbacks = list(callbacks or ())
+        self._callbacks = listed(callbacks)
         self._last_step = last_step
         self._timeout, self._timeout_fn = timeout, timeout_fn
         self._min_interval_s = min_interval_secs

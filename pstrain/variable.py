@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from dataservice.runtime.arguments import check_text, check_true_or_false
 from pstrain import initializers
 from pstrain.base_variable import Array, BaseVariable, new_handle
 from pstrain.creation import announce, create_spec
@@ -131,6 +132,9 @@ class Variable(BaseVariable):
     ) -> Any:
         if initial_value is None:
             raise InvalidArgumentError("initial_value must be given")
+        check_true_or_false(trainable=trainable, per_worker_variable=per_worker_variable)
+        if name is not None:
+            check_text("the name of a variable", name)
         given = initial_value
         if callable(given) and not isinstance(given, InitializerSpec) and not wants_shards(given):
             given = given()

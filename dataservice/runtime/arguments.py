@@ -130,6 +130,14 @@ def path_of(value: Any, what: str) -> str:
     return path
 
 
+def check_text(what: str, value: Any) -> None:
+    """InvalidArgumentError, naming ``what``, for what is no text, or an empty one."""
+    if not isinstance(value, str):
+        raise InvalidTypeError(f"{what} must be text, got {value!r}")
+    if not value:
+        raise InvalidArgumentError(f"{what} must not be empty")
+
+
 def check_true_or_false(**values: Any) -> None:
     """InvalidArgumentError for what is neither."""
     for name, value in values.items():

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dataservice.runtime.arguments import check_optional
+from dataservice.runtime.arguments import check_optional, check_true_or_false, path_of
 from pstrain import foreign_names
 from pstrain.callbacks.base import Callback, Logs
 from pstrain.callbacks.monitor import Monitor
@@ -52,11 +52,13 @@ class Checkpoint(Callback):
         **objects: Any,
     ) -> None:
         check_optional(1, every=every, every_steps=every_steps, max_to_keep=max_to_keep)
+        check_true_or_false(save_best_only=save_best_only, asynchronous=asynchronous, resume=resume)
         self.resume = resume
-        self._directory, self._every = os.fspath(directory), every
+        self._directory, self._every = path_of(directory, "directory"), every
         self._every_steps = every_steps
         self._saved_at: int | None = None
-        self._monitor = Monitor(monitor, mode=mode) if save_best_only else None
+        watched = Monitor(monitor, mode=mode)
+        self._monitor = watched if save_best_only else None
         self._max_to_keep = max_to_keep
         self._asynchronous, self._incremental = asynchronous, incremental
         self._objects = objects

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import os
 
+from dataservice.runtime.arguments import check_text, check_true_or_false, path_of
 from pstrain.callbacks.base import Callback, Logs
+from pstrain.errors import InvalidArgumentError
 
 
 class CSVLogger(Callback):
@@ -17,7 +19,12 @@ class CSVLogger(Callback):
     def __init__(
         self, filename: str | os.PathLike[str], separator: str = ",", append: bool = False
     ) -> None:
-        self._filename, self._separator, self._append = os.fspath(filename), separator, append
+        check_true_or_false(append=append)
+        check_text("separator", separator)
+        if len(separator) != 1:
+            raise InvalidArgumentError(f"separator must be one character, got {separator!r}")
+        self._filename = path_of(filename, "filename")
+        self._separator, self._append = separator, append
         self._columns: list[str] = []
 
     def on_train_begin(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 
+from dataservice.runtime.arguments import check_callable
 from pstrain.callbacks.base import Callback, Logs
 
 
@@ -16,6 +17,7 @@ class LearningRateScheduler(Callback):
     """
 
     def __init__(self, schedule: Callable[..., float], verbose: int = 0) -> None:
+        check_callable("schedule", schedule)
         self._schedule, self._verbose = schedule, verbose
         self._wants_rate = _arguments_of(schedule) > 1
 

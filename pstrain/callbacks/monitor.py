@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from dataservice.runtime.arguments import check_choice, check_number
+from dataservice.runtime.arguments import check_choice, check_number, check_text
 from pstrain.errors import InvalidArgumentError
 
 # Measures of which more is better; of all others, such as losses, less is.
@@ -23,11 +23,14 @@ class Monitor:
         min_delta: float = 0.0,
         baseline: float | None = None,
     ) -> None:
+        check_text("monitor", name)
         check_choice("mode", mode, ("min", "max", "auto"))
         if mode == "auto":
             mode = "max" if name.lower().endswith(_SCORES) else "min"
         self.name, self.mode = name, mode
         check_number("min_delta", min_delta)
+        if baseline is not None:
+            check_number("baseline", baseline)
         self._min_delta = abs(min_delta)
         self._baseline = baseline
         self.best: float | None = None

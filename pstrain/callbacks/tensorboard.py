@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from dataservice.runtime.arguments import check_choice, integer_at_least
+from dataservice.runtime.arguments import check_choice, integer_at_least, path_of
 from pstrain.callbacks.base import Callback, Logs
 from pstrain.callbacks.event_file import EventFile
 
@@ -28,7 +28,7 @@ class TensorBoard(Callback):
             check_choice("update_freq", update_freq, ("epoch", "batch"))
         else:
             integer_at_least(update_freq, 1, "update_freq")
-        self._log_dir = os.fspath(log_dir)
+        self._log_dir = path_of(log_dir, "log_dir")
         self._every: int | None = {"epoch": None, "batch": 1}.get(update_freq, update_freq)  # type: ignore[arg-type, assignment]
         self._writers: dict[str, EventFile] = {}
         self._is_training = False

@@ -15,6 +15,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from dataservice.runtime.arguments import check_true_or_false, path_of
 from dataservice.runtime.process import ChildProcess, spawn_module
 from pstrain import kernels
 from pstrain.cluster import ClusterSpec, SimpleClusterResolver
@@ -78,8 +79,10 @@ class LocalCluster:
         supervise: bool = False,
     ) -> None:
         _check_counts(workers=workers, ps=ps, data_workers=data_workers)
+        check_true_or_false(supervise=supervise)
         self._own_log_dir = log_dir is None
-        self.log_dir = os.fspath(log_dir or tempfile.mkdtemp(prefix="pstrain-"))
+        given = tempfile.mkdtemp(prefix="pstrain-") if log_dir is None else log_dir
+        self.log_dir = path_of(given, "log_dir")
         os.makedirs(self.log_dir, exist_ok=True)
         self._tasks: dict[tuple[str, int], _Task] = {}
         self._strategies: weakref.WeakSet[Any] = weakref.WeakSet()

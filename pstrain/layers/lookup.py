@@ -23,6 +23,7 @@ from pstrain.errors import (
     DataError,
     FailedPreconditionError,
     InvalidArgumentError,
+    InvalidTypeError,
 )
 from pstrain.tokens import TokenCounts, Vocabulary
 
@@ -104,6 +105,10 @@ class _Lookup:
                 tokens = [line.rstrip("\n") for line in lines]
         else:
             listed = vocabulary.tolist() if hasattr(vocabulary, "tolist") else vocabulary
+            if not isinstance(listed, Iterable):
+                raise InvalidTypeError(
+                    f"a vocabulary is a list of tokens, or a file of them, got {vocabulary!r}"
+                )
             tokens = listed.to_pylist() if hasattr(listed, "to_pylist") else list(listed)
         leading = self._special_tokens()
         if leading and tokens[: len(leading)] == leading:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dataservice.runtime.arguments import check_text
 from pstrain import initializers
 from pstrain.columns import vector
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
@@ -34,6 +35,7 @@ class Metric(ABC):
     """
 
     def __init__(self, name: str, shape: tuple[int, ...]) -> None:
+        check_text("the name of a metric", name)
         self.name = name
         self._shape = shape
         self._variable: Any = None

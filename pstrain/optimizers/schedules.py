@@ -13,8 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from dataservice.runtime.arguments import check_number, non_negative, positive
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
 
 
 class LearningRateSchedule(ABC):
@@ -128,6 +130,12 @@ class PiecewiseConstantDecay(LearningRateSchedule):
     values: Sequence[float]
 
     def __post_init__(self) -> None:
+        for name in ("boundaries", "values"):
+            given = getattr(self, name)
+            if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
+                raise InvalidTypeError(f"{name} must be a list of numbers, got {given!r}")
+        for boundary in self.boundaries:
+            check_number("each of boundaries", boundary)
         if len(self.values) != len(self.boundaries) + 1:
             raise InvalidArgumentError(
                 f"PiecewiseConstantDecay needs one value more than boundaries, got "

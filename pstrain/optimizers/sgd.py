@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from dataservice.runtime.arguments import check_true_or_false
 from pstrain.optimizers.base import Optimizer, Rate, check_fraction
 
 
@@ -32,6 +33,7 @@ class Momentum(Optimizer):
         nesterov: bool = False,
         **options: Any,
     ) -> None:
+        check_true_or_false(nesterov=nesterov)
         super().__init__(
             learning_rate,
             {"momentum": momentum, "nesterov": nesterov},

@@ -17,8 +17,6 @@ from dataservice.runtime.arguments import limit_s
 from pstrain.coordinator.client import ClusterCoordinator
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
-from pstrain.manifest import PartialCheckpoint
-from pstrain.saving import Pauses, save
 
 
 class _Nobody:
@@ -42,14 +40,6 @@ def _checkpoint() -> ps.Checkpoint:
     return ps.Checkpoint(x=ps.Variable(1.0))
 
 
-def _saved(folder: Path) -> Any:
-    partial = PartialCheckpoint(folder)
-    return save(
-        partial, lambda _: {}, lambda: None,
-        pauses=Pauses(), size_bytes=0, asynchronous=False, written=[],
-    )  # fmt: skip
-
-
 WAITS: dict[str, Callable[[Any, Path], Any]] = {
     "join": lambda t, _: _coordinator().join(timeout=t),
     "fetch": lambda t, _: _coordinator().fetch([], timeout=t),
@@ -58,7 +48,7 @@ WAITS: dict[str, Callable[[Any, Path], Any]] = {
     "value.cancel": lambda t, _: _value().cancel(t),
     "Checkpoint.wait": lambda t, _: _checkpoint().wait(t),
     "CheckpointManager.wait": lambda t, p: ps.CheckpointManager(_checkpoint(), p).wait(t),
-    "SavedCheckpoint.wait": lambda t, p: _saved(p).wait(t),
+    "SavedCheckpoint.wait": lambda t, p: _checkpoint().save(p).wait(t),
     "checkpoints_iterator": lambda t, p: ps.checkpoints_iterator(p, timeout=t),
     "SidecarEvaluator": lambda t, p: ps.SidecarEvaluator(None, None, p, timeout=t),
     "Snapshot.wait": lambda t, _: Snapshot("s", "id", "localhost:1", 1.0).wait(t),
