@@ -16,6 +16,7 @@ from dataservice.runtime.signals import StopSignals
 from pstrain import kernels
 from pstrain.launch.layout import Addresses, Layout
 from pstrain.launch.local import ONE_CORE
+from pstrain.launch.program import check_program
 from pstrain.launch.tasks import Output, TaskProcess, stop_all
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ def run_here(layout: Layout, *, supervise: bool = False, output: Output | None =
     ``supervise``: trainers and parameter servers that fail or are killed are started again, at
     their addresses. SIGINT and SIGTERM end all, with exit code 130.
     """
+    check_program(layout.program[0])
     stop = StopSignals()
     # Once here, into the cache, rather than in every process at the same time.
     kernels.warm_up()

@@ -1,0 +1,36 @@
+"""Whether a program can be started on this machine, before anything else is.
+
+Knows files and where commands are looked for, nothing of tasks. Invariant: what passes may still
+fail, what is refused never starts here; of other machines it says nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from pstrain.errors import InvalidArgumentError, MissingFileError
+
+
+def check_program(program: str) -> None:
+    """An error that says why it is none: a .py file to be read, or a command to be found."""
+    if os.path.isdir(program):
+        raise InvalidArgumentError(
+            f"{program!r} is a folder; give the .py file in it that is to run in every task"
+        )
+    if program.endswith(".py"):
+        if not os.path.exists(program):
+            raise MissingFileError(
+                f"there is no program {program!r}: nothing is at {os.path.abspath(program)}"
+            )
+        if not os.access(program, os.R_OK):
+            raise InvalidArgumentError(f"the program {program!r} cannot be read by this user")
+    elif shutil.which(program) is None:
+        if os.path.exists(program):
+            raise InvalidArgumentError(
+                f"{program!r} is neither a .py file nor a command that may be executed; run it as "
+                f"`-- python {program}`, or allow it by `chmod +x {program}`"
+            )
+        raise MissingFileError(
+            f"there is no command {program!r} here; give a .py file, or a command that is on PATH"
+        )
