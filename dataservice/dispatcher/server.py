@@ -11,7 +11,7 @@ import threading
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NoReturn
+from typing import Any, Final
 
 from dataservice.config import DispatcherConfig
 from dataservice.dispatcher.endpoint import DispatcherEndpoint
@@ -33,6 +33,7 @@ from dataservice.runtime.ending import end_with_program
 from dataservice.runtime.forking import Origin
 from dataservice.runtime.journal import Journal, SqliteJournal
 from dataservice.runtime.rpc import RpcServer
+from dataservice.runtime.stand_in import StandIn
 from dataservice.runtime.threads import StoppableThread
 from dataservice.vocabulary import PROTOCOL
 from dataservice.wire import dispatcher_pb2 as pb
@@ -166,8 +167,11 @@ class DispatchServer:
             self._journal.close()
         self._service = self._journal = self._housekeeping = None
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a server stays in its process; give away its address, dispatcher.target")
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Functions that are sent may ask it for its address."""
+        if self._rpc is None:
+            raise TypeError("a dispatcher has no address to give away before start()")
+        return StandIn, ("the DispatchServer", {"target": self.target})
 
     def __repr__(self) -> str:
         if self._stopped.is_set():

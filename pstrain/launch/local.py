@@ -13,10 +13,11 @@ import tempfile
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from dataservice.runtime.arguments import check_true_or_false, path_of
 from dataservice.runtime.process import ChildProcess, spawn_module
+from dataservice.runtime.stand_in import StandIn
 from pstrain import kernels
 from pstrain.cluster import ClusterSpec, SimpleClusterResolver
 from pstrain.errors import DataServiceError, InvalidArgumentError, NotFoundError
@@ -200,11 +201,14 @@ class LocalCluster:
 
     stop = close
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a cluster stays in its process; give away its addresses, cluster.resolver and "
-            "cluster.service"
-        )
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Functions that are sent may ask it for its addresses."""
+        if not self._tasks:
+            raise TypeError("a cluster that is closed has no addresses to give away")
+        known: dict[str, Any] = {"resolver": self.resolver}
+        if ("dispatcher", 0) in self._tasks:
+            known["service"] = self.service
+        return StandIn, ("the LocalCluster", known)
 
     def __repr__(self) -> str:
         roles = ", ".join(f"{len(self._of(role))} {role}" for role in ROLES if self._of(role))

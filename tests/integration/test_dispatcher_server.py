@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import pathlib
+import pickle
 import signal
 import subprocess
 import sys
@@ -113,6 +114,12 @@ def test_a_port_in_use_is_said_plainly(server: DispatchServer) -> None:
     port = int(parse_target(server.target).rpartition(":")[2])
     with pytest.raises(AddressInUseError, match=f"port {port} on 127.0.0.1 is already in use"):
         DispatchServer(DispatcherConfig(port=port))
+
+
+def test_functions_that_are_sent_have_its_address(server: DispatchServer) -> None:
+    assert pickle.loads(pickle.dumps(server)).target == server.target
+    with pytest.raises(TypeError, match="no address"):
+        pickle.dumps(DispatchServer(start=False))
 
 
 def test_join_waits_for_stop(server: DispatchServer) -> None:

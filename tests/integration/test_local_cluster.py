@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pathlib
+import pickle
 import signal
 import socket
 import subprocess
@@ -120,9 +121,16 @@ def test_a_task_can_be_killed_and_started_again_on_its_address() -> None:
         assert all(after[role]["address"] == before[role]["address"] for role in before)
         assert all(after[role]["pid"] != before[role]["pid"] for role in before)
         pids = [task["pid"] for task in after.values()]
+        sent = pickle.loads(pickle.dumps(cluster))
+        assert (sent.service, sent.resolver.cluster_spec()) == (
+            cluster.service,
+            cluster.cluster_spec,
+        )
         log_dir = cluster.log_dir
         assert os.path.isdir(log_dir)
     cluster.close()
+    with pytest.raises(TypeError, match="closed has no addresses"):
+        pickle.dumps(cluster)
     assert not any(is_running(pid) for pid in pids)
     assert not os.path.exists(log_dir)
 

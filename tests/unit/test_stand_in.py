@@ -1,0 +1,19 @@
+"""What functions that are sent know of the servers of their program: addresses, no more."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from dataservice.runtime.stand_in import StandIn
+
+
+def test_only_what_is_known_travels() -> None:
+    held = pickle.loads(pickle.dumps(copy.deepcopy(StandIn("the Server", {"target": "a:1"}))))
+    assert held.target == "a:1"
+    assert repr(held) == "<the Server, in another process>"
+    wanted = "the Server is in the program that made it.*have its target, not 'stop'"
+    with pytest.raises(AttributeError, match=wanted):
+        held.stop()
