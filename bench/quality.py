@@ -142,11 +142,12 @@ def in_one_process(task: Task) -> float:
     return _measured(task, task.model())
 
 
-def on_servers(task: Task, trainers: int) -> float:
-    """Test AUC in `async`, with as many trainers and two parameter servers."""
+def on_servers(task: Task, trainers: int, **options: Any) -> float:
+    """Test AUC with as many trainers and two parameter servers; `async` unless `options` of the
+    strategy say otherwise."""
     with ps.LocalCluster(workers=trainers, ps=2, data_workers=0) as cluster:
         partitioner = ps.partitioners.MinSizePartitioner(max_shards=2)
-        strategy = ps.ParameterServerStrategy(cluster.resolver, partitioner)
+        strategy = ps.ParameterServerStrategy(cluster.resolver, partitioner, **options)
         coordinator = ps.ClusterCoordinator(strategy)
         try:
             with strategy.scope():
@@ -156,10 +157,10 @@ def on_servers(task: Task, trainers: int) -> float:
             coordinator.close()
 
 
-def measure(task: Task, trainers: Sequence[int]) -> dict[str, Any]:
+def measure(task: Task, trainers: Sequence[int], transport_dtype: str) -> dict[str, Any]:
     """All runs of a task, as a Markdown table and a record."""
     alone = in_one_process(task)
-    served = {count: on_servers(task, count) for count in trainers}
+    served = {n: on_servers(task, n, transport_dtype=transport_dtype) for n in trainers}
     rows = pq.read_metadata(task.train).num_rows
     print(f"\n{task.name}: {rows:,} rows to train on, {len(task.test):,} to test on\n")
     print("| | test AUC | against one process |\n|---|---|---|")
@@ -172,6 +173,7 @@ def measure(task: Task, trainers: Sequence[int]) -> dict[str, Any]:
     worst = max((alone - found for found in served.values()), default=0.0)
     return {
         "task": task.name,
+        "transport_dtype": transport_dtype,
         "reachable": None if math.isnan(task.reachable) else round(task.reachable, 5),
         "one_process": round(alone, 5),
         "async": {str(count): round(found, 5) for count, found in served.items()},
@@ -186,6 +188,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--tasks", nargs="+", choices=("flights", "clicks"), default=None)
     parser.add_argument("--trainers", type=int, nargs="*", default=(1, 2, 4))
     parser.add_argument("--rows", type=int, default=400_000, help="clicks to train on")
+    parser.add_argument("--transport-dtype", default="float32", help="of rows and gradients")
     parser.add_argument("--smoke", action="store_true", help="few rows, one trainer")
     options = parser.parse_args(argv)
     smoke = options.smoke
@@ -197,7 +200,7 @@ def main(argv: list[str] | None = None) -> None:
                 task = clicks_task(folder, rows)
             else:
                 task = flights_task(folder, rows if smoke else None)
-            record = measure(task, (1,) if smoke else options.trainers)
+            record = measure(task, (1,) if smoke else options.trainers, options.transport_dtype)
         children.say(bench="quality", **record)
 
 

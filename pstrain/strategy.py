@@ -31,6 +31,7 @@ from pstrain.errors import (
     InvalidTypeError,
     UnavailableError,
 )
+from pstrain.paramserver.transport import FLOAT32
 from pstrain.partition import PartitionFunction, shard_count, split_rows
 from pstrain.placement import Colocated, ShardPlacer, placer
 from pstrain.replica import ReduceOp, Replica
@@ -88,6 +89,10 @@ class ParameterServerStrategy(Replica):
     (see :mod:`pstrain.consistency`). In rounds (sync) a step is made of the mean of the gradients
     of ``num_replicas_in_sync`` closures: a loss that is the mean over its own batch is right as it
     is, not to be divided by the number of replicas, and a step learns from so many batches.
+    ``transport_dtype``: "float32", or "bfloat16" for half the bytes: float32 rows and variables
+    that layers and models pull, and gradients, are rounded on their way, also on one host, so that
+    results do not depend on where processes run. Servers keep and add float32; what a program
+    reads or assigns, checkpoints and all other dtypes are exact.
     ``tls_ca_path``: the PEM file that vouches for trainers and servers which have TLS; without it
     the one in PSTRAIN_TLS_CA, without that no TLS is spoken. A cluster without parameter servers
     or workers, with other jobs, or a task that is not in it raises InvalidArgumentError (a
@@ -101,6 +106,7 @@ class ParameterServerStrategy(Replica):
         *,
         placement: str = "round_robin",
         consistency: Consistency | str = "async",
+        transport_dtype: str = FLOAT32,
         config: ParameterConfig | None = None,
         tls_ca_path: str | None = None,
     ) -> None:
@@ -131,6 +137,7 @@ class ParameterServerStrategy(Replica):
             tls=self.tls,
             session=self.session,
             config=self._config,
+            transport_dtype=transport_dtype,
         )
         self.parameters.consistency = self._consistency
         self.extended = Extended(self)
@@ -153,6 +160,11 @@ class ParameterServerStrategy(Replica):
     def consistency(self) -> Consistency:
         """How far trainers may be apart."""
         return self._consistency
+
+    @property
+    def transport_dtype(self) -> str:
+        """Of pulled float32 values and gradients, on their way."""
+        return self.parameters.transport_dtype
 
     @property
     def num_replicas_in_sync(self) -> int:

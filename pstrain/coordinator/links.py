@@ -46,6 +46,7 @@ def make_links(
                 in_rounds=in_rounds,
                 num_replicas_in_sync=strategy.num_replicas_in_sync,
                 keeps_elements=isinstance(rule, Sync) and rule.backup_workers > 0,
+                transport_dtype=strategy.transport_dtype,
             ),
             scheduler=scheduler,
             functions=functions,

@@ -20,6 +20,7 @@ from numba.extending import intrinsic, models, overload, register_model
 LANES = 8
 WIDE_LANES = 16
 _FLOAT_BYTES = 4
+_HALF_BITS = 16
 
 
 class _Vector(types.Type):
@@ -49,7 +50,7 @@ def _address(context: Any, builder: Any, kind: Any, array: Any, row: Any, column
     view = context.make_array(kind)(context, builder, array)
     stride = cgutils.unpack_tuple(builder, view.strides)[0]
     start = builder.bitcast(view.data, cgutils.ir.IntType(8).as_pointer())
-    size = cgutils.ir.Constant(column.type, _FLOAT_BYTES)
+    size = cgutils.ir.Constant(column.type, kind.dtype.bitwidth // 8)
     at = builder.add(builder.mul(row, stride), builder.mul(column, size))
     return builder.gep(start, [at])
 
@@ -136,6 +137,45 @@ def store(_typing: Any, array: Any, row: Any, column: Any, values: Any) -> Any: 
         return context.get_dummy_value()
 
     return types.void(array, types.intp, types.intp, values), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def store_bfloat16(_typing: Any, array: Any, row: Any, column: Any, values: Any) -> Any:  # noqa: ARG001
+    """As :func:`store`, of a vector or a number, into uint16: the upper halves of the bits.
+
+    They are rounded to nearest, ties to even. NaN stays NaN.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        at = _address(context, builder, signature.args[0], *arguments[:3])
+        halves = _upper_halves(builder, values, arguments[3])
+        place = builder.bitcast(at, halves.type.as_pointer())
+        builder.store(halves, place, align=_HALF_BITS // 8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp, values), generate
+
+
+def _upper_halves(builder: Any, kind: Any, values: Any) -> Any:
+    """Integers: adding less than half of what is cut off carries where it has to be rounded up."""
+    ir = cgutils.ir
+
+    def integers(bits: int) -> Any:
+        one = ir.IntType(bits)
+        return ir.VectorType(one, kind.lanes) if isinstance(kind, _Vector) else one
+
+    def every_lane(number: int) -> Any:
+        lanes = [number] * kind.lanes if isinstance(kind, _Vector) else number
+        return ir.Constant(integers(32), lanes)
+
+    half = every_lane(_HALF_BITS)
+    bits = builder.bitcast(values, integers(32))
+    is_odd = builder.and_(builder.lshr(bits, half), every_lane(1))
+    rounded = builder.add(bits, builder.add(is_odd, every_lane(0x7FFF)))
+    # The carry would make an infinity or a zero of some NaNs; this bit makes any a quiet one.
+    quiet = builder.or_(bits, every_lane(0x00400000))
+    kept = builder.select(builder.fcmp_unordered("uno", values, values), quiet, rounded)
+    return builder.trunc(builder.lshr(kept, half), integers(_HALF_BITS))
 
 
 def _lane_by_lane(instruction: str) -> Any:

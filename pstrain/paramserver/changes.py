@@ -16,6 +16,7 @@ from pstrain.paramserver.messages import Array, Part, Received, body_arrays
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.steps import Change, ShardUpdate
 from pstrain.paramserver.store import Store
+from pstrain.paramserver.transport import FLOAT32, float32_of, named_in, wire_dtype
 from pstrain.vocabulary import OptimizerSpec
 
 Header = dict[str, Any]
@@ -43,17 +44,18 @@ def _kind(header: Header) -> str:
 def _push_shapes(store: Store, header: Header) -> list[Part]:
     """Items: [variable, shard, ids or WHOLE]; body: ids (unless WHOLE) and gradient of each."""
     parts: list[Part] = []
+    dtype = wire_dtype(FLOAT32, named_in(header))
     for variable, index, count in header["items"]:
         shard = store.shard(variable, index)
         rows = shard.row_stop - shard.row_start if count == WHOLE else count
         if count != WHOLE:
             parts.append(("int64", (count,)))
-        parts.append(("float32", (rows, shard.width)))
+        parts.append((dtype, (rows, shard.width)))
     return parts
 
 
 def _push(store: Store, header: Header, arrays: list[Array]) -> Change:
-    found = iter(arrays)
+    found = map(float32_of, arrays)
     updates = [
         ShardUpdate(store.shard(v, i), None if count == WHOLE else next(found), next(found))
         for v, i, count in header["items"]

@@ -30,6 +30,7 @@ from pstrain.paramserver.messages import (
 from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.store import Store
+from pstrain.paramserver.transport import named_in, wire_dtype
 from pstrain.vocabulary import OptimizerSpec, spec_from_json
 
 Header = dict[str, Any]
@@ -74,6 +75,7 @@ def _pull(store: Store, call: Call) -> Reply:
     """Items: [variable, shard, ids or WHOLE, known version]. Unchanged wholes are left out."""
     items = [(store.shard(v, i), count, known) for v, i, count, known in call.header["items"]]
     ids = iter(body_arrays(call.body, _ids_of(call.header)))
+    transport_dtype = named_in(call.header)
     # Each version is read once, before the rows: what is sent is at least as new as it says.
     versions = [shard.version for shard, _, _ in items]
     parts: list[Part] = []
@@ -83,10 +85,13 @@ def _pull(store: Store, call: Call) -> Reply:
             mine = next(ids)
             shard.check_ids(mine)
             wanted.append((shard, mine))
-            parts.append((shard.spec.dtype, (count, shard.width)))
+            rows = count
         elif version != known:
             wanted.append((shard, None))
-            parts.append((shard.spec.dtype, (shard.row_stop - shard.row_start, shard.width)))
+            rows = shard.row_stop - shard.row_start
+        else:
+            continue
+        parts.append((wire_dtype(shard.spec.dtype, transport_dtype), (rows, shard.width)))
     if not wanted:
         return {"versions": versions}, None
     return {"versions": versions}, LateBody(parts, functools.partial(_fill, wanted))
@@ -136,7 +141,8 @@ def _read(store: Store, call: Call) -> Reply:
     start, stop = call.header["rows"]
     if not shard.row_start <= start <= stop <= shard.row_stop:
         raise InvalidArgumentError(f"rows [{start}, {stop}) are not on this shard")
-    reply, (out,) = new_body([(shard.spec.dtype, (stop - start, shard.width))])
+    dtype = wire_dtype(shard.spec.dtype, named_in(call.header))
+    reply, (out,) = new_body([(dtype, (stop - start, shard.width))])
     shard.read(start, stop, out)
     return {}, reply
 

@@ -24,7 +24,7 @@ from dataservice.runtime.identity import new_id
 from dataservice.runtime.local_exchange import LocalServer, NotLocalError
 from dataservice.runtime.transport import AnyChannel
 from pstrain.errors import AbortedError, ServerRestartedError
-from pstrain.kernels import initializers, marks, snapshots, updates
+from pstrain.kernels import bfloat16, initializers, marks, snapshots, updates
 from pstrain.paramserver import messages, pieces
 from pstrain.paramserver.requests import Call, answer
 from pstrain.paramserver.sharing import Helpers
@@ -90,6 +90,7 @@ class ParameterServer:
         Kernels are compiled or loaded first, so that no request waits for that.
         """
         updates.warm_up()
+        bfloat16.warm_up()
         initializers.warm_up()
         snapshots.warm_up()
         marks.warm_up()

@@ -127,7 +127,7 @@ class Shard:
             )
 
     def gather(self, ids: NDArray[np.int64], out: Array) -> None:
-        """Copies rows ``ids`` into ``out`` [n, width]."""
+        """Copies rows ``ids`` into ``out`` [n, width], rounded to bfloat16 where that is uint16."""
         self.check_ids(ids)
 
         def gather(start: int, stop: int) -> None:
@@ -136,7 +136,7 @@ class Shard:
         in_parts(len(ids), gather)
 
     def read(self, start: int, stop: int, out: Array) -> None:
-        """Copies rows ``[start, stop)`` into ``out`` [stop - start, width]."""
+        """Copies rows ``[start, stop)`` into ``out`` [stop - start, width], as :meth:`gather`."""
         self._check_range(start, stop)
         self._rows.read(start - self.row_start, stop - self.row_start, out)
 

@@ -17,7 +17,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pstrain.kernels import updates
+from pstrain.bfloat16 import round_into
+from pstrain.kernels import bfloat16, updates
 from pstrain.kernels.prefetch import aligned_empty
 
 Array = NDArray[Any]
@@ -42,7 +43,10 @@ class Slab:
         return self._pages.array
 
     def gather(self, width: int, rows: NDArray[np.int64], row_start: int, out: Array) -> None:
-        """Copies the first ``width`` columns of ``rows``, counted from ``row_start``."""
+        """Copies the first ``width`` columns of ``rows``, counted from ``row_start``.
+
+        Here and in :meth:`read`, numbers are rounded to bfloat16 where ``out`` is uint16.
+        """
         if self._read(functools.partial(_gather, width, rows, row_start, out)):
             return
         with self._turns.one():
@@ -182,11 +186,16 @@ class _Turns:
 
 
 def _gather(width: int, rows: NDArray[np.int64], row_start: int, out: Array, array: Array) -> None:
-    if array.dtype == np.float32:
+    if out.dtype == np.uint16:
+        bfloat16.gather_bfloat16(array, width, row_start, rows, out)
+    elif array.dtype == np.float32:
         updates.gather_rows(array, width, row_start, rows, out)
     else:
         np.take(array[:, :width], rows - row_start, axis=0, out=out, mode="clip")
 
 
 def _copy(start: int, stop: int, out: Array, array: Array) -> None:
-    out[...] = array[start:stop, : out.shape[1]]
+    if out.dtype == np.uint16:
+        round_into(out, array[start:stop])
+    else:
+        out[...] = array[start:stop, : out.shape[1]]

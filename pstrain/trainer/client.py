@@ -22,7 +22,7 @@ from pstrain.config import ParameterConfig
 from pstrain.consistency import ASYNC, Consistency
 from pstrain.errors import DataServiceError, DeadlineExceededError, ServerLostError
 from pstrain.parameters import current_staging
-from pstrain.paramserver import messages
+from pstrain.paramserver import messages, transport
 from pstrain.paramserver.messages import Array, LateBody, Part
 from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.rows import (
@@ -64,6 +64,7 @@ class RemoteParameters:
     Connects on first use. Threads that call at the same time use streams of their own, so their
     requests run side by side. Changes of a closure wait in its staging; outside closures they are
     made at once: one whose reply was lost with its connection raises instead of being repeated.
+    ``transport_dtype``: "float32" or "bfloat16", of what :meth:`fetch` brings and gradients.
     """
 
     # What users do about a lost server, besides starting it again.
@@ -80,8 +81,10 @@ class RemoteParameters:
         session: str,
         tls: TlsConfig | None = None,
         config: ParameterConfig | None = None,
+        transport_dtype: str = transport.FLOAT32,
     ) -> None:
         self.session = session
+        self.transport_dtype = transport.check_transport_dtype(transport_dtype)
         self.consistency: Consistency = ASYNC
         self._config = config or ParameterConfig()
         self._connections = Connections(
@@ -120,7 +123,7 @@ class RemoteParameters:
 
     @outlasting
     def fetch(self, requests: Sequence[Fetch]) -> list[Array | Lookup]:
-        pull = Pull(requests, self._wholes, self._config.chunk_bytes)
+        pull = Pull(requests, self._wholes, self._config.chunk_bytes, self.transport_dtype)
         pulls = pull_messages(pull)
         replies = _read_with([request.variable for request in requests], pulls)
         replies |= self._ask(
@@ -129,7 +132,9 @@ class RemoteParameters:
         for ps, reply in replies.items():
             pull.receive(ps, messages.checked(reply.header)["versions"], reply.body)
         return [
-            self.read(request.variable) if value is None else value
+            self.read(request.variable, transport_dtype=self.transport_dtype)
+            if value is None
+            else value
             for request, value in zip(requests, pull.values(), strict=True)
         ]
 
@@ -145,7 +150,8 @@ class RemoteParameters:
         for update in updates:
             for index, ids, gradient in update_parts(update):
                 ps = update.variable.shards[index].ps
-                pushes.setdefault(ps, Push()).add(update.variable.id, index, ids, gradient)
+                push = pushes.setdefault(ps, Push(self.transport_dtype))
+                push.add(update.variable.id, index, ids, gradient)
         counter = None
         if iterations is not None:
             counter = [iterations.id, 0]
@@ -154,36 +160,40 @@ class RemoteParameters:
         self._change(
             variables if iterations is None else [*variables, iterations.id],
             {
-                ps: (
-                    {
-                        "kind": "push",
-                        "items": push.items,
-                        "optimizer": optimizer.text,
-                        "owner": None if iterations is None else iterations.id,
-                        "iterations": counter if _holds(iterations, ps) else None,
-                    },
-                    push.body(),
+                ps: push.message(
+                    optimizer=optimizer.text,
+                    owner=None if iterations is None else iterations.id,
+                    iterations=counter if _holds(iterations, ps) else None,
                 )
                 for ps, push in pushes.items()
             },
         )
 
     @outlasting
-    def read(self, spec: VariableSpec, start: int = 0, stop: int | None = None) -> Array:
+    def read(
+        self,
+        spec: VariableSpec,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        transport_dtype: str = transport.FLOAT32,
+    ) -> Array:
         _before_read([spec])
         stop = spec.rows if stop is None else stop
+        header = {"kind": "read", **transport.named(transport_dtype)}
+        dtype = transport.wire_dtype(spec.dtype, transport_dtype)
         out = np.empty((stop - start, spec.width), spec.dtype)
         for batch in self._rounds(spec, start, stop):
             replies = self._ask(
                 {
-                    ps: self._request({"kind": "read", "shard": [spec.id, index], "rows": [a, b]})
+                    ps: self._request({**header, "shard": [spec.id, index], "rows": [a, b]})
                     for ps, (index, a, b) in batch.items()
                 }
             )
             for ps, (_, a, b) in batch.items():
-                parts: list[Part] = [(spec.dtype, (b - a, spec.width))]
+                parts: list[Part] = [(dtype, (b - a, spec.width))]
                 (rows,) = messages.body_arrays(replies[ps].body, parts)
-                out[a - start : b - start] = rows
+                out[a - start : b - start] = transport.float32_of(rows)
         return out.reshape(shape_of_rows(spec, stop - start))
 
     @outlasting

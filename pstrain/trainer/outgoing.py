@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pstrain.paramserver.changes import WHOLE
 from pstrain.paramserver.messages import Array, LateBody, Received
+from pstrain.paramserver.transport import FLOAT32, body_of, named
 from pstrain.trainer.pull import Pull
 
 Header = dict[str, Any]
@@ -32,25 +33,35 @@ Answers = dict[int, Answer]
 
 
 class Push:
-    """Updates for one server, gathered into one body. What they hold must not change any more."""
+    """Updates for one server, gathered into one body. What they hold must not change any more.
 
-    def __init__(self) -> None:
-        self.items: list[list[int]] = []
+    Gradients travel as ``transport_dtype``.
+    """
+
+    def __init__(self, transport_dtype: str = FLOAT32) -> None:
+        self._transport_dtype = transport_dtype
+        self._items: list[list[int]] = []
         self._arrays: list[Array] = []
 
     def add(
         self, variable: int, index: int, ids: NDArray[np.int64] | None, gradient: Array
     ) -> None:
-        self.items.append([variable, index, WHOLE if ids is None else len(ids)])
+        self._items.append([variable, index, WHOLE if ids is None else len(ids)])
         self._arrays += [gradient] if ids is None else [ids, gradient]
 
-    def body(self) -> Any:
-        return LateBody.of(self._arrays)
+    def message(self, **details: Any) -> Message:
+        """With what else the header says."""
+        header = {"kind": "push", "items": self._items, **named(self._transport_dtype), **details}
+        return header, body_of(self._arrays, self._transport_dtype)
 
 
 def pull_messages(pull: Pull) -> dict[int, Message]:
     """By server."""
-    return {ps: ({"kind": "pull", "items": items}, body) for ps, items, body in pull.messages()}
+    details = named(pull.transport_dtype)
+    return {
+        ps: ({"kind": "pull", "items": items, **details}, body)
+        for ps, items, body in pull.messages()
+    }
 
 
 def both(first: Message, then: Message) -> Message:

@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from pstrain.bfloat16 import widen_into
 from pstrain.paramserver.changes import WHOLE
 from pstrain.paramserver.messages import Array, LateBody, Part, Received, body_arrays
+from pstrain.paramserver.transport import FLOAT32, wire_dtype
 from pstrain.rows import look_up
 from pstrain.vocabulary import Fetch, Lookup, VariableSpec
 
@@ -25,10 +27,18 @@ class Pull:
     """Fetches of one step, by server.
 
     ``known``: version and rows of whole shards, by (variable id, shard index); read and updated.
-    Whole variables above ``whole_bytes`` are left out: their value is None.
+    Whole variables above ``whole_bytes`` are left out: their value is None. float32 values travel
+    as ``transport_dtype``.
     """
 
-    def __init__(self, requests: Sequence[Fetch], known: Known, whole_bytes: int) -> None:
+    def __init__(
+        self,
+        requests: Sequence[Fetch],
+        known: Known,
+        whole_bytes: int,
+        transport_dtype: str = FLOAT32,
+    ) -> None:
+        self.transport_dtype = transport_dtype
         self._known = known
         self._specs = [request.variable for request in requests]
         self._lookups: list[Lookup | None] = [
@@ -79,11 +89,12 @@ class Pull:
                 self._keep(position, index, known[1])
                 continue
             fresh.append((position, index, version))
-            parts.append((spec.dtype, (_row_count(spec, lookup, index), spec.width)))
+            dtype = wire_dtype(spec.dtype, self.transport_dtype)
+            parts.append((dtype, (_row_count(spec, lookup, index), spec.width)))
         for (position, index, version), rows in zip(fresh, body_arrays(body, parts), strict=True):
             if self._lookups[position] is None:
                 # A copy: the body holds the rows of all other variables in memory too.
-                rows = rows.copy()
+                rows = _copy(rows)
                 self._known[self._specs[position].id, index] = (version, rows)
             self._keep(position, index, rows)
 
@@ -116,10 +127,20 @@ class Pull:
         lookup, parts = self._lookups[position], self._wholes[position]
         if parts is not None:
             parts[index] = rows
+        elif lookup is not None and rows.dtype == np.uint16:
+            widen_into(lookup.rows[_part(lookup, index)], rows)
         elif lookup is not None and len(rows) == len(lookup.unique):
             self._lookups[position] = lookup._replace(rows=rows)
         elif lookup is not None:
             lookup.rows[_part(lookup, index)] = rows
+
+
+def _copy(rows: Array) -> Array:
+    if rows.dtype != np.uint16:
+        return rows.copy()
+    out = np.empty(rows.shape, np.float32)
+    widen_into(out, rows)
+    return out
 
 
 def _part(lookup: Lookup, index: int) -> slice:

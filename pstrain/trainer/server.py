@@ -68,6 +68,8 @@ class _AttendedService(TrainerService):
 
 
 def _connect(
-    token: str, tls: TlsConfig | None, addresses: list[str], session: str
+    token: str, tls: TlsConfig | None, addresses: list[str], session: str, transport_dtype: str
 ) -> RemoteParameters:
-    return RemoteParameters(addresses, token=token, tls=tls, session=session)
+    return RemoteParameters(
+        addresses, token=token, tls=tls, session=session, transport_dtype=transport_dtype
+    )

@@ -24,6 +24,7 @@ from dataservice.runtime.identity import new_id
 from pstrain import results, session
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.parameters import current_staging, step_scope
+from pstrain.paramserver.transport import FLOAT32
 from pstrain.strategy import Replica
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.committing import Committer
@@ -37,7 +38,8 @@ from pstrain.wire import trainer_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-Connect = Callable[[list[str], str], RemoteParameters]
+Connect = Callable[[list[str], str, str], RemoteParameters]
+"""With the addresses of parameter servers, the session, and the dtype of gradients on the wire."""
 
 
 class SentFunction:
@@ -293,7 +295,9 @@ class TrainerService:
     def configure(self, request: pb.ConfigureRequest) -> pb.ConfigureReply:
         with self._lock:
             self._refuse_older(request)
-        parameters = self._connect(list(request.ps_addresses), request.session)
+        parameters = self._connect(
+            list(request.ps_addresses), request.session, request.transport_dtype or FLOAT32
+        )
         try:
             with self._lock:
                 self._refuse_older(request)

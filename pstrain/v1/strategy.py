@@ -29,6 +29,7 @@ from pstrain.errors import (
     ServerRestartedError,
 )
 from pstrain.input_sharding import DistributedDataset, DistributedDatasetFunction
+from pstrain.paramserver.transport import FLOAT32, check_transport_dtype
 from pstrain.replica import Replica
 from pstrain.scope import LocalPlacement, Placement, placement_scope
 from pstrain.security import client_tls
@@ -51,7 +52,8 @@ class ParameterServerStrategy(Replica):
     ``config.start_timeout_s``: then DeadlineExceededError. Train inside of :meth:`session`. Updates
     of the workers are not ordered among each other; a step that is run again after a lost
     connection may be applied twice. ``tls_ca_path``: the PEM file that vouches for servers with
-    TLS, where it is not the one in PSTRAIN_TLS_CA. Without a cluster all is in this process. A
+    TLS, where it is not the one in PSTRAIN_TLS_CA. ``transport_dtype``: as in the form with a
+    coordinator, for what this worker pulls and pushes. Without a cluster all is in this process. A
     cluster without 'ps', or a task that is not told or not in it: InvalidArgumentError (a
     ValueError).
     """
@@ -62,6 +64,7 @@ class ParameterServerStrategy(Replica):
         *,
         config: ParameterConfig | None = None,
         tls_ca_path: str | None = None,
+        transport_dtype: str = FLOAT32,
     ) -> None:
         if not isinstance(cluster_resolver, ClusterResolver | None):
             raise InvalidTypeError(
@@ -71,6 +74,7 @@ class ParameterServerStrategy(Replica):
         self._tls = client_tls(tls_ca_path)
         self._resolver = cluster_resolver or TFConfigClusterResolver()
         self._config = config or ParameterConfig()
+        self._transport_dtype = check_transport_dtype(transport_dtype)
         self._session: TrainingSession | None = None
         spec = self._resolver.cluster_spec()
         self.worker_index, self.num_workers = _place(self._resolver, spec)
@@ -215,6 +219,7 @@ class ParameterServerStrategy(Replica):
             session="",
             config=self._config,
             is_chief=self.is_chief,
+            transport_dtype=self._transport_dtype,
         )
         self.membership = Membership(
             self.parameters,

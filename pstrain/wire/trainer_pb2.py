@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apstrain/wire/trainer.proto\x12\x07pstrain\"\xe1\x01\n\x10\x43onfigureRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x15\n\rtrainer_index\x18\x02 \x01(\x05\x12\x15\n\rtrainer_count\x18\x03 \x01(\x05\x12\x14\n\x0cps_addresses\x18\x04 \x03(\t\x12\x1a\n\x12\x63losures_in_flight\x18\x05 \x01(\x05\x12\x13\n\x0bincarnation\x18\x06 \x01(\x03\x12\x11\n\tin_rounds\x18\x07 \x01(\x08\x12\x1c\n\x14num_replicas_in_sync\x18\t \x01(\x05\x12\x16\n\x0ekeeps_elements\x18\x08 \x01(\x08\"2\n\x0e\x43onfigureReply\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\x03\")\n\nDefinition\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07pickled\x18\x02 \x01(\x0c\"}\n\x07\x43losure\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x13\n\x0b\x66unction_id\x18\x03 \x01(\t\x12\x19\n\x11pickled_arguments\x18\x04 \x01(\x0c\x12\x15\n\rparts_decided\x18\x05 \x01(\x05\x12\x0e\n\x06inputs\x18\x06 \x03(\x0c\"\xf3\x02\n\nRunRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12&\n\tfunctions\x18\x02 \x03(\x0b\x32\x13.pstrain.Definition\x12&\n\tresources\x18\x03 \x03(\x0b\x32\x13.pstrain.Definition\x12\x1c\n\x14\x64ropped_resource_ids\x18\x04 \x03(\t\x12\"\n\x08\x63losures\x18\x05 \x03(\x0b\x32\x10.pstrain.Closure\x12\x11\n\tlow_water\x18\x06 \x01(\x03\x12\x0f\n\x07settled\x18\x07 \x03(\x03\x12\x1f\n\x07\x64ropped\x18\x08 \x03(\x0b\x32\x0e.pstrain.RunId\x12!\n\tcancelled\x18\x0c \x03(\x0b\x32\x0e.pstrain.RunId\x12\x13\n\x0bincarnation\x18\t \x01(\x03\x12\x11\n\tis_traced\x18\r \x01(\x08\x12\x1c\n\x14\x64ropped_function_ids\x18\x0b \x03(\t\x12\x14\n\x0cpositions_of\x18\n \x03(\t\"$\n\x05RunId\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\"?\n\x0c\x43\x61ncelAnswer\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x12\n\nis_granted\x18\x03 \x01(\x08\"\x83\x02\n\rClosureResult\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0f\n\x05value\x18\x03 \x01(\x0cH\x00\x12\x14\n\nerror_json\x18\x04 \x01(\tH\x00\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x12\x16\n\x0e\x63ommit_seconds\x18\x0c \x01(\x01\x12\x16\n\x0eneeds_settling\x18\x06 \x01(\x08\x12\x11\n\trows_json\x18\x07 \x01(\t\x12\x13\n\x0bis_prepared\x18\x08 \x01(\x08\x12\x0f\n\x07servers\x18\t \x03(\x05\x12\x14\n\x0chas_gradient\x18\n \x01(\x08\x12\x13\n\x0bwas_dropped\x18\x0b \x01(\x08\x42\t\n\x07outcome\"A\n\x08Position\x12\x13\n\x0bresource_id\x18\x01 \x01(\t\x12\x0c\n\x04json\x18\x02 \x01(\t\x12\x12\n\nerror_json\x18\x03 \x01(\t\"\x93\x01\n\x08RunReply\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.pstrain.ClosureResult\x12\x10\n\x08services\x18\x02 \x03(\t\x12$\n\tpositions\x18\x03 \x03(\x0b\x32\x11.pstrain.Position\x12&\n\x07\x63\x61ncels\x18\x04 \x03(\x0b\x32\x15.pstrain.CancelAnswer\"\x12\n\x10GetStatusRequest\"\x1e\n\x0eGetStatusReply\x12\x0c\n\x04json\x18\x01 \x01(\t2\xc6\x01\n\x07Trainer\x12?\n\tConfigure\x12\x19.pstrain.ConfigureRequest\x1a\x17.pstrain.ConfigureReply\x12\x39\n\x0bRunClosures\x12\x13.pstrain.RunRequest\x1a\x11.pstrain.RunReply(\x01\x30\x01\x12?\n\tGetStatus\x12\x19.pstrain.GetStatusRequest\x1a\x17.pstrain.GetStatusReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apstrain/wire/trainer.proto\x12\x07pstrain\"\xfa\x01\n\x10\x43onfigureRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x15\n\rtrainer_index\x18\x02 \x01(\x05\x12\x15\n\rtrainer_count\x18\x03 \x01(\x05\x12\x14\n\x0cps_addresses\x18\x04 \x03(\t\x12\x1a\n\x12\x63losures_in_flight\x18\x05 \x01(\x05\x12\x13\n\x0bincarnation\x18\x06 \x01(\x03\x12\x11\n\tin_rounds\x18\x07 \x01(\x08\x12\x1c\n\x14num_replicas_in_sync\x18\t \x01(\x05\x12\x16\n\x0ekeeps_elements\x18\x08 \x01(\x08\x12\x17\n\x0ftransport_dtype\x18\n \x01(\t\"2\n\x0e\x43onfigureReply\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\x03\")\n\nDefinition\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07pickled\x18\x02 \x01(\x0c\"}\n\x07\x43losure\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x13\n\x0b\x66unction_id\x18\x03 \x01(\t\x12\x19\n\x11pickled_arguments\x18\x04 \x01(\x0c\x12\x15\n\rparts_decided\x18\x05 \x01(\x05\x12\x0e\n\x06inputs\x18\x06 \x03(\x0c\"\xf3\x02\n\nRunRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12&\n\tfunctions\x18\x02 \x03(\x0b\x32\x13.pstrain.Definition\x12&\n\tresources\x18\x03 \x03(\x0b\x32\x13.pstrain.Definition\x12\x1c\n\x14\x64ropped_resource_ids\x18\x04 \x03(\t\x12\"\n\x08\x63losures\x18\x05 \x03(\x0b\x32\x10.pstrain.Closure\x12\x11\n\tlow_water\x18\x06 \x01(\x03\x12\x0f\n\x07settled\x18\x07 \x03(\x03\x12\x1f\n\x07\x64ropped\x18\x08 \x03(\x0b\x32\x0e.pstrain.RunId\x12!\n\tcancelled\x18\x0c \x03(\x0b\x32\x0e.pstrain.RunId\x12\x13\n\x0bincarnation\x18\t \x01(\x03\x12\x11\n\tis_traced\x18\r \x01(\x08\x12\x1c\n\x14\x64ropped_function_ids\x18\x0b \x03(\t\x12\x14\n\x0cpositions_of\x18\n \x03(\t\"$\n\x05RunId\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\"?\n\x0c\x43\x61ncelAnswer\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x12\n\nis_granted\x18\x03 \x01(\x08\"\x83\x02\n\rClosureResult\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0f\n\x05value\x18\x03 \x01(\x0cH\x00\x12\x14\n\nerror_json\x18\x04 \x01(\tH\x00\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x12\x16\n\x0e\x63ommit_seconds\x18\x0c \x01(\x01\x12\x16\n\x0eneeds_settling\x18\x06 \x01(\x08\x12\x11\n\trows_json\x18\x07 \x01(\t\x12\x13\n\x0bis_prepared\x18\x08 \x01(\x08\x12\x0f\n\x07servers\x18\t \x03(\x05\x12\x14\n\x0chas_gradient\x18\n \x01(\x08\x12\x13\n\x0bwas_dropped\x18\x0b \x01(\x08\x42\t\n\x07outcome\"A\n\x08Position\x12\x13\n\x0bresource_id\x18\x01 \x01(\t\x12\x0c\n\x04json\x18\x02 \x01(\t\x12\x12\n\nerror_json\x18\x03 \x01(\t\"\x93\x01\n\x08RunReply\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.pstrain.ClosureResult\x12\x10\n\x08services\x18\x02 \x03(\t\x12$\n\tpositions\x18\x03 \x03(\x0b\x32\x11.pstrain.Position\x12&\n\x07\x63\x61ncels\x18\x04 \x03(\x0b\x32\x15.pstrain.CancelAnswer\"\x12\n\x10GetStatusRequest\"\x1e\n\x0eGetStatusReply\x12\x0c\n\x04json\x18\x01 \x01(\t2\xc6\x01\n\x07Trainer\x12?\n\tConfigure\x12\x19.pstrain.ConfigureRequest\x1a\x17.pstrain.ConfigureReply\x12\x39\n\x0bRunClosures\x12\x13.pstrain.RunRequest\x1a\x11.pstrain.RunReply(\x01\x30\x01\x12?\n\tGetStatus\x12\x19.pstrain.GetStatusRequest\x1a\x17.pstrain.GetStatusReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,29 +32,29 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pstrain.wire.trainer_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CONFIGUREREQUEST']._serialized_start=40
-  _globals['_CONFIGUREREQUEST']._serialized_end=265
-  _globals['_CONFIGUREREPLY']._serialized_start=267
-  _globals['_CONFIGUREREPLY']._serialized_end=317
-  _globals['_DEFINITION']._serialized_start=319
-  _globals['_DEFINITION']._serialized_end=360
-  _globals['_CLOSURE']._serialized_start=362
-  _globals['_CLOSURE']._serialized_end=487
-  _globals['_RUNREQUEST']._serialized_start=490
-  _globals['_RUNREQUEST']._serialized_end=861
-  _globals['_RUNID']._serialized_start=863
-  _globals['_RUNID']._serialized_end=899
-  _globals['_CANCELANSWER']._serialized_start=901
-  _globals['_CANCELANSWER']._serialized_end=964
-  _globals['_CLOSURERESULT']._serialized_start=967
-  _globals['_CLOSURERESULT']._serialized_end=1226
-  _globals['_POSITION']._serialized_start=1228
-  _globals['_POSITION']._serialized_end=1293
-  _globals['_RUNREPLY']._serialized_start=1296
-  _globals['_RUNREPLY']._serialized_end=1443
-  _globals['_GETSTATUSREQUEST']._serialized_start=1445
-  _globals['_GETSTATUSREQUEST']._serialized_end=1463
-  _globals['_GETSTATUSREPLY']._serialized_start=1465
-  _globals['_GETSTATUSREPLY']._serialized_end=1495
-  _globals['_TRAINER']._serialized_start=1498
-  _globals['_TRAINER']._serialized_end=1696
+  _globals['_CONFIGUREREQUEST']._serialized_end=290
+  _globals['_CONFIGUREREPLY']._serialized_start=292
+  _globals['_CONFIGUREREPLY']._serialized_end=342
+  _globals['_DEFINITION']._serialized_start=344
+  _globals['_DEFINITION']._serialized_end=385
+  _globals['_CLOSURE']._serialized_start=387
+  _globals['_CLOSURE']._serialized_end=512
+  _globals['_RUNREQUEST']._serialized_start=515
+  _globals['_RUNREQUEST']._serialized_end=886
+  _globals['_RUNID']._serialized_start=888
+  _globals['_RUNID']._serialized_end=924
+  _globals['_CANCELANSWER']._serialized_start=926
+  _globals['_CANCELANSWER']._serialized_end=989
+  _globals['_CLOSURERESULT']._serialized_start=992
+  _globals['_CLOSURERESULT']._serialized_end=1251
+  _globals['_POSITION']._serialized_start=1253
+  _globals['_POSITION']._serialized_end=1318
+  _globals['_RUNREPLY']._serialized_start=1321
+  _globals['_RUNREPLY']._serialized_end=1468
+  _globals['_GETSTATUSREQUEST']._serialized_start=1470
+  _globals['_GETSTATUSREQUEST']._serialized_end=1488
+  _globals['_GETSTATUSREPLY']._serialized_start=1490
+  _globals['_GETSTATUSREPLY']._serialized_end=1520
+  _globals['_TRAINER']._serialized_start=1523
+  _globals['_TRAINER']._serialized_end=1721
 # @@protoc_insertion_point(module_scope)

@@ -196,9 +196,10 @@ def test_closures_are_counted(capsys: pytest.CaptureFixture[str]):
 
 def test_parameters_compares_the_ways_and_measures_a_table(capsys: pytest.CaptureFixture[str]):
     parameters.main(["--smoke"])
-    *runs, to_raw, to_flight, table = _lines(capsys)
-    assert [run["way"] for run in runs] == ["shared memory", "flight", "raw flight"]
-    assert min(to_raw["ratio"], to_flight["ratio"]) > 0
+    *runs, to_raw, to_flight, rounded, table = _lines(capsys)
+    ways = ["shared memory", "flight", "bfloat16 flight", "raw flight"]
+    assert [run["way"] for run in runs] == ways
+    assert min(to_raw["ratio"], to_flight["ratio"], rounded["ratio"]) > 0
     assert table["rest_gb"] >= table["floats_gb"]
     assert table["pulls"] > 0
 
@@ -210,6 +211,18 @@ def test_quality_prints_a_table_and_a_line_per_task(capsys: pytest.CaptureFixtur
     assert "| async, 1 trainer, 2 servers |" in "\n".join(table)
     assert 0.5 < found["one_process"] < found["reachable"] < 1
     assert abs(found["one_process"] - found["async"]["1"]) < 0.05
+
+
+def test_rounded_rows_and_gradients_learn_as_much(tmp_path: Path):
+    task = quality.clicks_task(tmp_path, 32_768)
+    exact, rounded = (
+        # In rounds, so that nothing else makes a difference.
+        quality.on_servers(task, 1, consistency="sync", transport_dtype=dtype)
+        for dtype in ("float32", "bfloat16")
+    )
+    assert 0.6 < exact < task.reachable
+    assert exact != rounded
+    assert abs(exact - rounded) < quality.TOLERANCE
 
 
 def test_the_planted_clicks_are_those_of_their_probabilities(tmp_path: Path):

@@ -39,11 +39,12 @@ def data(rows: int = ROWS) -> ds.Dataset:
 class Program:
     """A table in two parts, a dense variable and a counter, trained on ``data``."""
 
-    def __init__(self, resolver: Any, consistency: Any) -> None:
+    def __init__(self, resolver: Any, consistency: Any, **options: Any) -> None:
         self.strategy = ps.ParameterServerStrategy(
             resolver,
             variable_partitioner=ps.partitioners.FixedShardsPartitioner(2),
             consistency=consistency,
+            **options,
         )
         self.coordinator = ps.ClusterCoordinator(self.strategy)
         with self.strategy.scope():
@@ -78,8 +79,8 @@ class Program:
 
 
 @contextlib.contextmanager
-def program(resolver: Any, consistency: Any) -> Iterator[Program]:
-    made = Program(resolver, consistency)
+def program(resolver: Any, consistency: Any, **options: Any) -> Iterator[Program]:
+    made = Program(resolver, consistency, **options)
     try:
         yield made
     finally:
@@ -126,14 +127,18 @@ def test_two_runs_in_rounds_are_equal_to_the_bit_also_across_a_resume(
 
 def test_fit_in_rounds_gives_the_same_weights_each_time(cluster: ps.LocalCluster) -> None:
     weights = []
-    for _ in range(2):
-        with program(cluster.resolver, "sync") as made:
+    for dtype in ("float32", "float32", "bfloat16", "bfloat16"):
+        with program(cluster.resolver, "sync", transport_dtype=dtype) as made:
             made.model.compile(optimizer=made.optimizer)
             made.model.fit(data(160), epochs=2, verbose=0)
             assert int(made.optimizer.iterations) == 2 * 160 // BATCH // 2
             weights.append(made.model.get_weights())
-    for one, other in zip(*weights, strict=True):
+    exact, again, rounded, rounded_again = weights
+    for one, other in zip(exact + rounded, again + rounded_again, strict=True):
         np.testing.assert_array_equal(one, other)
+    for one, other in zip(exact, rounded, strict=True):
+        np.testing.assert_allclose(one, other, atol=0.02)
+        assert (one != other).any()
 
 
 class _SlowSaves(ps.callbacks.Callback):

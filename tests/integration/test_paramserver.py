@@ -42,6 +42,7 @@ from pstrain.trainer.staging import ClosureRun
 from pstrain.variable import Variable, create_variable
 from pstrain.vocabulary import Fetch, OptimizerSpec, StepToken, Update
 from pstrain.wire import trainer_pb2 as pb
+from tests.unit.bfloat16_twin import rounded
 
 TOKEN = "token-of-these-tests"
 ADAGRAD = OptimizerSpec(
@@ -87,11 +88,16 @@ def lonely() -> Iterator[ChildProcess]:
 
 
 def _strategy(
-    addresses: list[str], shards: int = 2, config: ParameterConfig | None = None
+    addresses: list[str],
+    shards: int = 2,
+    config: ParameterConfig | None = None,
+    transport_dtype: str = "float32",
 ) -> ParameterServerStrategy:
     resolver = SimpleClusterResolver(ClusterSpec({"worker": ["127.0.0.1:1"], "ps": addresses}))
     resolver.token = TOKEN
-    return ParameterServerStrategy(resolver, FixedShardsPartitioner(shards), config=config)
+    return ParameterServerStrategy(
+        resolver, FixedShardsPartitioner(shards), config=config, transport_dtype=transport_dtype
+    )
 
 
 @pytest.fixture
@@ -578,6 +584,77 @@ def test_a_pull_goes_along_with_an_earlier_closures_commit_although_replies_are_
     assert "both" in asked
     closures.committer.close()
     parameters.close()
+
+
+# -- in fewer bytes
+
+
+@pytest.fixture(params=[True, False], ids=["shared memory", "flight"])
+def rounding(
+    addresses: list[str], request: pytest.FixtureRequest
+) -> Iterator[ParameterServerStrategy]:
+    config = ParameterConfig(share_memory=request.param, chunk_bytes=1 << 20)
+    strategy = _strategy(addresses, 3, config, transport_dtype="bfloat16")
+    yield strategy
+    strategy.parameters.close()
+
+
+def test_a_step_rounds_what_it_pulls_and_pushes_and_nothing_else(
+    rounding: ParameterServerStrategy,
+) -> None:
+    with rounding.scope():
+        table, bias, steps = _table(90_000, 16), *_model()[1:]
+        counts = Variable(np.arange(30) + (1 << 40), name="counts")
+    bias.assign(np.array([1.001, -1 / 3, 1e-41, 1e30], np.float32))
+    values, before, ids = table.numpy(), bias.numpy(), np.random.default_rng(0).permutation(90_000)
+    for _ in range(2):
+        lookup, whole, same, large = rounding.parameters.fetch(
+            [
+                Fetch(table.spec, ids[:80_000]),
+                Fetch(bias.spec),
+                Fetch(counts.spec),
+                Fetch(table.spec),
+            ]
+        )
+        np.testing.assert_array_equal(lookup.rows, rounded(values[lookup.unique]))
+        np.testing.assert_array_equal(whole, rounded(before))
+        np.testing.assert_array_equal(same, counts.numpy())
+        np.testing.assert_array_equal(large, rounded(values))
+        gradient, other = np.sin(lookup.rows), np.cos(np.arange(4, dtype=np.float32))
+        updates = [Update(table.spec, gradient, lookup), Update(bias.spec, other)]
+        rounding.parameters.apply(updates, SGD, iterations=steps.spec)
+        values[lookup.unique] -= rounded(gradient)
+        before -= rounded(other)
+        np.testing.assert_array_equal(table.numpy(), values)
+        np.testing.assert_array_equal(bias.numpy(), before)
+    np.testing.assert_array_equal(table.sparse_read(ids[:100]), values[ids[:100]])
+    table.scatter_add([7], np.full((1, 16), 1.001, np.float32))
+    np.testing.assert_array_equal(table[7:8], values[7:8] + np.float32(1.001))
+    assert int(steps) == 2
+
+
+def test_a_rounded_step_whose_replies_are_lost_is_sent_again_and_made_once(
+    rounding: ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rounding.scope():
+        table = create_variable(initializers.zeros(), shape=(60_000, 16), name="table")
+    parameters, closures = rounding.parameters, Closures(rounding)
+    ids, lost = np.arange(0, 60_000, 2), LostReplies(monkeypatch)
+    gradient = np.random.default_rng(1).normal(size=(30_000, 16)).astype(np.float32)
+    expected = np.zeros_like(gradient)
+    for closure, place in enumerate(("nowhere", "begun", "prepared", "decided")):
+
+        def lose(at: str, place: str = place) -> None:
+            lost.count += at == place
+
+        monkeypatch.setattr("pstrain.trainer.committing.reached", lose)
+        with closures.run(closure):
+            (lookup,) = parameters.fetch([Fetch(table.spec, ids)])
+            parameters.apply([Update(table.spec, gradient, lookup)], SGD)
+            lose("begun")
+        assert (lost.count, len(closures.ended)) == (0, closure + 1)
+        expected -= rounded(gradient)
+        np.testing.assert_array_equal(table.sparse_read(ids), expected)
 
 
 # -- failures

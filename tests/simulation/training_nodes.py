@@ -274,7 +274,7 @@ class TrainerNode(Process):
         self.alive = True
         addresses = [server.name for server in self.world.servers]
         self.service = TrainerService(
-            lambda _, session: RemoteParameters(addresses, session=session, token="-")
+            lambda _, session, __: RemoteParameters(addresses, session=session, token="-")
         )
 
     def crash(self) -> None:

@@ -15,6 +15,7 @@ from dataservice.errors import InvalidArgumentError
 from dataservice.runtime.arguments import check_choice, in_words, nearest
 from dataservice.runtime.transport import open_exchange
 from pstrain.consistency import consistency_of
+from pstrain.paramserver.transport import check_transport_dtype
 from pstrain.placement import placer
 
 ROWS = ds.Dataset.range(4)
@@ -44,6 +45,8 @@ def exchange(protocol: str) -> None:
         (lambda: ds.WorkerConfig("a:1", data_transfer_protocol="flght"), "None", "'flight'"),
         (lambda: exchange("shared_memry"), "'grpc' or None", "'shared_memory'"),
         (lambda: placer("roundrobin", 2), "'round_robin' or 'bytes'", "'round_robin'"),
+        (lambda: check_transport_dtype("bf16"), "'float32' or 'bfloat16'", "'bfloat16'"),
+        (lambda: ps.v1.ParameterServerStrategy(transport_dtype="float"), "'bfloat16'", "'float32'"),
         (lambda: consistency_of("asynch", 2), "sync", "'async'"),
         (lambda: ps.optimizers.named("adagard"), "adagrad", "'adagrad'"),
         (lambda: ps.metrics.named("acuracy"), "log_loss", "'accuracy'"),

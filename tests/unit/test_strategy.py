@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pstrain.cluster import ClusterSpec, SimpleClusterResolver
@@ -37,3 +38,12 @@ def test_there_is_no_strategy_outside_a_scope() -> None:
     assert not has_strategy()
     with pytest.raises(FailedPreconditionError, match="scope"):
         get_strategy()
+
+
+def test_a_transport_dtype_that_there_is_none_of_is_refused() -> None:
+    resolver = SimpleClusterResolver(ClusterSpec(CLUSTER))
+    for wrong in ("int8", np.float32, None):
+        with pytest.raises(
+            InvalidArgumentError, match=r"transport_dtype .*'float32' or 'bfloat16'"
+        ):
+            ParameterServerStrategy(resolver, transport_dtype=wrong)
