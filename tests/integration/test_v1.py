@@ -22,7 +22,9 @@ import pstrain as ps
 from pstrain.config import ParameterConfig
 from pstrain.errors import DeadlineExceededError, UnavailableError
 from pstrain.paramserver.server import ParameterServer
+from pstrain.vocabulary import Fetch
 from tests.ports import free_port
+from tests.unit.bfloat16_twin import rounded
 
 PROGRAM = pathlib.Path(__file__).parent / "programs" / "v1_training.py"
 DEADLINE_S = 90.0
@@ -155,11 +157,12 @@ def test_a_parameter_server_that_comes_back_empty_is_filled_from_the_checkpoint(
     assert chief["loss"] == pytest.approx(best_loss(), abs=0.02)
 
 
-def strategy_of(server: ParameterServer, worker: int, timeout_s: float) -> Any:
+def strategy_of(server: ParameterServer, worker: int, timeout_s: float, **options: Any) -> Any:
     spec = ps.ClusterSpec({"worker": ["localhost:1", "localhost:2"], "ps": [server.address]})
     return ps.v1.ParameterServerStrategy(
         ps.SimpleClusterResolver(spec, "", "worker", worker),
         config=ParameterConfig(start_timeout_s=timeout_s),
+        **options,
     )
 
 
@@ -189,6 +192,19 @@ def test_variables_are_made_once_a_server_that_is_away_is_back() -> None:
                 other.membership.report_done(1)
     for strategy in (chief, other):
         strategy.close()
+
+
+def test_a_worker_rounds_what_its_steps_pull_where_it_is_told_to() -> None:
+    exact = np.array([1 / 3, 2.0], np.float32)
+    for dtype, pulled in (("float32", exact), ("bfloat16", rounded(exact))):
+        with ParameterServer() as server:
+            strategy = strategy_of(server, 0, 60.0, transport_dtype=dtype)
+            with strategy.scope():
+                variable = ps.Variable(exact)
+            (whole,) = strategy.parameters.fetch([Fetch(variable.spec)])
+            np.testing.assert_array_equal(whole, pulled)
+            np.testing.assert_array_equal(variable.numpy(), exact)
+            strategy.close()
 
 
 def test_a_server_that_stays_away_is_an_error_in_the_end() -> None:

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pstrain import buffers
 from pstrain.errors import DataLossError, InvalidArgumentError
+from pstrain.field_groups import FieldGroups
 from pstrain.paramserver import messages, pieces, transport
 from pstrain.paramserver.changes import WHOLE
 from pstrain.paramserver.commits import PartKey
@@ -22,7 +24,7 @@ from pstrain.trainer.outgoing import Push, pull_messages
 from pstrain.trainer.pull import Pull
 from pstrain.vocabulary import Fetch, OptimizerSpec, VariableSpec
 from tests.unit.bfloat16_twin import rounded
-from tests.unit.shard_cases import ADAGRAD, SGD, make_spec, values_of
+from tests.unit.shard_cases import ADAGRAD, ADAM, SGD, make_spec, values_of
 
 TABLE = make_spec(40, 17, cuts=(11, 30))
 BIAS = make_spec(1, 9, id=2, name="bias")
@@ -112,6 +114,18 @@ def test_rows_and_wholes_arrive_rounded_and_integers_as_they_are(server: Server)
     assert not np.array_equal(bias, server.values(BIAS))
 
 
+def test_rows_of_fields_are_rounded_and_grouped_as_ever(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buffers, "SMALLEST_BYTES", 0)
+    by_field = [IDS.reshape(3, 2), np.arange(40).reshape(-1, 4)]
+    found = server.fetch([Fetch(TABLE, ids) for ids in by_field])
+    for lookup, ids in zip(found, by_field, strict=True):
+        assert isinstance(lookup.found, FieldGroups)
+        np.testing.assert_array_equal(lookup.unique, look_up(TABLE, ids).unique)
+        np.testing.assert_array_equal(lookup.rows, rounded(server.values(TABLE)[lookup.unique]))
+
+
 def test_an_unchanged_whole_is_not_sent_again(server: Server) -> None:
     known: Any = {}
     (first,) = server.fetch([Fetch(BIAS)], known)
@@ -145,11 +159,12 @@ def test_gradients_are_rounded_and_added_in_full(server: Server) -> None:
     np.testing.assert_array_equal(server.values(BIAS), of_bias)
 
 
-def test_slots_are_those_of_rounded_gradients(server: Server) -> None:
+@pytest.mark.parametrize("optimizer", [ADAGRAD, ADAM], ids=["per value", "per value and row"])
+def test_slots_are_those_of_rounded_gradients(server: Server, optimizer: OptimizerSpec) -> None:
     table, bias, other = normal(5, 17), normal(1, 9), Server()
     for _ in range(2):
-        server.ask(*push(table, bias, ADAGRAD))
-        other.ask(*push(rounded(table), rounded(bias), ADAGRAD, transport.FLOAT32))
+        server.ask(*push(table, bias, optimizer))
+        other.ask(*push(rounded(table), rounded(bias), optimizer, transport.FLOAT32))
     for one, same in zip(server.store.shards(), other.store.shards(), strict=True):
         np.testing.assert_array_equal(one.slab, same.slab)
 
@@ -168,7 +183,11 @@ def test_a_part_that_is_repeated_is_applied_once(server: Server) -> None:
     np.testing.assert_array_equal(server.values(TABLE), before)
 
 
-def test_a_round_adds_up_rounded_gradients_in_full(server: Server) -> None:
+def test_a_round_adds_up_rounded_gradients_in_full(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However small, in memory that is used again: not while a part is held.
+    monkeypatch.setattr(buffers, "SMALLEST_BYTES", 0)
     tables = [normal(5, 17), 3 * normal(5, 17)]
     before = server.values(TABLE)
     for closure, table in enumerate(tables):
