@@ -280,8 +280,15 @@ class SnapshotFolder:
         return chunk
 
     def write_marker(self, name: str, content: Mapping[str, Any]) -> None:
-        """Writes DONE or ERROR, the last file, and tidies up behind the writers."""
+        """Writes DONE or ERROR, the last file, and tidies up behind the writers.
+
+        ERROR takes a DONE away that could be seen before the attempt to write it failed.
+        """
         self._write_json(f"{name}_{content['snapshot_id']}", content)
+        if name == ERROR:
+            # Where that cannot be either, readers look for ERROR first.
+            with contextlib.suppress(OSError):
+                self._files.rm_file(f"{self._root}/{DONE}_{content['snapshot_id']}")
         with contextlib.suppress(OSError):
             self._files.rm(f"{self._root}/{self._drafts}", recursive=True)
         if name == DONE:

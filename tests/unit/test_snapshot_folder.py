@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pathlib
@@ -239,6 +240,28 @@ def test_who_ends_its_snapshot_in_the_folder_of_another_changes_nothing(
     end_of_zombie()
     assert (folder.done(), folder.failure()) == (done, None)
     assert pathlib.Path(folder.chunk_path(chunk)).exists()
+
+
+def test_a_snapshot_that_has_failed_is_not_done_too(
+    folder: SnapshotFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its DONE could be seen when the disk refused to keep it."""
+    folder.write_metadata(META)
+    done = Done(snapshot_id="s1", chunks=()).to_json()
+    commit = SnapshotFolder._commit
+
+    def fails_late(self: SnapshotFolder, draft: str, name: str) -> None:
+        commit(self, draft, name)
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(SnapshotFolder, "_commit", fails_late)
+    with pytest.raises(OSError, match="input/output"):
+        folder.write_marker("DONE", done)
+    monkeypatch.setattr(SnapshotFolder, "_commit", commit)
+    assert folder.done() is not None
+    folder.write_marker("ERROR", {"snapshot_id": "s1", "error": {"message": "EIO"}})
+    assert (folder.done(), folder.failure()) == (None, {"message": "EIO"})
+    folder.write_marker("ERROR", {"snapshot_id": "s1", "error": {"message": "EIO"}})
 
 
 def test_the_end_of_earlier_versions_names_no_snapshot(tmp_path: pathlib.Path) -> None:
