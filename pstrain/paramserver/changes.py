@@ -16,7 +16,7 @@ from pstrain.paramserver.messages import Array, Part, Received, body_arrays
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.steps import Change, ShardUpdate
 from pstrain.paramserver.store import Store
-from pstrain.paramserver.transport import FLOAT32, float32_of, named_in, wire_dtype
+from pstrain.paramserver.transport import FLOAT32, ids_dtype_in, named_in, widest, wire_dtype
 from pstrain.vocabulary import OptimizerSpec
 
 Header = dict[str, Any]
@@ -44,18 +44,18 @@ def _kind(header: Header) -> str:
 def _push_shapes(store: Store, header: Header) -> list[Part]:
     """Items: [variable, shard, ids or WHOLE]; body: ids (unless WHOLE) and gradient of each."""
     parts: list[Part] = []
-    dtype = wire_dtype(FLOAT32, named_in(header))
+    dtype, ids_dtype = wire_dtype(FLOAT32, named_in(header)), ids_dtype_in(header)
     for variable, index, count in header["items"]:
         shard = store.shard(variable, index)
         rows = shard.row_stop - shard.row_start if count == WHOLE else count
         if count != WHOLE:
-            parts.append(("int64", (count,)))
+            parts.append((ids_dtype, (count,)))
         parts.append((dtype, (rows, shard.width)))
     return parts
 
 
 def _push(store: Store, header: Header, arrays: list[Array]) -> Change:
-    found = map(float32_of, arrays)
+    found = map(widest, arrays)
     updates = [
         ShardUpdate(store.shard(v, i), None if count == WHOLE else next(found), next(found))
         for v, i, count in header["items"]

@@ -30,7 +30,7 @@ from pstrain.paramserver.messages import (
 from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.store import Store
-from pstrain.paramserver.transport import named_in, wire_dtype
+from pstrain.paramserver.transport import ids_dtype_in, named_in, widest, wire_dtype
 from pstrain.vocabulary import OptimizerSpec, spec_from_json
 
 Header = dict[str, Any]
@@ -74,7 +74,7 @@ def _make_slots(store: Store, call: Call) -> Reply:
 def _pull(store: Store, call: Call) -> Reply:
     """Items: [variable, shard, ids or WHOLE, known version]. Unchanged wholes are left out."""
     items = [(store.shard(v, i), count, known) for v, i, count, known in call.header["items"]]
-    ids = iter(body_arrays(call.body, _ids_of(call.header)))
+    ids = map(widest, body_arrays(call.body, _ids_of(call.header)))
     transport_dtype = named_in(call.header)
     # Each version is read once, before the rows: what is sent is at least as new as it says.
     versions = [shard.version for shard, _, _ in items]
@@ -109,7 +109,8 @@ def _fill(
 
 def _ids_of(pull: Header) -> list[Part]:
     """The arrays in the body of a pull."""
-    return [("int64", (count,)) for _, _, count, _ in pull["items"] if count != WHOLE]
+    dtype = ids_dtype_in(pull)
+    return [(dtype, (count,)) for _, _, count, _ in pull["items"] if count != WHOLE]
 
 
 def _both(store: Store, call: Call) -> Reply:

@@ -1,8 +1,9 @@
-"""In which dtype the float32 values of a training step travel: their own, or bfloat16.
+"""In which dtypes the values and ids of a training step travel: their own, or narrower ones.
 
-Rows and whole variables that a step pulls and gradients that it pushes are rounded where they are
-written into a message, and are float32 again where they are taken out of it. All else travels as it
-is. Invariant: a request names its dtype unless it is float32, and its reply has the same.
+Rows and whole variables that a step pulls and gradients that it pushes are rounded to bfloat16
+where they are written into a message, and are float32 again where they are taken out of it; ids
+that fit are int32 meanwhile. All else travels as it is. Invariant: a request names its dtypes where
+they are narrower, and its reply has the same.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from pstrain.paramserver.messages import Array, LateBody
 
 FLOAT32: Final = "float32"
 BFLOAT16: Final = "bfloat16"
+INT64: Final = "int64"
+INT32: Final = "int32"
+_INT32_ROWS: Final = 1 << 31
 
 
 def check_transport_dtype(value: Any) -> str:
@@ -27,9 +31,15 @@ def check_transport_dtype(value: Any) -> str:
     return str(value)
 
 
-def named(transport_dtype: str) -> dict[str, str]:
-    """What a request says of it."""
-    return {} if transport_dtype == FLOAT32 else {"transport_dtype": transport_dtype}
+def ids_dtype(rows: int, transport_dtype: str) -> str:
+    """Of ids of variables that have at most so many rows."""
+    return INT32 if transport_dtype == BFLOAT16 and rows <= _INT32_ROWS else INT64
+
+
+def named(transport_dtype: str, ids: str = INT64) -> dict[str, str]:
+    """What a request says of the dtypes of values and ids."""
+    values = {} if transport_dtype == FLOAT32 else {"transport_dtype": transport_dtype}
+    return values if ids == INT64 else {**values, "ids_dtype": ids}
 
 
 def named_in(request: Mapping[str, Any]) -> str:
@@ -37,16 +47,23 @@ def named_in(request: Mapping[str, Any]) -> str:
     return check_transport_dtype(request.get("transport_dtype", FLOAT32))
 
 
+def ids_dtype_in(request: Mapping[str, Any]) -> str:
+    """The same, of ids."""
+    found = request.get("ids_dtype", INT64)
+    check_choice("ids_dtype", found, (INT64, INT32))
+    return str(found)
+
+
 def wire_dtype(dtype: str, transport_dtype: str) -> str:
     """Of an array in a body, of values of a ``dtype``."""
     return STORED_AS if transport_dtype == BFLOAT16 and dtype == FLOAT32 else dtype
 
 
-def body_of(arrays: Sequence[Array], transport_dtype: str) -> LateBody | None:
-    """As :meth:`LateBody.of`, of ids and float32 rows; the rows are rounded as they are written."""
+def body_of(arrays: Sequence[Array], transport_dtype: str, ids: str = INT64) -> LateBody | None:
+    """As :meth:`LateBody.of`, of ids and float32 rows, which are converted as they are written."""
     if transport_dtype == FLOAT32 or not arrays:
         return LateBody.of(arrays)
-    kinds = [wire_dtype(array.dtype.name, transport_dtype) for array in arrays]
+    kinds = [ids if array.dtype == np.int64 else STORED_AS for array in arrays]
     parts = [(kind, array.shape) for kind, array in zip(kinds, arrays, strict=True)]
 
     def fill(part: int, start: int, stop: int, target: Array) -> None:
@@ -56,10 +73,17 @@ def body_of(arrays: Sequence[Array], transport_dtype: str) -> LateBody | None:
         else:
             target[...] = rows
 
-    ready = [a if a.dtype != np.float32 else None for a in arrays]
+    ready = [a if kind == INT64 else None for a, kind in zip(arrays, kinds, strict=True)]
     return LateBody(parts, fill, ready)
 
 
 def float32_of(array: Array) -> Array:
     """What was received; rounded rows as float32, and as read-only as all that is received."""
     return buffers.read_only(widened(array)) if array.dtype == np.uint16 else array
+
+
+def widest(array: Array) -> Array:
+    """The same of ids, which come out as int64, and of gradients."""
+    if array.dtype == np.int32:
+        return buffers.read_only(array.astype(np.int64))
+    return float32_of(array)

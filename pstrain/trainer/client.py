@@ -151,7 +151,7 @@ class RemoteParameters:
             for index, ids, gradient in update_parts(update):
                 ps = update.variable.shards[index].ps
                 push = pushes.setdefault(ps, Push(self.transport_dtype))
-                push.add(update.variable.id, index, ids, gradient)
+                push.add(update.variable, index, ids, gradient)
         counter = None
         if iterations is not None:
             counter = [iterations.id, 0]

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from pstrain.paramserver.changes import WHOLE
 from pstrain.paramserver.messages import Array, LateBody, Received
-from pstrain.paramserver.transport import FLOAT32, body_of, named
+from pstrain.paramserver.transport import FLOAT32, body_of, ids_dtype, named
 from pstrain.trainer.pull import Pull
+from pstrain.vocabulary import VariableSpec
 
 Header = dict[str, Any]
 Message = tuple[Header, Any]
@@ -41,23 +42,26 @@ class Push:
     def __init__(self, transport_dtype: str = FLOAT32) -> None:
         self._transport_dtype = transport_dtype
         self._items: list[list[int]] = []
+        self._rows = 0  # of the longest variable
         self._arrays: list[Array] = []
 
     def add(
-        self, variable: int, index: int, ids: NDArray[np.int64] | None, gradient: Array
+        self, variable: VariableSpec, index: int, ids: NDArray[np.int64] | None, gradient: Array
     ) -> None:
-        self._items.append([variable, index, WHOLE if ids is None else len(ids)])
+        self._rows = max(self._rows, variable.rows)
+        self._items.append([variable.id, index, WHOLE if ids is None else len(ids)])
         self._arrays += [gradient] if ids is None else [ids, gradient]
 
     def message(self, **details: Any) -> Message:
         """With what else the header says."""
-        header = {"kind": "push", "items": self._items, **named(self._transport_dtype), **details}
-        return header, body_of(self._arrays, self._transport_dtype)
+        dtypes = self._transport_dtype, ids_dtype(self._rows, self._transport_dtype)
+        header = {"kind": "push", "items": self._items, **named(*dtypes), **details}
+        return header, body_of(self._arrays, *dtypes)
 
 
 def pull_messages(pull: Pull) -> dict[int, Message]:
     """By server."""
-    details = named(pull.transport_dtype)
+    details = named(*pull.dtypes)
     return {
         ps: ({"kind": "pull", "items": items, **details}, body)
         for ps, items, body in pull.messages()

@@ -14,7 +14,7 @@ import numpy as np
 from pstrain.bfloat16 import widen_into
 from pstrain.paramserver.changes import WHOLE
 from pstrain.paramserver.messages import Array, LateBody, Part, Received, body_arrays
-from pstrain.paramserver.transport import FLOAT32, wire_dtype
+from pstrain.paramserver.transport import FLOAT32, body_of, ids_dtype, wire_dtype
 from pstrain.rows import look_up
 from pstrain.vocabulary import Fetch, Lookup, VariableSpec
 
@@ -28,7 +28,7 @@ class Pull:
 
     ``known``: version and rows of whole shards, by (variable id, shard index); read and updated.
     Whole variables above ``whole_bytes`` are left out: their value is None. float32 values travel
-    as ``transport_dtype``.
+    as ``transport_dtype``; ``dtypes`` are those of values and ids.
     """
 
     def __init__(
@@ -38,9 +38,10 @@ class Pull:
         whole_bytes: int,
         transport_dtype: str = FLOAT32,
     ) -> None:
-        self.transport_dtype = transport_dtype
         self._known = known
         self._specs = [request.variable for request in requests]
+        rows = max((spec.rows for spec in self._specs), default=0)
+        self.dtypes = transport_dtype, ids_dtype(rows, transport_dtype)
         self._lookups: list[Lookup | None] = [
             None if request.ids is None else look_up(request.variable, request.ids)
             for request in requests
@@ -75,7 +76,7 @@ class Pull:
                 else:
                     ids.append(lookup.unique[_part(lookup, index)])
                     items.append([spec.id, index, len(ids[-1]), _NONE])
-            yield ps, items, LateBody.of(ids)
+            yield ps, items, body_of(ids, *self.dtypes)
 
     def receive(self, ps: int, versions: Sequence[int], body: Received) -> None:
         """Takes one server's reply."""
@@ -89,7 +90,7 @@ class Pull:
                 self._keep(position, index, known[1])
                 continue
             fresh.append((position, index, version))
-            dtype = wire_dtype(spec.dtype, self.transport_dtype)
+            dtype = wire_dtype(spec.dtype, self.dtypes[0])
             parts.append((dtype, (_row_count(spec, lookup, index), spec.width)))
         for (position, index, version), rows in zip(fresh, body_arrays(body, parts), strict=True):
             if self._lookups[position] is None:

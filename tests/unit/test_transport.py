@@ -92,8 +92,8 @@ def push(
     made = Push(transport_dtype)
     for index in range(len(TABLE.shards)):
         part = slice(FOUND.offsets[index], FOUND.offsets[index + 1])
-        made.add(TABLE.id, index, FOUND.unique[part], table[part])
-    made.add(BIAS.id, 0, None, bias)
+        made.add(TABLE, index, FOUND.unique[part], table[part])
+    made.add(BIAS, 0, None, bias)
     header, body = made.message(optimizer=optimizer.text, owner=None, iterations=None)
     assert isinstance(body, LateBody)
     return header, body
@@ -206,7 +206,7 @@ def test_what_a_program_reads_is_exact(server: Server) -> None:
     np.testing.assert_array_equal(exact, server.values(TABLE)[:11])
     named = {**header, **transport.named(transport.BFLOAT16)}
     (narrow,) = messages.body_arrays(server.ask(named, None).body, [("uint16", (11, 17))])
-    np.testing.assert_array_equal(transport.float32_of(narrow), rounded(exact))
+    np.testing.assert_array_equal(transport.widest(narrow), rounded(exact))
 
 
 def test_bodies_of_another_size_or_dtype_are_refused_and_change_nothing(server: Server) -> None:
@@ -216,14 +216,20 @@ def test_bodies_of_another_size_or_dtype_are_refused_and_change_nothing(server: 
     with pytest.raises(DataLossError, match="expected"):
         server.ask(unnamed, body)
     full = Push()
-    full.add(BIAS.id, 0, None, normal(1, 9))
+    full.add(BIAS, 0, None, normal(1, 9))
     header, body = full.message(optimizer=SGD.text, owner=None, iterations=None)
     with pytest.raises(DataLossError, match="expected 18"):
         server.ask({**header, **transport.named(transport.BFLOAT16)}, body)
+    ids = transport.body_of([np.array([1, 2])], transport.BFLOAT16, transport.INT32)
+    with pytest.raises(DataLossError, match="8 bytes, expected 16"):
+        server.ask({"kind": "pull", "items": [[1, 0, 2, -1]]}, ids)
     for kind in ("push", "pull", "read"):
         wrong = {"kind": kind, "items": [[2, 0, WHOLE, -1]], "shard": [2, 0], "rows": [0, 1]}
         with pytest.raises(InvalidArgumentError, match="'float32' or 'bfloat16', got 'int8'"):
             server.ask({**wrong, "transport_dtype": "int8", "optimizer": SGD.text}, None)
+    for kind in ("push", "pull"):
+        with pytest.raises(InvalidArgumentError, match="'int64' or 'int32', got 'int8'"):
+            server.ask({"kind": kind, "items": [], "ids_dtype": "int8"}, None)
     np.testing.assert_array_equal(server.values(TABLE), before)
 
 
@@ -233,17 +239,20 @@ def test_bodies_come_back_rounded_whatever_is_in_them(
     rows: list[int], width: int, in_pieces: bool
 ) -> None:
     arrays = [
-        np.arange(count, dtype=np.int64) if place % 2 else normal(count, width)
+        (1 << 31) - 1 - np.arange(count, dtype=np.int64) if place % 2 else normal(count, width)
         for place, count in enumerate(rows)
     ]
+    ids = transport.ids_dtype((1 << 31) + (width % 2), transport.BFLOAT16)
+    assert ids == ("int64" if width % 2 else "int32")
     with pytest.MonkeyPatch.context() as patch:
         if in_pieces:
             patch.setattr(messages, "LARGE_BYTES", 256)
             patch.setattr(pieces, "PIECE_BYTES", 100)
-        body = transport.body_of(arrays, transport.BFLOAT16)
+        body = transport.body_of(arrays, transport.BFLOAT16, ids)
         parts = [] if body is None else body.parts
         found = messages.body_arrays(received({}, body, in_pieces=in_pieces).body, parts)
-    for came, sent in zip(map(transport.float32_of, found), arrays, strict=True):
+    for came, sent in zip(map(transport.widest, found), arrays, strict=True):
+        assert came.dtype == sent.dtype
         assert not came.flags.writeable
         np.testing.assert_array_equal(came, rounded(sent) if sent.dtype == np.float32 else sent)
 
@@ -253,15 +262,27 @@ def test_float32_is_sent_from_where_it_is() -> None:
     body = transport.body_of([gradient], transport.FLOAT32)
     assert body is not None
     assert body.to_buffer().address == gradient.ctypes.data
-    assert transport.named(transport.FLOAT32) == {}
-    assert transport.float32_of(gradient) is gradient
+    assert transport.named(transport.FLOAT32, transport.ids_dtype(1, transport.FLOAT32)) == {}
+    assert transport.widest(gradient) is gradient
 
 
 def test_half_the_bytes_travel() -> None:
-    rows, ids = normal(100, 16), np.arange(100)
-    sizes = [
-        sum(map(messages.part_bytes, body.parts))
-        for dtype in (transport.FLOAT32, transport.BFLOAT16)
-        if (body := transport.body_of([ids, rows], dtype)) is not None
-    ]
-    assert sizes == [100 * 8 + 100 * 64, 100 * 8 + 100 * 32]
+    sizes = {}
+    for dtype in (transport.FLOAT32, transport.BFLOAT16):
+        _, pushed = push(normal(5, 17), normal(1, 9), transport_dtype=dtype)
+        pull = Pull([Fetch(TABLE, IDS)], {}, 0, dtype)
+        ((_, _, ids),) = pull.messages()
+        assert ids is not None
+        parts = [*pushed.parts, *ids.parts]
+        sizes[dtype] = sum(map(messages.part_bytes, parts))
+    assert sizes["float32"] == 2 * sizes["bfloat16"] == 5 * 8 + 5 * 17 * 4 + 9 * 4 + 5 * 8
+
+
+def test_ids_of_the_longest_tables_are_int64() -> None:
+    long = make_spec(1 << 32, 1, shape=(1 << 32, 1))
+    ids = np.array([1 << 31, (1 << 32) - 1])
+    pull = Pull([Fetch(TABLE, IDS), Fetch(long, ids)], {}, 0, transport.BFLOAT16)
+    ((_, (header, body)),) = pull_messages(pull).items()
+    assert header.keys() == {"kind", "items", "transport_dtype"}
+    found = messages.body_arrays(body.to_buffer(), body.parts)
+    np.testing.assert_array_equal(found[-1], ids)
