@@ -18,10 +18,11 @@ from typing import Any, NamedTuple, Protocol
 
 from dataservice.runtime.arguments import check_callable, check_true_or_false, limit_s
 from dataservice.runtime.identity import new_id
-from pstrain import manifest, saving
+from pstrain import foreign_names, manifest, saving
 from pstrain.base_variable import BaseVariable
 from pstrain.deferred import RestoreStatus, defer
 from pstrain.errors import InvalidArgumentError, InvalidTypeError, NotFoundError
+from pstrain.foreign_names import Telling
 from pstrain.manifest import Path, checkpoints, latest_checkpoint
 from pstrain.parameters import Parameters, ParametersSnapshot
 from pstrain.paramserver.increments import Base
@@ -34,7 +35,7 @@ __all__ = ["Checkpoint", "checkpoints", "latest_checkpoint", "read_config"]
 logger = logging.getLogger(__name__)
 
 
-class Checkpoint:
+class Checkpoint(Telling):
     """Saves and restores objects, each under the name it is given here.
 
     ``Checkpoint(model=model, optimizer=optimizer, data=iterator)``: an object has ``variables``,
@@ -43,6 +44,8 @@ class Checkpoint:
     moment, at which no closure is under way. ``restore`` may come before an object has made its
     variables: they then get their values as they are made.
     """
+
+    _foreign = foreign_names.CHECKPOINT_OBJECT
 
     def __init__(self, *unnamed: Any, **objects: Any) -> None:
         if unnamed:

@@ -84,6 +84,21 @@ AUC: Final = {
     "from_logits": "give losses.sigmoid(logits)",
     "curve": "it is that of the ROC",
 }
+METRIC: Final = {
+    "y_true": "write labels=, or give them first",
+    "y_pred": "write probabilities=, or give them second",
+    "sample_weight": _ROWS,
+}
+LOSS: Final = {
+    "y_true": "write labels=, or give them first",
+    "y_pred": "write predictions=, or give them second",
+    "sample_weight": _ROWS,
+}
+LOOKUP: Final = {
+    "output_mode": "it gives ids; Embedding, or a Category of the schema, makes of them what it is",
+    "pad_to_max_tokens": "ids are those of the vocabulary; vocabulary_sizes= may be larger",
+    "idf_weights": "weights are a column of lists: Category(..., weights=...)",
+}
 
 _HERE: Final = "its names are here, in pstrain itself"
 _IN_STEP: Final = "ParameterServerStrategy(..., consistency=consistency.sync()) trains in step"
@@ -176,6 +191,11 @@ MODEL: Final = {
     "to_json": "get_config() is made of what JSON has",
     "train_on_batch": _LOOP,
     "train_step": _LOOP,
+}
+CHECKPOINT_OBJECT: Final = {
+    "read": "write restore(path)",
+    "save_counter": "the name of a checkpoint, as save() returns it, ends with its number",
+    "write": "write save(directory)",
 }
 _PLACED: Final = "values stay where the step runs; variables are on parameter servers"
 _BY_SPEC: Final = "the cluster is as its resolver says, and has no sessions to configure"

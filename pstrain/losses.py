@@ -11,6 +11,7 @@ from dataservice.runtime.arguments import check_true_or_false, in_words, nearest
 from pstrain import foreign_names
 from pstrain.columns import vector
 from pstrain.errors import InvalidArgumentError
+from pstrain.foreign_names import instead_of
 from pstrain.kernels import losses as kernels
 from pstrain.tape import Tensor, record
 
@@ -40,6 +41,7 @@ class BinaryCrossentropy:
         check_true_or_false(from_logits=from_logits)
         self.from_logits = from_logits
 
+    @instead_of("BinaryCrossentropy", foreign_names.LOSS)
     def __call__(self, labels: ArrayLike, predictions: Tensor | NDArray[np.float32]) -> Tensor:
         tensor = predictions if isinstance(predictions, Tensor) else Tensor(predictions)
         targets = vector("labels", labels)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 import dataservice
 from dataservice.runtime.arguments import check_optional, integer_at_least
+from pstrain import foreign_names
 from pstrain.bags import is_list
 from pstrain.errors import (
     DataError,
@@ -25,6 +26,7 @@ from pstrain.errors import (
     InvalidArgumentError,
     InvalidTypeError,
 )
+from pstrain.foreign_names import instead_of
 from pstrain.tokens import TokenCounts, Vocabulary
 
 
@@ -220,6 +222,7 @@ class StringLookup(_Lookup):
     kind = "StringLookup"
     arrow_type = pa.large_string()
 
+    @instead_of("StringLookup", foreign_names.LOOKUP)
     def __init__(
         self,
         max_tokens: int | None = None,
@@ -238,6 +241,7 @@ class IntegerLookup(_Lookup):
     kind = "IntegerLookup"
     arrow_type = pa.int64()
 
+    @instead_of("IntegerLookup", foreign_names.LOOKUP)
     def __init__(
         self,
         max_tokens: int | None = None,

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dataservice.runtime.arguments import check_text
-from pstrain import initializers
+from pstrain import foreign_names, initializers
 from pstrain.columns import vector
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.foreign_names import instead_of
 from pstrain.parameters import current_step
 from pstrain.scope import LocalPlacement, current_placement
 from pstrain.variable import create_variable
@@ -67,6 +68,7 @@ class Metric(ABC):
         """The state of both sets of examples together."""
         return first + second
 
+    @instead_of("update_state", foreign_names.METRIC)
     def update_state(self, labels: ArrayLike, probabilities: ArrayLike) -> None:
         """Adds examples to this object's own state. Blocks until the servers have them."""
         self.add_state(self.update(self.initial_state(), labels, probabilities))

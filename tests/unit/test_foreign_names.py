@@ -37,6 +37,7 @@ HOLDERS: list[tuple[Any, dict[str, str]]] = [
     (ps.models, of_keras.MODELS),
     (ps.optimizers, of_keras.OPTIMIZERS),
     (ps.models.LogisticRegression(ps.FeatureSchema(dense=("d",))), of_keras.MODEL),
+    (ps.Checkpoint(value=ps.Variable(0.0)), of_keras.CHECKPOINT_OBJECT),
     (replica.Replica(), of_keras.STRATEGY),
 ]
 
@@ -101,6 +102,10 @@ TAKERS: list[tuple[Callable[..., Any], dict[str, str]]] = [
     (ps.callbacks.Checkpoint, of_keras.CHECKPOINT),
     (ps.callbacks.EarlyStopping, of_keras.EARLY_STOPPING),
     (ps.metrics.AUC, of_keras.AUC),
+    (ps.metrics.AUC().update_state, of_keras.METRIC),
+    (ps.losses.BinaryCrossentropy(), of_keras.LOSS),
+    (ps.layers.StringLookup, of_keras.LOOKUP),
+    (ps.layers.IntegerLookup, of_keras.LOOKUP),
 ]
 
 
