@@ -284,5 +284,11 @@ def test_ids_of_the_longest_tables_are_int64() -> None:
     pull = Pull([Fetch(TABLE, IDS), Fetch(long, ids)], {}, 0, transport.BFLOAT16)
     ((_, (header, body)),) = pull_messages(pull).items()
     assert header.keys() == {"kind", "items", "transport_dtype"}
-    found = messages.body_arrays(body.to_buffer(), body.parts)
-    np.testing.assert_array_equal(found[-1], ids)
+    pushed = Push(transport.BFLOAT16)
+    for spec, some in ((long, ids), (TABLE, IDS)):
+        pushed.add(spec, 0, some, normal(len(some), spec.width))
+    of_push, pushed_body = pushed.message(optimizer=SGD.text)
+    assert "ids_dtype" not in of_push
+    for each, place in ((body, -1), (pushed_body, 0)):
+        found = messages.body_arrays(each.to_buffer(), each.parts)
+        np.testing.assert_array_equal(found[place], ids)
