@@ -95,7 +95,7 @@ class EvaluateSteps:
         for batch, _ in take(iterator, steps):
             features = model.encode(batch)
             if features.labels is None:
-                raise DataError(f"the data has no label column {model.schema.label!r}")
+                raise model.schema.lacks_label(batch)
             probabilities = model.predict_on_batch(features)
             for index, metric in enumerate(self._metrics):
                 states[index] = metric.update(states[index], features.labels, probabilities)

@@ -167,6 +167,17 @@ class FeatureSchema:
             f"{type(source).__name__}"
         )
 
+    def lacks_label(self, batch: Any) -> DataError:
+        """The error of a batch without the label column, where one is needed."""
+        names = getattr(getattr(batch, "schema", None), "names", None)
+        if isinstance(batch, Mapping):
+            names = list(batch)
+        has = "" if names is None else f"; it has {', '.join(names)}"
+        return DataError(
+            f"the data has no label column {self.label!r}{has}: name the right one by "
+            "FeatureSchema(label=...)"
+        )
+
     def encode(self, batch: pa.RecordBatch | Mapping[str, Any]) -> Features:
         """Encodes a batch; a mapping of arrays is taken as a batch.
 
@@ -179,7 +190,8 @@ class FeatureSchema:
         missing = [name for name in self._columns if name not in position]
         if missing:
             raise InvalidArgumentError(
-                f"the batch lacks {', '.join(missing)}; it has {', '.join(position)}"
+                f"the batch lacks {', '.join(missing)}; it has {', '.join(position)}: let the data "
+                "yield it, or leave it out of the FeatureSchema"
             )
         dense = np.empty((batch.num_rows, len(self.dense)), dtype=np.float32)
         for k, name in enumerate(self.dense):

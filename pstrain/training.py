@@ -122,7 +122,10 @@ class Loop:
             # The last epoch had the last of that pass.
             self._run_steps()
         if not progress.totals.steps:
-            raise DataError(f"epoch {epoch} had no rows to train on: the dataset is empty")
+            raise DataError(
+                f"epoch {epoch} had no rows to train on: the dataset is empty; look at its paths "
+                "and filters"
+            )
         self._note_end(epoch)
         logs = progress.totals.logs() | self._validate()
         progress.end_epoch(logs)
@@ -186,7 +189,7 @@ class TrainSteps:
         for batch, wait_s in take(iterator, steps):
             features = model.encode(batch)
             if features.labels is None:
-                raise DataError(f"the data has no label column {model.schema.label!r}")
+                raise model.schema.lacks_label(batch)
             with GradientTape() as tape:
                 logits = model.forward(features)
                 loss = self._loss(features.labels, logits)

@@ -40,6 +40,10 @@ __all__ = [
 TOKEN_METADATA_KEY: Final = "x-dataservice-token"
 TOKEN_ENV: Final = "DATASERVICE_TOKEN"
 TOKEN_FILE_ENV: Final = "DATASERVICE_TOKEN_FILE"
+WRONG_TOKEN: Final = (
+    f"the token is missing or wrong; give both ends the same one (token=, {TOKEN_ENV} or "
+    f"{TOKEN_FILE_ENV})"
+)
 _TOKEN_BYTES: Final = 32
 
 

@@ -31,7 +31,7 @@ from dataservice.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from dataservice.runtime.auth import TOKEN_METADATA_KEY, TlsConfig, tokens_equal
+from dataservice.runtime.auth import TOKEN_METADATA_KEY, WRONG_TOKEN, TlsConfig, tokens_equal
 from dataservice.runtime.exchange import (
     TRANSPORT_ERRORS,
     Exchange,
@@ -71,7 +71,7 @@ def _as_service_error(error: Exception, address: str) -> DataServiceError:
         return error_from_payload(error.extra_info)
     detail = str(error).partition(". gRPC client debug context")[0].strip()
     if isinstance(error, fl.FlightUnauthenticatedError):
-        return UnauthenticatedError(f"{address} refused the token: {detail}")
+        return UnauthenticatedError(f"{address} refused the call: {WRONG_TOKEN}")
     if isinstance(error, fl.FlightTimedOutError):
         return DeadlineExceededError(f"no answer from {address} in time: {detail}")
     if isinstance(error, pa.ArrowInvalid):

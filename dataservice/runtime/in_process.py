@@ -32,7 +32,7 @@ from dataservice.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from dataservice.runtime.auth import tokens_equal
+from dataservice.runtime.auth import WRONG_TOKEN, tokens_equal
 from dataservice.runtime.exchange import Message, error_from_payload, error_payload, find_handler
 from dataservice.runtime.shared_memory import Body
 from dataservice.runtime.threads import BoundedQueue, end_all
@@ -163,7 +163,7 @@ class InProcessServer:
     def open(self, command: Mapping[str, Any], token: str) -> InProcessExchange:
         """Begins an exchange; raises what refuses it."""
         if not tokens_equal(self._token, token):
-            raise UnauthenticatedError(f"{self.address} refused the token: missing or wrong token")
+            raise UnauthenticatedError(f"{self.address} refused the call: {WRONG_TOKEN}")
         # Handlers get what they would get from elsewhere: lists for tuples, keys of text.
         handler, decoded = find_handler(self._exchanges, json.dumps(command).encode())
         line = _Line()

@@ -33,7 +33,7 @@ from dataservice.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from dataservice.runtime.auth import tokens_equal
+from dataservice.runtime.auth import WRONG_TOKEN, tokens_equal
 from dataservice.runtime.exchange import Message, error_from_payload, error_payload, find_handler
 from dataservice.runtime.local_connection import LocalConnection, Received
 from dataservice.runtime.local_messages import Kind
@@ -278,7 +278,7 @@ class LocalServer:
             raise InvalidArgumentError("a client did not begin with what it wants")
         token, _, command = hello.header.partition(b"\n")
         if not tokens_equal(self._token, token.decode(errors="replace")):
-            raise UnauthenticatedError(f"{self.address} refused the token: missing or wrong token")
+            raise UnauthenticatedError(f"{self.address} refused the call: {WRONG_TOKEN}")
         handler, decoded = find_handler(self._exchanges, command)
         connection.send(Kind.OPEN, deadline_s=time.monotonic() + _HELLO_TIMEOUT_S)
         handler(decoded, channel)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pstrain import foreign_names
-from pstrain.errors import DataError, InvalidArgumentError
+from pstrain.errors import InvalidArgumentError
 from pstrain.features import Features, FeatureSchema
 from pstrain.foreign_names import Telling, instead_of
 from pstrain.layers.base import Layer
@@ -78,9 +78,7 @@ class Model(Weights, Telling, ABC):
         """Mean log loss of a batch, a scalar. DataError where the batch has no labels."""
         features = self.encode(batch)
         if features.labels is None:
-            raise DataError(
-                f"the batch has no label column {self.schema.label!r}, which a loss needs"
-            )
+            raise self.schema.lacks_label(batch)
         return self._loss(features.labels, self.compute(self._fetch(features), features))
 
     def predict_on_batch(self, batch: Batch) -> NDArray[np.float32]:

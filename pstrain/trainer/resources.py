@@ -197,6 +197,7 @@ def open_dataset(
         return dataset.iterator(epoch=epoch)  # type: ignore[no-any-return]
     if not hasattr(dataset, "__iter__"):
         raise InvalidArgumentError(
-            f"a dataset function must return a Dataset, got {type(dataset).__name__}"
+            f"a dataset function must return a Dataset, got {type(dataset).__name__}: end "
+            "it with `return dataset`"
         )
     return iter(dataset)

@@ -179,7 +179,8 @@ class ParameterServerStrategy(Replica):
         dataset = DistributedDatasetFunction(dataset_fn)(self.input_context)
         if not isinstance(dataset, Iterable):
             raise InvalidTypeError(
-                f"a dataset function must return a Dataset, got {type(dataset).__name__}"
+                f"a dataset function must return a Dataset, got {type(dataset).__name__}: end "
+                "it with `return dataset`"
             )
         return dataset
 

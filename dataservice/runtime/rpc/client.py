@@ -210,7 +210,7 @@ class RpcClient:
         if status is grpc.StatusCode.CANCELLED and not cancellable:
             return UnavailableError(f"{self._peer} ended {method}: it is shutting down")
         messages = {
-            grpc.StatusCode.UNAVAILABLE: f"cannot reach {self._peer}: {details}",
+            grpc.StatusCode.UNAVAILABLE: f"cannot reach {self._peer}: {details}{self._remedy()}",
             grpc.StatusCode.DEADLINE_EXCEEDED: (
                 f"{self._peer} did not answer {method} within {timeout_s or 0:g} s"
             ),
@@ -225,6 +225,11 @@ class RpcClient:
             ca_path = None if self._tls is None else self._tls.ca_path
             return explained(failure, self.address, by_tls=self._tls is not None, ca_path=ca_path)
         return failure
+
+    def _remedy(self) -> str:
+        """For those who have not been answered once."""
+        known = "; check host and port, and that it is running there"
+        return "" if self._was_answered else known
 
     def _remote_error(self, body: bytes) -> DataServiceError:
         error = decode_error(body)

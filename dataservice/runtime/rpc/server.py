@@ -30,7 +30,7 @@ from dataservice.errors import (
     UnauthenticatedError,
 )
 from dataservice.runtime.addresses import format_address
-from dataservice.runtime.auth import TOKEN_METADATA_KEY, TlsConfig, tokens_equal
+from dataservice.runtime.auth import TOKEN_METADATA_KEY, WRONG_TOKEN, TlsConfig, tokens_equal
 from dataservice.runtime.forking import check_not_forked, left_to_parent
 from dataservice.runtime.rpc.conventions import (
     ERROR_METADATA_KEY,
@@ -190,10 +190,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 def _reject(_requests: object, context: Any) -> None:
     _abort(
         context,
-        UnauthenticatedError(
-            "the token is missing or wrong; give both ends the same one (token=, "
-            "DATASERVICE_TOKEN or DATASERVICE_TOKEN_FILE)"
-        ),
+        UnauthenticatedError(WRONG_TOKEN),
     )
 
 

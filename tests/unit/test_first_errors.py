@@ -1,0 +1,48 @@
+"""What those see who begin: each error says what is wrong, and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pstrain as ps
+from pstrain.errors import DataError, InvalidArgumentError
+from pstrain.trainer.resources import open_dataset
+
+COLUMNS = {"d": np.zeros(4, np.float32), "c": np.zeros(4, np.int64), "y": np.zeros(4, np.float32)}
+MISSING_LABEL = r"no label column 'label'; it has d, c, y: name .* FeatureSchema\(label=\.\.\.\)"
+
+
+def model(**schema: Any) -> Any:
+    given = {"dense": ("d",), "categorical": {"c": ps.Category(8)}, **schema}
+    made = ps.models.LogisticRegression(ps.FeatureSchema(**given))
+    made.compile("sgd")
+    return made
+
+
+def test_a_label_under_another_name() -> None:
+    for use in (
+        lambda: model().fit(COLUMNS, verbose=0),
+        lambda: model().evaluate(COLUMNS, verbose=0),
+        lambda: model().loss(COLUMNS),
+    ):
+        with pytest.raises(DataError, match=MISSING_LABEL):
+            use()
+
+
+def test_a_column_that_the_data_lack() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"lacks price; it has .*leave it out of the"):
+        model(dense=("d", "price"), label="y").fit(COLUMNS, verbose=0)
+
+
+def test_no_rows() -> None:
+    empty = {name: column[:0] for name, column in COLUMNS.items()}
+    with pytest.raises(DataError, match="the dataset is empty; look at its paths and filters"):
+        model(label="y").fit(empty, verbose=0)
+
+
+def test_a_dataset_function_without_a_return() -> None:
+    with pytest.raises(InvalidArgumentError, match="got NoneType: end it with `return dataset`"):
+        open_dataset(lambda _context: None, 0, None)  # type: ignore[arg-type]
