@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from pstrain.bags import is_list
 from pstrain.errors import DataError
-from pstrain.kernels import hashing
+from pstrain.kernels import hashing, keys
+from pstrain.kernels.keys import NO_KEY
 
 _NUMPY_OF = {
     pa.int8(): np.dtype(np.int8),
@@ -98,11 +99,7 @@ def ids_into(
         hashing.hash_strings(offsets, data, valid, bit, buckets, base, out, k)
     else:
         values, valid, bit = numbers(name, column, "categorical")
-        if values.dtype.kind == "f":
-            raise DataError(
-                f"categorical column {name!r} holds {column.type}: make it a dense column, or "
-                "cast it to integers or strings"
-            )
+        _refuse_floats(name, column, values)
         if hashed:
             hashing.hash_integers(values, valid, bit, buckets, base, out, k)
         else:
@@ -112,6 +109,30 @@ def ids_into(
                     f"column {name!r}, row {wrong}: id {values[wrong]} is outside [0, {buckets}); "
                     "raise Category.buckets or use hashed=True"
                 )
+
+
+def keys_into(name: str, column: pa.Array, out: NDArray[np.int64], k: int) -> None:
+    """Keys of the values: integers themselves, of strings the hash; nulls become ``NO_KEY``."""
+    if pa.types.is_dictionary(column.type):
+        codes = np.empty((len(column.dictionary), 1), dtype=np.int64)
+        keys_into(name, column.dictionary, codes, 0)
+        values, valid, bit = numbers(name, column.indices, "categorical")
+        hashing.place_dictionary(values, codes, valid, bit, NO_KEY, out, k)
+    elif is_text(column.type):
+        offsets, data, valid, bit = text(column)
+        keys.place_text(offsets, data, valid, bit, out, k)
+    else:
+        values, valid, bit = numbers(name, column, "categorical")
+        _refuse_floats(name, column, values)
+        keys.place_integers(values, valid, bit, out, k)
+
+
+def _refuse_floats(name: str, column: pa.Array, values: NDArray[Any]) -> None:
+    if values.dtype.kind == "f":
+        raise DataError(
+            f"categorical column {name!r} holds {column.type}: make it a dense column, or "
+            "cast it to integers or strings"
+        )
 
 
 def labels(name: str, column: pa.Array) -> NDArray[np.float32]:

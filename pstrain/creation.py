@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from pstrain.base_variable import BaseVariable
 from pstrain.errors import InvalidArgumentError
-from pstrain.partition import split_rows
+from pstrain.partition import split_rows, split_rows_at
 from pstrain.scope import Placement
 from pstrain.vocabulary import InitializerSpec, ShardSpec, VariableSpec
 
@@ -22,12 +22,17 @@ def create_spec(
     trainable: bool,
     initializer: InitializerSpec,
     servers: Sequence[int] | None = None,
+    cuts: Sequence[int] | None = None,
 ) -> VariableSpec:
-    """Of a new variable; ``servers`` of its shards where the placement is not to say."""
+    """Of a new variable; ``servers`` of its shards where the placement is not to say.
+
+    ``cuts``: the rows at which it may be cut, in ascending order; None: at any.
+    """
     if any(size < 1 for size in shape):
         raise InvalidArgumentError(f"shape {shape} of variable {name!r} has an axis without size")
     servers = placement.place(shape, dtype) if servers is None else servers
-    ranges = split_rows(shape[0] if shape else 1, len(servers))
+    rows, shards = shape[0] if shape else 1, len(servers)
+    ranges = split_rows(rows, shards) if cuts is None else split_rows_at(cuts, rows, shards)
     return VariableSpec(
         id=placement.next_id(),
         name=name,
@@ -37,7 +42,7 @@ def create_spec(
         initializer=initializer,
         shards=tuple(
             ShardSpec(ps=ps, row_start=start, row_stop=stop)
-            for ps, (start, stop) in zip(servers, ranges, strict=True)
+            for ps, (start, stop) in zip(servers, ranges, strict=cuts is None)
         ),
     )
 

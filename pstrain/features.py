@@ -32,13 +32,15 @@ class Features:
 
     ``dense``: float32 [n, D]; ``ids``: int64 [n, F], with each field's offset in the fused table
     added; ``labels``: float32 [n] of 0 and 1, or None where the batch has none. ``bags``: the
-    fields that are lists, which then have no column in ``ids``.
+    fields that are lists, which then have no column in ``ids``. ``has_keys``: those of online
+    columns are keys, which a model finds rows for.
     """
 
     dense: NDArray[np.float32]
     ids: NDArray[np.int64]
     labels: NDArray[np.float32] | None
     bags: Bags | None = None
+    has_keys: bool = False
 
     def __len__(self) -> int:
         return len(self.dense)
@@ -122,6 +124,11 @@ class FeatureSchema:
         """Rows of the table that all categorical columns share."""
         return sum(self.vocabulary_sizes)
 
+    @property
+    def is_online(self) -> bool:
+        """Whether a column gets its rows while a model is trained."""
+        return any(category.online for category in self.categorical.values())
+
     @classmethod
     def from_arrow(
         cls, schema: pa.Schema, label: str | None = "label", buckets: int = 2**18
@@ -201,7 +208,7 @@ class FeatureSchema:
         labels = None
         if self.label is not None and self.label in position:
             labels = columns.labels(self.label, batch.column(position[self.label]))
-        return Features(dense, ids, labels, bags)
+        return Features(dense, ids, labels, bags, self.is_online)
 
     @property
     def _columns(self) -> Iterator[str]:
@@ -240,11 +247,12 @@ class FeatureSchema:
     ) -> FeatureSchema:
         """The same schema with vocabularies learnt from one pass over ``data``.
 
-        ``data``: record batches, a table or a Dataset; ``columns``: which categorical columns, all
-        by default. A vocabulary has at most ``max_tokens`` ids, of its most frequent values and of
-        ``num_oov_indices`` for all others.
+        ``data``: record batches, a table or a Dataset; ``columns``: which categorical columns, by
+        default all that are not online. A vocabulary has at most ``max_tokens`` ids, of its most
+        frequent values and of ``num_oov_indices`` for all others.
         """
-        names = list(self.categorical) if columns is None else list(columns)
+        plain = [name for name, category in self.categorical.items() if not category.online]
+        names = plain if columns is None else list(columns)
         wrong = [name for name in names if name not in self.categorical]
         if wrong:
             raise InvalidArgumentError(f"{', '.join(wrong)}: no categorical columns")

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from dataservice.runtime.identity import new_id
 from pstrain import buffers
+from pstrain.key_map import Asked, KeyMaps
 from pstrain.paramserver.checkpoint import write
 from pstrain.paramserver.increments import Base
 from pstrain.paramserver.loading import can_stage, read_into, stage, verify
@@ -121,6 +122,20 @@ class Parameters(Protocol):
         """Lets go of connections; idempotent."""
 
 
+class KeyParameters(Protocol):
+    """What parameters offer for a variable whose values are keys: see ``Shard.claim``."""
+
+    @property
+    def key_maps(self) -> KeyMaps:
+        """What this process knows of keys."""
+
+    def claim(self, spec: VariableSpec, asked: Asked) -> NDArray[np.int64]:
+        """Rows of keys, -1 where there is none. At once, of no closure; again is harmless."""
+
+    def count_keys(self, spec: VariableSpec) -> dict[str, int]:
+        """Rows that are ``used``, and how many claims were ``refused``."""
+
+
 class Staging(Protocol):
     """Where the changes of a closure wait until they are made together."""
 
@@ -178,6 +193,7 @@ class LocalParameters:
     def __init__(self) -> None:
         self._store = Store()
         self._ids = itertools.count()
+        self.key_maps = KeyMaps()
 
     def next_id(self) -> int:
         """An id no variable here has."""
@@ -227,12 +243,26 @@ class LocalParameters:
             partial(self._store.shard(spec.id, index).assign, op, a, rows[a - start : b - start])
             for index, a, b in overlaps(spec, start, start + count)
         )
+        self.key_maps.forget([spec.id])
 
     def scatter(self, spec: VariableSpec, op: str, ids: Array, rows: Any) -> None:
         self._store.apply(
             partial(self._store.shard(spec.id, index).scatter, op, part_ids, part)
             for index, _, part_ids, part in scatter_parts(spec, ids, rows)
         )
+        self.key_maps.forget([spec.id])
+
+    def claim(self, spec: VariableSpec, asked: Asked) -> NDArray[np.int64]:
+        rows = np.empty(len(asked.keys), np.int64)
+        for index, part, (keys, _, starts, stops, may_claim) in asked.by_shard(spec):
+            shard = self._store.shard(spec.id, index)
+            rows[part] = self._store.claim(shard, keys, starts, stops, may_claim)
+        return rows
+
+    def count_keys(self, spec: VariableSpec) -> dict[str, int]:
+        shards = [self._store.shard(spec.id, index) for index in range(len(spec.shards))]
+        used = sum(shard.count_keys() for shard in shards)
+        return {"used": used, "refused": sum(shard.refused for shard in shards)}
 
     def barrier(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -246,7 +276,12 @@ class LocalParameters:
         return _LocalSnapshot(self._store, specs, tracking)
 
     def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
-        targets = self._named(specs)
+        try:
+            self._load(directory, self._named(specs), saved)
+        finally:
+            self.key_maps.forget(spec.id for spec in specs.values())
+
+    def _load(self, directory: str, targets: list[tuple[str, Shard]], saved: Saved) -> None:
         with self._store.quiet():
             if can_stage(targets, saved.shards):
                 staged = stage(directory, targets, saved.shards)

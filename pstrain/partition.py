@@ -7,6 +7,7 @@ the shards of a variable cover its rows in order without gaps ("div" layout: the
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -27,6 +28,18 @@ def split_rows(rows: int, shards: int) -> tuple[tuple[int, int], ...]:
     base, extra = divmod(rows, shards)
     starts = [i * base + min(i, extra) for i in range(shards + 1)]
     return tuple(itertools.pairwise(starts))
+
+
+def split_rows_at(cuts: Sequence[int], rows: int, shards: int) -> tuple[tuple[int, int], ...]:
+    """Row ranges as of :func:`split_rows`, each begun at the nearest of ``cuts``, which are
+    ascending; fewer shards where there are not cuts enough."""
+    if not cuts:
+        return ((0, rows),)
+    starts = {0}
+    for start, _ in split_rows(rows, min(rows, shards)):
+        after = bisect.bisect_left(cuts, start)
+        starts.add(min(cuts[max(0, after - 1) : after + 1], key=lambda cut: abs(cut - start)))
+    return tuple(itertools.pairwise([*sorted(starts), rows]))
 
 
 class Partitioner:

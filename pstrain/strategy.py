@@ -212,6 +212,7 @@ class ParameterServerStrategy(Replica):
             self._begin_at(ps, address, deadline_s)
         for variable in self._placement.variables:
             self.parameters.create(variable.spec)
+        self.parameters.key_maps.forget()
 
     def begin_anew(self) -> None:
         """As :meth:`begin`, in a new session: what others still do in the old one is refused."""

@@ -41,13 +41,15 @@ def create_variable(
     dtype: str = "float32",
     name: str,
     trainable: bool = True,
+    cuts: Sequence[int] | None = None,
 ) -> Variable | ShardedVariable:
     """Makes a variable where the entered scope says: on parameter servers, or in this process.
 
     With an InitializerSpec, ``shape`` is required and the servers fill their own rows; a value is
     cast to ``dtype`` and broadcast to ``shape``. A function of ``shard_info``, or of
     ``partition_shape`` and ``partition_offset``, is called for each shard, so that at most one of
-    them is in this process. Only float32 variables can be trained.
+    them is in this process. Only float32 variables can be trained. ``cuts``: the rows at which it
+    may be cut; None: at any.
     """
     if dtype not in _DTYPES:
         raise InvalidArgumentError(f"dtype of {name!r} must be one of {_DTYPES}, got {dtype!r}")
@@ -60,7 +62,7 @@ def create_variable(
     elif shape is None:
         raise InvalidArgumentError(f"variable {name!r} needs a shape with an InitializerSpec")
     placement = current_placement()
-    spec = create_spec(placement, tuple(shape), dtype, name, trainable, initializer)
+    spec = create_spec(placement, tuple(shape), dtype, name, trainable, initializer, cuts=cuts)
     placement.parameters.create(spec, value)
     kind = Variable if len(spec.shards) == 1 else ShardedVariable
     variable = new_handle(kind, spec, placement.parameters, 0, spec.rows)

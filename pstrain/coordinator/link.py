@@ -273,6 +273,8 @@ class TrainerLink:
                 if item is None:
                     ended = True
                     break
+            # As late as can be: none of its closures may know rows from before a restore.
+            request.key_generation = self._servers.key_maps.generation
             yield request
             if ended:
                 return

@@ -19,6 +19,7 @@ from dataservice.errors import DataServiceError
 from pstrain import results
 from pstrain.coordinator.decide import Left
 from pstrain.errors import DataLossError
+from pstrain.key_map import KeyMaps
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ class Servers(Protocol):
     """The parameter servers, as far as lost trainers go."""
 
     session: str
+    key_maps: KeyMaps
 
     def fence(self, trainer: str) -> Mapping[int, dict[str, Any]]:
         """What each of them holds of the trainer, which it listens to no more."""

@@ -103,7 +103,8 @@ def hash_bytes(data: Array, start: int, stop: int) -> np.uint64:
 
 
 @njit(nogil=True, cache=True)
-def _is_null(valid: Array, bit: int) -> bool:
+def is_null(valid: Array, bit: int) -> bool:
+    """Whether a bit of a bitmap is 0."""
     return (valid[bit >> 3] >> (bit & 7)) & 1 == 0
 
 
@@ -117,7 +118,7 @@ def hash_integers(
         out[i, k] = base + bucket_of(splitmix64(np.uint64(np.int64(values[i]))), size)
     if len(valid):
         for i in range(len(values)):
-            if _is_null(valid, bit + i):
+            if is_null(valid, bit + i):
                 out[i, k] = base + buckets
 
 
@@ -128,7 +129,7 @@ def hash_strings(
     """``out[i, k]`` (int64) = base + bucket of XXH64(data[offsets[i] : offsets[i + 1]])."""
     size = np.uint64(buckets)
     for i in range(len(offsets) - 1):
-        if len(valid) and _is_null(valid, bit + i):
+        if len(valid) and is_null(valid, bit + i):
             out[i, k] = base + buckets
         else:
             out[i, k] = base + bucket_of(hash_bytes(data, offsets[i], offsets[i + 1]), size)
@@ -147,14 +148,14 @@ def place_ids(
     if len(valid):
         wrong = 0
         for i in range(len(values)):
-            if _is_null(valid, bit + i):
+            if is_null(valid, bit + i):
                 out[i, k] = base + buckets
             else:
                 wrong |= (values[i] < 0) | (values[i] >= buckets)
     if wrong:
         for i in range(len(values)):
             value = np.int64(values[i])
-            null = len(valid) > 0 and _is_null(valid, bit + i)
+            null = len(valid) > 0 and is_null(valid, bit + i)
             if not null and (value < 0 or value >= buckets):
                 return i
     return -1
@@ -166,7 +167,7 @@ def place_dictionary(
 ) -> None:
     """``out[i, k]`` (int64) = codes[indices[i], 0], ``null`` where the index is null."""
     for i in range(len(indices)):
-        if len(valid) and _is_null(valid, bit + i):
+        if len(valid) and is_null(valid, bit + i):
             out[i, k] = null
         else:
             out[i, k] = codes[indices[i], 0]
@@ -183,7 +184,7 @@ def place_dense(
     infinite = -1
     for i in range(len(values)):
         value: Any = (np.float64(values[i]) - mean) * scale
-        missing = value != value or (len(valid) > 0 and _is_null(valid, bit + i))
+        missing = value != value or (len(valid) > 0 and is_null(valid, bit + i))
         if missing:
             value = 0.0
         elif abs(value) > 3.4e38 and infinite < 0:

@@ -10,6 +10,7 @@ from pstrain.layers.dense import Dense
 from pstrain.layers.embedding import Embedding, WideDeepTable
 from pstrain.layers.interaction import Cross, Interaction, NumericEmbedding, concatenate
 from pstrain.layers.lookup import IntegerLookup, StringLookup
+from pstrain.layers.online import OnlineLookup
 
 __all__ = [
     "Cross",
@@ -19,6 +20,7 @@ __all__ = [
     "Interaction",
     "Layer",
     "NumericEmbedding",
+    "OnlineLookup",
     "StringLookup",
     "WideDeepTable",
     "concatenate",

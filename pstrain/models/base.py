@@ -22,6 +22,7 @@ from pstrain.foreign_names import Telling, instead_of
 from pstrain.layers.base import Layer
 from pstrain.losses import BinaryCrossentropy, sigmoid
 from pstrain.models.weights import Weights
+from pstrain.online_columns import OnlineColumns
 from pstrain.strategy import get_strategy, has_strategy
 from pstrain.tape import Tensor
 from pstrain.vocabulary import Fetch
@@ -46,6 +47,7 @@ class Model(Weights, Telling, ABC):
         self.schema = FeatureSchema.of(schema)
         self.strategy = get_strategy() if has_strategy() else None
         self.layers: list[Layer] = []
+        self.online = OnlineColumns(self.schema, "online") if self.schema.is_online else None
         self.optimizer: Any = None
         self.metrics: list[Any] = []
         self._loss = BinaryCrossentropy(from_logits=True)
@@ -55,12 +57,17 @@ class Model(Weights, Telling, ABC):
         """The ``Parameters`` that hold the values of this model."""
         return self.layers[0].parameters
 
+    @property
+    def variables(self) -> list[Any]:
+        """All variables, layer by layer; then the keys of online columns."""
+        return [*super().variables, *(self.online.variables if self.online else ())]
+
     def encode(self, batch: Batch) -> Features:
         """What the model reads of a batch; ``Features`` pass through."""
         return batch if isinstance(batch, Features) else self.schema.encode(batch)
 
     def requests(self, features: Features) -> list[Fetch]:
-        """All that a step on ``features`` reads, layer by layer."""
+        """All that a step on ``features``, without keys, reads, layer by layer."""
         return [request for layer in self.layers for request in layer.requests(features)]
 
     @abstractmethod
@@ -69,8 +76,7 @@ class Model(Weights, Telling, ABC):
 
     def forward(self, batch: Batch) -> Tensor:
         """Logits, float32 [n, 1]. One fetch; recorded on the active tape."""
-        features = self.encode(batch)
-        return self.compute(self._fetch(features), features)
+        return self.compute(*self._read(self.encode(batch)))
 
     __call__ = forward
 
@@ -79,7 +85,7 @@ class Model(Weights, Telling, ABC):
         features = self.encode(batch)
         if features.labels is None:
             raise self.schema.lacks_label(batch)
-        return self._loss(features.labels, self.compute(self._fetch(features), features))
+        return self._loss(features.labels, self.compute(*self._read(features)))
 
     def predict_on_batch(self, batch: Batch) -> NDArray[np.float32]:
         """Probabilities of label 1, float32 [n]. Needs no labels."""
@@ -148,6 +154,18 @@ class Model(Weights, Telling, ABC):
             raise InvalidArgumentError(f"{cls.__name__} cannot be made from {config.get('kind')!r}")
         options = {k: v for k, v in config.items() if k not in ("kind", "schema")}
         return cls(FeatureSchema.from_json(config["schema"]), **options)
+
+    def _read(self, features: Features) -> tuple[list[list[Any]], Features]:
+        """What a step reads, and its batch with rows in the place of keys."""
+        if self.online is None or not features.has_keys:
+            return self._fetch(features), features
+        while True:
+            known = self.online.map
+            placed = self.online.with_rows(features)
+            values = self._fetch(placed)
+            # Not rows of before a restore, with values from after it.
+            if self.online.map is known:
+                return values, placed
 
     def _fetch(self, features: Features) -> list[list[Any]]:
         requests = [layer.requests(features) for layer in self.layers]

@@ -243,6 +243,11 @@ def body_arrays(body: Received, parts: Sequence[Part]) -> list[Array]:
     return [next(alone if is_large(part) else others) for part in parts]
 
 
+def claim_parts(keys: int) -> list[Part]:
+    """The arrays of a claim of so many keys: see ``Shard.claim``."""
+    return [*[("int64", (keys,))] * 3, ("uint8", (keys,))]
+
+
 def split_body(body: Received, parts: Sequence[Part]) -> tuple[Received, Received]:
     """The first arrays in a received body, which are ``parts``, and all that follow them.
 

@@ -23,6 +23,7 @@ from pstrain.paramserver.messages import (
     Part,
     Received,
     body_arrays,
+    claim_parts,
     new_body,
     refusal,
     split_body,
@@ -154,6 +155,22 @@ def _change(store: Store, call: Call) -> Reply:
     return {}, None
 
 
+def _claim(store: Store, call: Call) -> Reply:
+    """Items: [variable, shard, keys]; body: keys, first rows of their buckets, rows after their
+    last, and whether each may claim one. Rows are in the reply; -1: there is none.
+    """
+    items = [(store.shard(v, i), count) for v, i, count in call.header["items"]]
+    given = iter(body_arrays(call.body, [part for _, n in items for part in claim_parts(n)]))
+    rows = [store.claim(shard, *(next(given) for _ in range(4))) for shard, _ in items]
+    return {}, LateBody.of(rows)
+
+
+def _count_keys(store: Store, call: Call) -> Reply:
+    shards = [store.shard(*key) for key in call.header["shards"]]
+    counts = {"used": sum(shard.count_keys() for shard in shards)}
+    return {**counts, "refused": sum(shard.refused for shard in shards)}, None
+
+
 def _prepare(store: Store, call: Call) -> Reply:
     changes = read_changes(store, call.header["changes"], call.body)
     store.prepare(_trainer(store, call), _key(call), changes, call.header.get("try", 0))
@@ -280,6 +297,8 @@ _HANDLERS: dict[str, Callable[[Store, Call], Reply]] = {
     "push": _change,
     "assign": _change,
     "scatter": _change,
+    "claim": _claim,
+    "count_keys": _count_keys,
     "check": _check,
     "prepare": _prepare,
     "decide": _decide,

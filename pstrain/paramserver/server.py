@@ -24,7 +24,7 @@ from dataservice.runtime.identity import new_id
 from dataservice.runtime.local_exchange import LocalServer, NotLocalError
 from dataservice.runtime.transport import AnyChannel
 from pstrain.errors import AbortedError, ServerRestartedError
-from pstrain.kernels import bfloat16, initializers, marks, snapshots, updates
+from pstrain.kernels import bfloat16, claims, initializers, marks, snapshots, updates
 from pstrain.paramserver import messages, pieces
 from pstrain.paramserver.requests import Call, answer
 from pstrain.paramserver.sharing import Helpers
@@ -94,6 +94,7 @@ class ParameterServer:
         initializers.warm_up()
         snapshots.warm_up()
         marks.warm_up()
+        claims.warm_up()
         self._server.start()
         self._share_memory()
 

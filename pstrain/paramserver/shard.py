@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.errors import InvalidArgumentError
-from pstrain.kernels import updates
+from pstrain.kernels import claims, updates
+from pstrain.kernels.keys import NO_KEY
 from pstrain.paramserver.changed_rows import ChangedRows
 from pstrain.paramserver.initial import fill
 from pstrain.paramserver.rules import BoundRule, apply_rule, find_rule
@@ -69,6 +70,8 @@ class Shard:
         self.optimizer: str | None = None
         self.slots = 0
         self.row_slots = 0
+        self.refused = 0
+        """How many claims have found their bucket full."""
         self._lock = threading.Lock()
         self._snapshots: list[Snapshot] = []
         self._changed: ChangedRows | None = None
@@ -217,6 +220,48 @@ class Shard:
             else:
                 _SCATTER[op].at(values, ids - self.row_start, rows)
             self.version += 1
+
+    def check_claim(self, keys: Array, starts: Array, stops: Array) -> None:
+        """Raises InvalidArgumentError unless :meth:`claim` can be done."""
+        if self.spec.dtype != "int64" or self.width != 1:
+            raise InvalidArgumentError(
+                f"variable {self.spec.name!r} holds {self.spec.dtype} {self.spec.shape}, no keys"
+            )
+        inside = (self.row_start <= starts) & (starts < stops) & (stops <= self.row_stop)
+        wrong = ~inside | (keys == NO_KEY)
+        if wrong.any():
+            at = int(wrong.argmax())
+            raise InvalidArgumentError(
+                f"key {keys[at]} with rows [{starts[at]}, {stops[at]}) cannot be on shard "
+                f"{self.index} of variable {self.spec.name!r}, which has rows "
+                f"[{self.row_start}, {self.row_stop})"
+            )
+
+    def claim(self, keys: Array, starts: Array, stops: Array, may_claim: Array) -> Array:
+        """Rows of keys, each in its bucket ``[starts, stops)``; -1: it has none.
+
+        One that has none gets a free one where it ``may_claim``, if its bucket is not full. The
+        same again gives the same. Arguments must be checked.
+        """
+        rows = np.empty(len(keys), np.int64)
+        place = (self.slab, self.row_start, keys, starts, stops)
+        if not claims.find_rows(*place, rows) or not may_claim.any():
+            return rows
+        chosen = np.zeros(1 << (2 * len(keys)).bit_length(), np.int32)
+        with self._lock:
+            self.refused += claims.choose_rows(*place, may_claim, chosen, rows)
+            numbers = rows - self.row_start
+            free = rows >= 0
+            free[free] = self.slab[numbers[free], 0] == NO_KEY
+            if free.any():
+                self._keep(rows[free])
+                self.slab[numbers[free], 0] = keys[free]
+                self.version += 1
+        return rows
+
+    def count_keys(self) -> int:
+        """Rows that have a key."""
+        return int(claims.count_keys(self.slab))
 
     def restore(
         self, start: int, columns: list[Array], optimizer: str | None, *, row_slots: int = 0

@@ -26,6 +26,7 @@ from pstrain.paramserver.snapshot import Snapshot
 from pstrain.paramserver.steps import Change, GradientStep, ShardUpdate, changes_of_round
 from pstrain.vocabulary import OptimizerSpec, VariableSpec
 
+Array = NDArray[Any]
 ShardKey = tuple[int, int]
 
 _GATE_TIMEOUT_S = 600.0
@@ -137,6 +138,14 @@ class Store:
         with self._changes.shared():
             for change in changes:
                 change()
+
+    def claim(
+        self, shard: Shard, keys: Array, starts: Array, stops: Array, may_claim: Array
+    ) -> Array:
+        """See :meth:`Shard.claim`. Of no closure, and a checkpoint sees it whole."""
+        shard.check_claim(keys, starts, stops)
+        with self._changes.shared():
+            return shard.claim(keys, starts, stops, may_claim)
 
     def prepare(self, trainer: str, key: PartKey, changes: list[Change], tries: int = 0) -> None:
         """Holds a part of a closure until :meth:`commit` or :meth:`complete`."""

@@ -21,6 +21,7 @@ from dataservice.runtime.identity import new_id
 from pstrain.config import ParameterConfig
 from pstrain.consistency import ASYNC, Consistency
 from pstrain.errors import DataServiceError, DeadlineExceededError, ServerLostError
+from pstrain.key_map import KeyMaps
 from pstrain.parameters import current_staging
 from pstrain.paramserver import messages, transport
 from pstrain.paramserver.messages import Array, LateBody, Part
@@ -34,6 +35,7 @@ from pstrain.rows import (
     shape_of_rows,
     update_parts,
 )
+from pstrain.trainer.claiming import KeyClaims
 from pstrain.trainer.connections import Connections, Request
 from pstrain.trainer.outgoing import (
     Answer,
@@ -58,7 +60,7 @@ from pstrain.vocabulary import (
 )
 
 
-class RemoteParameters:
+class RemoteParameters(KeyClaims):
     """Variables on the parameter servers at ``addresses``, in a session. Thread-safe.
 
     Connects on first use. Threads that call at the same time use streams of their own, so their
@@ -96,6 +98,7 @@ class RemoteParameters:
         )
         self._wholes: dict[tuple[int, int], tuple[int, Array]] = {}
         self._has_slots: set[tuple[int, str]] = set()
+        self.key_maps = KeyMaps()
         self.hold_closures: Callable[[], AbstractContextManager[None]] = nullcontext
         self.outlast: Outlast = never
 
@@ -205,9 +208,7 @@ class RemoteParameters:
         for start in range(0, len(rows), rows_at_once):
             part = look_up(spec, lookup.unique[start : start + rows_at_once])
             pull = Pull.of_rows(spec, part, rows.dtype)
-            replies = self._ask(
-                {ps: self._request(*each) for ps, each in pull_messages(pull).items()}
-            )
+            replies = self._answers(pull_messages(pull))
             for ps, reply in replies.items():
                 pull.receive(ps, reply.header["versions"], reply.body)
             (found,) = pull.values()
@@ -275,16 +276,20 @@ class RemoteParameters:
             with contextlib.suppress(DataServiceError):
                 self.exchange(dict.fromkeys(everywhere, (give_up, None)))
             raise
-        self.ask_all(
-            {ps: {**header, "kind": "load", "ledger": ledgers.get(str(ps))} for ps in everywhere},
-            timeout_s=timeout_s,
-        )
+        loads = {
+            ps: {**header, "kind": "load", "ledger": ledgers.get(str(ps))} for ps in everywhere
+        }
+        try:
+            self.ask_all(loads, timeout_s=timeout_s)
+        finally:
+            self.key_maps.forget(spec.id for spec in specs.values())
 
     def change_session(self, session: str) -> None:
         """All that is asked from now on is of another session; nothing is known of its values."""
         self.session = session
         self._wholes.clear()
         self._has_slots.clear()
+        self.key_maps.forget()
 
     def begin_session(self, ps: int) -> None:
         """Makes this session the current one of a server, which drops all variables of others."""
@@ -321,6 +326,9 @@ class RemoteParameters:
 
     def _request(self, header: Header, body: Any = None) -> Request:
         return Request(messages.encode_header({"session": self.session, **header}), body)
+
+    def _answers(self, messages_by_ps: Mapping[int, Message]) -> Answers:
+        return self._ask({ps: self._request(*each) for ps, each in messages_by_ps.items()})
 
     def _ask(
         self,
@@ -372,8 +380,7 @@ class RemoteParameters:
 
     def exchange(self, messages_by_ps: Mapping[int, Message]) -> dict[int, Header]:
         """One message to each of some servers, sent again where its reply may be lost; replies."""
-        requests = {ps: self._request(*message) for ps, message in messages_by_ps.items()}
-        return {ps: reply.header for ps, reply in self._ask(requests).items()}
+        return {ps: reply.header for ps, reply in self._answers(messages_by_ps).items()}
 
     def exchange_with(self, messages_by_ps: Mapping[int, Message], pulls: Pulls) -> Answers:
         """The same, and in one message with each the pull from that server, which is done after it.
@@ -395,7 +402,10 @@ class RemoteParameters:
         """Changes values, by server: now, or with the other changes of the running closure."""
         staging = current_staging()
         if staging is None:
-            self._ask({ps: self._request(*each) for ps, each in changes.items()}, repeat=False)
+            try:
+                self._ask({ps: self._request(*each) for ps, each in changes.items()}, repeat=False)
+            finally:
+                self.key_maps.forget(variables)
             return
         staging.touch(variables)
         for ps, (header, body) in changes.items():

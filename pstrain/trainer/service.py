@@ -105,6 +105,7 @@ class TrainerSession:
         return StepToken(self.id, closure, attempt)
 
     def define(self, request: pb.RunRequest) -> None:
+        self._parameters.key_maps.advance(request.key_generation)
         for function_id in request.dropped_function_ids:
             self._functions.pop(function_id, None)
         for function in request.functions:

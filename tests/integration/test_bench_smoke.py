@@ -20,6 +20,7 @@ from bench import (
     latency,
     leases,
     memory,
+    online_lookup,
     parameters,
     plots,
     quality,
@@ -144,6 +145,13 @@ def test_latency_prints_a_line_per_wait(capsys: pytest.CaptureFixture[str]):
     lines = _lines(capsys)
     assert [line["what"] for line in lines] == ["import", "first batch", "end of an epoch"]
     assert all(line["worst_ms"] >= 0 for line in lines)
+
+
+def test_online_lookup_prints_a_line_per_form(capsys: pytest.CaptureFixture[str]):
+    online_lookup.main(["--smoke"])
+    lines = [(line["what"], line["form"]) for line in _lines(capsys)]
+    encoded = [("encode", form) for form in ("hashed", "vocabulary", "online")]
+    assert lines == [*encoded, ("step", "hashed"), ("step", "online")]
 
 
 def test_step_lowers_the_loss():

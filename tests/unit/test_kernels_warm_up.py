@@ -39,10 +39,14 @@ def test_a_step_after_the_warm_up_compiles_nothing() -> None:
             "x": random.normal(size=50),
             "c": random.integers(0, 9, 50),
             "s": [str(k % 5) for k in range(50)],
+            "user": random.integers(0, 30, 50),
+            "word": [str(k % 7) for k in range(50)],
             "label": random.integers(0, 2, 50),
         }
     )
     categories = {"c": Category(9, hashed=False), "s": Category(20)}
+    for name in ("user", "word"):
+        categories[name] = Category(20, online=True, min_count=2)
     with local_parameters():
         model = WideDeep(FeatureSchema(dense=["x"], categorical=categories), dim=4)
         optimizer = Adagrad(0.1)

@@ -1,0 +1,117 @@
+"""What does it cost to look up ids whose rows nobody has listed, when all of them are known?
+
+Batches of Criteo-shaped rows (26 columns of integers), in one process: encoded with hashed columns,
+with vocabularies, and with online columns, which a model then finds rows for; and whole training
+steps of a WideDeep model with the first and the last of these. Forms take turns, batch by batch.
+Servers and trainers change nothing about it: known keys are looked up in the trainer. Prints one
+JSON line each: medians over batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import pstrain as ps
+from bench import data
+from bench.columns import CATEGORICAL, DENSE
+from bench.peers import children
+from pstrain.online_columns import OnlineColumns
+
+_DIM, _HIDDEN = 16, (64, 32)
+
+Work = Callable[[pa.RecordBatch], Any]
+
+
+def batches(rows: int, batch: int) -> list[pa.RecordBatch]:
+    """Rows as they come from a data service, but for the logarithms."""
+    columns = {name: np.asarray(values) for name, values in data.generate(rows).items()}
+    for name in DENSE:
+        columns[name] = np.log1p(columns[name])
+    return pa.table(columns).combine_chunks().to_batches(max_chunksize=batch)
+
+
+def schemas(table: list[pa.RecordBatch]) -> dict[str, ps.FeatureSchema]:
+    """By form; with vocabularies and online columns no two values share a row."""
+    sizes = {name: len(pa.Table.from_batches(table)[name].unique()) for name in CATEGORICAL}
+    hashed = {name: ps.Category(max(2, size)) for name, size in sizes.items()}
+    online = {name: ps.Category(64 + 5 * n // 4, online=True) for name, n in sizes.items()}
+    plain = ps.FeatureSchema(dense=DENSE, categorical=hashed)
+    return {
+        "hashed": plain,
+        "vocabulary": plain.adapted(table),
+        "online": ps.FeatureSchema(dense=DENSE, categorical=online),
+    }
+
+
+def encoding(schema: ps.FeatureSchema) -> Work:
+    """Batches to rows of the table; keys are looked up as in training."""
+    columns = OnlineColumns(schema, "online") if schema.is_online else None
+
+    def encode(batch: pa.RecordBatch) -> Any:
+        features = schema.encode(batch)
+        return features if columns is None else columns.with_rows(features, training=True)
+
+    return encode
+
+
+def training(schema: ps.FeatureSchema) -> Work:
+    """A step: encode, forward, backward, update."""
+    model = ps.models.WideDeep(schema, dim=_DIM, hidden=_HIDDEN)
+    optimizer = ps.optimizers.Adagrad(0.02)
+
+    def step(batch: pa.RecordBatch) -> None:
+        with ps.GradientTape() as tape:
+            loss = model.loss(batch)
+        optimizer.apply_gradients(tape.gradients(loss))
+
+    return step
+
+
+def measure(what: str, forms: dict[str, Work], table: list[pa.RecordBatch], rounds: int) -> None:
+    """All batches once to know them, then in turns; a line for each form."""
+    seconds: dict[str, list[float]] = {name: [] for name in forms}
+    for round_number in range(rounds + 1):
+        for batch in table:
+            for name, work in forms.items():
+                began_s = time.perf_counter()
+                work(batch)
+                if round_number:
+                    seconds[name].append(time.perf_counter() - began_s)
+    for name, taken in seconds.items():
+        children.say(
+            bench="online_lookup",
+            what=what,
+            form=name,
+            median_ms=round(statistics.median(taken) * 1_000, 3),
+            batch=len(table[0]),
+            batches=len(taken),
+        )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.online_lookup", description=__doc__)
+    parser.add_argument("--rows", type=int, default=262_144)
+    parser.add_argument("--batch", type=int, default=4_096)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--smoke", action="store_true", help="one round of a few small batches")
+    options = parser.parse_args(argv)
+    if options.smoke:
+        options.rows, options.batch, options.rounds = 2_048, 512, 1
+    table = batches(options.rows, options.batch)
+    by_form = schemas(table)
+    encodings = {name: encoding(schema) for name, schema in by_form.items()}
+    measure("encode", encodings, table, options.rounds)
+    steps = {name: training(by_form[name]) for name in ("hashed", "online")}
+    measure("step", steps, table, options.rounds)
+
+
+if __name__ == "__main__":
+    main()

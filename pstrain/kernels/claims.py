@@ -1,0 +1,120 @@
+"""Keys and the rows of a server's table that are theirs: finding and choosing them.
+
+The table holds at each row the key that has it, or ``NO_KEY``. A key's row is in the key's bucket,
+a range of rows, where it is looked for from a place that its hash names, round to the beginning: up
+to the first free row, since no key ever leaves. Invariant: no two keys get the same row, and no key
+gets two.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from pstrain.kernels.hashing import splitmix64
+from pstrain.kernels.keys import NO_KEY
+
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+U8 = NDArray[np.uint8]
+
+_NO_ROW = -1
+_LOW = np.uint64(0xFFFFFFFF)
+_32 = np.uint64(32)
+
+
+@njit(nogil=True, cache=True)
+def _first_place(key: int, start: int, stop: int) -> int:
+    """Where in its bucket a key is looked for first; by other bits than those of the bucket."""
+    low = splitmix64(np.uint64(key)) & _LOW
+    return start + np.int64((low * np.uint64(stop - start)) >> _32)
+
+
+@njit(nogil=True, cache=True)
+def find_rows(table: I64, row_start: int, keys: I64, starts: I64, stops: I64, out: I64) -> int:
+    """``out[i]`` = row of ``keys[i]``, or -1; how many have none. ``table``: int64 [rows, 1]."""
+    missing = 0
+    for i in range(len(keys)):
+        row, found = _first_place(keys[i], starts[i], stops[i]), _NO_ROW
+        for _ in range(stops[i] - starts[i]):
+            there = table[row - row_start, 0]
+            if there == keys[i]:
+                found = row
+            if there == keys[i] or there == NO_KEY:
+                break
+            row = row + 1 if row + 1 < stops[i] else starts[i]
+        out[i] = found
+        missing += found < 0
+    return missing
+
+
+@njit(nogil=True, cache=True)
+def _chosen_by(row: int, chosen: I32, rows: I64) -> int:
+    """Slot of the key that has chosen a row, or of the place where that is to be noted."""
+    mask = np.uint64(len(chosen) - 1)
+    slot = splitmix64(np.uint64(row)) & mask
+    while chosen[slot] != 0 and rows[chosen[slot] - 1] != row:
+        slot = (slot + np.uint64(1)) & mask
+    return slot
+
+
+@njit(nogil=True, cache=True)
+def choose_rows(
+    table: I64,
+    row_start: int,
+    keys: I64,
+    starts: I64,
+    stops: I64,
+    may_claim: U8,
+    chosen: I32,
+    out: I64,
+) -> int:
+    """Like :func:`find_rows`, with free rows for the keys that may claim one; changes no row.
+
+    A key that comes twice gets one row. Returns how many of those that may claim found their
+    bucket full. ``chosen``: zeros, a power of 2 of them, twice as many as keys or more.
+    """
+    refused = 0
+    for i in range(len(keys)):
+        row, found, is_full = _first_place(keys[i], starts[i], stops[i]), _NO_ROW, True
+        for _ in range(stops[i] - starts[i]):
+            there = table[row - row_start, 0]
+            slot = _chosen_by(row, chosen, out) if there == NO_KEY else np.uint64(0)
+            if there == NO_KEY and chosen[slot] != 0:
+                there = keys[chosen[slot] - 1]
+            if there == keys[i]:
+                found = row
+            elif there == NO_KEY and may_claim[i]:
+                found = row
+                chosen[slot] = i + 1
+            if there == keys[i] or there == NO_KEY:
+                is_full = False
+                break
+            row = row + 1 if row + 1 < stops[i] else starts[i]
+        out[i] = found
+        refused += is_full and may_claim[i] != 0
+    return refused
+
+
+@njit(nogil=True, cache=True)
+def count_keys(table: I64) -> int:
+    """Rows of a table that have a key."""
+    count = 0
+    for row in range(len(table)):
+        count += table[row, 0] != NO_KEY
+    return count
+
+
+def warm_up() -> None:
+    """Compiles for arrays made here and for those received, which are read-only."""
+    table = np.full((2, 1), NO_KEY, np.int64)
+    made = [np.ones(1, np.int64), np.zeros(1, np.int64), np.full(1, 2, np.int64)]
+    may_claim, received = np.ones(1, np.uint8), [array.copy() for array in made]
+    received_claims = may_claim.copy()
+    for array in (*received, received_claims):
+        array.flags.writeable = False
+    for given, claims in ((made, may_claim), (received, received_claims)):
+        find_rows(table, 0, *given, np.empty(1, np.int64))
+        choose_rows(table, 0, *given, claims, np.zeros(2, np.int32), np.empty(1, np.int64))
+    count_keys(table)

@@ -1,0 +1,76 @@
+"""Claims of rows for keys, as messages to the servers that hold a mapping, and their replies.
+
+No network. Invariant: one message for each server, whatever shards of the mapping it has.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pstrain.config import ParameterConfig
+from pstrain.key_map import Asked
+from pstrain.paramserver.messages import LateBody, body_arrays
+from pstrain.trainer.outgoing import Answers, Header, Message
+from pstrain.trainer.outlasting import Outlast, outlasting
+from pstrain.vocabulary import VariableSpec
+
+Ask = Callable[[Mapping[int, Message]], Answers]
+
+
+class KeyClaims(ABC):
+    """What parameters on servers do for variables whose values are keys."""
+
+    session: str
+    outlast: Outlast
+
+    @property
+    @abstractmethod
+    def config(self) -> ParameterConfig:
+        """How long to wait for servers."""
+
+    @abstractmethod
+    def _answers(self, messages_by_ps: Mapping[int, Message]) -> Answers:
+        """Replies to one message to each of some servers."""
+
+    @abstractmethod
+    def ask_all(self, headers: Mapping[int, Header], *, timeout_s: float) -> dict[int, Header]:
+        """Replies to messages without a body."""
+
+    @outlasting
+    def claim(self, spec: VariableSpec, asked: Asked) -> NDArray[np.int64]:
+        """Rows of keys, -1 where there is none. At once, of no closure; again is harmless."""
+        return _claim(self._answers, spec, asked)
+
+    def count_keys(self, spec: VariableSpec) -> dict[str, int]:
+        """Rows that are ``used``, and how many claims were ``refused``."""
+        headers: dict[int, Header] = {}
+        for index, shard in enumerate(spec.shards):
+            header = headers.setdefault(shard.ps, {"kind": "count_keys", "shards": []})
+            header["shards"].append([spec.id, index])
+        replies = self.ask_all(headers, timeout_s=self.config.transfer_timeout_s).values()
+        return {what: sum(reply[what] for reply in replies) for what in ("used", "refused")}
+
+
+def _claim(ask: Ask, spec: VariableSpec, asked: Asked) -> NDArray[np.int64]:
+    items: dict[int, list[list[int]]] = {}
+    places: dict[int, list[slice]] = {}
+    arrays: dict[int, list[Any]] = {}
+    for index, part, (keys, _, starts, stops, may_claim) in asked.by_shard(spec):
+        ps = spec.shards[index].ps
+        items.setdefault(ps, []).append([spec.id, index, len(keys)])
+        places.setdefault(ps, []).append(part)
+        arrays.setdefault(ps, []).extend([keys, starts, stops, may_claim])
+    replies = ask(
+        {ps: ({"kind": "claim", "items": items[ps]}, LateBody.of(arrays[ps])) for ps in items}
+    )
+    rows = np.empty(len(asked.keys), np.int64)
+    for ps, reply in replies.items():
+        parts = [("int64", (count,)) for _, _, count in items[ps]]
+        for place, found in zip(places[ps], body_arrays(reply.body, parts), strict=True):
+            rows[place] = found
+    return rows

@@ -1,0 +1,100 @@
+"""A lost parameter server takes the mapping from keys to rows back together with the rows."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pstrain as ps
+from tests.chaos.counted_rows import CountedRows
+
+ROWS, TIMES = 4_500, 3
+FAR = 982_451_653
+
+
+class KeyedRows(CountedRows):
+    """Each row adds 1 and its key's number to the row of its key; ``TIMES`` rows have one key."""
+
+    def __init__(self, cluster: ps.LocalCluster) -> None:
+        super().__init__(cluster, ROWS, batch=50, pause_s=0.005, consistency="async")
+        with self.strategy.scope():
+            self.lookup = ps.layers.OnlineLookup(2 * ROWS)
+            self.keyed = ps.Variable(np.zeros((2 * ROWS, 2), np.int64), name="keyed")
+
+    def step(self) -> Callable[[Any], tuple[int, int, bool]]:
+        count, lookup, keyed = super().step(), self.lookup, self.keyed
+
+        class Peek:
+            """The step's iterator; its ids are noted."""
+
+            def __init__(self, iterator: Any) -> None:
+                self.iterator, self.ids = iterator, np.empty(0, np.int64)
+
+            def __next__(self) -> Any:
+                batch = next(self.iterator)
+                self.ids = batch.column("id").to_numpy()
+                return batch
+
+        def step(iterator: Any) -> tuple[int, int, bool]:
+            peek = Peek(iterator)
+            done = count(peek)
+            numbers = peek.ids // TIMES
+            added = np.stack([np.ones_like(numbers), numbers], axis=1)
+            keyed.scatter_add(lookup(numbers * FAR, training=True), added)
+            return done
+
+        return step
+
+    def objects(self) -> dict[str, Any]:
+        return {**super().objects(), "lookup": self.lookup, "keyed": self.keyed}
+
+    def check(self, rows: int | None = None, steps: int | None = None) -> None:
+        super().check(rows, steps)
+        numbers = np.arange(ROWS // TIMES)
+        found = self.lookup(numbers * FAR)
+        assert len(np.unique(found)) == len(numbers)
+        assert found.min() > 0
+        expected = np.zeros((2 * ROWS, 2), np.int64)
+        expected[found] = np.stack([np.full_like(numbers, TIMES), TIMES * numbers], axis=1)
+        np.testing.assert_array_equal(self.keyed.numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    "seed", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)]
+)
+def test_keys_keep_their_rows_although_servers_are_killed(
+    seed: int, tmp_path: pathlib.Path
+) -> None:
+    chance = random.Random(seed)
+    with ps.LocalCluster(workers=2, ps=2, data_workers=1, supervise=True) as cluster:
+        program = KeyedRows(cluster)
+        try:
+            manager = ps.CheckpointManager(ps.Checkpoint(**program.objects()), tmp_path, 2)
+            program.coordinator.recover_from(manager)
+            manager.save()
+            save_at = [ROWS // 4]
+            kill_at = [ROWS // 2, 3 * ROWS // 4]
+
+            def between(done: int) -> None:
+                if save_at and done >= save_at[0]:
+                    save_at.pop(0)
+                    manager.save()
+                if kill_at and done >= kill_at[0]:
+                    kill_at.pop(0)
+                    program.coordinator.schedule(program.step(), (program.iterator,))
+                    time.sleep(chance.random() * 0.02)
+                    cluster.kill("ps", chance.randrange(2))
+
+            program.run(between)
+            program.coordinator.join(60)
+            assert not kill_at
+            assert program.coordinator.stats()["restores"] >= 1
+            program.check()
+        finally:
+            program.coordinator.close()
