@@ -110,6 +110,11 @@ class Child:
                 return int(line.split()[1]) << 10
         raise PeerError(f"process {self._process.pid} does not tell its memory")
 
+    def cpu_s(self) -> float:
+        """CPU seconds that the process has used so far; Linux only."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def kill(self) -> None:
         """End the process by SIGKILL; returns once it is gone."""
         self._process.kill()

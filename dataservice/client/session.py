@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from dataservice.client.fan_in import FanIn
 from dataservice.client.members import Members
 from dataservice.client.pacing import Pacing
 from dataservice.client.statistics import ReadStatistics
@@ -57,6 +58,7 @@ class ReadSession:
         self.iteration_id = iteration_id
         self.streams = streams
         self.members = Members()
+        self._fan_in = FanIn(reader_id)
         # Trainers that share a cache are given elements, not windows.
         self._has_windows = policy is ShardingPolicy.DYNAMIC and not trainer_id
         self._pacing = pacing
@@ -149,8 +151,9 @@ class ReadSession:
         return self._damaged <= MAX_DAMAGED_STREAMS
 
     def follow(self, joined: pb.OpenIterationReply, now_s: float) -> None:
-        """Opens and drops streams so that there is one to each of its workers, who are all."""
+        """Opens and drops streams to the workers that there are, or to some of many."""
         self.members.replace(joined.workers, joined.members_version)
+        self._fan_in.readers = joined.readers
         self._pacing.note_interval(joined.heartbeat_interval_ms / 1_000)
         self._follow(now_s)
 
@@ -159,7 +162,10 @@ class ReadSession:
             return
         if self._tasks is not None:
             self._tasks.meet(self.members.addresses)
-        self.streams.follow(self.members.addresses, now_s)
+        addresses = self.members.addresses
+        if self._has_windows:
+            addresses = self._fan_in.among(addresses, self.streams.count_failing())
+        self.streams.follow(addresses, now_s)
 
     # What to tell
 
@@ -212,6 +218,7 @@ class ReadSession:
         for mark in reply.fences:
             self._tracker.fence(mark.window, mark.generation, mark.row)
         self.members.take(reply)
+        self._fan_in.readers = reply.readers
         if call.idle and reply.ended and self.is_idle() and self._has_all():
             self._ended = True
         if reply.iteration_finished and not self._outstanding and self._nothing_can_come():

@@ -84,6 +84,10 @@ class StreamTable(Generic[Stream]):
         slots = self._slots.values()
         return tuple(slot for slot in slots if slot.broken_s is not None and not slot.is_reported)
 
+    def count_failing(self) -> int:
+        """Workers whose streams broke, and have brought nothing since."""
+        return sum(slot.broken_s is not None or slot.attempts > 0 for slot in self._slots.values())
+
     def are_owing(self) -> bool:
         """Whether a worker that can be heard has said that more is to come."""
         return any(slot.more_follows and not slot.is_silent() for slot in self._slots.values())

@@ -177,6 +177,7 @@ class DispatcherEndpoint:
             heartbeat_s=self._service.presence.reader_heartbeat_s,
             heartbeat_interval_ms=self._interval_ms(reader_id),
             members_version=members.version,
+            readers=members.readers,
             dataset_id=dataset.dataset_id,
             num_shards=answer.num_shards,
             listing=answer.listing,
@@ -212,6 +213,7 @@ class DispatcherEndpoint:
         )
         reply = pb.SyncReply(
             members_version=members.version,
+            readers=members.readers,
             members_differ=members.is_change,
             lost_worker_ids=members.lost,
             heartbeat_interval_ms=self._interval_ms(request.reader_id),

@@ -22,13 +22,14 @@ CHANGES_KEPT: Final = 1_000
 class MembersUpdate(NamedTuple):
     """All workers, or with `is_change` what came and went since the version asked for.
 
-    `version` 0: the set is not that of all workers, and has none.
+    `version` 0: the set is not that of all workers, and has none. `readers` share what they make.
     """
 
     version: int
     workers: tuple[Worker, ...]
     lost: tuple[WorkerId, ...] = ()
     is_change: bool = False
+    readers: int = 0
 
     @property
     def has_news(self) -> bool:

@@ -77,7 +77,7 @@ def members(
     if iteration.finished:
         return MembersUpdate(0, ())
     if not iteration.shards:
-        return everybody.since(known, state.workers)
+        return everybody.since(known, state.workers)._replace(readers=len(iteration.readers))
     due = (state.worker_at(index) for index, done in enumerate(iteration.shards) if not done)
     return MembersUpdate(0, tuple(worker for worker in due if worker is not None))
 

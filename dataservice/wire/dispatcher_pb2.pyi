@@ -267,7 +267,7 @@ class JobOptions(_message.Message):
     def __init__(self, ordered: bool = ..., num_consumers: _Optional[int] = ..., target_workers: _Optional[str] = ..., cross_trainer_cache: bool = ..., on_error: _Optional[str] = ...) -> None: ...
 
 class OpenIterationReply(_message.Message):
-    __slots__ = ("job_id", "iteration_id", "reader_id", "schema", "compression", "cardinality", "heartbeat_s", "workers", "dataset_id", "num_shards", "division", "listing", "notice", "members_version", "lost_worker_ids", "heartbeat_interval_ms", "worker_list")
+    __slots__ = ("job_id", "iteration_id", "reader_id", "schema", "compression", "cardinality", "heartbeat_s", "workers", "dataset_id", "num_shards", "division", "listing", "notice", "members_version", "lost_worker_ids", "heartbeat_interval_ms", "worker_list", "readers")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     ITERATION_ID_FIELD_NUMBER: _ClassVar[int]
     READER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -285,6 +285,7 @@ class OpenIterationReply(_message.Message):
     LOST_WORKER_IDS_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     WORKER_LIST_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     iteration_id: str
     reader_id: str
@@ -302,7 +303,8 @@ class OpenIterationReply(_message.Message):
     lost_worker_ids: _containers.RepeatedScalarFieldContainer[str]
     heartbeat_interval_ms: int
     worker_list: bytes
-    def __init__(self, job_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., reader_id: _Optional[str] = ..., schema: _Optional[bytes] = ..., compression: _Optional[str] = ..., cardinality: _Optional[int] = ..., heartbeat_s: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., dataset_id: _Optional[str] = ..., num_shards: _Optional[int] = ..., division: _Optional[str] = ..., listing: _Optional[str] = ..., notice: _Optional[str] = ..., members_version: _Optional[int] = ..., lost_worker_ids: _Optional[_Iterable[str]] = ..., heartbeat_interval_ms: _Optional[int] = ..., worker_list: _Optional[bytes] = ...) -> None: ...
+    readers: int
+    def __init__(self, job_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., reader_id: _Optional[str] = ..., schema: _Optional[bytes] = ..., compression: _Optional[str] = ..., cardinality: _Optional[int] = ..., heartbeat_s: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., dataset_id: _Optional[str] = ..., num_shards: _Optional[int] = ..., division: _Optional[str] = ..., listing: _Optional[str] = ..., notice: _Optional[str] = ..., members_version: _Optional[int] = ..., lost_worker_ids: _Optional[_Iterable[str]] = ..., heartbeat_interval_ms: _Optional[int] = ..., worker_list: _Optional[bytes] = ..., readers: _Optional[int] = ...) -> None: ...
 
 class WorkerList(_message.Message):
     __slots__ = ("workers",)
@@ -389,7 +391,7 @@ class Quarantined(_message.Message):
     def __init__(self, window: _Optional[int] = ..., what: _Optional[str] = ..., path: _Optional[str] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class SyncReply(_message.Message):
-    __slots__ = ("workers", "fences", "ended", "iteration_finished", "missing_workers", "awaited_readers", "quarantined", "members_version", "members_differ", "lost_worker_ids", "heartbeat_interval_ms", "worker_list")
+    __slots__ = ("workers", "fences", "ended", "iteration_finished", "missing_workers", "awaited_readers", "quarantined", "members_version", "members_differ", "lost_worker_ids", "heartbeat_interval_ms", "worker_list", "readers")
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     FENCES_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
@@ -402,6 +404,7 @@ class SyncReply(_message.Message):
     LOST_WORKER_IDS_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     WORKER_LIST_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
     workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
     fences: _containers.RepeatedCompositeFieldContainer[Mark]
     ended: bool
@@ -414,7 +417,8 @@ class SyncReply(_message.Message):
     lost_worker_ids: _containers.RepeatedScalarFieldContainer[str]
     heartbeat_interval_ms: int
     worker_list: bytes
-    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., fences: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., ended: bool = ..., iteration_finished: bool = ..., missing_workers: _Optional[_Iterable[str]] = ..., awaited_readers: _Optional[_Iterable[str]] = ..., quarantined: _Optional[_Iterable[_Union[Quarantined, _Mapping]]] = ..., members_version: _Optional[int] = ..., members_differ: bool = ..., lost_worker_ids: _Optional[_Iterable[str]] = ..., heartbeat_interval_ms: _Optional[int] = ..., worker_list: _Optional[bytes] = ...) -> None: ...
+    readers: int
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., fences: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., ended: bool = ..., iteration_finished: bool = ..., missing_workers: _Optional[_Iterable[str]] = ..., awaited_readers: _Optional[_Iterable[str]] = ..., quarantined: _Optional[_Iterable[_Union[Quarantined, _Mapping]]] = ..., members_version: _Optional[int] = ..., members_differ: bool = ..., lost_worker_ids: _Optional[_Iterable[str]] = ..., heartbeat_interval_ms: _Optional[int] = ..., worker_list: _Optional[bytes] = ..., readers: _Optional[int] = ...) -> None: ...
 
 class SyncRoundsRequest(_message.Message):
     __slots__ = ("reader_id", "iteration_id", "version", "received", "consumed", "sought", "window", "broken_worker_ids", "rows_consumed", "wait_share", "roll")

@@ -20,6 +20,7 @@ from bench import (
     latency,
     leases,
     memory,
+    mesh,
     online_lookup,
     parameters,
     plots,
@@ -79,6 +80,15 @@ def test_leases_prints_a_line_per_run(capsys: pytest.CaptureFixture[str]):
     assert [files["form"], windows["form"]] == ["files", "windows"]
     assert files["splits"] == windows["splits"] == program["splits"] == 500
     assert windows["splits_per_s"] > 0
+
+
+def test_many_readers_share_the_windows_of_many_workers(capsys: pytest.CaptureFixture[str]):
+    mesh.main(["--smoke"])
+    some, of_all = _lines(capsys)
+    assert (some["pairs"], of_all["pairs"]) == ("some", "all")
+    assert some["is_exact"]
+    assert of_all["is_exact"]
+    assert some["rows"] == of_all["rows"] == 200_000
 
 
 def test_dispatcher_answers_its_simulated_clients_also_after_a_kill(

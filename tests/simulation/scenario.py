@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dataservice.client import cutting, read_spec, sequence, statistics, worker_stream
+from dataservice.client import cutting, fan_in, read_spec, sequence, statistics, worker_stream
 from dataservice.client import reader as client_reader
 from dataservice.client.positions import ReaderPosition
 from dataservice.dispatcher import endpoint, ledger, ordering, service, surroundings
@@ -36,6 +36,7 @@ PATIENCE_S = 60.0
 THOROUGH_EVERY = 16
 ORDERED_EVERY = 5
 SAVES_EVERY = 8
+CHOICE_EVERY = 4
 # How many of the seeds have a window that kills.
 POISONED = 0.1
 
@@ -290,8 +291,15 @@ FAULTS: tuple[Callable[[Scenario], None], ...] = (
 
 
 def play(seed: int, *, verbose: bool = False) -> Outcome:
-    """Runs one seed; to be called inside `staged`."""
-    return Scenario(seed, verbose=verbose).play()
+    """Runs one seed; to be called inside `staged`.
+
+    In some, readers choose among the few workers as they do among many.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if seed % CHOICE_EVERY == CHOICE_EVERY - 1:
+            patch.setattr(fan_in, "LEAST", 1)
+            patch.setattr(fan_in, "_READERS_PER_WORKER", 1)
+        return Scenario(seed, verbose=verbose).play()
 
 
 @contextmanager

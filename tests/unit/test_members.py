@@ -60,8 +60,9 @@ def test_one_change_is_told_as_one() -> None:
     toggle(members, workers, 7)
     toggle(members, workers, 200)
     update = members.since(known, workers)
-    assert update == (members.version, (worker(200),), ("w7",), True)
-    assert members.since(members.version, workers) == (members.version, (), (), True)
+    assert update == MembersUpdate(members.version, (worker(200),), (WorkerId("w7"),), True)
+    unchanged = MembersUpdate(members.version, (), (), True)
+    assert members.since(members.version, workers) == unchanged
 
 
 def test_who_knows_nothing_or_too_little_gets_all(monkeypatch) -> None:
@@ -84,7 +85,7 @@ def test_a_worker_that_came_and_went_leaves_the_version_as_it_was() -> None:
     toggle(members, workers, 2)
     toggle(members, workers, 2)
     assert members.version == known
-    assert members.since(known, workers) == (known, (), (), True)
+    assert members.since(known, workers) == MembersUpdate(known, (), (), is_change=True)
 
 
 def test_repeats_change_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dataservice.client.fan_in import LEAST
 from dataservice.client.pacing import Pacing
 from dataservice.client.session import MAX_DAMAGED_STREAMS, ReadSession
 from dataservice.client.statistics import ReadStatistics
@@ -256,3 +257,26 @@ def test_workers_without_a_version_are_asked_for_again() -> None:
     reader.call(workers=members("b"))
     assert list(reader.session.members.addresses) == ["b"]
     assert reader.call().members_known == 0
+
+
+def test_a_reader_of_many_has_streams_to_some_workers() -> None:
+    reader = Reader(DYNAMIC)
+    many = members(*(f"w{number}" for number in range(40)))
+    reader.session.follow(pb.OpenIterationReply(workers=many, readers=40), 0.0)
+    assert len(reader.opened) == LEAST
+    first = reader.opened[0]
+    reader.call(workers=many, readers=40)
+    assert len(reader.opened) == LEAST
+    reader.session.note_broken(first, UnavailableError("broken"), 0.0)
+    reader.call(workers=many, readers=40)
+    assert len(reader.opened) == LEAST + 1, "another for the one that cannot be heard"
+    reader.call(workers=many, readers=4)
+    assert len(reader.opened) == 40, "few readers need all workers"
+    assert not any(stream.dropped for stream in reader.opened)
+
+
+def test_what_has_no_windows_is_read_from_all_workers() -> None:
+    reader = Reader(OFF)
+    many = members(*(f"w{number}" for number in range(40)))
+    reader.session.follow(pb.OpenIterationReply(workers=many, readers=40), 0.0)
+    assert len(reader.opened) == 40

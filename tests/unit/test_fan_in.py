@@ -1,0 +1,83 @@
+"""Which workers a reader has streams to: all of few, some of many, none left out for good."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataservice.client.fan_in import LEAST, FanIn
+
+
+def addresses(count: int) -> dict[str, str]:
+    return {f"worker-{number}": f"host-{number}:1" for number in range(count)}
+
+
+def chosen(reader: str, workers: int, readers: int) -> dict[str, str]:
+    choice = FanIn(reader)
+    choice.readers = readers
+    return choice.among(addresses(workers), 0)
+
+
+@pytest.mark.parametrize(
+    ("workers", "readers", "expected"),
+    [
+        (1, 1, 1),
+        (8, 1_000, 8),
+        (30, 1, 30),
+        (30, 4, 30),
+        (30, 10, 12),
+        (30, 32, 8),
+        (1_000, 100, 40),
+    ],
+)
+def test_how_many_a_reader_has(workers: int, readers: int, expected: int) -> None:
+    assert len(chosen("reader", workers, readers)) == expected
+
+
+def test_a_dispatcher_that_does_not_count_readers_means_all() -> None:
+    assert len(chosen("reader", 30, 0)) == 30
+
+
+def test_each_worker_has_about_as_many_readers() -> None:
+    count = Counter(
+        worker for reader in range(100) for worker in chosen(f"reader-{reader}", 50, 100)
+    )
+    assert len(count) == 50
+    assert 4 <= min(count.values()) <= max(count.values()) <= 32, "16 on average"
+
+
+def test_choice_is_of_ids_and_their_addresses() -> None:
+    for worker_id, address in chosen("reader", 30, 32).items():
+        assert address == addresses(30)[worker_id]
+
+
+def test_who_cannot_be_heard_gets_a_deputy_and_is_not_given_up() -> None:
+    choice = FanIn("reader")
+    choice.readers = 100
+    first = choice.among(addresses(50), 0)
+    more = choice.among(addresses(50), 3)
+    assert first.items() < more.items()
+    assert len(more) == LEAST + 3
+    assert choice.among(addresses(50), 0) == more
+
+
+@given(
+    st.lists(
+        st.tuples(st.sets(st.integers(0, 40)), st.integers(1, 60), st.integers(0, 3)),
+        max_size=12,
+    )
+)
+def test_whatever_comes_and_goes(moments: list[tuple[set[int], int, int]]) -> None:
+    choice, before = FanIn("reader"), set[str]()
+    for there, readers, failing in moments:
+        members = {f"w{number}": f"a{number}" for number in there}
+        choice.readers = readers
+        found = choice.among(members, failing)
+        assert found.items() <= members.items()
+        assert before & members.keys() <= found.keys(), "a stream is given up"
+        least = max(LEAST, -(-4 * len(members) // readers)) + failing
+        assert len(found) >= min(len(members), least)
+        before = set(found)
