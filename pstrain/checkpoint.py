@@ -104,7 +104,8 @@ class Checkpoint(Telling):
         pauses, held = Pauses(), contextlib.ExitStack()
         try:
             with self._lock:
-                objects, parts, marks = self._hold(pauses, held, incremental=incremental)
+                last = self._newest if incremental else None
+                objects, parts, marks = self._hold(pauses, held, last)
         except BaseException:
             held.close()
             partial.end()
@@ -112,7 +113,7 @@ class Checkpoint(Telling):
 
         consistency = self._consistency()
 
-        base = self._newest.base if incremental else None
+        base = None if last is None else last.base
         newest = _Moment(None, {key: part.moment for key, part in parts.items()})
 
         def write(folder: str) -> saving.Written:
@@ -177,7 +178,7 @@ class Checkpoint(Telling):
             last.wait(left_s)
 
     def _hold(
-        self, pauses: Pauses, held: contextlib.ExitStack, *, incremental: bool
+        self, pauses: Pauses, held: contextlib.ExitStack, last: _Moment | None
     ) -> tuple[dict[str, Any], dict[int, ParametersSnapshot], list[tuple[Follower, Any]]]:
         """Everything as it is at one moment; ``held`` lets it go."""
         groups = self._groups()
@@ -193,7 +194,7 @@ class Checkpoint(Telling):
             parts = {}
             for group in groups:
                 key = id(group.parameters)
-                tracking = Tracking(self._newest.moments.get(key)) if incremental else None
+                tracking = None if last is None else Tracking(last.moments.get(key))
                 part = parts[key] = group.parameters.snapshot(group.specs, tracking)
                 held.callback(part.close)
         pauses.drain_s = reached_s - asked_s
@@ -299,7 +300,7 @@ class Follower(Protocol):
 
 
 class _Moment(NamedTuple):
-    """A checkpoint that later ones may build on, and what each of the parameters calls it."""
+    """A checkpoint that the next one may build on, and what each of the parameters calls it."""
 
     base: Base | None
     moments: dict[int, str]

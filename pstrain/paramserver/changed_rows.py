@@ -44,7 +44,7 @@ class ChangedRows:
         self._bytes = (rows + 7) >> 3
         # What changed after each moment and before the next.
         self._after: dict[str, NDArray[np.uint8]] = {}
-        self._now = np.zeros(0, np.uint8)
+        self._now = np.zeros(self._bytes, np.uint8)
 
     def add_rows(self, ids: NDArray[np.int64]) -> None:
         """Rows ``ids`` (global, in range) change now."""
@@ -57,7 +57,8 @@ class ChangedRows:
     def next_moment(self, moment: str, since: str | None) -> MarkedRows | None:
         """What changed ``since`` a moment, None where that is not known; now is ``moment``.
 
-        Older moments than ``since`` are forgotten, and all but the newest few.
+        Older moments than ``since`` are forgotten, and all but the newest few. A moment that comes
+        again, as a message may, changes nothing of what is known since.
         """
         changed = None
         if since in self._after:
@@ -65,7 +66,8 @@ class ChangedRows:
             for older in moments[: moments.index(since)]:
                 del self._after[older]
             changed = MarkedRows(np.bitwise_or.reduce(list(self._after.values())))
-        self._now = self._after[moment] = np.zeros(self._bytes, np.uint8)
+        if moment not in self._after:
+            self._now = self._after[moment] = np.zeros(self._bytes, np.uint8)
         for older in list(self._after)[:-_MOMENTS_MAX]:
             del self._after[older]
         return changed

@@ -6,6 +6,7 @@ or the network. Invariant: a file of another checkpoint is linked or left alone,
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,11 @@ class Base(NamedTuple):
 
     folder: str
     shards: tuple[SavedShard, ...]
+
+    def written_by(self, writer: str) -> Base:
+        """What one server needs to know of it."""
+        mine = (s for s in self.shards if os.path.basename(s.file).startswith(f"{writer}-"))
+        return self._replace(shards=tuple(mine))
 
     def to_json(self) -> dict[str, Any]:
         """JSON form, for the wire."""
@@ -77,9 +83,13 @@ def write_increment(
 
 
 def _found(part: SavedShard, shards: Sequence[SavedShard]) -> SavedShard | None:
-    """The same rows of the same variable, with the same columns."""
+    """The same rows of the same variable, with the same columns, written here.
+
+    Names alone will not do: another variable may have this one's by now.
+    """
     wanted = _without_files(part)
-    return next((shard for shard in shards if _without_files(shard) == wanted), None)
+    mine = (shard for shard in shards if os.path.basename(shard.file) == part.file)
+    return next((shard for shard in mine if _without_files(shard) == wanted), None)
 
 
 def _without_files(part: SavedShard) -> SavedShard:
@@ -103,12 +113,14 @@ def _link(folder: str, files: Sequence[str], directory: str) -> bool:
         for file in files:
             reached("checkpoint_write")
             link = os.path.join(directory, os.path.basename(file))
-            os.link(os.path.join(folder, file), link)
+            # A link may be there although an error was the answer.
             links.append(link)
+            os.link(os.path.join(folder, file), link)
     except OSError as error:
         # Whoever writes the table anew must not find another checkpoint's file under its name.
         for link in links:
-            os.unlink(link)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(link)
         logger.info("tables are written whole: %s", error)
         return False
     return True

@@ -167,13 +167,15 @@ def _as_array(sums: list[int]) -> NDArray[np.uint64]:
 
 
 def _open(path: str) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    """A new file: what is there may be another checkpoint's, by a link."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         return os.open(path, flags | getattr(os, "O_DIRECT", 0), 0o666)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        return os.open(path, flags, 0o666)
+        # Some file systems have made it by then; had it been there, that would be the error.
+        return os.open(path, flags & ~os.O_EXCL, 0o666)
 
 
 def _write_through_cache(handle: int) -> bool:

@@ -120,7 +120,7 @@ class Saved(NamedTuple):
 
 
 class Tracking(NamedTuple):
-    """Wants a snapshot to begin noting which rows change, and to know which did ``since`` one."""
+    """Has rows that change noted from a snapshot on, which knows those ``since`` an older one."""
 
     since: str | None = None
 

@@ -25,7 +25,7 @@ ROW = "row"
 
 def write_blocks(output: OutputFile, schema: pa.Schema, blocks: Iterable[Block]) -> None:
     """Each block as a record batch; columns of ``schema`` are lists of fixed size."""
-    sink = _Promises(output)
+    sink = _Sink(output)
     with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writing:
         for block in blocks:
             writing.write_batch(sink.promise(block, schema))
@@ -36,7 +36,7 @@ def write_rows(output: OutputFile, schema: pa.Schema, snapshot: Snapshot) -> Non
     """The rows that changed, each after its number; ``schema`` is that of the whole table."""
     assert snapshot.changed is not None
     numbered = pa.schema([pa.field(ROW, pa.int64(), nullable=False), *schema], schema.metadata)
-    with pa.ipc.new_file(pa.PythonFile(_Promises(output), mode="w"), numbered) as writing:
+    with pa.ipc.new_file(pa.PythonFile(_Sink(output), mode="w"), numbered) as writing:
         for block in snapshot.blocks():
             rows = snapshot.changed.between(block.first, block.first + block.rows)
             if len(rows):
@@ -53,8 +53,8 @@ def _rows_of(
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-class _Promises:
-    """A sink for batches whose columns are not there before the moment they are written.
+class _Sink:
+    """Where Arrow writes: also batches whose columns are not there before they are written.
 
     Arrow is given memory that nobody fills, and decides what lies where; when it comes to write
     that memory, the column is read from the block to where the file is written from.

@@ -64,10 +64,12 @@ class RemoteSnapshot:
 
     def write(self, directory: str, base: Base | None = None) -> Saved:
         """Each server its part; not repeated where a reply is lost, for rows are read once."""
-        header: dict[str, Any] = {"kind": "write", "directory": os.path.abspath(directory)}
-        if base is not None:
-            header["base"] = base.to_json()
-        replies = self._ask(header, self._servers.config.transfer_timeout_s, repeat=False)
+        replies = self._ask(
+            {"kind": "write", "directory": os.path.abspath(directory)},
+            self._servers.config.transfer_timeout_s,
+            repeat=False,
+            base=base,
+        )
         parts = [Saved.from_json(reply["saved"]) for reply in replies.values()]
         return Saved(
             shards=tuple(shard for part in parts for shard in part.shards),
@@ -83,11 +85,19 @@ class RemoteSnapshot:
             logger.debug("snapshot %s could not be dropped: %s", self.moment, error)
 
     def _ask(
-        self, header: dict[str, Any], timeout_s: float, *, repeat: bool = True
+        self,
+        header: dict[str, Any],
+        timeout_s: float,
+        *,
+        repeat: bool = True,
+        base: Base | None = None,
     ) -> dict[int, dict[str, Any]]:
         # Of the session that it was taken in, also once another has begun.
         request = {**header, "snapshot": self.moment, "session": self._session}
         headers = {
             ps: {**request, "writer": f"ps{ps}"} for ps in range(len(self._servers.addresses))
         }
+        if base is not None:
+            for each in headers.values():
+                each["base"] = base.written_by(each["writer"]).to_json()
         return self._servers.ask_all(headers, timeout_s=timeout_s, repeat=repeat)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 from typing import Any
 
@@ -17,7 +18,7 @@ from pstrain.errors import (
     NotFoundError,
     ResourceExhaustedError,
 )
-from pstrain.paramserver import checkpoint, safetensors
+from pstrain.paramserver import checkpoint, output, safetensors
 from pstrain.paramserver.loading import read_into, verify
 from pstrain.paramserver.saved import Saved, SavedShard
 from pstrain.paramserver.shard import Shard
@@ -145,10 +146,9 @@ def test_a_manifest_that_makes_no_sense_is_an_error(value: Any) -> None:
         Saved.from_json(value)
 
 
-def test_a_full_disk_is_told(tmp_path: pathlib.Path) -> None:
+def test_a_full_disk_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (shard,) = _trained(())
-    for name in ("ps0-dense.safetensors", "ps0-variable-1-rows-0.arrow"):
-        (tmp_path / name).symlink_to("/dev/full")
+    monkeypatch.setattr(output, "_open", lambda _path: os.open("/dev/full", os.O_WRONLY))
     with pytest.raises(ResourceExhaustedError, match="No space left"):
         written(tmp_path, [shard])
 

@@ -117,3 +117,25 @@ def test_one_that_was_closed_keeps_nothing_and_is_not_read() -> None:
     assert snapshot.kept_bytes == 0
     with pytest.raises(CancelledError):
         next(blocks)
+
+
+@given(
+    width=st.sampled_from([1, 3, 16]),
+    kinds=st.lists(st.integers(0, 5), max_size=6),
+    wanted=st.sets(st.integers(0, 59), min_size=1),
+)
+def test_some_rows_are_those_of_the_moment_too(
+    width: int, kinds: list[int], wanted: set[int]
+) -> None:
+    shard, chance = Shard(make_spec(80, width, cuts=(20,)), 1), np.random.default_rng(len(kinds))
+    shard.update(ADAGRAD, None, ones(60, width))
+    snapshot, expected = shard.snapshot(), columns(shard)
+    for kind in kinds:
+        change(shard, kind, chance)
+    for block in snapshot.blocks():
+        last = block.first + block.rows
+        rows = np.array(sorted(row for row in wanted if block.first <= row < last), np.int64)
+        if len(rows):
+            for found, column in zip(block.columns_of(rows), expected, strict=True):
+                np.testing.assert_array_equal(found, column[rows])
+    snapshot.close()
