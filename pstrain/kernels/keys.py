@@ -28,6 +28,7 @@ BUCKET_ROWS = 1024
 _UNKNOWN_ROW = -1
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _WAYS = 4
+_TOP_2 = np.uint64(62)
 
 
 @njit(nogil=True, cache=True)
@@ -148,13 +149,14 @@ def meet(counts: I64, keys: I64, salts: I64, times: I64, wanted: I64, out: U8) -
     """Adds ``times`` to what is counted of each key; ``out``: whether that is ``wanted`` by now.
 
     ``counts`` [2^b, 3]: key, its field's first row, count; a count that is reached is forgotten.
-    A key has one of four places; where others have them all, it takes that of the rarest.
+    A key has one of four places; where others have them all, it takes that of the rarest, and of
+    those that are as rare one that its hash names, so that none is kept for ever.
     """
     sets = np.uint64(len(counts) // _WAYS - 1)
     for i in range(len(keys)):
         mixed = splitmix64(np.uint64(keys[i]) ^ (np.uint64(salts[i]) * _GOLDEN))
         start = np.int64((mixed & sets) * np.uint64(_WAYS))
-        place = start
+        place = start + np.int64(mixed >> _TOP_2)
         for at in range(start, start + _WAYS):
             if counts[at, 0] == keys[i] and counts[at, 1] == salts[i]:
                 place = at

@@ -68,11 +68,12 @@ class Membership:
         if self._is_chief:
             self._begin()
         else:
-            self._parameters.session = wait_for(
+            session = wait_for(
                 "the chief (worker 0) to begin a session on the parameter servers; is it started?",
                 self._timeout_s,
                 self._find,
             )
+            self._parameters.change_session(session)
 
     def publish_ready(self) -> None:
         """Chief only: the values are there."""
@@ -111,7 +112,7 @@ class Membership:
         return any(s not in (None, self._parameters.session) for s in self._sessions())
 
     def _begin(self) -> None:
-        self._parameters.session = new_id(f"{_PREFIX}-{time.time_ns():020d}")
+        self._parameters.change_session(new_id(f"{_PREFIX}-{time.time_ns():020d}"))
         for ps, address in enumerate(self._parameters.addresses):
             wait_for(
                 f"parameter server {ps} at {address}; start the cluster's 'ps' tasks",
@@ -144,7 +145,7 @@ class Membership:
         session = self._find()
         if session is None:
             return False
-        self._parameters.session = session
+        self._parameters.change_session(session)
         try:
             return int(self._parameters.read(self._phase)[0]) == Phase.READY
         except (NotFoundError, FailedPreconditionError, AbortedError):

@@ -194,6 +194,33 @@ def test_variables_are_made_once_a_server_that_is_away_is_back() -> None:
         strategy.close()
 
 
+def test_after_a_restore_no_worker_knows_rows_of_keys_from_before(tmp_path: pathlib.Path) -> None:
+    server = ParameterServer()
+    server.start()
+    strategies = strategy_of(server, 0, 60.0), strategy_of(server, 1, 60.0)
+    lookups = []
+    for strategy in strategies:
+        with strategy.scope():
+            lookups.append(ps.layers.OnlineLookup(50))
+    manager = ps.CheckpointManager(ps.Checkpoint(lookup=lookups[0]), tmp_path, 2)
+    back = ParameterServer(port=server.port)
+    with strategies[0].session(manager, save_every_s=None) as session:
+        strategies[1].membership.await_ready()
+        session.save()
+        assert lookups[1](range(20), training=True).all()
+        server.stop()
+        back.start()
+        others = session.run(lambda: lookups[0](range(100, 140), training=True))
+        strategies[1].membership.await_ready()
+        found = lookups[1](range(20), training=True)
+        assert not {*found} & {*others} - {0}
+        np.testing.assert_array_equal(lookups[0](range(20)), found)
+        strategies[1].membership.report_done(1)
+    for strategy in strategies:
+        strategy.close()
+    back.stop()
+
+
 def test_a_worker_rounds_what_its_steps_pull_where_it_is_told_to() -> None:
     exact = np.array([1 / 3, 2.0], np.float32)
     for dtype, pulled in (("float32", exact), ("bfloat16", rounded(exact))):

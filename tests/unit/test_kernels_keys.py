@@ -182,3 +182,11 @@ def test_of_too_many_keys_the_rarest_are_forgotten() -> None:
         kernels.meet(counts, int64([key]), zero, one, int64([9]), out)
     kernels.meet(counts, int64([1]), zero, int64([4]), int64([9]), out)
     assert out[0] == 1
+
+
+def test_keys_that_never_come_again_do_not_hold_their_places() -> None:
+    counts, zero, one = np.zeros((4, 3), np.int64), int64([0]), int64([1])
+    out = np.empty(1, np.uint8)
+    for key in range(1_000):
+        kernels.meet(counts, int64([key]), zero, one, int64([2]), out)
+    assert counts[:, 0].min() > 900
