@@ -220,7 +220,11 @@ class KeyMaps:
                 self.generation = generation
                 self._maps.clear()
 
+    def are_in(self, variables: Iterable[int]) -> bool:
+        """Whether the values of one of these variables are keys."""
+        return not self._variables.isdisjoint(variables)
+
     def forget(self, variables: Iterable[int] | None = None) -> None:
         """The keys of these variables (None: of all) have changed otherwise than by claims."""
-        if variables is None or not self._variables.isdisjoint(variables):
+        if variables is None or self.are_in(variables):
             self.advance(self.generation + 1)

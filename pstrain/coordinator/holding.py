@@ -46,8 +46,10 @@ class Holding(Waiting):
     def held(self, timeout_s: float) -> Iterator[None]:
         """Scope in which no closure runs; entered when those that do have ended.
 
-        DeadlineExceededError after ``timeout_s``, with scheduling going on.
+        DeadlineExceededError after ``timeout_s``, with scheduling going on. A thread may be in it
+        more than once.
         """
+        is_outermost = not self.is_held_here()
         with self.changed:
             self._apply(decide.hold(self._state))
         try:
@@ -59,7 +61,8 @@ class Holding(Waiting):
             self._holders.add(threading.current_thread())
             yield
         finally:
-            self._holders.discard(threading.current_thread())
+            if is_outermost:
+                self._holders.discard(threading.current_thread())
             with self.changed:
                 self._apply(decide.let_go(self._state))
                 self._go_on()

@@ -191,6 +191,11 @@ class WideDeepTable(Layer):
 
 def _asked(features: Features, by_field: bool) -> NDArray[np.int64]:
     """Ids to look up; by field only where there are no lists, whose rows are pooled first."""
+    if features.has_keys:
+        raise InvalidArgumentError(
+            "these Features have keys of online columns, which are no rows yet: give them to a "
+            "model, or look the columns up with an OnlineLookup"
+        )
     return features.ids if by_field and features.bags is None else features.table_ids
 
 

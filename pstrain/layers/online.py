@@ -29,12 +29,16 @@ class OnlineLookup:
     more than nine tenths are used (``stats()`` counts). Ids are spread by the keys' hash, so which
     of two keys gets which depends on who comes first. Strings count as their 64-bit hash: of n of
     them two share an id with a probability of about n²/2^65. Integers are exact; the smallest
-    int64 counts as null. A process remembers the keys that it has met, in 32 to 64 bytes each.
+    int64, and 2^63, count as null. A process remembers the keys that have ids and that it has met,
+    in 32 to 64 bytes each. It counts about a million others, and forgets rare ones for new ones, so
+    of more a key may have to come more often, or never gets an id; what is counted is not saved.
 
     ``capacity``: one, or a list of those of several fields, as ``Embedding`` has them.
     Make it inside ``strategy.scope()``, and save it with the table:
     ``Checkpoint(table=table, lookup=lookup)``. A claim is no part of its step: of one that fails,
-    an id may remain that nobody has trained, and it stays the key's.
+    an id may remain that nobody has trained, and it stays the key's. What is restored or assigned
+    waits for closures that run; none may assign it. A capacity stays what it is: a checkpoint with
+    another is refused.
     """
 
     def __init__(

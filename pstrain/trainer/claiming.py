@@ -6,14 +6,15 @@ No network. Invariant: one message for each server, whatever shards of the mappi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.config import ParameterConfig
-from pstrain.key_map import Asked
+from pstrain.key_map import Asked, KeyMaps
 from pstrain.paramserver.messages import LateBody, body_arrays
 from pstrain.trainer.outgoing import Answers, Header, Message
 from pstrain.trainer.outlasting import Outlast, outlasting
@@ -27,6 +28,8 @@ class KeyClaims(ABC):
 
     session: str
     outlast: Outlast
+    key_maps: KeyMaps
+    hold_closures: Callable[[], AbstractContextManager[None]]
 
     @property
     @abstractmethod
@@ -54,6 +57,17 @@ class KeyClaims(ABC):
             header["shards"].append([spec.id, index])
         replies = self.ask_all(headers, timeout_s=self.config.transfer_timeout_s).values()
         return {what: sum(reply[what] for reply in replies) for what in ("used", "refused")}
+
+    @contextmanager
+    def giving_rows_anew(self, variables: Sequence[int]) -> Iterator[None]:
+        """Scope that changes values at once; if they are keys, no closure knows whose rows were
+        whose: those that run end first, others wait, and what is known is forgotten."""
+        hold = self.hold_closures if self.key_maps.are_in(variables) else nullcontext
+        with hold():
+            try:
+                yield
+            finally:
+                self.key_maps.forget(variables)
 
 
 def _claim(ask: Ask, spec: VariableSpec, asked: Asked) -> NDArray[np.int64]:

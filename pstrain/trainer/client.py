@@ -279,10 +279,8 @@ class RemoteParameters(KeyClaims):
         loads = {
             ps: {**header, "kind": "load", "ledger": ledgers.get(str(ps))} for ps in everywhere
         }
-        try:
+        with self.giving_rows_anew([spec.id for spec in specs.values()]):
             self.ask_all(loads, timeout_s=timeout_s)
-        finally:
-            self.key_maps.forget(spec.id for spec in specs.values())
 
     def change_session(self, session: str) -> None:
         """All that is asked from now on is of another session; nothing is known of its values."""
@@ -398,14 +396,12 @@ class RemoteParameters(KeyClaims):
             messages.checked(reply.header["first"])
         return {ps: Answer(reply.header["then"], reply.body) for ps, reply in with_pulls.items()}
 
-    def _change(self, variables: Iterable[int], changes: Mapping[int, tuple[Header, Any]]) -> None:
+    def _change(self, variables: Sequence[int], changes: Mapping[int, tuple[Header, Any]]) -> None:
         """Changes values, by server: now, or with the other changes of the running closure."""
         staging = current_staging()
         if staging is None:
-            try:
+            with self.giving_rows_anew(variables):
                 self._ask({ps: self._request(*each) for ps, each in changes.items()}, repeat=False)
-            finally:
-                self.key_maps.forget(variables)
             return
         staging.touch(variables)
         for ps, (header, body) in changes.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -43,6 +44,13 @@ def looking(lookup: Any, training: bool) -> Callable[[Any], tuple[int, Any]]:
         return ps.get_current_worker_index(), lookup(keys, training)
 
     return look_up
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    return condition()
 
 
 def on_trainers(
@@ -148,6 +156,32 @@ def test_closures_that_waited_for_a_restore_forget_too(
     taken = [row for ids in found for row in ids.tolist() if row]
     assert len(taken) == len(set(taken))
     np.testing.assert_array_equal(lookup(range(20)), found[1])
+
+
+def test_who_knows_rows_from_before_a_restore_has_ended_by_then(
+    strategy: ps.ParameterServerStrategy, tmp_path: pathlib.Path
+) -> None:
+    coordinator = ps.ClusterCoordinator(strategy)
+    with strategy.scope():
+        lookup = ps.layers.OnlineLookup(50)
+        table = ps.Variable(np.zeros((50, 1), np.float32))
+    checkpoint = ps.Checkpoint(lookup=lookup, table=table)
+    path = checkpoint.save(tmp_path)
+    has_looked, is_restored = tmp_path / "looked", tmp_path / "restored"
+
+    def step() -> None:
+        ids = lookup(range(20), training=True)
+        has_looked.touch()
+        # In vain, for nothing is restored while this runs.
+        wait_until(is_restored.exists, 1.0)
+        table.scatter_add(ps.IndexedSlices(np.ones((20, 1), np.float32), ids))
+
+    coordinator.schedule(step)
+    assert wait_until(has_looked.exists, DEADLINE_S)
+    checkpoint.restore(path)
+    is_restored.touch()
+    coordinator.join(DEADLINE_S)
+    assert not table.numpy().any()
 
 
 @pytest.mark.parametrize("servers", [1, 3])

@@ -96,6 +96,14 @@ def values_of(batch: pa.RecordBatch, name: str) -> np.ndarray:
     return batch.column(name).fill_null(0).to_numpy()
 
 
+def test_keys_are_no_rows_of_a_table() -> None:
+    model = made()
+    features = model.encode(data().combine_chunks().to_batches()[0])
+    with pytest.raises(InvalidArgumentError, match="which are no rows yet"):
+        model.requests(features)
+    assert model.requests(model.online.with_rows(features))
+
+
 def test_unknown_values_share_the_first_row() -> None:
     model = made()
     features = model.encode(data().combine_chunks().to_batches()[0].slice(0, 50))
