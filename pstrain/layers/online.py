@@ -37,8 +37,8 @@ class OnlineLookup:
     Make it inside ``strategy.scope()``, and save it with the table:
     ``Checkpoint(table=table, lookup=lookup)``. A claim is no part of its step: of one that fails,
     an id may remain that nobody has trained, and it stays the key's. What is restored or assigned
-    waits for closures that run; none may assign it. A capacity stays what it is: a checkpoint with
-    another is refused.
+    waits for closures that run; none may assign it, and only what was read of a mapping can be
+    assigned. A capacity stays what it is: a checkpoint with another is refused.
     """
 
     def __init__(

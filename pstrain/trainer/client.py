@@ -259,6 +259,10 @@ class RemoteParameters(KeyClaims):
 
     def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
         _before_read(specs.values())
+        with self.giving_rows_anew([spec.id for spec in specs.values()]):
+            self._load(directory, specs, saved)
+
+    def _load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
         header = {
             "kind": "verify",
             "directory": os.path.abspath(directory),
@@ -276,11 +280,10 @@ class RemoteParameters(KeyClaims):
             with contextlib.suppress(DataServiceError):
                 self.exchange(dict.fromkeys(everywhere, (give_up, None)))
             raise
-        loads = {
-            ps: {**header, "kind": "load", "ledger": ledgers.get(str(ps))} for ps in everywhere
-        }
-        with self.giving_rows_anew([spec.id for spec in specs.values()]):
-            self.ask_all(loads, timeout_s=timeout_s)
+        self.ask_all(
+            {ps: {**header, "kind": "load", "ledger": ledgers.get(str(ps))} for ps in everywhere},
+            timeout_s=timeout_s,
+        )
 
     def change_session(self, session: str) -> None:
         """All that is asked from now on is of another session; nothing is known of its values."""

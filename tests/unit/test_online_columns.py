@@ -10,6 +10,7 @@ import pytest
 
 import pstrain as ps
 from pstrain.errors import InvalidArgumentError
+from pstrain.kernels.keys import NO_KEY
 from pstrain.scope import local_parameters
 
 ROWS = 600
@@ -102,6 +103,24 @@ def test_keys_are_no_rows_of_a_table() -> None:
     with pytest.raises(InvalidArgumentError, match="which are no rows yet"):
         model.requests(features)
     assert model.requests(model.online.with_rows(features))
+
+
+def test_a_step_takes_no_rows_of_before_with_values_from_after_a_restore(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = made()
+    batch = data().combine_chunks().to_batches()[0]
+    model.fit(data(), batch_size=100, verbose=0)
+    fetch, keys = model.parameters.fetch, model.online.variables[0].numpy()
+
+    def fetch_after_a_restore(requests: Any) -> Any:
+        monkeypatch.undo()
+        model.online.variables[0].assign(np.full_like(keys, NO_KEY))
+        return fetch(requests)
+
+    monkeypatch.setattr(model.parameters, "fetch", fetch_after_a_restore)
+    found = model.predict_on_batch(batch)
+    np.testing.assert_array_equal(found, model.predict_on_batch(batch))
 
 
 def test_unknown_values_share_the_first_row() -> None:

@@ -152,6 +152,27 @@ def test_assigned_keys_are_those_that_are_used() -> None:
     assert users([77]).tolist() == [0]
 
 
+def test_keys_that_are_assigned_during_a_lookup_are_looked_up_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    users = lookup(50)
+    parameters = users.variables[0].parameters
+    # Without a free row, so that keys are found wherever they are.
+    before, after = np.arange(100, 150), np.arange(100, 150)
+    before[[9, 8]] = after[[5, 4]] = 7, 8
+    claim = parameters.claim
+
+    def claim_late(*arguments: Any) -> Any:
+        rows = claim(*arguments)
+        monkeypatch.undo()
+        users.variables[0].assign(after)
+        return rows
+
+    monkeypatch.setattr(parameters, "claim", claim_late)
+    users.variables[0].assign(before)
+    assert users([7, 8]).tolist() == [5, 4]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
