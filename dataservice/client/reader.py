@@ -39,6 +39,7 @@ from dataservice.errors import CancelledError, DataServiceError, InternalError
 from dataservice.ranges import Consumed
 from dataservice.runtime.frames import decode_schema
 from dataservice.runtime.identity import host_identity
+from dataservice.runtime.in_process import is_served_here
 from dataservice.runtime.interrupts import NO_INTERRUPTS, HeldInterrupts
 from dataservice.runtime.threads import StoppableThread
 from dataservice.vocabulary import ShardingPolicy
@@ -113,6 +114,7 @@ class ServiceReader:
             self._spec.trainer_id,
             sequenced=self._spec.options.ordered,
             tasks=self._tasks,
+            is_here=is_served_here,
         )
 
     def _new_sequencer(self) -> Sequencer | None:

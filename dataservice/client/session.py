@@ -7,7 +7,7 @@ announced only when every accepted element was taken and no stream may still del
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from dataservice.client.fan_in import FanIn
@@ -51,14 +51,15 @@ class ReadSession:
         *,
         sequenced: bool = False,
         tasks: TaskTracker | None = None,
+        is_here: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """`tasks`: of a reader that alone reads what has no windows."""
+        """`tasks`: of a reader that alone reads what has no windows. `is_here`: see `FanIn`."""
         self._trainer_id = trainer_id
         self.reader_id = reader_id
         self.iteration_id = iteration_id
         self.streams = streams
         self.members = Members()
-        self._fan_in = FanIn(reader_id)
+        self._fan_in = FanIn(reader_id, is_here)
         # Trainers that share a cache are given elements, not windows.
         self._has_windows = policy is ShardingPolicy.DYNAMIC and not trainer_id
         self._pacing = pacing

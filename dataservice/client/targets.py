@@ -35,6 +35,8 @@ class Targets:
         remote = [worker for worker in reply.workers if not self._is_local(worker)]
         del reply.workers[:]
         reply.workers.extend(local)
+        # How many of the readers are on this host is not known: perhaps none but this one.
+        reply.readers = 0
         self._met_local = self._met_local or bool(reply.workers)
         if remote and self._policy.is_static:
             raise FailedPreconditionError(

@@ -37,7 +37,13 @@ from dataservice.runtime.exchange import Message, error_from_payload, error_payl
 from dataservice.runtime.shared_memory import Body
 from dataservice.runtime.threads import BoundedQueue, end_all
 
-__all__ = ["InProcessChannel", "InProcessExchange", "InProcessServer", "connect"]
+__all__ = [
+    "InProcessChannel",
+    "InProcessExchange",
+    "InProcessServer",
+    "connect",
+    "is_served_here",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -209,6 +215,11 @@ def connect(address: str, command: Mapping[str, Any], *, token: str) -> InProces
     """An exchange with the server of this process that announces `address`; None: there is none."""
     server = _servers.get(address)
     return None if server is None else server.open(command, token)
+
+
+def is_served_here(address: str) -> bool:
+    """Whether a server of this process announces it."""
+    return address in _servers
 
 
 class InProcessExchange:

@@ -49,6 +49,27 @@ def test_each_worker_has_about_as_many_readers() -> None:
     assert 4 <= min(count.values()) <= max(count.values()) <= 32, "16 on average"
 
 
+def test_workers_that_are_added_are_read_from_as_those_before_them() -> None:
+    count = Counter[str]()
+    for reader in range(100):
+        choice = FanIn(f"reader-{reader}")
+        choice.readers = 100
+        choice.among(addresses(8), 0)
+        found = choice.among(addresses(40), 0)
+        assert found.keys() >= addresses(8).keys(), "no stream is given up"
+        count.update(found.keys() - addresses(8).keys())
+    assert len(count) == 32
+    assert min(count.values()) >= 6, "20 on average"
+    assert sum(count.values()) < 100 * 2 * LEAST, "not all of them by everybody"
+
+
+def test_a_worker_of_the_readers_own_process_is_always_chosen() -> None:
+    for number in range(50):
+        choice = FanIn(f"reader-{number}", lambda address: address == "host-7:1")
+        choice.readers = 50
+        assert "worker-7" in choice.among(addresses(50), 0)
+
+
 def test_choice_is_of_ids_and_their_addresses() -> None:
     for worker_id, address in chosen("reader", 30, 32).items():
         assert address == addresses(30)[worker_id]

@@ -125,6 +125,13 @@ def test_what_a_reader_adds_up_is_what_it_may_read_of_its_version(
                 members.add(worker_id)
 
 
+@pytest.mark.parametrize(("target", "readers"), [("AUTO", 40), ("LOCAL", 0)])
+def test_readers_are_not_counted_for_the_workers_of_one_host(target: str, readers: int) -> None:
+    reply = pb.SyncReply(readers=40, workers=[pb.WorkerInfo(worker_id="w", host_id="boot-1")])
+    Targets(JobOptions(target_workers=target), ShardingPolicy.DYNAMIC, "boot-1").narrow(reply)
+    assert reply.readers == readers
+
+
 def folded(sheet: WorkerSheet, members: Members, workers: Everybody) -> pb.OpenIterationReply:
     reply = pb.OpenIterationReply()
     sheet.put(reply, tuple(workers.values()), members.version)

@@ -275,6 +275,15 @@ def test_a_reader_of_many_has_streams_to_some_workers() -> None:
     assert not any(stream.dropped for stream in reader.opened)
 
 
+def test_workers_that_join_a_fleet_with_enough_readers_are_read_from() -> None:
+    before, after = members(*(f"w{n}" for n in range(8))), members(*(f"w{n}" for n in range(40)))
+    reader = Reader(DYNAMIC)
+    reader.session.follow(pb.OpenIterationReply(workers=before, readers=40), 0.0)
+    reader.call(workers=after, readers=40)
+    assert 8 < len(reader.opened) <= 16
+    assert not any(stream.dropped for stream in reader.opened)
+
+
 def test_what_has_no_windows_is_read_from_all_workers() -> None:
     reader = Reader(OFF)
     many = members(*(f"w{number}" for number in range(40)))
