@@ -92,7 +92,11 @@ class Connection:
         return self._call("GetDataset", request, timeout_s=timeout_s)
 
     def open_iteration(
-        self, request: pb.OpenIterationRequest, *, timeout_s: float
+        self,
+        request: pb.OpenIterationRequest,
+        *,
+        timeout_s: float,
+        should_stop: Callable[[], bool] | None = None,
     ) -> pb.OpenIterationReply:
         """Joins a repetition of a job."""
         request.reader_host = socket.gethostname()
@@ -100,7 +104,9 @@ class Connection:
         join = JoinRequest(request, process_age_s)
         while True:
             try:
-                reply = self._call("OpenIteration", join.aged, timeout_s=timeout_s)
+                reply = self._call(
+                    "OpenIteration", join.aged, timeout_s=timeout_s, should_stop=should_stop
+                )
                 break
             except FailedPreconditionError:
                 if not join.was_refused_late():

@@ -60,8 +60,13 @@ _TAKE_POLL_S = 1.0
 class ServiceReader:
     """A reader of one iteration. Thread safe; `close` frees it, also after an error."""
 
-    def __init__(self, spec: ReadSpec, omissions: Ledger | None = None) -> None:
-        """`omissions` learns what workers leave out."""
+    def __init__(
+        self,
+        spec: ReadSpec,
+        omissions: Ledger | None = None,
+        interrupts: HeldInterrupts = NO_INTERRUPTS,
+    ) -> None:
+        """`omissions` learns what workers leave out; `interrupts` may end the wait to join."""
         self._spec = spec
         self.statistics = ReadStatistics(omissions)
         self._buffer: ElementBuffer[Delivery] = ElementBuffer(spec.max_elements, spec.buffer_bytes)
@@ -73,10 +78,13 @@ class ServiceReader:
         self._connection = Connection(spec.target, token=spec.token)
         try:
             request = open_request(spec)
-            self._join = self._connection.open_iteration(request, timeout_s=spec.timeout_s)
+            self._join = self._connection.open_iteration(
+                request, timeout_s=spec.timeout_s, should_stop=interrupts.is_due
+            )
             self._targets.narrow(self._join)
         except BaseException:
             self._connection.close()
+            interrupts.let_through()
             raise
         self.schema = decode_schema(self._join.schema)
         self.reader_id = self._join.reader_id

@@ -50,7 +50,8 @@ class RoundReader:
     the dispatcher or one of them cannot be heard for seconds.
     """
 
-    def __init__(self, spec: ReadSpec) -> None:
+    def __init__(self, spec: ReadSpec, interrupts: HeldInterrupts = NO_INTERRUPTS) -> None:
+        """`interrupts` may end the wait to join."""
         self._spec = spec
         self.statistics = ReadStatistics()
         self._lock = threading.Lock()
@@ -66,9 +67,12 @@ class RoundReader:
         self._connection = Connection(spec.target, token=spec.token)
         try:
             request = open_request(spec)
-            self._join = self._connection.open_iteration(request, timeout_s=spec.timeout_s)
+            self._join = self._connection.open_iteration(
+                request, timeout_s=spec.timeout_s, should_stop=interrupts.is_due
+            )
         except BaseException:
             self._connection.close()
+            interrupts.let_through()
             raise
         self.schema = decode_schema(self._join.schema)
         self.reader_id = self._join.reader_id

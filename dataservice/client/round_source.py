@@ -25,7 +25,7 @@ class CoordinatedStream(BatchStream):
 
     def __init__(self, spec: ReadSpec, context: RunContext) -> None:
         self._origin = Origin()
-        self.reader = RoundReader(spec)
+        self.reader = RoundReader(spec, context.interrupts)
         self._context = context
         self._finalizer = weakref.finalize(self, abandon, self.reader)
         end_with_program(self.reader, RoundReader.close)

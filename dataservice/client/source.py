@@ -204,7 +204,7 @@ class ServiceStream(BatchStream, SteppedSource):
                         position=self._position,
                         dataset_id=_with_seeds(self._source, self._position.seeds),
                     )
-                self._reader = ServiceReader(spec, self._ledger)
+                self._reader = ServiceReader(spec, self._ledger, self._context.interrupts)
                 self._finalizer = weakref.finalize(self, abandon, self._reader)
                 end_with_program(self._reader, ServiceReader.close)
                 self._check_seeds(self._reader)

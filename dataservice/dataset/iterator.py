@@ -102,7 +102,13 @@ class DatasetIterator:
         with self._interrupts as interrupts:
             if self._kept is None:
                 before = self._state()
-                self._kept = self._next(), before
+                try:
+                    self._kept = self._next(), before
+                except KeyboardInterrupt as error:
+                    # A second one may have come with the batch in hand, which is lost then.
+                    if not interrupts.let(error):
+                        self._give_up()
+                    raise
             formed = form(self._kept[0])
             interrupts.let_through()
         self._kept = None

@@ -48,10 +48,14 @@ class HeldInterrupts:
 
     def let_through(self) -> None:
         """Raises an interrupt that came: for places where nothing is in hand."""
-        if self._came and threading.current_thread() is threading.main_thread():
+        if self.is_due():
             self._came = False
             self._was_let_through = True
             raise KeyboardInterrupt
+
+    def is_due(self) -> bool:
+        """Whether `let_through` would raise, here and now."""
+        return self._came and threading.current_thread() is threading.main_thread()
 
     def poll_s(self, otherwise_s: float) -> float:
         """How long a wait may last until `let_through` is called again."""
@@ -62,7 +66,8 @@ class HeldInterrupts:
         return self._was_let_through and isinstance(error, KeyboardInterrupt)
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
-        if not self._came:
+        # Not in the block: somebody kept this handler, and put it back after the block had ended.
+        if self._holds and not self._came:
             self._came = True
             return
         self._was_let_through = False

@@ -16,6 +16,11 @@ from typing import Any
 import pytest
 
 import dataservice as ds
+from dataservice.client.connection import Connection
+from dataservice.client.read_spec import ReadSpec
+from dataservice.client.reader import ServiceReader
+from dataservice.errors import FailedPreconditionError
+from dataservice.runtime.interrupts import HeldInterrupts
 from tests.integration.service_cluster import local_service, process_cluster
 
 ROWS = 6_000
@@ -140,3 +145,78 @@ def test_no_line_at_which_an_interrupt_comes_loses_a_row(form: str) -> None:
             it.close()
     assert interrupt.came > 100
     assert Counter(seen) == Counter(range(ROWS))
+
+
+def test_an_interrupt_ends_the_wait_for_a_dispatcher_that_is_away() -> None:
+    spec = ReadSpec(
+        target="127.0.0.1:1", dataset_id="1", policy=ds.ShardingPolicy.DYNAMIC, timeout_s=2.0
+    )
+    interrupts = HeldInterrupts()
+
+    def join_interrupted() -> None:
+        with interrupts:
+            signal.raise_signal(signal.SIGINT)
+            ServiceReader(spec, None, interrupts)
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        join_interrupted()
+    assert interrupts.let(raised.value), "only once the call had given up"
+
+
+def test_an_interrupted_join_is_made_up_for_where_it_was_to_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    call, joins = Connection._call, []
+
+    def call_interrupted(self: Connection, method: str, *args: Any, **options: Any) -> Any:
+        if method == "OpenIteration":
+            joins.append(method)
+            if len(joins) % 2:
+                signal.raise_signal(signal.SIGINT)
+        return call(self, method, *args, **options)
+
+    def taken(it: Any, count: int) -> list[int]:
+        rows: list[int] = []
+        while len(rows) < count:
+            try:
+                rows += next(it)["id"].to_pylist()
+            except KeyboardInterrupt:
+                interruptions.append(len(rows))
+        return rows
+
+    interruptions: list[int] = []
+    with local_service(workers=1) as service:
+        data = ds.Dataset.range(100).batch(10)
+        remote = data.distribute(ds.ShardingPolicy.DYNAMIC, service.target).batch(15).repeat(3)
+        monkeypatch.setattr(Connection, "_call", call_interrupted)
+        with iter(remote) as it:
+            rows = taken(it, 100)
+            assert interruptions == [0]
+            rows += taken(it, 45)
+            state = it.state_dict()
+        assert interruptions == [0, 0]
+        with iter(remote) as it:
+            it.load_state_dict(state)
+            rows += taken(it, 155)
+            assert interruptions == [0, 0, 0, 55]
+            assert next(it, None) is None
+    assert Counter(rows) == Counter([*range(100)] * 3)
+
+
+def test_a_second_interrupt_with_a_batch_in_hand_ends_the_iterator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted_twice(**_counts: float) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    with local_service(workers=1) as service:
+        data = ds.Dataset.range(100).batch(10)
+        with iter(data.distribute(ds.ShardingPolicy.DYNAMIC, service.target)) as it:
+            next(it)
+            with monkeypatch.context() as patch:
+                patch.setattr(it._own, "add", interrupted_twice)
+                with pytest.raises(KeyboardInterrupt):
+                    next(it)
+            with pytest.raises(FailedPreconditionError):
+                next(it)

@@ -85,8 +85,8 @@ class Connection:
     def __init__(self, *_args: object, **_security: object) -> None:
         pass
 
-    def open_iteration(self, request: Any, *, timeout_s: float) -> Any:
-        return self.ask("OpenIteration", request, timeout_s, ATTEMPT_TIMEOUT_S, None)
+    def open_iteration(self, request: Any, *, timeout_s: float, should_stop: Any) -> Any:
+        return self.ask("OpenIteration", request, timeout_s, ATTEMPT_TIMEOUT_S, should_stop)
 
     def sync_rounds(self, request: Any, *, timeout_s: float, should_stop: Any) -> Any:
         return self.ask("SyncRounds", request, timeout_s, ATTEMPT_TIMEOUT_S, should_stop)

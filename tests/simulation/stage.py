@@ -216,7 +216,7 @@ class Rpc:
         assert STAGE.node is not None
         STAGE.world.post(STAGE.node, method, request, timeout_s)
 
-    def open_iteration(self, request: Any, *, timeout_s: float) -> Any:
+    def open_iteration(self, request: Any, *, timeout_s: float, should_stop: Any) -> Any:
         task: Any = STAGE.task
         if task.join is None:
             # All programs are there from the beginning: who comes late belongs to the run.
@@ -224,7 +224,7 @@ class Rpc:
         while task.opened is None:
             try:
                 task.opened = self.call_retrying(
-                    "OpenIteration", task.join.aged, timeout_s=timeout_s
+                    "OpenIteration", task.join.aged, timeout_s=timeout_s, should_stop=should_stop
                 )
             except FailedPreconditionError:
                 if not task.join.was_refused_late():

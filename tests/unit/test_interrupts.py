@@ -73,6 +73,18 @@ def test_a_second_interrupt_is_raised_where_the_program_is() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_a_handler_that_was_put_back_after_its_block_raises_at_once() -> None:
+    interrupts = HeldInterrupts()
+    with interrupts:
+        kept = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, kept)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            _interrupted(interrupts, lambda: None)
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_a_program_with_a_handler_of_its_own_keeps_it() -> None:
     came: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))

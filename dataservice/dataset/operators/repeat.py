@@ -74,11 +74,17 @@ class _RepeatStream(BatchStream):
 
     def _opened(self) -> BatchStream:
         if self._stream is None:
-            self._stream = self._open_pass(self._pass)
+            stream = self._open_pass(self._pass)
             if self._saved is not None:
-                self._stream.restore(self._saved)
+                try:
+                    stream.restore(self._saved)
+                except BaseException:
+                    # Also an interrupt, after which the next call opens it anew.
+                    stream.close()
+                    raise
                 self._saved = None
                 self._empty = False
+            self._stream = stream
         return self._stream
 
     def _end_pass(self) -> None:
