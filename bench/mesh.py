@@ -126,7 +126,7 @@ def main(argv: list[str] | None = None) -> None:
             _read(target, int(readers), int(rows), pairs)
         case _:
             if options.smoke:
-                options.workers, options.readers, options.rows = 10, 10, 200_000
+                options.workers, options.readers, options.rows = 9, 9, 50_000
                 options.processes = 2
             for pairs in options.pairs:
                 children.say(**measure(options, pairs))

@@ -103,7 +103,7 @@ NOTICED_IN = {
     "a_fit_has_no_last_word": 16,
     "a_restore_may_begin_after_the_last_word": 16,
     "a_save_waits_for_no_closure": 8,
-    "what_a_lost_trainer_decided_can_be_cancelled": 417,
+    "what_a_lost_trainer_decided_can_be_cancelled": 847,
     "what_was_made_in_part_can_be_cancelled": 388,
     "replies_that_were_lost_are_not_asked_for_again": 26,
 }
