@@ -93,7 +93,8 @@ class Checkpoint(Telling):
         wrong. ``written`` is called, perhaps by another thread, when the checkpoint can be seen.
         ``incremental``: large tables write the rows that changed since the last such save of this
         object, beside hard links to the files of that one, and all of their rows where the changes
-        since then add up to half a table. Each checkpoint is whole by itself all the same.
+        since then add up to half a table. Others may be removed all the same; damage to a file that
+        several share is damage to all of them.
         ``number`` None: one above the highest there. Parameter servers write into the directory
         too, so it must be the same place on their hosts.
         """

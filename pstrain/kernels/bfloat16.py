@@ -1,7 +1,8 @@
 """Rows of float32 numbers as bfloat16, the upper halves of their bits, and back.
 
 Rounded to nearest, ties to even; what has no bits below stays itself, also NaN, infinities and
-subnormals. bfloat16 is uint16 here: NumPy has no such dtype. Row ids are global, as in ``updates``.
+subnormals. bfloat16 is uint16 here: NumPy has no such dtype. Row ids are global, as in ``updates``;
+the columns of a row lie side by side.
 """
 
 from __future__ import annotations
