@@ -33,6 +33,7 @@ from dataservice.runtime.retry import retry_until
 from dataservice.runtime.rpc.conventions import (
     CLIENT_OPTIONS,
     ERROR_METADATA_KEY,
+    TOO_MANY_CALLS,
     decode_error,
     method_kind,
     method_path,
@@ -209,6 +210,9 @@ class RpcClient:
             return self._closed_error()
         if status is grpc.StatusCode.CANCELLED and not cancellable:
             return UnavailableError(f"{self._peer} ended {method}: it is shutting down")
+        if status is grpc.StatusCode.RESOURCE_EXHAUSTED and details == TOO_MANY_CALLS:
+            # Of this moment, not of this call: whoever may try again should.
+            return UnavailableError(f"{self._peer} refused {method}: as many calls run as it takes")
         messages = {
             grpc.StatusCode.UNAVAILABLE: f"cannot reach {self._peer}: {details}{self._remedy()}",
             grpc.StatusCode.DEADLINE_EXCEEDED: (

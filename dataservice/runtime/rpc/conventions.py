@@ -25,6 +25,8 @@ from dataservice.config import (
 from dataservice.errors import DataServiceError, InternalError, error_from_dict, error_to_dict
 
 ERROR_METADATA_KEY: Final = "x-dataservice-error-bin"
+# How gRPC's own server says that as many calls run as may; it uses the status for other things too.
+TOO_MANY_CALLS: Final = "Concurrent RPC limit exceeded!"
 _FIELD_MAX_CHARS: Final = 32_000
 
 _COMMON_OPTIONS: Final = (

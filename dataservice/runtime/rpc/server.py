@@ -55,7 +55,8 @@ class RpcServer:
     own; a streaming reply is returned as an iterator, a streaming request arrives as one. When
     the client goes away that iterator raises CancelledError or, as gRPC cannot always tell the
     two apart, ends: the end of requests must not be read as a commit. At most ``max_threads``
-    calls run at once, more are refused with ResourceExhaustedError. Thread-safe after ``start``.
+    calls run at once, more are refused, which is an UnavailableError for the caller. Thread-safe
+    after ``start``.
     """
 
     def __init__(
