@@ -123,6 +123,7 @@ def _described(name: str, snapshot: Snapshot, file: str) -> SavedShard:
         optimizer=snapshot.optimizer,
         slots=len(snapshot.widths) - 1 - snapshot.row_slots,
         row_slots=snapshot.row_slots,
+        firsts=snapshot.firsts,
     )
 
 

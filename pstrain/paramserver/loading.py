@@ -7,7 +7,9 @@ shards that had their initial values have them again.
 
 from __future__ import annotations
 
+import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -24,11 +26,23 @@ from pstrain.paramserver.saved import SavedShard, check_shape
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.table_file import ROW
 
+logger = logging.getLogger(__name__)
+
 Array = NDArray[Any]
 Targets = Sequence[tuple[str, Shard]]
-_Pairs = list[tuple[Shard, SavedShard]]
 # Rows from a number on, or those of an array, and their columns.
 _Rows = tuple[int | NDArray[np.int64], list[Array]]
+
+
+class _Pair(NamedTuple):
+    """A shard, something that it wants of a file, and the part whose kinds of slots it gets."""
+
+    shard: Shard
+    part: SavedShard
+    model: SavedShard
+
+
+_Pairs = list[_Pair]
 
 
 class Staged(NamedTuple):
@@ -59,14 +73,14 @@ def verify(directory: str, targets: Targets, saved: Sequence[SavedShard]) -> Non
     shape or dtype, DataLossError for damaged or missing rows.
     """
     for pairs in _by_file(targets, saved).values():
-        _verify(directory, pairs[0][1])
+        _verify(directory, pairs[0].part)
 
 
 def can_stage(targets: Targets, saved: Sequence[SavedShard]) -> bool:
     """Whether :func:`stage` can be used: all that is in tables has its initial values."""
     tables = _tables(_by_file(targets, saved))
     pairs = [pair for each in tables.values() for pair in each]
-    return bool(pairs) and all(shard.is_initial and part.sums for shard, part in pairs)
+    return bool(pairs) and all(pair.shard.is_initial and pair.part.sums for pair in pairs)
 
 
 def stage(directory: str, targets: Targets, saved: Sequence[SavedShard]) -> Staged:
@@ -78,8 +92,8 @@ def stage(directory: str, targets: Targets, saved: Sequence[SavedShard]) -> Stag
     tables = _tables(files)
     for file, pairs in files.items():
         if file not in tables:
-            _verify(directory, pairs[0][1])
-    shards = {shard: None for pairs in tables.values() for shard, _ in pairs}
+            _verify(directory, pairs[0].part)
+    shards = {pair.shard: None for pairs in tables.values() for pair in pairs}
     try:
         for pairs in tables.values():
             _read_checked(directory, pairs)
@@ -107,7 +121,7 @@ def read_into(
 
 
 def _read_checked(directory: str, pairs: _Pairs) -> None:
-    part = pairs[0][1]
+    part = pairs[0].part
     try:
         with InputFile(directory, part) as source, pa.PythonFile(source, mode="r") as file:
             _restore_parts(pairs, file, _table_blocks)
@@ -125,22 +139,24 @@ def _restore_parts(
     read: Callable[[pa.NativeFile, SavedShard], Iterator[_Rows]],
 ) -> None:
     """What a file holds, into the shards that want it."""
-    for part in {part: None for _, part in pairs}:
-        shards = [shard for shard, of in pairs if of == part]
+    for part in {pair.part: None for pair in pairs}:
+        mine = [pair for pair in pairs if pair.part == part]
+        _tell_of_lost_slots(mine)
         for rows, columns in read(source, part):
             if isinstance(rows, int):
-                _restore(shards, part, rows, columns)
+                _restore(mine, rows, columns)
             else:
-                _restore_rows(shards, part, rows, columns)
+                _restore_rows(mine, rows, columns)
 
 
 def _by_file(targets: Targets, saved: Sequence[SavedShard]) -> dict[str, _Pairs]:
     """Who wants what of each file, in the order in which they are to be read."""
     files: dict[str, _Pairs] = {}
     for name, shard in targets:
-        for part in _parts(name, shard, saved):
-            for each in part.files:
-                files.setdefault(each.file, []).append((shard, each))
+        parts = _parts(name, shard, saved)
+        model = _model(parts)
+        for each in (file for part in parts for file in part.files):
+            files.setdefault(each.file, []).append(_Pair(shard, each, model))
     return files
 
 
@@ -197,22 +213,67 @@ def _dense_blocks(source: pa.NativeFile, part: SavedShard) -> Iterator[_Rows]:
     yield part.row_start, [found[tensor.name].reshape(rows, -1) for tensor in tensors_of(part)]
 
 
-def _restore(shards: Sequence[Shard], part: SavedShard, start: int, columns: list[Array]) -> None:
-    for shard in shards:
+def _model(parts: Sequence[SavedShard]) -> SavedShard:
+    """Of parts that a shard gets rows of, one that has the slots which all of its rows get.
+
+    Shards have none before they are trained. Of several optimizers that of most rows counts: the
+    next step of another begins with slots of its own.
+    """
+    rows: Counter[str | None] = Counter()
+    for part in parts:
+        if part.firsts or len(part.columns) > 1:
+            rows[part.optimizer] += part.row_stop - part.row_start
+    if not rows:
+        return parts[0]
+    ((optimizer, _),) = rows.most_common(1)
+    return next(part for part in parts if part.optimizer == optimizer)
+
+
+def _has_slots_of(part: SavedShard, model: SavedShard) -> bool:
+    return part.optimizer == model.optimizer and part.columns == model.columns
+
+
+def _tell_of_lost_slots(pairs: _Pairs) -> None:
+    for shard, part, model in pairs:
+        if len(part.columns) > 1 and not _has_slots_of(part, model):
+            logger.warning(
+                "rows [%d, %d) of variable %r were saved with slots of %s; on shard %d they are "
+                "beside rows trained by %s, and begin with slots of that",
+                part.row_start, part.row_stop, part.name, part.optimizer, shard.index,
+                model.optimizer,
+            )  # fmt: skip
+
+
+def _like(model: SavedShard, part: SavedShard, columns: list[Array]) -> list[Array]:
+    """Columns of ``part`` with the slots of ``model``: first values where it has no such slots."""
+    if _has_slots_of(part, model):
+        return columns
+    values = columns[0]
+    widths = [values.shape[1]] * model.slots + [1] * model.row_slots
+    firsts = model.firsts or [0.0] * len(widths)
+    slots = [
+        np.broadcast_to(values.dtype.type(first), (len(values), width))
+        for first, width in zip(firsts, widths, strict=True)
+    ]
+    return [values, *slots]
+
+
+def _restore(pairs: _Pairs, start: int, columns: list[Array]) -> None:
+    for shard, part, model in pairs:
         a, b = max(start, shard.row_start), min(start + len(columns[0]), shard.row_stop)
         if a < b:
-            rows = [column[a - start : b - start] for column in columns]
-            shard.restore(a, rows, part.optimizer, row_slots=part.row_slots)
+            rows = [column[a - start : b - start] for column in _like(model, part, columns)]
+            shard.restore(a, rows, model.optimizer, row_slots=model.row_slots, firsts=model.firsts)
 
 
-def _restore_rows(
-    shards: Sequence[Shard], part: SavedShard, ids: NDArray[np.int64], columns: list[Array]
-) -> None:
-    for shard in shards:
+def _restore_rows(pairs: _Pairs, ids: NDArray[np.int64], columns: list[Array]) -> None:
+    for shard, part, model in pairs:
         mine = (ids >= shard.row_start) & (ids < shard.row_stop)
         if mine.any():
-            rows = [column[mine] for column in columns]
-            shard.restore_rows(ids[mine], rows, part.optimizer, row_slots=part.row_slots)
+            rows = [column[mine] for column in _like(model, part, columns)]
+            shard.restore_rows(
+                ids[mine], rows, model.optimizer, row_slots=model.row_slots, firsts=model.firsts
+            )
 
 
 def _column(batch: pa.RecordBatch, index: int) -> Array:

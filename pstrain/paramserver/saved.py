@@ -26,8 +26,9 @@ class SavedShard(NamedTuple):
 
     ``name`` is the variable's name in the checkpoint, ``file`` is relative to its folder and may
     hold several shards; ``size_bytes`` and ``checksum`` are those of the file. ``slots`` counts the
-    values that the optimizer keeps for each value, ``row_slots`` those for each row. ``sums`` are
-    those of the pieces of a table's file, in hexadecimal; files of older checkpoints have none.
+    values that the optimizer keeps for each value, ``row_slots`` those for each row, ``firsts``
+    what each of these begins with, for rows that were never trained. ``sums`` are those of the
+    pieces of a table's file, in hexadecimal. Older checkpoints have neither of the two.
     ``changes``, oldest first, hold rows of the table that changed after ``file`` was written.
     """
 
@@ -44,6 +45,7 @@ class SavedShard(NamedTuple):
     row_slots: int = 0
     sums: str = ""
     changes: tuple[SavedFile, ...] = ()
+    firsts: tuple[float, ...] = ()
 
     @property
     def files(self) -> list[SavedShard]:
@@ -59,7 +61,8 @@ class SavedShard(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """JSON form, for manifests and the wire."""
         changes = [change._asdict() for change in self.changes]
-        return {**self._asdict(), "shape": list(self.shape), "changes": changes}
+        lists = {"shape": list(self.shape), "changes": changes, "firsts": list(self.firsts)}
+        return {**self._asdict(), **lists}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SavedShard:
@@ -67,7 +70,8 @@ class SavedShard(NamedTuple):
         try:
             shape = tuple(map(int, value["shape"]))
             changes = tuple(SavedFile(**change) for change in value.get("changes", ()))
-            shard = cls(**{**value, "shape": shape, "changes": changes})
+            firsts = tuple(map(float, value.get("firsts", ())))
+            shard = cls(**{**value, "shape": shape, "changes": changes, "firsts": firsts})
         except (KeyError, TypeError, ValueError) as error:
             raise DataLossError(
                 f"the checkpoint's manifest is damaged: {value!r:.200} is no shard ({error}); "
@@ -75,6 +79,12 @@ class SavedShard(NamedTuple):
             ) from error
         for part in shard.files:
             check_file(part.file)
+        if len(shard.firsts) not in (0, shard.slots + shard.row_slots):
+            raise DataLossError(
+                f"the checkpoint's manifest is damaged: {shard.name!r} has {shard.slots} and "
+                f"{shard.row_slots} slots, which begin with {shard.firsts}; restore an older "
+                "checkpoint"
+            )
         return shard
 
     @property

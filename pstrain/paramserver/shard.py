@@ -45,7 +45,8 @@ _SCATTER: dict[str, np.ufunc] = {
 class Shard:
     """Rows ``[row_start, row_stop)`` of ``spec``; ids and row numbers are global everywhere.
 
-    ``slots`` and ``row_slots`` count the optimizer's values per value and per row.
+    ``slots`` and ``row_slots`` count the optimizer's values per value and per row, ``firsts`` are
+    what each of them begins with.
     ``version`` grows with every change. Values are [rows, width] of the variable's dtype; only
     float32 variables can be trained and so have slots. With ``is_filled`` False nothing may be
     asked of it before :meth:`fill` has said that no row is left.
@@ -70,6 +71,7 @@ class Shard:
         self.optimizer: str | None = None
         self.slots = 0
         self.row_slots = 0
+        self.firsts: tuple[float, ...] = ()
         self.refused = 0
         """How many claims have found their bucket full."""
         self._lock = threading.Lock()
@@ -116,7 +118,7 @@ class Shard:
         with self._lock:
             self._keep_range(self.row_start, self.row_stop)
             self._resize_slots(0, 0)
-            self.optimizer = None
+            self.optimizer, self.firsts = None, ()
             fill(self.spec.initializer, self.slab, self.row_start)
             self.version += 1
 
@@ -264,15 +266,24 @@ class Shard:
         return int(claims.count_keys(self.slab))
 
     def restore(
-        self, start: int, columns: list[Array], optimizer: str | None, *, row_slots: int = 0
+        self,
+        start: int,
+        columns: list[Array],
+        optimizer: str | None,
+        *,
+        row_slots: int = 0,
+        firsts: tuple[float, ...] = (),
     ) -> None:
-        """Overwrites rows from ``start`` on: values, then each slot, then each row slot."""
+        """Overwrites rows from ``start`` on: values, then each slot, then each row slot.
+
+        All rows then have as many slots as these, and lose those that they had more.
+        """
         stop = start + len(columns[0])
         self._check_range(start, stop)
         with self._lock:
             self._resize_slots(len(columns) - 1 - row_slots, row_slots)
             self._keep_range(start, stop)
-            self.optimizer = optimizer
+            self.optimizer, self.firsts = optimizer, firsts
             rows, at = self._view(start, stop), 0
             for column in columns:
                 rows[:, at : at + column.shape[1]] = column
@@ -280,14 +291,20 @@ class Shard:
             self.version += 1
 
     def restore_rows(
-        self, ids: NDArray[np.int64], columns: list[Array], optimizer: str | None, *, row_slots: int
+        self,
+        ids: NDArray[np.int64],
+        columns: list[Array],
+        optimizer: str | None,
+        *,
+        row_slots: int,
+        firsts: tuple[float, ...] = (),
     ) -> None:
         """Overwrites rows ``ids`` as :meth:`restore` does a range."""
         self.check_ids(ids)
         with self._lock:
             self._resize_slots(len(columns) - 1 - row_slots, row_slots)
             self._keep(ids)
-            self.optimizer = optimizer
+            self.optimizer, self.firsts = optimizer, firsts
             self.slab[ids - self.row_start] = np.concatenate(columns, axis=1)
             self.version += 1
 
@@ -310,6 +327,7 @@ class Shard:
                 self.column_widths,
                 self.row_slots,
                 self.optimizer,
+                self.firsts,
                 changed,
             )
             self._snapshots.append(snapshot)
@@ -369,7 +387,7 @@ class Shard:
         firsts = np.repeat(np.array(optimizer.slots, np.float32), self.width)
         firsts = np.append(firsts, np.array(optimizer.row_slots, np.float32))
         self._widen(len(optimizer.slots), len(optimizer.row_slots), firsts)
-        self.optimizer = optimizer.name
+        self.optimizer, self.firsts = optimizer.name, (*optimizer.slots, *optimizer.row_slots)
         return self._settle(most_bytes)
 
     def _resize_slots(self, slots: int, row_slots: int) -> None:

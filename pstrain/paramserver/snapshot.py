@@ -46,6 +46,7 @@ class Snapshot:
         widths: list[int],
         row_slots: int,
         optimizer: str | None,
+        firsts: tuple[float, ...] = (),
         changed: MarkedRows | None = None,
     ) -> None:
         self.spec = spec
@@ -54,6 +55,7 @@ class Snapshot:
         self.widths = widths
         self.row_slots = row_slots
         self.optimizer = optimizer
+        self.firsts = firsts
         self.changed = changed
         self.dtype = slab.dtype
         self._slab = slab
