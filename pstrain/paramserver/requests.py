@@ -220,7 +220,11 @@ def _complete(store: Store, call: Call) -> Reply:
 
 
 def _snapshot(store: Store, call: Call) -> Reply:
-    """``since``: the snapshot since which changes are wanted, or none yet."""
+    """``since``: the snapshot since which changes are wanted, or none yet. ``ended``: others whose
+    end may not have been heard of.
+    """
+    for ended in call.header.get("ended", ()):
+        store.drop_snapshot(ended)
     names: dict[int, str] = {id_: name for name, id_ in call.header["variables"]}
     tracking = Tracking(call.header["since"]) if "since" in call.header else None
     snapshots, ledger = store.take_snapshot(call.header["snapshot"], names, tracking)

@@ -225,6 +225,7 @@ class Sessions:
             "session": session,
             "shards": len(store.shards()),
             "size_bytes": store.size_bytes(),
+            "snapshots": store.snapshots,
             "commits": store.commit_counts(),
         }
 

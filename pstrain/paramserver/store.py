@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from pstrain.errors import AlreadyExistsError, DeadlineExceededError, NotFoundError
 from pstrain.paramserver.commits import Commits, Entry, PartKey, Report
+from pstrain.paramserver.held_snapshots import HeldSnapshots, Named
 from pstrain.paramserver.loading import NOTHING, Staged
 from pstrain.paramserver.rules import BoundRule
 from pstrain.paramserver.saved import Tracking
 from pstrain.paramserver.shard import Shard
-from pstrain.paramserver.snapshot import Snapshot
 from pstrain.paramserver.steps import Change, GradientStep, ShardUpdate, changes_of_round
 from pstrain.vocabulary import OptimizerSpec, VariableSpec
 
@@ -50,7 +50,7 @@ class Store:
         self._low_water = 0
         self._lock = threading.Lock()
         self._changes = _Gate()
-        self._snapshots: dict[str, list[tuple[str, Snapshot]]] = {}
+        self._snapshots = HeldSnapshots()
         self.staged: tuple[str, Staged] = ("", NOTHING)
         """What was read ahead for a load, which is named by an id."""
 
@@ -204,37 +204,43 @@ class Store:
 
     def take_snapshot(
         self, snapshot: str, names: Mapping[int, str], tracking: Tracking | None = None
-    ) -> tuple[list[tuple[str, Snapshot]], dict[str, Any]]:
+    ) -> tuple[Named, dict[str, Any]]:
         """All shards of the variables in ``names`` (by id), and the ledger, at one moment.
 
-        They keep what changes until :meth:`drop_snapshot`. The same again gives the same.
+        They keep what changes until :meth:`drop_snapshot`. The same again gives the same;
+        NotFoundError for one that was dropped, as a request that was held up may be.
         """
         moment, since = (None, None) if tracking is None else (snapshot, tracking.since)
         for shard in self.shards():
             shard.make_ready()
         with self.quiet():
-            if snapshot not in self._snapshots:
-                self._snapshots[snapshot] = [
-                    (names[shard.spec.id], shard.snapshot(moment, since))
-                    for shard in self.shards()
-                    if shard.spec.id in names
-                ]
-            return self._snapshots[snapshot], self.ledger_state()
+            taken = self._snapshots.find(snapshot)
+            if taken is None:
+                shards = [shard for shard in self.shards() if shard.spec.id in names]
+                taken = self._snapshots.hold(
+                    snapshot,
+                    [(names[shard.spec.id], shard.snapshot(moment, since)) for shard in shards],
+                )
+            return taken, self.ledger_state()
 
-    def snapshot(self, snapshot: str) -> list[tuple[str, Snapshot]]:
+    def snapshot(self, snapshot: str) -> Named:
         """One that was taken; NotFoundError where it was dropped."""
-        try:
-            return self._snapshots[snapshot]
-        except KeyError:
+        taken = self._snapshots.find(snapshot)
+        if taken is None:
             raise NotFoundError(
                 f"no snapshot {snapshot} on this parameter server: it was restarted, or the "
                 "checkpoint was given up; save again"
-            ) from None
+            )
+        return taken
 
     def drop_snapshot(self, snapshot: str) -> None:
         """Nothing is kept for it any more. Idempotent."""
-        for _, each in self._snapshots.pop(snapshot, ()):
-            each.close()
+        self._snapshots.drop(snapshot)
+
+    @property
+    def snapshots(self) -> int:
+        """How many are kept."""
+        return len(self._snapshots)
 
     @contextmanager
     def quiet(self) -> Iterator[None]:

@@ -98,6 +98,7 @@ class RemoteParameters(KeyClaims):
         )
         self._wholes: dict[tuple[int, int], tuple[int, Array]] = {}
         self._has_slots: set[tuple[int, str]] = set()
+        self.untold: list[str] = []
         self.key_maps = KeyMaps()
         self.hold_closures: Callable[[], AbstractContextManager[None]] = nullcontext
         self.outlast: Outlast = never

@@ -6,6 +6,7 @@ any writes it, and none keeps anything for a snapshot that was closed.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Mapping
@@ -21,12 +22,16 @@ from pstrain.vocabulary import VariableSpec
 logger = logging.getLogger(__name__)
 
 _DROP_TIMEOUT_S: Final = 5.0
+# Servers that hear of nothing for so long are lost, and begin anew.
+_UNTOLD_MAX: Final = 64
 
 
 class Servers(Protocol):
     """The parameter servers of a session."""
 
     session: str
+    untold: list[str]
+    """Snapshots whose end some server may not have heard of."""
 
     @property
     def addresses(self) -> tuple[str, ...]: ...
@@ -52,8 +57,12 @@ class RemoteSnapshot:
         header["variables"] = [[name, spec.id] for name, spec in specs.items()]
         if tracking is not None:
             header["since"] = tracking.since
+        header["ended"] = untold = servers.untold[:]
         try:
             self._taken = self._ask(header, servers.config.request_timeout_s)
+            for each in untold:
+                with contextlib.suppress(ValueError):
+                    servers.untold.remove(each)
         except BaseException:
             self.close()
             raise
@@ -78,11 +87,13 @@ class RemoteSnapshot:
         )
 
     def close(self) -> None:
-        """A server that cannot be told forgets it with its session."""
+        """A server that cannot be told hears of it with the next one, or ends the session."""
         try:
             self._ask({"kind": "drop"}, _DROP_TIMEOUT_S)
         except DataServiceError as error:
             logger.debug("snapshot %s could not be dropped: %s", self.moment, error)
+            self._servers.untold.append(self.moment)
+            del self._servers.untold[:-_UNTOLD_MAX]
 
     def _ask(
         self,
