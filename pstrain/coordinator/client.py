@@ -60,8 +60,8 @@ class ClusterCoordinator:
     """Schedules functions on the trainers of a strategy's cluster. Thread-safe.
 
     A second coordinator of the same strategy is the first one. ``closures_in_flight``: how many
-    closures a trainer runs at a time: while one waits for its rows, the others compute; more of them
-    make a step rest on older values. In rounds (``sync``) it is 1.
+    closures a trainer runs at a time: while one waits for its rows, the others compute; with more
+    of them a step rests on older values. In rounds (``sync``) it is 1.
     ``checkpoint``: a CheckpointManager. When a parameter server is lost, everything goes back to
     its newest checkpoint by itself once the server was started again, and what closures have done
     since is done again, in rounds (``sync``) in the rounds that they made; without one, closures
