@@ -1,21 +1,17 @@
 """Which workers feed one reader, where many workers meet many readers.
 
-Each pair of them costs a stream, threads at both ends and calls to the dispatcher, so readers that
-share the windows of an epoch read from some workers each, the more the fewer readers there are.
-Pure. Invariant: a worker that was chosen stays so while it is there; nobody reads from fewer than
-``LEAST`` workers, nor leaves one out, unless that many can be heard; a worker that comes later is
-chosen by as many readers as one that was there before them.
+Which of them; how many is in `pairs`. Pure. Invariant: a worker that was chosen stays so while it
+is there; nobody reads from fewer than ``pairs.LEAST_WORKERS``, nor leaves one out, unless that many
+can be heard; a worker that comes later is chosen by as many readers as one that was there before
+them.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Final
 
-LEAST: Final = 8
-# Readers of each worker, on average, so that a slow one leaves none of its workers idle.
-_READERS_PER_WORKER: Final = 4
+from dataservice.pairs import workers_per_reader
 
 _Rank = tuple[bool, bytes]
 
@@ -43,10 +39,10 @@ class FanIn:
         """
         self._chosen &= addresses.keys()
         self._rank_all(addresses)
-        share = -(-_READERS_PER_WORKER * len(addresses) // max(1, self.readers))
+        count = workers_per_reader(len(addresses), self.readers)
         # The best of those that are there now, however many were chosen: else nobody who has
         # enough workers would read from one that is added to them.
-        self._chosen.update(self._best_first[: max(LEAST, share) + failing])
+        self._chosen.update(self._best_first[: count + failing])
         return {
             worker_id: addresses[worker_id] for worker_id in addresses if worker_id in self._chosen
         }

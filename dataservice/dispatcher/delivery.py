@@ -26,6 +26,7 @@ from dataservice.dispatcher.requests import (
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.dispatcher.windows import Phase, WindowTable
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError
+from dataservice.pairs import workers_per_reader
 from dataservice.vocabulary import IterationId, ReaderId, WorkerId
 
 _NOTHING_EVER = LeaseAnswer((), True)
@@ -156,9 +157,14 @@ def _grant_size(
         return ordering.grant_size(state, table, request)
     if not table.is_exhausted:
         return max(0, request.count)
-    streams = max(1, len(iteration.readers) * len(state.workers))
-    fair = -(-table.claimable(request.reader_id) // (2 * streams))
+    fair = -(-table.claimable(request.reader_id) // (2 * _streams(state, iteration, table)))
     return max(0, min(request.count, fair))
+
+
+def _streams(state: DispatcherState, iteration: Iteration, table: WindowTable) -> int:
+    """Who may ask for windows: so many as there will be, or those that asked, if they are more."""
+    readers, workers = len(iteration.readers), len(state.workers)
+    return max(1, readers * workers_per_reader(workers, readers), len(table.grants))
 
 
 def _still_leased(

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from dataservice.client import cutting, fan_in, read_spec, sequence, statistics, worker_stream
+from dataservice import pairs
+from dataservice.client import cutting, read_spec, sequence, statistics, worker_stream
 from dataservice.client import reader as client_reader
 from dataservice.client.positions import ReaderPosition
 from dataservice.dispatcher import endpoint, ledger, ordering, service, surroundings
@@ -297,15 +298,20 @@ def play(seed: int, *, verbose: bool = False) -> Outcome:
     """
     with pytest.MonkeyPatch.context() as patch:
         if seed % CHOICE_EVERY == CHOICE_EVERY - 1:
-            patch.setattr(fan_in, "LEAST", 1)
-            patch.setattr(fan_in, "_READERS_PER_WORKER", 1)
+            patch.setattr(pairs, "LEAST_WORKERS", 1)
+            patch.setattr(pairs, "READERS_PER_WORKER", 1)
         return Scenario(seed, verbose=verbose).play()
 
 
 @contextmanager
 def staged() -> Iterator[None]:
     """Puts the stand-ins in place; several simulations may run one after the other inside."""
-    threads = SimpleNamespace(Lock=threading.Lock, Condition=stage.Condition, Event=stage.Flag)
+    threads = SimpleNamespace(
+        Lock=threading.Lock,
+        Condition=stage.Condition,
+        Event=stage.Flag,
+        BoundedSemaphore=threading.BoundedSemaphore,
+    )
     clock = SimpleNamespace(monotonic=stage.now_s)
     with pytest.MonkeyPatch.context() as patch:
         for module in (client_reader, service, ledger, leases, producer):

@@ -38,6 +38,7 @@ PURE = (
     "dataservice/windowing.py",
     "dataservice/job_options.py",
     "dataservice/ranges.py",
+    "dataservice/pairs.py",
     "dataservice/client/positions.py",
     "dataservice/dispatcher/positions.py",
     "dataservice/dispatcher/resumption.py",

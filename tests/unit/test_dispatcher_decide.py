@@ -311,6 +311,29 @@ def test_a_grant_is_a_fair_part_of_the_last_epoch() -> None:
     assert sizes == [2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1], "16 windows, 4 streams"
 
 
+@pytest.mark.parametrize(
+    ("readers", "workers", "streams", "most_calls"),
+    [(32, 30, 8, 2_300), (4, 30, 30, 1_300), (32, 30, 30, 4_700)],
+)
+def test_grants_shrink_with_the_streams_that_there_are(
+    readers: int, workers: int, streams: int, most_calls: int
+) -> None:
+    """Each reader reads from so many of the workers; all of them ask in turn, for all they get."""
+    windows = 20_000
+    state = cluster(windows, workers=workers)
+    for number in range(2, readers + 1):
+        commit(state, decide.open_iteration(state, replace(OPEN, reader_id=f"r{number}"), None))
+    sizes: list[int] = []
+    while not sizes or sum(sizes) < windows:
+        for reader in range(readers):
+            for nth in range(streams):
+                worker = f"w{(reader * streams + nth) % workers + 1}"
+                answer = lease(state, worker, f"r{reader + 1}", count=1_024)
+                sizes += [len(answer.leases)] if answer.leases else []
+    assert len(sizes) <= most_calls
+    assert sizes[-readers * streams :] == [1] * readers * streams, "the last are shared by all"
+
+
 def test_more_epochs_to_come_need_no_fairness() -> None:
     state = cluster(6, rounds=None)
     assert indices(lease(state, count=4)) == [0, 1, 2, 3]

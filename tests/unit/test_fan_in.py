@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataservice.client.fan_in import LEAST, FanIn
+from dataservice.client.fan_in import FanIn
+from dataservice.pairs import LEAST_WORKERS
 
 
 def addresses(count: int) -> dict[str, str]:
@@ -60,7 +61,7 @@ def test_workers_that_are_added_are_read_from_as_those_before_them() -> None:
         count.update(found.keys() - addresses(8).keys())
     assert len(count) == 32
     assert min(count.values()) >= 6, "20 on average"
-    assert sum(count.values()) < 100 * 2 * LEAST, "not all of them by everybody"
+    assert sum(count.values()) < 100 * 2 * LEAST_WORKERS, "not all of them by everybody"
 
 
 def test_a_worker_of_the_readers_own_process_is_always_chosen() -> None:
@@ -81,7 +82,7 @@ def test_who_cannot_be_heard_gets_a_deputy_and_is_not_given_up() -> None:
     first = choice.among(addresses(50), 0)
     more = choice.among(addresses(50), 3)
     assert first.items() < more.items()
-    assert len(more) == LEAST + 3
+    assert len(more) == LEAST_WORKERS + 3
     assert choice.among(addresses(50), 0) == more
 
 
@@ -99,6 +100,6 @@ def test_whatever_comes_and_goes(moments: list[tuple[set[int], int, int]]) -> No
         found = choice.among(members, failing)
         assert found.items() <= members.items()
         assert before & members.keys() <= found.keys(), "a stream is given up"
-        least = max(LEAST, -(-4 * len(members) // readers)) + failing
+        least = max(LEAST_WORKERS, -(-4 * len(members) // readers)) + failing
         assert len(found) >= min(len(members), least)
         before = set(found)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from dataservice.client.fan_in import LEAST
 from dataservice.client.pacing import Pacing
 from dataservice.client.session import MAX_DAMAGED_STREAMS, ReadSession
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import StreamTable
 from dataservice.errors import DataLossError, UnavailableError
+from dataservice.pairs import LEAST_WORKERS
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.elements import NO_WINDOW, FrameKind, Header, RowSpan
@@ -263,13 +263,13 @@ def test_a_reader_of_many_has_streams_to_some_workers() -> None:
     reader = Reader(DYNAMIC)
     many = members(*(f"w{number}" for number in range(40)))
     reader.session.follow(pb.OpenIterationReply(workers=many, readers=40), 0.0)
-    assert len(reader.opened) == LEAST
+    assert len(reader.opened) == LEAST_WORKERS
     first = reader.opened[0]
     reader.call(workers=many, readers=40)
-    assert len(reader.opened) == LEAST
+    assert len(reader.opened) == LEAST_WORKERS
     reader.session.note_broken(first, UnavailableError("broken"), 0.0)
     reader.call(workers=many, readers=40)
-    assert len(reader.opened) == LEAST + 1, "another for the one that cannot be heard"
+    assert len(reader.opened) == LEAST_WORKERS + 1, "another for the one that cannot be heard"
     reader.call(workers=many, readers=4)
     assert len(reader.opened) == 40, "few readers need all workers"
     assert not any(stream.dropped for stream in reader.opened)
