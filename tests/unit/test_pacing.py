@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dataservice.client.pacing import GROUP_S, IDLE_MAX_S, Pacing
+from dataservice.config import HEARTBEATS_PER_S
 
 
 def test_without_news_only_the_heartbeat_is_due() -> None:
@@ -30,6 +31,21 @@ def test_a_reader_that_has_run_dry_asks_at_once_then_ever_more_slowly() -> None:
     assert gaps[0] < 0.01
     assert gaps == pytest.approx(sorted(gaps))
     assert gaps[-1] == pytest.approx(IDLE_MAX_S)
+
+
+@pytest.mark.parametrize("clients", [500, 2_000, 4_000])
+def test_readers_that_run_dry_together_leave_a_busy_dispatcher_time(clients: int) -> None:
+    """Half of the clients are readers, all idle from one moment on."""
+    interval_s = clients / HEARTBEATS_PER_S
+    pacing, now_s, calls_s = Pacing(1.0, 0.0), 0.0, []
+    pacing.note_interval(interval_s)
+    for _ in range(30):
+        now_s = pacing.due_s(urgent=False, idle=True, has_news=False)
+        pacing.note_call(now_s, idle=True)
+        calls_s.append(now_s)
+    within_s = 4 * interval_s
+    calls = clients / 2 * sum(call_s <= within_s for call_s in calls_s)
+    assert calls / within_s <= 900, "it answers about 1,600"
 
 
 def test_data_make_the_next_idle_moment_fast_again() -> None:
