@@ -24,8 +24,14 @@ CONTROL_MESSAGE_MAX_BYTES: Final = 64 << 20
 # A remote traceback travels in the trailing metadata, for which gRPC allows 8 KiB by default.
 CONTROL_METADATA_MAX_BYTES: Final = 1 << 20
 CONTROL_CALL_TIMEOUT_S: Final = 30.0
-# Long polls hold a thread each: one per (reader, worker) pair of a large cluster.
+# A call holds a thread while it runs; so many at once are a burst that is over in a second.
 CONTROL_MAX_THREADS: Final = 1_024
+# Of these, for long polls: each pair of a reader and a worker has one where nothing is left to
+# lease. Those beyond are told to come again, so many in a second beside the heartbeats.
+CONTROL_MAX_POLLS: Final = 512
+POLLS_REFUSED_PER_S: Final = 400
+# And for those who join while the sources of their dataset are being listed.
+CONTROL_MAX_PLANNERS: Final = 256
 # A frozen peer is noticed after time + timeout. gRPC waits a minute for the answer to a ping
 # unless ping_timeout is set as well.
 KEEPALIVE_TIME_MS: Final = 3_000

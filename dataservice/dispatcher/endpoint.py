@@ -7,6 +7,7 @@ carried by the RPC layer.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
@@ -140,7 +141,8 @@ class DispatcherEndpoint:
             request.wait_s,
         )
         leases = [_lease_message(lease) for lease in answer.leases]
-        return pb.LeaseWindowsReply(windows=leases, ended=answer.ended)
+        pause_ms = math.ceil(1_000 * answer.pause_s)
+        return pb.LeaseWindowsReply(windows=leases, ended=answer.ended, pause_ms=pause_ms)
 
     def finish_task(self, request: pb.FinishTaskRequest) -> pb.FinishTaskReply:
         self._service.finish_task(WorkerId(request.worker_id), IterationId(request.iteration_id))

@@ -149,10 +149,14 @@ class Lease(NamedTuple):
 
 
 class LeaseAnswer(NamedTuple):
-    """`ended`: no window will ever come for this reader."""
+    """`ended`: no window will ever come for this reader.
+
+    `pause_s`: as many wait for windows as may, and this one is to ask again after that.
+    """
 
     leases: tuple[Lease, ...]
     ended: bool
+    pause_s: float = 0.0
 
 
 class OpenAnswer(NamedTuple):

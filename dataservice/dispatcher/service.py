@@ -10,11 +10,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from dataservice.config import HEARTBEATS_PER_S
+from dataservice.config import (
+    CONTROL_MAX_PLANNERS,
+    CONTROL_MAX_POLLS,
+    HEARTBEATS_PER_S,
+    POLLS_REFUSED_PER_S,
+)
 from dataservice.dispatcher import decide, delivery, lifecycle, positions, shares
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.jobs import Iteration
@@ -41,6 +47,8 @@ from dataservice.dispatcher.requests import (
 from dataservice.dispatcher.round_desk import RoundDesk
 from dataservice.dispatcher.snapshot_desk import UNDIVIDED, SavingSettings, SnapshotDesk
 from dataservice.dispatcher.surroundings import Surroundings
+from dataservice.dispatcher.waiting_room import WaitingRoom
+from dataservice.errors import UnavailableError
 from dataservice.job_options import JobOptions
 from dataservice.omissions import NOTHING, Omitted
 from dataservice.runtime.clock import Clock
@@ -78,7 +86,8 @@ class DispatcherService:
 
     `owner_timeout_s`: how long a lost reader's windows wait for the word of its owner.
     `worker_addresses` is the fixed list that static policies divide by. `journal` None keeps
-    nothing. `job_gc_timeout_s` None never collects what nobody reads.
+    nothing. `job_gc_timeout_s` None never collects what nobody reads. `max_polls` and
+    `max_planners`: so many calls at once wait for windows, and for a plan.
     """
 
     def __init__(
@@ -96,6 +105,8 @@ class DispatcherService:
         job_gc_timeout_s: float | None = 300.0,
         job_gc_check_interval_s: float = 600.0,
         heartbeats_per_s: float = HEARTBEATS_PER_S,
+        max_polls: int = CONTROL_MAX_POLLS,
+        max_planners: int = CONTROL_MAX_PLANNERS,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._clock = clock
@@ -103,6 +114,8 @@ class DispatcherService:
         self._planner = planner
         self._lister = lister
         self._planning: dict[DatasetId, threading.Lock] = {}
+        self._planners = threading.BoundedSemaphore(max_planners)
+        self._polls = WaitingRoom(max_polls, POLLS_REFUSED_PER_S)
         self.presence = Presence(
             worker_timeout_s, client_timeout_s, clock.now_s(), heartbeats_per_s
         )
@@ -176,8 +189,12 @@ class DispatcherService:
             self._commit(decide.lose_worker(self._state, worker_id, left=True))
 
     def lease_windows(self, request: LeaseWindows, wait_s: float = 0.0) -> LeaseAnswer:
-        """Waits up to `wait_s` until there is a window for the reader, or never will be."""
-        with self._transaction():
+        """Waits up to `wait_s` until there is a window for the reader, or never will be.
+
+        Only so many wait at once; the answer tells others when to ask again.
+        """
+        pause_s = 0.0
+        with self._transaction(), self._polls.seat() as seat:
             deadline_s = self._clock.now_s() + min(wait_s, LONG_POLL_MAX_S)
             self._hear_of_worker(request.worker_id)
             self._commit(delivery.give_back(self._state, request))
@@ -188,10 +205,13 @@ class DispatcherService:
                     return answer
                 if left_s <= 0 or not request.count:
                     break
+                if not seat.take():
+                    pause_s = self._polls.pause_s(self._clock.now_s())
+                    break
                 self._ledger.wait_for_news(request.iteration_id, left_s)
                 decide.check_worker(self._state, request.worker_id)
             self._around.note_denial(request)
-            return LeaseAnswer((), False)
+            return LeaseAnswer((), False, pause_s)
 
     def _try_lease(self, request: LeaseWindows) -> LeaseAnswer:
         self._commit(delivery.open_round(self._state, request.iteration_id))
@@ -208,17 +228,31 @@ class DispatcherService:
     def open_iteration(self, request: OpenIteration) -> tuple[OpenAnswer, Dataset, MembersUpdate]:
         """Joins a reader; plans the division first when its repetition begins with it.
 
-        Blocks while the sources are listed. Answers also the dataset and the workers to read from.
+        Blocks while the sources are listed; UnavailableError when as many as may do so already.
+        Answers also the dataset and the workers to read from.
         """
         request = replace(request, opened_s=self._wall_clock())
         needed = self._dataset_to_plan(request)
         if needed is None:
             return self._join(request, None)
         # One planner per dataset: trainers of a job open it at the same moment.
-        with self._planning_lock(needed.dataset_id):
+        with self._as_planner(needed.dataset_id), self._planning_lock(needed.dataset_id):
             needed = self._dataset_to_plan(request)
             plan = None if needed is None else self._plan(needed, request)
             return self._join(request, plan)
+
+    @contextmanager
+    def _as_planner(self, dataset_id: DatasetId) -> Iterator[None]:
+        """Of those who wait for a plan, that no call which must not wait is refused for them."""
+        if not self._planners.acquire(blocking=False):
+            raise UnavailableError(
+                f"the sources of dataset {dataset_id} are being listed, or others are, for as many "
+                "readers as may wait for that at once; try again"
+            )
+        try:
+            yield
+        finally:
+            self._planners.release()
 
     def _dataset_to_plan(self, request: OpenIteration) -> Dataset | None:
         with self._transaction() as telling:

@@ -183,12 +183,14 @@ class LeaseWindowsRequest(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., reader_id: _Optional[str] = ..., count: _Optional[int] = ..., wait_s: _Optional[float] = ..., returned: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class LeaseWindowsReply(_message.Message):
-    __slots__ = ("windows", "ended")
+    __slots__ = ("windows", "ended", "pause_ms")
     WINDOWS_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_MS_FIELD_NUMBER: _ClassVar[int]
     windows: _containers.RepeatedCompositeFieldContainer[WindowLease]
     ended: bool
-    def __init__(self, windows: _Optional[_Iterable[_Union[WindowLease, _Mapping]]] = ..., ended: bool = ...) -> None: ...
+    pause_ms: int
+    def __init__(self, windows: _Optional[_Iterable[_Union[WindowLease, _Mapping]]] = ..., ended: bool = ..., pause_ms: _Optional[int] = ...) -> None: ...
 
 class FinishTaskRequest(_message.Message):
     __slots__ = ("worker_id", "iteration_id")

@@ -106,7 +106,8 @@ class DispatcherLink:
             attempt_timeout_s=wait_s + _ATTEMPT_MARGIN_S,
             should_stop=should_stop,
         )
-        return Grant(tuple(lease_of(window) for window in reply.windows), reply.ended)
+        leases = tuple(lease_of(window) for window in reply.windows)
+        return Grant(leases, reply.ended, reply.pause_ms / 1_000)
 
     def give_back(
         self, worker_id: str, iteration_id: str, reader_id: str, leases: Sequence[Lease]

@@ -43,10 +43,14 @@ class Lease(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """The dispatcher's answer; `ended` means that there will be no more for this reader."""
+    """The dispatcher's answer; `ended` means that there will be no more for this reader.
+
+    `pause_s`: the dispatcher lets nobody else wait, and is to be asked again after that.
+    """
 
     leases: tuple[Lease, ...]
     ended: bool
+    pause_s: float = 0.0
 
 
 Ask = Callable[[int, float], Grant]
@@ -101,6 +105,7 @@ class LeaseFeed:
         self._leases: deque[Lease] = deque()
         self._dry = False
         self._ended = False
+        self._not_before_s = float("-inf")
         self._failure: DataServiceError | None = None
         self._thread = StoppableThread(self._run, owner=name, name="leases")
 
@@ -160,8 +165,8 @@ class LeaseFeed:
 
     def _ask_once(self, stop: threading.Event) -> None:
         with self.lock:
-            self._needed.wait_for(lambda: self._wanted() or stop.is_set(), _RECHECK_S)
-            if stop.is_set() or not self._wanted():
+            self._needed.wait_for(lambda: self._may_ask() or stop.is_set(), self._patience_s())
+            if stop.is_set() or not self._may_ask():
                 return
             count, wait_s = self._wanted(), LONG_POLL_S if self._dry else 0.0
         grant = self._ask(count, wait_s)
@@ -170,7 +175,16 @@ class LeaseFeed:
             self._leases.extend(grant.leases)
             self._dry = not grant.leases
             self._ended = grant.ended
+            self._not_before_s = time.monotonic() + grant.pause_s
             self.news.notify_all()
+
+    def _may_ask(self) -> bool:
+        return self._wanted() > 0 and time.monotonic() >= self._not_before_s
+
+    def _patience_s(self) -> float:
+        """Until the pause that the dispatcher asked for is over, or to look again."""
+        pause_s = self._not_before_s - time.monotonic()
+        return min(pause_s, _RECHECK_S) if pause_s > 0 else _RECHECK_S
 
     def _wanted(self) -> int:
         """How many to ask for; none before half of the store is used up."""

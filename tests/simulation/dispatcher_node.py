@@ -94,6 +94,7 @@ class DispatcherNode(Node):
         self._waiting: list[tuple[int, Call, int, Any]] = []
         self._is_poked = self._is_retrying = False
         self._parked: list[tuple[Call, int, pb.LeaseWindowsRequest, float]] = []
+        self._yet_to_retry = 0
         self.service = DispatcherService(
             clock=self,
             planner=lambda _plan, _repetition, _options: self._plan,
@@ -102,6 +103,7 @@ class DispatcherNode(Node):
             worker_timeout_s=WORKER_TIMEOUT_S,
             client_timeout_s=CLIENT_TIMEOUT_S,
             heartbeats_per_s=self.world.heartbeats_per_s,
+            max_polls=self.world.max_polls,
             wall_clock=lambda: self.world.now_s,
         )
         self.commits = Commits(self, len(self.disk))
@@ -143,6 +145,8 @@ class DispatcherNode(Node):
 
     def _serve(self, call: Call, number: int, request: Any, deadline_s: float) -> None:
         value: Any
+        # Those that are parked sit there still, whose handlers have left.
+        self.service._polls.taken = len(self._parked) + self._yet_to_retry
         try:
             value = getattr(self._endpoint, _snake(call.method))(request)
         except Blocked:
@@ -178,7 +182,8 @@ class DispatcherNode(Node):
         """Lets handlers that wait look again; their conditions were notified, or time is up."""
         self._is_poked = False
         parked, self._parked = self._parked, []
-        for call, number, request, deadline_s in parked:
+        for number_before, (call, number, request, deadline_s) in enumerate(parked):
+            self._yet_to_retry = len(parked) - number_before - 1
             left_s = deadline_s - self.world.now_s
             request.wait_s = left_s if left_s > _TIMER_SLACK_S else 0.0
             self._is_retrying = True

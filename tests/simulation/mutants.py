@@ -21,6 +21,7 @@ from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.liveness import Deadlines
 from dataservice.dispatcher.plans import RowMark
+from dataservice.dispatcher.waiting_room import WaitingRoom
 from dataservice.dispatcher.windows import Phase, WindowTable
 from dataservice.ranges import Consumed, Ranges
 from dataservice.wire.elements import RowSpan
@@ -300,6 +301,11 @@ def requests_of_given_up_streams_are_served(patch: Patch) -> None:
 
     patch.setattr(delivery, "lease_windows", lease_windows)
     patch.setattr(StreamLeases, "give_back", lambda _self, _leases: None)
+
+
+@mutant("I10")
+def who_finds_no_seat_never_asks_again(patch: Patch) -> None:
+    patch.setattr(WaitingRoom, "pause_s", lambda _self, _now_s: 1e6)
 
 
 @mutant("I10", walls_off="the fence that a new stream puts up")

@@ -35,6 +35,8 @@ CONNECT_TIMEOUT_S = 2.0
 MAX_FRAMES = 4
 # Times are sums of floats: frames that are to arrive at one time could change places.
 _ORDER_S = 1e-9
+# A clock with an offset does not add up to the last bit.
+_TIMER_SLACK_S = 1e-6
 
 
 class Pipeline:
@@ -143,9 +145,21 @@ class WorkerNode(Node):
         """Lets every thread of the stream go on as far as it can."""
         stream.is_poked = False
         stream.leasing.run()
+        self._plan_to_ask(stream)
         self._begin_windows(stream)
         self._assemble(stream)
         self._pump(stream)
+
+    def _plan_to_ask(self, stream: Stream) -> None:
+        """The feed wakes up by itself when the pause is over that the dispatcher asked for."""
+        pause_s = stream.feed._not_before_s - self.now_s()
+        if pause_s > 0 and not stream.is_pausing:
+            stream.is_pausing = True
+            self.world.at(pause_s + _TIMER_SLACK_S, self, self._ask_again, stream)
+
+    def _ask_again(self, stream: Stream) -> None:
+        stream.is_pausing = False
+        self._turn(stream)
 
     def _begin_windows(self, stream: Stream) -> None:
         while stream.computing < stream.producer._max_parallel:
@@ -287,7 +301,7 @@ class Stream:
         self.credit = int(command["credit"])
         self._half_credit = self.credit // 2
         self.computing = 0
-        self.is_poked = self.is_done = False
+        self.is_poked = self.is_done = self.is_pausing = False
 
     # The reader's end
 

@@ -82,6 +82,8 @@ class World:
         self.lost_frames = 0
         # Now and then so few that intervals and time-outs are the dispatcher's, not the configured.
         self.heartbeats_per_s = 1.5 if seed % 3 == 2 else 500.0
+        # Likewise so few that most polls find no seat in the dispatcher.
+        self.max_polls = {2: 0, 4: 1}.get(seed % 7, 512)
         self.is_ordered = self.has_resumed = False
         self.doubles_frames = True
         self.dispatcher: Any = None

@@ -531,7 +531,7 @@ def test_a_waiting_worker_learns_of_the_end(contended: DispatcherService) -> Non
     with ThreadPoolExecutor(1) as pool:
         future = wait_for_windows(contended, pool, "r2")
         sync(contended, "r1", consumed=(RowMark(0, 0, 1, True),))
-        assert future.result(WAIT_S) == ((), True)  # type: ignore[attr-defined]
+        assert future.result(WAIT_S) == ((), True, 0.0)  # type: ignore[attr-defined]
     assert contended._ledger._waiting == {}
 
 
@@ -539,7 +539,7 @@ def test_a_waiting_worker_learns_that_its_reader_is_gone(contended: DispatcherSe
     with ThreadPoolExecutor(1) as pool:
         future = wait_for_windows(contended, pool, "r2")
         contended.release_reader("r2", ())
-        assert future.result(WAIT_S) == ((), True)  # type: ignore[attr-defined]
+        assert future.result(WAIT_S) == ((), True, 0.0)  # type: ignore[attr-defined]
 
 
 def test_closing_ends_all_waits(contended: DispatcherService) -> None:
@@ -553,8 +553,37 @@ def test_closing_ends_all_waits(contended: DispatcherService) -> None:
 
 
 def test_without_time_to_wait_the_answer_comes_at_once(contended: DispatcherService) -> None:
-    assert contended.lease_windows(lease_request("r2"), 0.0) == ((), False)
-    assert contended.lease_windows(lease_request("r2", count=0), WAIT_S) == ((), False)
+    assert contended.lease_windows(lease_request("r2"), 0.0) == ((), False, 0.0)
+    assert contended.lease_windows(lease_request("r2", count=0), WAIT_S) == ((), False, 0.0)
+
+
+def test_only_so_many_wait_and_the_others_are_told_when_to_ask_again() -> None:
+    service = service_of(max_polls=1)
+    register(service, windows=1)
+    add_worker(service)
+    for reader in ("r1", "r2", "r3"):
+        open_reader(service, reader)
+    service.lease_windows(lease_request("r1"))
+    with ThreadPoolExecutor(1) as pool:
+        future = wait_for_windows(service, pool, "r2")
+        leases, ended, pause_s = service.lease_windows(lease_request("r3"), WAIT_S)
+        assert (leases, ended, pause_s > 0) == ((), False, True)
+        assert not service.lease_windows(lease_request("r3"), 0.0).pause_s, "it would not wait"
+        service.release_reader("r1", ())
+        assert future.result(WAIT_S).leases  # type: ignore[attr-defined]
+        # There is a seat again.
+        future = wait_for_windows(service, pool, "r3")
+        service.release_reader("r3", ())
+        assert future.result(WAIT_S).ended  # type: ignore[attr-defined]
+
+
+def test_a_wait_that_fails_gives_its_seat_back(contended: DispatcherService) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        future = wait_for_windows(contended, pool, "r2")
+        contended.leave("w1")
+        with pytest.raises(NotFoundError, match="w1 is not registered"):
+            future.result(WAIT_S)  # type: ignore[attr-defined]
+    assert contended._polls.taken == 0
 
 
 # Planning
@@ -578,6 +607,27 @@ def test_trainers_that_open_a_job_together_plan_once() -> None:
         may_plan.set()
         assert {future.result(WAIT_S) for future in futures} == {"i1"}
     assert planned == [0]
+
+
+def test_who_may_not_wait_for_a_plan_tries_again() -> None:
+    may_plan, begun = threading.Event(), threading.Event()
+
+    def slow_planner(plan: bytes, repetition: int, options: JobOptions) -> WindowPlan:
+        begun.set()
+        assert may_plan.wait(WAIT_S)
+        return plan_windows(plan, repetition, options)
+
+    service = DispatcherService(clock=ManualClock(), planner=slow_planner, max_planners=1)
+    register(service)
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(open_reader, service, "r1")
+        assert begun.wait(WAIT_S)
+        with pytest.raises(UnavailableError, match=r"dataset 1000 are being listed.*try again"):
+            open_reader(service, "r2")
+        may_plan.set()
+        assert future.result(WAIT_S) == "i1"
+    assert open_reader(service, "r2") == "i1"
+    assert open_reader(service, "r3", job_name="other", iteration_id="i2") == "i2", "a plan again"
 
 
 def test_a_plan_that_cannot_be_made_is_the_readers_error() -> None:

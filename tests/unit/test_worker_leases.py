@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from itertools import pairwise
+
 import pytest
 
 from dataservice.worker.leases import MAX_STORE, STORE_S, Grant, Lease, LeaseFeed, StoreSize
@@ -85,3 +89,32 @@ def test_calls_are_few_for_many_tiny_windows() -> None:
     assert asked[0] == 3
     assert max(asked) <= MAX_STORE
     assert len(asked) < 100
+
+
+def test_a_feed_that_may_not_wait_asks_no_sooner_than_it_was_told() -> None:
+    pause_s, asked_s = 0.05, list[float]()
+
+    def ask(_count: int, _wait_s: float) -> Grant:
+        asked_s.append(time.monotonic())
+        return Grant((), len(asked_s) == 4, pause_s)
+
+    feed = LeaseFeed(ask, lambda _leases: None, ahead=3, name="test")
+    feed.start()
+    with feed.lock:
+        assert feed.news.wait_for(feed.is_over_held, TIMEOUT_S)
+    assert all(after - before >= pause_s for before, after in pairwise(asked_s))
+
+
+def test_a_feed_that_pauses_stops_at_once() -> None:
+    paused = threading.Event()
+
+    def ask(_count: int, _wait_s: float) -> Grant:
+        paused.set()
+        return Grant((), False, 3_600.0)
+
+    feed = LeaseFeed(ask, lambda _leases: None, ahead=3, name="test")
+    feed.start()
+    assert paused.wait(TIMEOUT_S)
+    feed.stop()
+    with feed.lock:
+        assert feed.news.wait_for(feed.is_over_held, TIMEOUT_S)

@@ -1,0 +1,77 @@
+"""More pairs of readers and workers wait for windows than the dispatcher has threads."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import grpc
+
+import dataservice as ds
+from dataservice.client.connection import Connection
+from dataservice.config import CONTROL_MAX_POLLS, CONTROL_MAX_THREADS
+from dataservice.runtime.auth import TOKEN_METADATA_KEY, resolve_token
+from dataservice.runtime.rpc import RpcClient
+from dataservice.vocabulary import parse_target
+from dataservice.wire import dispatcher_pb2 as pb
+from tests.integration.service_cluster import wait_until
+
+PAIRS = CONTROL_MAX_THREADS + 100
+TIMEOUT_S = 60.0
+# Far longer than an answer takes on a busy machine, far shorter than polls wait.
+PROMPT_S = 5.0
+POLL_S = 30.0
+
+
+def poll(channel: Any, request: pb.LeaseWindowsRequest) -> Any:
+    """A long poll that is under way."""
+    call = channel.unary_unary(
+        "/dataservice.Dispatcher/LeaseWindows",
+        request_serializer=pb.LeaseWindowsRequest.SerializeToString,
+        response_deserializer=pb.LeaseWindowsReply.FromString,
+    )
+    metadata = ((TOKEN_METADATA_KEY, resolve_token(None)),)
+    return call.future(request, metadata=metadata, timeout=TIMEOUT_S)
+
+
+def test_heartbeats_are_answered_while_more_wait_than_there_are_threads() -> None:
+    service = pb.DESCRIPTOR.services_by_name["Dispatcher"]
+    with (
+        ds.DispatchServer() as server,
+        Connection(server.target) as connection,
+        RpcClient(server.target, service, token=resolve_token(None)) as worker,
+        grpc.insecure_channel(parse_target(server.target)) as channel,
+    ):
+        dataset_id = ds.register_dataset(server.target, ds.Dataset.range(10))
+        place = pb.RegisterWorkerRequest(address="there:1")
+        worker_id = worker.call("RegisterWorker", place).worker_id
+        joined = connection.open_iteration(
+            pb.OpenIterationRequest(dataset_id=dataset_id, policy=1, reader_id="reader"),
+            timeout_s=TIMEOUT_S,
+        )
+        pair = pb.LeaseWindowsRequest(
+            worker_id=worker_id, iteration_id=joined.iteration_id, reader_id="reader", count=1
+        )
+        while worker.call("LeaseWindows", pair).windows:
+            pass
+        waiting = pb.LeaseWindowsRequest(wait_s=POLL_S)
+        waiting.MergeFrom(pair)
+        polls = [poll(channel, waiting) for _ in range(PAIRS)]
+        wait_until(
+            lambda: sum(call.done() for call in polls) >= PAIRS - CONTROL_MAX_POLLS,
+            "answers for those who may not wait",
+        )
+        sent_away = [call.result() for call in polls if call.done()]
+        assert len(sent_away) == PAIRS - CONTROL_MAX_POLLS
+        assert all(0 < reply.pause_ms <= 30_000 for reply in sent_away)
+        for _ in range(20):
+            began_s = time.monotonic()
+            worker.call("WorkerHeartbeat", pb.WorkerHeartbeatRequest(worker_id=worker_id))
+            assert time.monotonic() - began_s < PROMPT_S
+        assert sum(not call.done() for call in polls) == CONTROL_MAX_POLLS, "they wait still"
+        # The end of the reader is the end of all that wait for its windows.
+        connection.release_reader(
+            pb.ReleaseReaderRequest(iteration_id=joined.iteration_id, reader_id="reader"),
+            timeout_s=TIMEOUT_S,
+        )
+        assert sum(call.result(PROMPT_S).ended for call in polls) == CONTROL_MAX_POLLS
