@@ -9,7 +9,8 @@ Shared by those who write and those who read. Invariants: a file under its final
 never written again, since each attempt to write a chunk has a tag of its own; a chunk counts only
 if DONE lists it, and DONE only if it is of the snapshot that snapshot.json names. Names after that
 one say whose they are, and writers touch none of another: who was taken for dead and goes on
-writing changes nothing, also where another snapshot has come to stand in the folder.
+writing changes nothing, also where another snapshot has come to stand in the folder. That one is
+made only where none is, which of object stores alone nothing assures: they write over it.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ ERROR: Final = "ERROR"
 _APPEARS_WHOLE: Final = frozenset(
     {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "cos", "r2"}
 )
+# What file systems say that have no hard links.
+_NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _TAG_CHARS: Final = 12
 _CODECS: Final = {"LZ4": "lz4", "ZSTD": "zstd"}
 
@@ -240,7 +243,8 @@ class SnapshotFolder:
         """
         found = self.metadata()
         if found is None:
-            self._write_json(METADATA, metadata.to_json())
+            # Not over another: it may have come since, however long this process was frozen.
+            self._write_json(METADATA, metadata.to_json(), replaces=False)
             found = self.metadata()
         if found is None or found.snapshot_id != metadata.snapshot_id:
             raise AlreadyExistsError(
@@ -304,13 +308,13 @@ class SnapshotFolder:
                 if self._owner and is_own and name not in listed:
                     self._files.rm_file(entry["name"])
 
-    def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
+    def _write_json(self, name: str, content: Mapping[str, Any], *, replaces: bool = True) -> None:
         with self._draft() as draft:
             with _named_errors(f"{self.path}/{name}"), open(draft, "w") as to:
                 json.dump(content, to, indent=None)
                 to.flush()
                 os.fsync(to.fileno())
-            self._commit(draft, name)
+            self._commit(draft, name, replaces=replaces)
 
     @contextlib.contextmanager
     def _draft(self) -> Iterator[str]:
@@ -326,12 +330,14 @@ class SnapshotFolder:
             with contextlib.suppress(OSError):
                 os.remove(draft)
 
-    def _commit(self, draft: str, name: str) -> None:
+    def _commit(self, draft: str, name: str, *, replaces: bool = True) -> None:
+        """Gives a draft its name; without `replaces` only if the name is free."""
         final = f"{self._root}/{name}"
         with _named_errors(f"{self.path}/{name}"):
             if self._is_local:
                 os.makedirs(os.path.dirname(final), exist_ok=True)
-                os.replace(draft, final)
+                if replaces or not _link(draft, final):
+                    os.replace(draft, final)
                 sync_folder(os.path.dirname(final))
                 return
             if self._appears_whole:
@@ -341,9 +347,9 @@ class SnapshotFolder:
             for folder in (os.path.dirname(passing), os.path.dirname(final)):
                 self._files.makedirs(folder, exist_ok=True)
             self._files.put_file(draft, passing)
-            self._rename_once(passing, final)
+            self._rename_once(passing, final, replaces=replaces)
 
-    def _rename_once(self, passing: str, final: str) -> None:
+    def _rename_once(self, passing: str, final: str, *, replaces: bool) -> None:
         """Not every file system renames over a file.
 
         The same, by another writer, is as good: removed for a moment, a third would miss it.
@@ -355,12 +361,25 @@ class SnapshotFolder:
             except OSError:
                 if not self._files.exists(final):
                     raise
-        if self._files.cat_file(final) != self._files.cat_file(passing):
+        if replaces and self._files.cat_file(final) != self._files.cat_file(passing):
             self._files.rm_file(final)
             self._files.mv(passing, final)
             return
         with contextlib.suppress(OSError):
             self._files.rm_file(passing)
+
+
+def _link(draft: str, final: str) -> bool:
+    """Gives a file a name that is free, or leaves it to its owner; False without hard links."""
+    try:
+        os.link(draft, final)
+    except FileExistsError:
+        return True
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        return False
+    return True
 
 
 def _checked_metadata(values: Mapping[str, Any]) -> Metadata:

@@ -283,9 +283,13 @@ class SnapshotWriter:
 
     def _write_marker(self, folder: SnapshotFolder, name: str, content: str) -> None:
         found = folder.metadata()
-        if found is None and name == DONE:
-            raise DataLossError(f"{self._task.path} was deleted while the snapshot was written")
-        if found is None or found.snapshot_id == self._snapshot_id:
+        is_there = found is not None and found.snapshot_id == self._snapshot_id
+        if name == DONE and not is_there:
+            raise DataLossError(
+                f"{self._task.path} was deleted while snapshot {self._snapshot_id} was written"
+                + (f", and holds {found.snapshot_id} now" if found else "")
+            )
+        if found is None or is_there:
             folder.write_marker(name, json.loads(content))
 
     # Writing

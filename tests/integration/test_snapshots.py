@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -360,3 +361,47 @@ def test_the_command_line_shows_and_ends_snapshots(tmp_path: pathlib.Path, gates
         with pytest.raises(CancelledError, match="/t was cancelled"):
             under_way.wait(DEADLINE_S)
         gates.open(1, 2, 3)
+
+
+_FREEZES_BEFORE_IT_SAYS_WHAT_IS_SAVED = """
+import os, signal, sys
+from dataservice.dataset.snapshot_folder import SnapshotFolder
+from tests.integration.test_snapshots import metadata_of
+
+commit = SnapshotFolder._commit
+
+def freeze_and_commit(self, draft, name, **more):
+    os.kill(os.getpid(), signal.SIGSTOP)
+    commit(self, draft, name, **more)
+
+SnapshotFolder._commit = freeze_and_commit
+try:
+    SnapshotFolder(sys.argv[1], writes="old").write_metadata(metadata_of("old"))
+except Exception as error:
+    print(type(error).__name__)
+"""
+
+
+def metadata_of(snapshot_id: str) -> Metadata:
+    return Metadata(snapshot_id=snapshot_id, schema=SCHEMA, fingerprint="f", cardinality=-2)
+
+
+def test_who_was_frozen_before_it_said_what_is_saved_does_not_take_the_folder_of_another(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Its snapshot was cancelled and the folder deleted meanwhile, and another was saved there."""
+    path = str(tmp_path / "s")
+    program = (sys.executable, "-c", _FREEZES_BEFORE_IT_SAYS_WHAT_IS_SAVED, path)
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as zombie:
+        try:
+            assert os.WIFSTOPPED(os.waitpid(zombie.pid, os.WUNTRACED)[1])
+            folder = SnapshotFolder(path, writes="new")
+            folder.write_metadata(metadata_of("new"))
+            os.kill(zombie.pid, signal.SIGCONT)
+            output, _ = zombie.communicate(timeout=DEADLINE_S)
+        finally:
+            zombie.kill()
+    assert output.strip() == "AlreadyExistsError"
+    found = folder.metadata()
+    assert found is not None
+    assert found.snapshot_id == "new"

@@ -81,6 +81,7 @@ NOTICED_IN = {
     "attempts_write_over_each_other": 1122,
     "contents_are_not_synced": 57,
     "names_are_not_synced": 221,
+    "whoever_begins_takes_the_folder": 287,
     "windows_of_lost_workers_stay_theirs": 11,
     "a_lost_answer_is_not_given_again": 16,
     "writers_outlive_their_snapshot": 22,

@@ -2,7 +2,9 @@
 
 S1: a snapshot that DONE stands in has each row of its dataset exactly once, now and for ever; of a
 plan that is not divided, rows of one pass and in its order. S2: what the dispatcher has recorded as
-written is there and whole. S3: what is recorded as written never changes. S4: a snapshot ends, as
+written is there and whole, and a snapshot that is done stands in its folder unless that was deleted
+(an object store cannot keep others from writing over its name). S3: what is recorded as written
+never changes. S4: a snapshot ends, as
 done or as failed, and only for a reason; whoever saves is not told of what it began itself as of
 another's. S5: when it has ended, nobody works on it any more. I5: what the disk has is the state.
 """
@@ -36,6 +38,8 @@ class SnapshotChecker(Shadow):
         self.savers = 0
         self._datasets: dict[str, str] = {}
         self._committed: dict[str, int] = {}
+        # Begun since the folder was deleted, if it ever was.
+        self._begun: set[str] = set()
 
     # The dispatcher
 
@@ -43,6 +47,7 @@ class SnapshotChecker(Shadow):
         match event:
             case ev.SnapshotStarted():
                 self._datasets[event.snapshot_id] = event.dataset_id
+                self._begun.add(event.snapshot_id)
             case ev.SnapshotWindowsFinished():
                 if self._is_at_path(event.snapshot_id):
                     for entry in event.chunks:
@@ -63,7 +68,11 @@ class SnapshotChecker(Shadow):
 
     def _note_end(self, snapshot_id: str) -> None:
         snapshot = self.shadow.snapshots.by_id[snapshot_id]  # type: ignore[index]
-        if snapshot.error or not self._is_at_path(snapshot_id):
+        if snapshot.error:
+            return
+        if not self._is_at_path(snapshot_id):
+            if snapshot_id in self._begun and self.disk.protocol != "s3":
+                raise Violation(f"S2: {snapshot_id} is done, and another stands in its folder")
             return
         if self.disk.content(f"{PATH}/{DONE}_{snapshot_id}") is None:
             raise Violation(f"S2: {snapshot_id} is done without {DONE}")
@@ -89,6 +98,7 @@ class SnapshotChecker(Shadow):
     def deleted(self) -> None:
         """The user removed the folder."""
         self._committed.clear()
+        self._begun.clear()
 
     def check_done(self) -> None:
         """The snapshot that DONE stands in."""

@@ -63,7 +63,7 @@ def names_are_not_synced(patch: Patch) -> None:
 
 @mutant("S1", "S2", "S4")
 def files_are_made_under_their_names(patch: Patch) -> None:
-    def commit(self: Any, draft: str, name: str) -> None:
+    def commit(self: Any, draft: str, name: str, **_more: bool) -> None:
         self._files.put_file(draft, f"{self._root}/{name}")
 
     patch.setattr(SnapshotFolder, "_commit", commit)
@@ -76,9 +76,17 @@ def files_are_made_under_their_names(patch: Patch) -> None:
     patch.setattr(SnapshotFolder, "__init__", init)
 
 
+@mutant("S2", "S4")
+def whoever_begins_takes_the_folder(patch: Patch) -> None:
+    def write_metadata(self: Any, metadata: Any) -> None:
+        self._write_json(snapshot_folder.METADATA, metadata.to_json())
+
+    patch.setattr(SnapshotFolder, "write_metadata", write_metadata)
+
+
 @mutant("S4")
 def a_name_that_is_taken_is_made_free(patch: Patch) -> None:
-    def rename_once(self: Any, passing: str, final: str) -> None:
+    def rename_once(self: Any, passing: str, final: str, **_more: bool) -> None:
         if self._files.exists(final):
             self._files.rm_file(final)
         self._files.mv(passing, final)
@@ -90,7 +98,7 @@ def a_name_that_is_taken_is_made_free(patch: Patch) -> None:
 def windows_are_reported_before_they_have_their_names(patch: Patch) -> None:
     original = SnapshotFolder._commit
 
-    def commit(self: Any, draft: str, name: str) -> None:
+    def commit(self: Any, draft: str, name: str, **_more: bool) -> None:
         if not name.startswith("chunks") or self._files._world.dice.random() < 0.9:
             original(self, draft, name)
 

@@ -135,6 +135,14 @@ class Disk:
         names.setdefault(target, self.files.get(target))
         self._put(target, file)
 
+    def link(self, source: str, target: str) -> None:
+        self.step()
+        if target in self.files:
+            raise FileExistsError(target)
+        names = self._unsynced.setdefault(running().node.name, {})
+        names.setdefault(target, None)
+        self._put(target, self.files[source])
+
     def remove(self, path: str) -> None:
         self.step()
         if self.files.pop(path, None) is None:
@@ -160,6 +168,7 @@ class Disk:
         return SimpleNamespace(
             makedirs=self.makedirs,
             replace=self.replace,
+            link=self.link,
             remove=self.remove,
             fsync=self.fsync,
             open=lambda folder, _flags: folder,

@@ -250,8 +250,8 @@ def test_a_snapshot_that_has_failed_is_not_done_too(
     done = Done(snapshot_id="s1", chunks=()).to_json()
     commit = SnapshotFolder._commit
 
-    def fails_late(self: SnapshotFolder, draft: str, name: str) -> None:
-        commit(self, draft, name)
+    def fails_late(self: SnapshotFolder, draft: str, name: str, **more: bool) -> None:
+        commit(self, draft, name, **more)
         raise OSError(errno.EIO, "input/output error")
 
     monkeypatch.setattr(SnapshotFolder, "_commit", fails_late)
