@@ -309,6 +309,15 @@ class SnapshotFolder:
                     self._files.rm_file(entry["name"])
 
     def _write_json(self, name: str, content: Mapping[str, Any], *, replaces: bool = True) -> None:
+        """Once more where the draft is gone: who was told to write the same has tidied up."""
+        try:
+            self._write_json_once(name, content, replaces)
+        except FailedPreconditionError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            self._write_json_once(name, content, replaces)
+
+    def _write_json_once(self, name: str, content: Mapping[str, Any], replaces: bool) -> None:
         with self._draft() as draft:
             with _named_errors(f"{self.path}/{name}"), open(draft, "w") as to:
                 json.dump(content, to, indent=None)

@@ -175,6 +175,26 @@ def test_what_cannot_be_tidied_up_does_not_undo_what_is_written(
     assert folder.done() == done
 
 
+def test_two_writers_of_one_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is taken for dead while it writes DONE; the other, told the same, tidies up behind it."""
+    one, other = (SnapshotFolder(str(tmp_path / "s"), writes="s1") for _ in range(2))
+    one.write_metadata(META)
+    chunk = one.write_chunk(0, SCHEMA, [batch(0, 5)])
+    assert chunk is not None
+    done = Done(snapshot_id="s1", chunks=(chunk,))
+    fsync = os.fsync
+
+    def finish_first(descriptor: int) -> None:
+        fsync(descriptor)
+        monkeypatch.undo()
+        other.write_marker("DONE", done.to_json())
+
+    monkeypatch.setattr(os, "fsync", finish_first)
+    one.write_marker("DONE", done.to_json())
+    assert one.done() == done
+    assert sorted(os.listdir(tmp_path / "s")) == ["DONE_s1", "chunks", "snapshot.json"]
+
+
 def test_an_unknown_protocol() -> None:
     with pytest.raises(OSError, match="nosuch://"):
         SnapshotFolder("nosuch://a/b")
