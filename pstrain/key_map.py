@@ -1,7 +1,7 @@
 """What a process knows of which keys have which rows, so that it need not ask for them again.
 
 Knows nothing of servers. Invariant: what was known before values went back is not known after, so
-nobody takes a row that has become another key's; what is known takes no more than the rows there
+nobody takes a row that has become another key's; what is known is no more than twice the rows there
 are, and what is counted a fixed size.
 """
 
@@ -100,7 +100,7 @@ class KeyMap:
     def __init__(self, fields: KeyFields) -> None:
         self._fields = fields
         self._known = _no_keys(_FIRST_SLOTS)
-        self._entries = 0
+        self._entries = self._refused = 0
         self._counts: I64 | None = None
         self._lock = threading.Lock()
         self.has_told = False
@@ -146,34 +146,48 @@ class KeyMap:
         return asked._replace(may_claim=admitted)
 
     def add(self, asked: Asked, rows: I64) -> None:
-        """From now on these are known; row -1: there is none."""
-        found = rows >= 0
-        keys, rows = asked.keys[found], rows[found]
-        salts = self._fields.first[asked.fields[found]]
+        """From now on these are known, also those that never get a row: they have the first."""
+        firsts = self._fields.first[asked.fields]
         with self._lock:
-            if 2 * (self._entries + len(keys)) > len(self._known):
-                self._grow(self._entries + len(keys))
-            self._entries += kernels.add_known(self._known, keys, rows, salts)
+            self._add(asked.keys, rows, firsts, rows >= 0)
+            is_refused = rows == kernels.NO_ROW_EVER
+            if self._refused + np.count_nonzero(is_refused) > self._fields.rows:
+                self._rebuild(self._entries, is_whole=False)
+            self._refused += self._add(asked.keys, firsts, firsts, is_refused)
+
+    def _add(self, keys: I64, rows: I64, firsts: I64, which: NDArray[np.bool_]) -> int:
+        """How many of these are new."""
+        entries = self._entries + int(np.count_nonzero(which))
+        if 2 * entries > len(self._known):
+            self._rebuild(entries)
+        added = kernels.add_known(self._known, keys[which], rows[which], firsts[which])
+        self._entries += added
+        return added
 
     def __len__(self) -> int:
-        return self._entries
+        return self._entries - self._refused
 
     @property
     def size_bytes(self) -> int:
         """Memory of what is known and counted."""
         return self._known.nbytes + (0 if self._counts is None else self._counts.nbytes)
 
-    def _grow(self, entries: int) -> None:
-        """Into a table that others see when it is whole; who looks up in the old one may miss."""
+    def _rebuild(self, entries: int, *, is_whole: bool = True) -> None:
+        """With room for so many, in a table that others see when it is whole; who looks up in the
+        old one may miss. Not ``is_whole``: without keys that never get a row.
+        """
         slots = len(self._known)
         while slots < 2 * entries:
             slots *= 2
         old = self._known[self._known[:, 0] != kernels.NO_KEY]
         keys, rows = np.ascontiguousarray(old[:, 0]), np.ascontiguousarray(old[:, 1])
         field = np.searchsorted(self._fields.first, rows, side="right") - 1
-        grown = _no_keys(slots)
-        kernels.add_known(grown, keys, rows, self._fields.first[field])
-        self._known = grown
+        firsts = self._fields.first[field]
+        kept = np.ones(len(rows), np.bool_) if is_whole else rows != firsts
+        built = _no_keys(slots)
+        self._entries = kernels.add_known(built, keys[kept], rows[kept], firsts[kept])
+        self._refused = self._refused if is_whole else 0
+        self._known = built
 
     def _room_to_count(self) -> I64:
         if self._counts is None:

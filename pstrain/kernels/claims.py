@@ -13,13 +13,12 @@ from numba import njit
 from numpy.typing import NDArray
 
 from pstrain.kernels.hashing import splitmix64
-from pstrain.kernels.keys import NO_KEY
+from pstrain.kernels.keys import NO_KEY, NO_ROW, NO_ROW_EVER
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 U8 = NDArray[np.uint8]
 
-_NO_ROW = -1
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 
@@ -33,19 +32,24 @@ def _first_place(key: int, start: int, stop: int) -> int:
 
 @njit(nogil=True, cache=True)
 def find_rows(table: I64, row_start: int, keys: I64, starts: I64, stops: I64, out: I64) -> int:
-    """``out[i]`` = row of ``keys[i]``, or -1; how many have none. ``table``: int64 [rows, 1]."""
+    """``out[i]`` = row of ``keys[i]``, ``NO_ROW``, or ``NO_ROW_EVER``. ``table``: int64 [rows, 1].
+
+    Returns how many of them may yet get one.
+    """
     missing = 0
     for i in range(len(keys)):
-        row, found = _first_place(keys[i], starts[i], stops[i]), _NO_ROW
+        row, found = _first_place(keys[i], starts[i], stops[i]), NO_ROW_EVER
         for _ in range(stops[i] - starts[i]):
             there = table[row - row_start, 0]
             if there == keys[i]:
                 found = row
-            if there == keys[i] or there == NO_KEY:
+                break
+            if there == NO_KEY:
+                found = NO_ROW
                 break
             row = row + 1 if row + 1 < stops[i] else starts[i]
         out[i] = found
-        missing += found < 0
+        missing += found == NO_ROW
     return missing
 
 
@@ -72,12 +76,16 @@ def choose_rows(
 ) -> int:
     """Like :func:`find_rows`, with free rows for the keys that may claim one; changes no row.
 
-    A key that comes twice gets one row. Returns how many of those that may claim found their
-    bucket full. ``chosen``: zeros, a power of 2 of them, twice as many as keys or more.
+    ``out`` is what that gave: full buckets are not gone through again. A key that comes twice gets
+    one row. Returns how many of those that may claim found their bucket full. ``chosen``: zeros, a
+    power of 2 of them, twice as many as keys or more.
     """
     refused = 0
     for i in range(len(keys)):
-        row, found, is_full = _first_place(keys[i], starts[i], stops[i]), _NO_ROW, True
+        if out[i] == NO_ROW_EVER:
+            refused += may_claim[i] != 0
+            continue
+        row, found = _first_place(keys[i], starts[i], stops[i]), NO_ROW_EVER
         for _ in range(stops[i] - starts[i]):
             there = table[row - row_start, 0]
             slot = _chosen_by(row, chosen, out) if there == NO_KEY else np.uint64(0)
@@ -85,15 +93,16 @@ def choose_rows(
                 there = keys[chosen[slot] - 1]
             if there == keys[i]:
                 found = row
-            elif there == NO_KEY and may_claim[i]:
-                found = row
-                chosen[slot] = i + 1
-            if there == keys[i] or there == NO_KEY:
-                is_full = False
+                break
+            if there == NO_KEY:
+                found = NO_ROW
+                if may_claim[i]:
+                    found = row
+                    chosen[slot] = i + 1
                 break
             row = row + 1 if row + 1 < stops[i] else starts[i]
         out[i] = found
-        refused += is_full and may_claim[i] != 0
+        refused += found == NO_ROW_EVER and may_claim[i] != 0
     return refused
 
 
@@ -115,6 +124,7 @@ def warm_up() -> None:
     for array in (*received, received_claims):
         array.flags.writeable = False
     for given, claims in ((made, may_claim), (received, received_claims)):
-        find_rows(table, 0, *given, np.empty(1, np.int64))
-        choose_rows(table, 0, *given, claims, np.zeros(2, np.int32), np.empty(1, np.int64))
+        rows = np.empty(1, np.int64)
+        find_rows(table, 0, *given, rows)
+        choose_rows(table, 0, *given, claims, np.zeros(2, np.int32), rows)
     count_keys(table)

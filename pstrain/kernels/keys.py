@@ -25,6 +25,12 @@ NO_KEY = -(2**63)
 
 BUCKET_ROWS = 1024
 
+NO_ROW = -1
+"""In the place of a row: the key has none yet."""
+
+NO_ROW_EVER = -2
+"""In the place of a row: the key has none, and its bucket is full."""
+
 _UNKNOWN_ROW = -1
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _WAYS = 4

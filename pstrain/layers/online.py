@@ -30,7 +30,7 @@ class OnlineLookup:
     of two keys gets which depends on who comes first. Strings count as their 64-bit hash: of n of
     them two share an id with a probability of about n²/2^65. Integers are exact; the smallest
     int64, and 2^63, count as null. A process remembers the keys that have ids and that it has met,
-    in 32 to 64 bytes each. It counts about a million others, and forgets rare ones for new ones, so
+    in 32 to 64 bytes each, and of those that never get one as many. It counts about a million others, and forgets rare ones for new ones, so
     of more a key may have to come more often, or never gets an id; what is counted is not saved.
 
     ``capacity``: one, or a list of those of several fields, as ``Embedding`` has them.
@@ -101,7 +101,8 @@ class OnlineLookup:
     def stats(self) -> dict[str, int]:
         """``used`` ids, ``capacity`` (without the 0 of each field), and claims ``refused``.
 
-        Asks the servers, which count those that found no id left since they were started.
+        Asks the servers, which count those that found no id left since they were started: most keys
+        once for each process that meets them.
         """
         return self._rows.stats()
 

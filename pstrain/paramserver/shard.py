@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from pstrain.errors import InvalidArgumentError
 from pstrain.kernels import claims, updates
-from pstrain.kernels.keys import NO_KEY
+from pstrain.kernels.keys import NO_KEY, NO_ROW_EVER
 from pstrain.paramserver.changed_rows import ChangedRows
 from pstrain.paramserver.initial import fill
 from pstrain.paramserver.rules import BoundRule, apply_rule, find_rule
@@ -240,7 +241,7 @@ class Shard:
             )
 
     def claim(self, keys: Array, starts: Array, stops: Array, may_claim: Array) -> Array:
-        """Rows of keys, each in its bucket ``[starts, stops)``; -1: it has none.
+        """Rows of keys, each in its bucket ``[starts, stops)``, or ``NO_ROW``, or ``NO_ROW_EVER``.
 
         One that has none gets a free one where it ``may_claim``, if its bucket is not full. The
         same again gives the same. Arguments must be checked.
@@ -248,6 +249,9 @@ class Shard:
         rows = np.empty(len(keys), np.int64)
         place = (self.slab, self.row_start, keys, starts, stops)
         if not claims.find_rows(*place, rows) or not may_claim.any():
+            refused = int(np.count_nonzero((rows == NO_ROW_EVER) & (may_claim != 0)))
+            with self._lock if refused else nullcontext():
+                self.refused += refused
             return rows
         chosen = np.zeros(1 << (2 * len(keys)).bit_length(), np.int32)
         with self._lock:

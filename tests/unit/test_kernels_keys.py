@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pstrain.kernels import claims
 from pstrain.kernels import keys as kernels
-from pstrain.kernels.keys import BUCKET_ROWS, NO_KEY
+from pstrain.kernels.keys import BUCKET_ROWS, NO_KEY, NO_ROW, NO_ROW_EVER
 
 KEYS = st.integers(NO_KEY + 1, 2**63 - 1) | st.integers(-3, 12)
 MASK = 2**64 - 1
@@ -57,6 +57,7 @@ def claim(table: np.ndarray, keys: list[int], may_claim: list[bool]) -> tuple[li
     starts, stops = buckets_of(keys, len(table))
     rows, chosen = int64(keys), np.zeros(1 << (2 * len(keys)).bit_length(), np.int32)
     may = np.array(may_claim, np.uint8)
+    claims.find_rows(table, 0, int64(keys), starts, stops, rows)
     refused = claims.choose_rows(table, 0, int64(keys), starts, stops, may, chosen, rows)
     found = rows >= 0
     table[rows[found], 0] = int64(keys)[found]
@@ -73,13 +74,19 @@ class Twin:
     def claim(self, keys: list[int], may_claim: list[bool]) -> tuple[list[int], int]:
         rows, refused = [], 0
         for key, may in zip(keys, may_claim, strict=True):
-            taken = set(self.row_of.values())
-            free = [row for row in places(key, 0, self.capacity) if row not in taken]
+            free = self.free(key)
             if key not in self.row_of and may and free:
                 self.row_of[key] = free[0]
-            rows.append(self.row_of.get(key, -1))
+            rows.append(self.find(key))
             refused += may and key not in self.row_of
         return rows, refused
+
+    def free(self, key: int) -> list[int]:
+        taken = set(self.row_of.values())
+        return [row for row in places(key, 0, self.capacity) if row not in taken]
+
+    def find(self, key: int) -> int:
+        return self.row_of.get(key, NO_ROW if self.free(key) else NO_ROW_EVER)
 
 
 @given(
@@ -94,15 +101,15 @@ def test_claims_agree_with_dicts(requests: list[list[tuple[int, bool]]], capacit
         asked = [*keys, 99]
         rows = int64(asked)
         missing = claims.find_rows(table, 0, int64(asked), *buckets_of(asked, capacity), rows)
-        assert rows.tolist() == [twin.row_of.get(key, -1) for key in asked]
-        assert missing == sum(row < 0 for row in rows)
+        assert rows.tolist() == [twin.find(key) for key in asked]
+        assert missing == rows.tolist().count(NO_ROW)
     assert table[0, 0] == NO_KEY
     assert claims.count_keys(table) == len(twin.row_of)
 
 
 def test_nothing_is_changed_by_choosing() -> None:
     table = np.full((8, 1), NO_KEY, np.int64)
-    keys, rows = int64([5, 6]), int64([0, 0])
+    keys, rows = int64([5, 6]), int64([NO_ROW, NO_ROW])
     may, chosen = np.ones(2, np.uint8), np.zeros(4, np.int32)
     claims.choose_rows(table, 0, keys, *buckets_of([5, 6], 8), may, chosen, rows)
     assert (rows > 0).all()

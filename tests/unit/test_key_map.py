@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pstrain.kernels.keys import BUCKET_ROWS, find_buckets
+from pstrain.kernels.keys import BUCKET_ROWS, NO_ROW, NO_ROW_EVER, find_buckets
 from pstrain.key_map import Asked, KeyFields, KeyMap, KeyMaps, distinct
 from pstrain.partition import split_rows, split_rows_at
 
@@ -102,9 +102,27 @@ def test_keys_without_a_row_are_not_remembered() -> None:
     fields = KeyFields.of([10], [1])
     known = KeyMap(fields)
     asked = asked_for(fields, 1, 2)
-    known.add(asked, np.where(asked.keys == 1, 5, -1))
+    known.add(asked, np.where(asked.keys == 1, 5, NO_ROW))
     assert look_up(known, 1, 2) == [5, -1]
     assert len(known) == 1
+
+
+def test_keys_that_never_get_a_row_are_remembered_but_not_more_than_there_are_rows() -> None:
+    fields = KeyFields.of([50, 4_950], [1, 1])
+    known = KeyMap(fields)
+    with_rows = asked_for(fields, *range(40))
+    known.add(with_rows, with_rows.keys + 1)
+    for start in range(100, 100_000, 100):
+        refused = asked_for(fields, *range(start, start + 100))
+        for _ in range(2):
+            known.add(refused, np.full(100, NO_ROW_EVER))
+        assert look_up(known, *range(start, start + 100)) == [0] * 100
+        assert look_up(known, *range(40)) == list(range(1, 41))
+        # Remembered for as long as there is room for them, with those that came before.
+        assert start > 4_000 or look_up(known, *range(100, start)) == [0] * (start - 100)
+        assert known.size_bytes <= 16 * 4 * 5_040
+    assert len(known) == 40
+    assert look_up(known, 100) == [-1]
 
 
 def test_the_same_key_of_two_fields_is_two_keys() -> None:

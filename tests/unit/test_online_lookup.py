@@ -13,7 +13,7 @@ import pytest
 
 import pstrain as ps
 from pstrain.errors import DataError, InvalidArgumentError
-from pstrain.kernels.keys import NO_KEY
+from pstrain.kernels.keys import NO_KEY, NO_ROW, NO_ROW_EVER
 from pstrain.paramserver.messages import LateBody
 from pstrain.paramserver.requests import Call, answer
 from pstrain.paramserver.shard import Shard
@@ -97,6 +97,28 @@ def test_when_no_id_is_left_keys_share_that_of_unknown_ones(
         "raise its capacity (11), or min_count"
     ]
     np.testing.assert_array_equal(users(np.arange(30)), found)
+
+
+def test_keys_for_which_no_id_is_left_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    users = lookup(11)
+    parameters, asked = users.variables[0].parameters, []
+    claim = parameters.claim
+
+    def claim_and_note(spec: Any, wanted: Any) -> Any:
+        asked.append(sorted(wanted.keys.tolist()))
+        return claim(spec, wanted)
+
+    monkeypatch.setattr(parameters, "claim", claim_and_note)
+    users([1, 2], training=True)
+    assert users([3, 3]).tolist() == [0, 0]
+    assert users([3]).tolist() == [0]
+    found = users(np.arange(12), training=True)
+    for _ in range(2):
+        np.testing.assert_array_equal(users(np.arange(12)), found)
+        np.testing.assert_array_equal(users(np.arange(12), training=True), found)
+    assert asked == [[1, 2], [3], [3], [0, *range(3, 12)]]
+    users.variables[0].assign(np.full(11, NO_KEY))
+    assert users([int(np.flatnonzero(found == 0)[0])], training=True)[0] > 0
 
 
 def test_nine_tenths_find_a_row_although_buckets_are_small() -> None:
@@ -232,11 +254,15 @@ def test_a_claim_that_comes_again_gets_the_same() -> None:
     shard = key_shard()
     first = claim(shard, 5, 6)
     assert claim(shard, 6, 5) == first[::-1]
-    assert claim(shard, 9, may_claim=False) == [-1]
+    assert claim(shard, 9, may_claim=False) == [NO_ROW]
     assert shard.count_keys() == 2
     assert claim(shard, 9, 9) == claim(shard, 9) * 2
-    assert claim(shard, *range(20, 30)).count(-1) == 9
+    assert claim(shard, *range(20, 30)).count(NO_ROW_EVER) == 9
     assert shard.refused == 9
+    assert claim(shard, 28, 29) == [NO_ROW_EVER] * 2
+    assert shard.refused == 11
+    assert claim(shard, 29, may_claim=False) == [NO_ROW_EVER]
+    assert shard.refused == 11
 
 
 def ask(store: Store, variable: int, *keys: int, start: int = 4, stop: int = 8) -> Any:
