@@ -30,8 +30,9 @@ class OnlineLookup:
     of two keys gets which depends on who comes first. Strings count as their 64-bit hash: of n of
     them two share an id with a probability of about n²/2^65. Integers are exact; the smallest
     int64, and 2^63, count as null. A process remembers the keys that have ids and that it has met,
-    in 32 to 64 bytes each, and of those that never get one as many. It counts about a million others, and forgets rare ones for new ones, so
-    of more a key may have to come more often, or never gets an id; what is counted is not saved.
+    in 32 to 64 bytes each, and as many of those that never get one. It counts about a million
+    others, and forgets rare ones for new ones, so of more a key may have to come more often, or
+    never gets an id; what is counted is not saved.
 
     ``capacity``: one, or a list of those of several fields, as ``Embedding`` has them.
     Make it inside ``strategy.scope()``, and save it with the table:

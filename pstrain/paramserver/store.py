@@ -207,21 +207,19 @@ class Store:
     ) -> tuple[Named, dict[str, Any]]:
         """All shards of the variables in ``names`` (by id), and the ledger, at one moment.
 
-        They keep what changes until :meth:`drop_snapshot`. The same again gives the same;
-        NotFoundError for one that was dropped, as a request that was held up may be.
+        They keep what changes until :meth:`drop_snapshot`. The same again gives the same, and other
+        variables are added to those of before; NotFoundError for one that was dropped, as a request
+        that was held up may be.
         """
         moment, since = (None, None) if tracking is None else (snapshot, tracking.since)
         for shard in self.shards():
             shard.make_ready()
         with self.quiet():
-            taken = self._snapshots.find(snapshot)
-            if taken is None:
-                shards = [shard for shard in self.shards() if shard.spec.id in names]
-                taken = self._snapshots.hold(
-                    snapshot,
-                    [(names[shard.spec.id], shard.snapshot(moment, since)) for shard in shards],
-                )
-            return taken, self.ledger_state()
+            held = self._snapshots.find(snapshot) or []
+            there = {each.spec.id for _, each in held}
+            shards = [s for s in self.shards() if s.spec.id in names and s.spec.id not in there]
+            new = [(names[shard.spec.id], shard.snapshot(moment, since)) for shard in shards]
+            return self._snapshots.hold(snapshot, [*held, *new]), self.ledger_state()
 
     def snapshot(self, snapshot: str) -> Named:
         """One that was taken; NotFoundError where it was dropped."""

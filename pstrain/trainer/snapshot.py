@@ -1,7 +1,8 @@
 """Values on parameter servers at one moment, written by the servers while they change.
 
 Knows nothing of checkpoints' names or manifests. Invariant: all servers take their part before
-any writes it, and none keeps anything for a snapshot that was closed.
+any writes it, keys are as new as the rows that are theirs, and none keeps anything for a snapshot
+that was closed.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from dataservice.runtime.identity import new_id
 from pstrain.config import ParameterConfig
 from pstrain.errors import DataServiceError
+from pstrain.key_map import KeyMaps
 from pstrain.paramserver.increments import Base
 from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.vocabulary import VariableSpec
@@ -30,6 +32,7 @@ class Servers(Protocol):
     """The parameter servers of a session."""
 
     session: str
+    key_maps: KeyMaps
     untold: list[str]
     """Snapshots whose end some server may not have heard of."""
 
@@ -54,22 +57,34 @@ class RemoteSnapshot:
         self._session = servers.session
         self.moment = new_id("snapshot")
         header: dict[str, Any] = {"kind": "snapshot"}
-        header["variables"] = [[name, spec.id] for name, spec in specs.items()]
         if tracking is not None:
             header["since"] = tracking.since
-        header["ended"] = untold = servers.untold[:]
+        # Where claims and steps go on, rows come first: a row whose key is not saved would be given
+        # to another key, a key whose row was not trained yet has lost no more than other rows.
+        keys = [name for name, spec in specs.items() if servers.key_maps.are_in([spec.id])]
+        rows = [name for name in specs if name not in keys]
         try:
-            self._taken = self._ask(header, servers.config.request_timeout_s)
-            for each in untold:
-                with contextlib.suppress(ValueError):
-                    servers.untold.remove(each)
+            self._taken = last = self._take(header, specs, rows or keys)
+            if rows and keys:
+                last = self._take(header, specs, keys)
         except BaseException:
             self.close()
             raise
+        self.size_bytes = sum(int(reply["size_bytes"]) for reply in last.values())
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(int(reply["size_bytes"]) for reply in self._taken.values())
+    def _take(
+        self, header: dict[str, Any], specs: Mapping[str, VariableSpec], names: Sequence[str]
+    ) -> dict[int, dict[str, Any]]:
+        untold = self._servers.untold[:]
+        variables = [[name, specs[name].id] for name in names]
+        replies = self._ask(
+            {**header, "variables": variables, "ended": untold},
+            self._servers.config.request_timeout_s,
+        )
+        for each in untold:
+            with contextlib.suppress(ValueError):
+                self._servers.untold.remove(each)
+        return replies
 
     def write(self, directory: str, base: Base | None = None) -> Saved:
         """Each server its part; not repeated where a reply is lost, for rows are read once."""

@@ -6,16 +6,20 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
+from pstrain import initializers
 from pstrain.config import ParameterConfig
 from pstrain.errors import NotFoundError, ServerLostError
+from pstrain.kernels.keys import NO_KEY
+from pstrain.key_map import KeyMaps
 from pstrain.paramserver.requests import Call, answer
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.store import Store
 from pstrain.trainer.snapshot import RemoteSnapshot
 from pstrain.vocabulary import spec_to_json
-from tests.unit.shard_cases import SGD, make_spec, ones
+from tests.unit.shard_cases import SGD, ids, make_spec, ones, values_of
 
 SPEC = make_spec()
 
@@ -110,6 +114,8 @@ class Network:
 
     def __init__(self, stores: list[Store]) -> None:
         self.untold: list[str] = []
+        self.key_maps = KeyMaps()
+        self.before_each: Callable[[], None] = lambda: None
         self.is_broken: Callable[[int, dict[str, Any]], bool] = lambda _ps, _header: False
         self._stores = stores
 
@@ -122,6 +128,7 @@ class Network:
     ) -> dict[int, dict[str, Any]]:
         replies = {}
         for ps, header in headers.items():
+            self.before_each()
             if self.is_broken(ps, header):
                 raise ServerLostError(f"no way to {ps}")
             replies[ps] = ask(self._stores[ps], **header)
@@ -153,3 +160,33 @@ def test_ends_that_cannot_be_told_are_not_collected_for_ever(store: Store) -> No
         RemoteSnapshot(network, {"v": SPEC}, None).close()
     assert 0 < len(network.untold) < 100
     assert store.snapshots == 1
+
+
+def test_each_row_that_was_trained_is_saved_with_its_key() -> None:
+    """Without a barrier, as in the V1 form: workers go on while servers are asked in turn."""
+    keys = make_spec(
+        100, 1, id=7, shape=(100,), dtype="int64", initializer=initializers.constant(NO_KEY)
+    )
+    rows, stores = make_spec(100), [Store(), Store()]
+    key_shard, table = stores[0].create(keys, 0), stores[1].create(rows, 0)
+    untrained, network = values_of(table), Network(stores)
+    network.key_maps.register(keys.id)
+
+    def step() -> None:
+        (row,) = key_shard.claim(
+            ids(key_shard.count_keys()), ids(1), ids(100), np.ones(1, np.uint8)
+        )
+        table.update(SGD, ids(row), ones(1))
+
+    network.before_each = step
+    taken = RemoteSnapshot(network, {"keys": keys, "table": rows}, None)
+    step()
+    saved = {
+        name: np.concatenate([block.columns()[0] for block in each.blocks()])
+        for store in stores
+        for name, each in store.snapshot(taken.moment)
+    }
+    trained = (saved["table"] != untrained).any(axis=1)
+    assert trained.any()
+    assert (saved["keys"][trained] != NO_KEY).all()
+    assert taken.size_bytes == sum(values.nbytes for values in saved.values())
