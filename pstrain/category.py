@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dataservice.runtime.arguments import check_text, integer_at_least
+from dataservice.runtime.arguments import check_text, check_true_or_false, integer_at_least
 from pstrain import columns
 from pstrain.bags import Bags, Lists, Pooling, check_pooling
 from pstrain.errors import InvalidArgumentError
@@ -67,6 +67,7 @@ class Category:
             )
 
     def _check_online(self) -> None:
+        check_true_or_false(hashed=self.hashed, online=self.online)
         integer_at_least(self.min_count, 1, "min_count")
         if self.min_count > 1 and not self.online:
             raise InvalidArgumentError(

@@ -7,7 +7,7 @@ without one of their own.
 from __future__ import annotations
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pstrain import columns
 from pstrain.bags import is_list
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.key_rows import KeyRows
 
 
@@ -38,7 +38,7 @@ class OnlineLookup:
     Make it inside ``strategy.scope()``, and save it with the table:
     ``Checkpoint(table=table, lookup=lookup)``. A claim is no part of its step: of one that fails,
     an id may remain that nobody has trained, and it stays the key's. What is restored or assigned
-    waits for closures that run; none may assign it, and only what was read of a mapping can be
+    waits for closures that run; none of them can assign it. Only what was read of a mapping can be
     assigned. A capacity stays what it is: a checkpoint with another is refused.
     """
 
@@ -46,6 +46,11 @@ class OnlineLookup:
         self, capacity: Sequence[int] | int, *, min_count: int = 1, name: str = "online_lookup"
     ) -> None:
         is_one = isinstance(capacity, numbers.Number)
+        if not is_one and (isinstance(capacity, str) or not isinstance(capacity, Iterable)):
+            raise InvalidTypeError(
+                f"layer {name!r} needs a capacity, an integer or a list of those of several "
+                f"fields, got {capacity!r}"
+            )
         self.capacities: tuple[int, ...] = (capacity,) if is_one else tuple(capacity)  # type: ignore
         if not self.capacities:
             raise InvalidArgumentError(f"layer {name!r} needs a capacity")

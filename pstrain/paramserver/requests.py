@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pstrain.errors import DataServiceError, InvalidArgumentError
-from pstrain.paramserver.changes import WHOLE, read_changes
+from pstrain.paramserver.changes import WHOLE, check_staged, read_changes
 from pstrain.paramserver.checkpoint import write
 from pstrain.paramserver.commits import Entry, PartKey
 from pstrain.paramserver.increments import Base
@@ -30,6 +30,7 @@ from pstrain.paramserver.messages import (
 )
 from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.paramserver.shard import Shard
+from pstrain.paramserver.steps import Change
 from pstrain.paramserver.store import Store
 from pstrain.paramserver.transport import ids_dtype_in, named_in, widest, wire_dtype
 from pstrain.vocabulary import OptimizerSpec, spec_from_json
@@ -171,21 +172,26 @@ def _count_keys(store: Store, call: Call) -> Reply:
     return {**counts, "refused": sum(shard.refused for shard in shards)}, None
 
 
+def _read_staged(store: Store, call: Call) -> list[Change]:
+    check_staged(store, call.header["changes"])
+    return read_changes(store, call.header["changes"], call.body)
+
+
 def _prepare(store: Store, call: Call) -> Reply:
-    changes = read_changes(store, call.header["changes"], call.body)
+    changes = _read_staged(store, call)
     store.prepare(_trainer(store, call), _key(call), changes, call.header.get("try", 0))
     return {}, None
 
 
 def _check(store: Store, call: Call) -> Reply:
     """Refuses what ``prepare`` would refuse; holds nothing."""
-    read_changes(store, call.header["changes"], call.body)
+    _read_staged(store, call)
     return {}, None
 
 
 def _decide(store: Store, call: Call) -> Reply:
     """``entries``: the fields of an Entry of each closure that is decided together."""
-    changes = read_changes(store, call.header["changes"], call.body)
+    changes = _read_staged(store, call)
     entries = [Entry(*entry) for entry in call.header["entries"]]
     new = store.decide(_trainer(store, call), _key(call), changes, entries, call.header["rows"])
     return {"applied": new}, None

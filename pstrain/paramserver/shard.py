@@ -224,6 +224,12 @@ class Shard:
                 _SCATTER[op].at(values, ids - self.row_start, rows)
             self.version += 1
 
+    @property
+    def holds_keys(self) -> bool:
+        """Whether its values are keys, which have their rows by :meth:`claim`."""
+        first = self.spec.initializer.parameters.get("value")
+        return self.spec.dtype == "int64" and self.width == 1 and first == NO_KEY
+
     def check_claim(self, keys: Array, starts: Array, stops: Array) -> None:
         """Raises InvalidArgumentError unless :meth:`claim` can be done."""
         if self.spec.dtype != "int64" or self.width != 1:

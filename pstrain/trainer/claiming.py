@@ -49,6 +49,7 @@ class KeyClaims(ABC):
         """Rows of keys, -1 where there is none. At once, of no closure; again is harmless."""
         return _claim(self._answers, spec, asked)
 
+    @outlasting
     def count_keys(self, spec: VariableSpec) -> dict[str, int]:
         """Rows that are ``used``, and how many claims were ``refused``."""
         headers: dict[int, Header] = {}

@@ -209,6 +209,23 @@ def test_a_mapping_is_restored_onto_other_servers(
         assert not used & {*map(tuple, fresh[fresh.all(axis=1)])}
 
 
+def test_a_scheduled_function_cannot_assign_keys(strategy: ps.ParameterServerStrategy) -> None:
+    coordinator = ps.ClusterCoordinator(strategy)
+    with strategy.scope():
+        lookup = ps.layers.OnlineLookup(100)
+    ((first,),) = on_trainers(coordinator, lookup, [np.array([5])])
+    keys = lookup.variables[0]
+    rows = keys.numpy()
+    value = coordinator.schedule(lambda: keys.assign(rows))
+    with pytest.raises(ps.errors.InvalidArgumentError, match="assign it in the program"):
+        coordinator.join()
+    with pytest.raises(ps.errors.InvalidArgumentError):
+        value.fetch()
+    keys.assign(rows)
+    assert on_trainers(coordinator, lookup, [np.array([5])])[0].tolist() == [first]
+    coordinator.close()
+
+
 def test_fit_gives_rows_to_values_and_evaluation_does_not(
     strategy: ps.ParameterServerStrategy, tmp_path: pathlib.Path
 ) -> None:

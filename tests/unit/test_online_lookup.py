@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import pstrain as ps
+from pstrain.config import ParameterConfig
 from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.kernels.keys import NO_KEY, NO_ROW, NO_ROW_EVER
 from pstrain.paramserver.messages import LateBody
@@ -20,6 +21,7 @@ from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.store import Store
 from pstrain.scope import local_parameters
 from pstrain.tape import GradientTape
+from pstrain.trainer.claiming import KeyClaims
 from tests.unit.shard_cases import ids, make_spec, values_of
 
 
@@ -200,6 +202,10 @@ def test_keys_that_are_assigned_during_a_lookup_are_looked_up_again(
     [
         (lambda: lookup(1), "capacity must be an integer of at least 2"),
         (lambda: lookup([]), "needs a capacity"),
+        (lambda: lookup(None), "needs a capacity, an integer or a list .*got None"),
+        (lambda: lookup("100"), "needs a capacity, an integer or a list .*got '100'"),
+        (lambda: ps.Category(9, online="yes"), "online must be True or False, got 'yes'"),
+        (lambda: ps.Category(9, hashed="no"), "hashed must be True or False, got 'no'"),
         (lambda: lookup(10, min_count=0), "min_count must be a positive integer"),
         (lambda: lookup([5, 5])([1, 2]), r"takes keys \[n, 2\], got shape \(2,\)"),
     ],
@@ -306,3 +312,48 @@ def test_rows_that_were_claimed_have_changed_since_the_last_checkpoint() -> None
     assert snapshot.changed is not None
     changed = snapshot.changed.between(0, 4) + shard.row_start
     assert sorted(changed) == sorted(rows[1:])
+
+
+@pytest.mark.parametrize("kind", ["prepare", "decide", "check"])
+def test_a_closure_cannot_assign_keys(kind: str) -> None:
+    store = Store()
+    spec = key_shard().spec
+    shard = store.create(spec, 1)
+    header = {"trainer": "t", "low_water": 0, "key": [1, 0, 0], "entries": [], "rows": []}
+    for change in (
+        {"kind": "assign", "op": "set", "start": 4, "count": 1},
+        {"kind": "scatter", "op": "set", "count": 0},
+    ):
+        changes = [{**change, "shard": [spec.id, 1]}]
+        with pytest.raises(InvalidArgumentError, match=r"'table' has keys .* assign it in"):
+            answer(store, Call({**header, "kind": kind, "changes": changes}, None))
+    (row,) = claim(shard, 5)
+    assert row > 0
+
+
+def test_other_integers_can_be_assigned_by_a_closure() -> None:
+    assert key_shard().holds_keys
+    assert not key_shard(initializer=ps.initializers.zeros()).holds_keys
+    assert not Shard(make_spec(), 0).holds_keys
+
+
+class Counted(KeyClaims):
+    """Counts of servers that go back to a checkpoint while they are asked first."""
+
+    session = "before"
+    config = ParameterConfig()
+
+    def outlast(self, _error: Exception | None) -> bool:
+        return False
+
+    def _answers(self, _messages: Any) -> Any:
+        raise NotImplementedError
+
+    def ask_all(self, headers: Any, *, timeout_s: float) -> Any:  # noqa: ARG002
+        used = 7 if self.session == "after" else 0
+        self.session = "after"
+        return {ps: {"used": used, "refused": 0} for ps in headers}
+
+
+def test_keys_that_a_restore_overtook_are_counted_again() -> None:
+    assert Counted().count_keys(key_shard().spec) == {"used": 7, "refused": 0}
