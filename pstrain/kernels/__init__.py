@@ -10,7 +10,12 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 
+from pstrain.kernel_cache import compile_together
+
 _WARM_UP = "warm_up"
+
+# Before any kernel is made.
+compile_together(__path__[0])
 
 
 def warm_up(report: Callable[[str], None] | None = None) -> None:
