@@ -56,14 +56,7 @@ class Checkpoint(Telling):
         self._objects = {name: value for name, value in objects.items() if value is not None}
         if not self._objects:
             raise InvalidArgumentError("nothing to save: give objects, as in Checkpoint(model=m)")
-        for name, value in self._objects.items():
-            if not (
-                _is_stateful(value) or isinstance(value, BaseVariable) or _has_variables(value)
-            ):
-                raise InvalidTypeError(
-                    f"{name}={type(value).__name__} has neither variables nor state_dict(), so "
-                    f"there is nothing of it to save"
-                )
+        check_objects(self._objects)
         self._last: SavedCheckpoint | None = None
         self._newest = _Moment(None, {})
         self.followers: list[Follower] = []
@@ -276,6 +269,16 @@ class Checkpoint(Telling):
                 yield name, value
             elif _has_variables(value):
                 yield from _named_variables(name, value.variables)
+
+
+def check_objects(objects: Mapping[str, Any]) -> None:
+    """InvalidTypeError for what has nothing that a checkpoint could save."""
+    for name, value in objects.items():
+        if not (_is_stateful(value) or isinstance(value, BaseVariable) or _has_variables(value)):
+            raise InvalidTypeError(
+                f"{name}={type(value).__name__} has neither variables nor state_dict(), so there "
+                "is nothing of it to save"
+            )
 
 
 class Attached(Protocol):

@@ -338,8 +338,8 @@ def _check_own_task(spec: ClusterSpec, task_type: str | None, task_id: int | Non
         raise InvalidArgumentError(f"task_type {task_type!r} is not in the cluster {spec}")
     if task_id is not None and task_id < 0:
         raise InvalidArgumentError(f"task_id must not be negative, got {task_id}")
-    if task_id is not None and task_id >= spec.num_tasks(task_type):
+    if task_id is not None and task_id not in spec.task_indices(task_type):
         raise InvalidArgumentError(
-            f"task_id {task_id} is too large: job {task_type!r} has "
-            f"{spec.num_tasks(task_type)} tasks"
+            f"there is no task_id {task_id}: job {task_type!r} has tasks "
+            f"{spec.task_indices(task_type)}"
         )

@@ -10,6 +10,7 @@ from dataservice.runtime.arguments import check_optional, check_true_or_false, p
 from pstrain import foreign_names
 from pstrain.callbacks.base import Callback, Logs
 from pstrain.callbacks.monitor import Monitor
+from pstrain.errors import InvalidArgumentError
 from pstrain.foreign_names import instead_of
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class Checkpoint(Callback):
     ) -> None:
         check_optional(1, every=every, every_steps=every_steps, max_to_keep=max_to_keep)
         check_true_or_false(save_best_only=save_best_only, asynchronous=asynchronous, resume=resume)
+        check_true_or_false(incremental=incremental)
+        _check_objects(objects)
         self.resume = resume
         self._directory, self._every = path_of(directory, "directory"), every
         self._every_steps = every_steps
@@ -120,3 +123,14 @@ class Checkpoint(Callback):
             asynchronous=self._asynchronous,
             incremental=self._incremental,
         )
+
+
+def _check_objects(objects: Mapping[str, Any]) -> None:
+    from pstrain.checkpoint import check_objects
+
+    taken = sorted(objects.keys() & {"model", "optimizer"})
+    if taken:
+        raise InvalidArgumentError(
+            f"the callback saves the model and its optimizer by itself: leave out {taken[0]}="
+        )
+    check_objects({name: value for name, value in objects.items() if value is not None})

@@ -81,7 +81,8 @@ def test_a_simple_resolver_wants_a_spec() -> None:
         ({"worker": ["a:1"]}, (None, None), "at least one 'ps'"),
         ({"ps": ["a:1"]}, (None, None), "at least one 'worker'"),
         (CLUSTER, ("boss", 0), "unknown task_type"),
-        (CLUSTER, ("worker", 2), "too large"),
+        (CLUSTER, ("worker", 2), r"there is no task_id 2: job 'worker' has tasks \[0, 1\]"),
+        ({**CLUSTER, "ps": {0: "c:3", 3: "d:3"}}, ("ps", 1), r"no task_id 1: .* \[0, 3\]"),
         ({**CLUSTER, "ps": ["c"]}, (None, None), "'c' is not of the form HOST:PORT"),
         ({**CLUSTER, "ps": ["c:0"]}, (None, None), "ps:0 has no port"),
         ({**CLUSTER, "worker": ["a:x"]}, (None, None), "'a:x' has port 'x'"),
@@ -90,6 +91,10 @@ def test_a_simple_resolver_wants_a_spec() -> None:
 def test_what_cannot_train_is_refused(cluster: Any, task: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_training_cluster(ClusterSpec(cluster), *task)
+
+
+def test_a_task_of_a_job_with_holes_is_known_by_its_number() -> None:
+    check_training_cluster(ClusterSpec({**CLUSTER, "ps": {0: "c:3", 3: "d:3"}}), "ps", 3)
 
 
 def test_an_evaluator_is_no_part_of_the_training_cluster() -> None:

@@ -42,6 +42,8 @@ WRONG_TYPES: dict[str, Callable[[], Any]] = {
     "checkpoint_dir must be a path.*got 3": lambda: ps.checkpoints_iterator(3),  # type: ignore[arg-type]
     "directory must be a path.*got 5": lambda: ps.callbacks.Checkpoint(5),
     "resume must be True or False, got 'no'": lambda: ps.callbacks.Checkpoint("c", resume="no"),
+    "incremental must be True": lambda: ps.callbacks.Checkpoint("c", incremental="no"),
+    "extra=int has neither variables": lambda: ps.callbacks.Checkpoint("c", extra=3),
     "monitor must be text, got 3": lambda: ps.callbacks.EarlyStopping(3),
     "baseline must be a number, got 'x'": lambda: ps.callbacks.EarlyStopping(baseline="x"),
     "log_dir must be a path.*got 3": lambda: ps.callbacks.TensorBoard(3),  # type: ignore[arg-type]
@@ -82,6 +84,7 @@ WRONG_VALUES: dict[str, Callable[[], Any]] = {
     "directory must not be empty": lambda: ps.latest_checkpoint(""),
     "the path of a checkpoint must not be empty": lambda: CHECKPOINT.restore(""),
     "not a name for a checkpoint's folder: 'a/b'": lambda: manager(checkpoint_name="a/b"),
+    "by itself: leave out model=": lambda: ps.callbacks.Checkpoint("c", model=MODEL),
     "directory must not": lambda: ps.callbacks.Checkpoint(""),
     "mode must be one of .*'x'": lambda: ps.callbacks.Checkpoint("c", mode="x"),
     "monitor must not be empty": lambda: ps.callbacks.EarlyStopping(""),
