@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 
-from dataservice.pairs import workers_per_reader
+from dataservice import pairs
 
 _Rank = tuple[bool, bytes]
 
@@ -31,6 +31,8 @@ class FanIn:
         self._best_first: list[str] = []
         self.readers = 1
         """Who share the windows, this reader too."""
+        self.is_settled = True
+        """Whether so many will stay; else it reads from the least, since it gives up no stream."""
 
     def among(self, addresses: Mapping[str, str], failing: int) -> dict[str, str]:
         """Those of ``addresses``, by worker id, to read from.
@@ -39,7 +41,9 @@ class FanIn:
         """
         self._chosen &= addresses.keys()
         self._rank_all(addresses)
-        count = workers_per_reader(len(addresses), self.readers)
+        count = pairs.LEAST_WORKERS
+        if self.is_settled:
+            count = pairs.workers_per_reader(len(addresses), self.readers)
         # The best of those that are there now, however many were chosen: else nobody who has
         # enough workers would read from one that is added to them.
         self._chosen.update(self._best_first[: count + failing])

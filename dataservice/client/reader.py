@@ -123,6 +123,7 @@ class ServiceReader:
             sequenced=self._spec.options.ordered,
             tasks=self._tasks,
             is_here=is_served_here,
+            is_shared=self._spec.job_name is not None and not self._spec.options.ordered,
         )
 
     def _new_sequencer(self) -> Sequencer | None:

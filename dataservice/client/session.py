@@ -25,6 +25,9 @@ from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.elements import Header, RowSpan, elements_in
 
 MAX_DAMAGED_STREAMS = 10
+# Readers of a job come one after the other. Each waits so long before it reads from more workers
+# than it would have if they were many: the first ones would have all of them for the whole epoch.
+SETTLE_S = 0.5
 
 
 class Call(NamedTuple):
@@ -52,14 +55,20 @@ class ReadSession:
         sequenced: bool = False,
         tasks: TaskTracker | None = None,
         is_here: Callable[[str], bool] = lambda _: False,
+        is_shared: bool = False,
     ) -> None:
-        """`tasks`: of a reader that alone reads what has no windows. `is_here`: see `FanIn`."""
+        """`tasks`: of a reader that alone reads what has no windows. `is_here`: see `FanIn`.
+
+        `is_shared`: others may read the same job.
+        """
         self._trainer_id = trainer_id
         self.reader_id = reader_id
         self.iteration_id = iteration_id
         self.streams = streams
         self.members = Members()
         self._fan_in = FanIn(reader_id, is_here)
+        self._is_shared = is_shared
+        self._settled_s = float("-inf")
         # Trainers that share a cache are given elements, not windows.
         self._has_windows = policy is ShardingPolicy.DYNAMIC and not trainer_id
         self._pacing = pacing
@@ -155,6 +164,8 @@ class ReadSession:
         """Opens and drops streams to the workers that there are, or to some of many."""
         self.members.replace(joined.workers, joined.members_version)
         self._fan_in.readers = joined.readers
+        if self._is_shared:
+            self._settled_s = now_s + SETTLE_S
         self._pacing.note_interval(joined.heartbeat_interval_ms / 1_000)
         self._follow(now_s)
 
@@ -165,6 +176,7 @@ class ReadSession:
             self._tasks.meet(self.members.addresses)
         addresses = self.members.addresses
         if self._has_windows:
+            self._fan_in.is_settled = now_s >= self._settled_s
             addresses = self._fan_in.among(addresses, self.streams.count_failing())
         self.streams.follow(addresses, now_s)
 

@@ -4,9 +4,9 @@ S1: a snapshot that DONE stands in has each row of its dataset exactly once, now
 plan that is not divided, rows of one pass and in its order. S2: what the dispatcher has recorded as
 written is there and whole, and a snapshot that is done stands in its folder unless that was deleted
 (an object store cannot keep others from writing over its name). S3: what is recorded as written
-never changes. S4: a snapshot ends, as
-done or as failed, and only for a reason; whoever saves is not told of what it began itself as of
-another's. S5: when it has ended, nobody works on it any more. I5: what the disk has is the state.
+never changes. S4: a snapshot ends, as done or as failed, and only for a reason; whoever saves is
+not told of what it began itself as of another's. S5: when it has ended, nobody works on it any
+more. I5: what the disk has is the state.
 """
 
 from __future__ import annotations

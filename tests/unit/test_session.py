@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dataservice.client.pacing import Pacing
-from dataservice.client.session import MAX_DAMAGED_STREAMS, ReadSession
+from dataservice.client.session import MAX_DAMAGED_STREAMS, SETTLE_S, ReadSession
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import StreamTable
 from dataservice.errors import DataLossError, UnavailableError
@@ -33,10 +33,15 @@ class Stream:
 class Reader:
     """A session with streams that it opened, driven by hand."""
 
-    def __init__(self, policy: ShardingPolicy, *workers: str) -> None:
+    def __init__(self, policy: ShardingPolicy, *workers: str, is_shared: bool = False) -> None:
         self.opened: list[Stream] = []
         self.session = ReadSession(
-            "reader", "iteration", policy, StreamTable(self._open), Pacing(1.0, 0.0)
+            "reader",
+            "iteration",
+            policy,
+            StreamTable(self._open),
+            Pacing(1.0, 0.0),
+            is_shared=is_shared,
         )
         self.join(*workers)
 
@@ -273,6 +278,30 @@ def test_a_reader_of_many_has_streams_to_some_workers() -> None:
     reader.call(workers=many, readers=4)
     assert len(reader.opened) == 40, "few readers need all workers"
     assert not any(stream.dropped for stream in reader.opened)
+
+
+def test_a_reader_that_others_may_join_begins_with_few_workers() -> None:
+    many = members(*(f"w{number}" for number in range(40)))
+    alone, shared = Reader(DYNAMIC), Reader(DYNAMIC, is_shared=True)
+    for reader in (alone, shared):
+        reader.session.follow(pb.OpenIterationReply(workers=many, readers=1), 0.0)
+    assert len(alone.opened) == 40
+    assert len(shared.opened) == LEAST_WORKERS
+    shared.call(now_s=SETTLE_S / 2, workers=many, readers=1)
+    assert len(shared.opened) == LEAST_WORKERS
+    shared.call(now_s=SETTLE_S, workers=many, readers=1)
+    assert len(shared.opened) == 40, "nobody has come"
+
+
+def test_readers_that_join_one_by_one_leave_each_other_workers() -> None:
+    many = members(*(f"w{number}" for number in range(40)))
+    readers = [Reader(DYNAMIC, is_shared=True) for _ in range(20)]
+    for number, reader in enumerate(readers, 1):
+        joined = pb.OpenIterationReply(workers=many, readers=number)
+        reader.session.follow(joined, number * SETTLE_S / 20)
+    for reader in readers:
+        reader.call(now_s=2 * SETTLE_S, workers=many, readers=20)
+    assert {len(reader.opened) for reader in readers} == {LEAST_WORKERS}
 
 
 def test_workers_that_join_a_fleet_with_enough_readers_are_read_from() -> None:
