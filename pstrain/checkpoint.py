@@ -25,7 +25,7 @@ from pstrain.errors import InvalidArgumentError, InvalidTypeError, NotFoundError
 from pstrain.foreign_names import Telling
 from pstrain.manifest import Path, checkpoints, latest_checkpoint
 from pstrain.parameters import Parameters, ParametersSnapshot
-from pstrain.paramserver.increments import Base
+from pstrain.paramserver.increments import Base, size_beyond
 from pstrain.paramserver.saved import Saved, Tracking, check_shape
 from pstrain.saving import Pauses, SavedCheckpoint
 from pstrain.vocabulary import VariableSpec
@@ -86,8 +86,9 @@ class Checkpoint(Telling):
         wrong. ``written`` is called, perhaps by another thread, when the checkpoint can be seen.
         ``incremental``: large tables write the rows that changed since the last such save of this
         object, beside hard links to the files of that one, and all of their rows where the changes
-        since then add up to half a table. Others may be removed all the same; damage to a file that
-        several share is damage to all of them.
+        since then add up to half a table, or more than eight objects save it in turns: it knows
+        what changed since its last eight saves. Others may be removed all the same; damage to a
+        file that several share is damage to all of them.
         ``number`` None: one above the highest there. Parameter servers write into the directory
         too, so it must be the same place on their hosts.
         """
@@ -117,9 +118,8 @@ class Checkpoint(Telling):
                 group.parameters.check_current()
             newest = newest._replace(base=Base(partial.path, saved.shards))
             contents = {"objects": objects, "consistency": consistency, "saved": saved.to_json()}
-            return saving.Written(
-                contents, None if base is None else saved.bytes_beyond(base.shards)
-            )
+            size_bytes = None if base is None else size_beyond(folder, saved.shards, base)
+            return saving.Written(contents, size_bytes)
 
         def tell(_path: str) -> None:
             if incremental:

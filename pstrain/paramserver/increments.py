@@ -51,6 +51,26 @@ class Base(NamedTuple):
         return cls(str(value["folder"]), tuple(map(SavedShard.from_json, value["shards"])))
 
 
+def size_beyond(folder: str, shards: Sequence[SavedShard], base: Base) -> int:
+    """Size of the files of ``shards``, in ``folder``, that are no links to those of ``base``."""
+    shared = {_identity(base.folder, file) for file in _files(base.shards)} - {None}
+    sizes = _files(shards)
+    return sum(sizes[file] for file in sizes if _identity(folder, file) not in shared)
+
+
+def _files(shards: Sequence[SavedShard]) -> dict[str, int]:
+    return {part.file: part.size_bytes for shard in shards for part in shard.files}
+
+
+def _identity(folder: str, file: str) -> tuple[int, int] | None:
+    """What links to a file have in common; None where it was removed."""
+    try:
+        found = os.stat(os.path.join(folder, file))
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def write_increment(
     directory: str, part: SavedShard, schema: pa.Schema, snapshot: Snapshot, base: Base | None
 ) -> SavedShard | None:

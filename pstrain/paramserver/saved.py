@@ -6,7 +6,7 @@ outside of the checkpoint's folder is ever opened.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pstrain.errors import DataLossError, InvalidArgumentError
@@ -110,13 +110,6 @@ class Saved(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """JSON form, for manifests and the wire."""
         return {**self._asdict(), "shards": [shard.to_json() for shard in self.shards]}
-
-    def bytes_beyond(self, base: Sequence[SavedShard]) -> int:
-        """Size of the files that ``base`` does not have too."""
-        shared = {(part.size_bytes, part.checksum) for shard in base for part in shard.files}
-        files = {part.file: part for shard in self.shards for part in shard.files}
-        sizes = ((part.size_bytes, part.checksum) for part in files.values())
-        return sum(size for size, checksum in sizes if (size, checksum) not in shared)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Saved:

@@ -7,9 +7,7 @@ is never sent twice.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
@@ -17,10 +15,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dataservice.runtime.auth import TlsConfig, resolve_token
-from dataservice.runtime.identity import new_id
 from pstrain.config import ParameterConfig
 from pstrain.consistency import ASYNC, Consistency
-from pstrain.errors import DataServiceError, DeadlineExceededError, ServerLostError
+from pstrain.errors import DeadlineExceededError, ServerLostError
 from pstrain.key_map import KeyMaps
 from pstrain.parameters import current_staging
 from pstrain.paramserver import messages, transport
@@ -37,6 +34,7 @@ from pstrain.rows import (
 )
 from pstrain.trainer.claiming import KeyClaims
 from pstrain.trainer.connections import Connections, Request
+from pstrain.trainer.loading import load
 from pstrain.trainer.outgoing import (
     Answer,
     Answers,
@@ -261,30 +259,7 @@ class RemoteParameters(KeyClaims):
     def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
         _before_read(specs.values())
         with self.giving_rows_anew([spec.id for spec in specs.values()]):
-            self._load(directory, specs, saved)
-
-    def _load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
-        header = {
-            "kind": "verify",
-            "directory": os.path.abspath(directory),
-            "variables": [[name, spec.id] for name, spec in specs.items()],
-            "saved": saved._replace(ledgers={}).to_json(),
-            "load": new_id("load"),
-        }
-        ledgers = saved.ledgers if saved.session == self.session else {}
-        everywhere, timeout_s = range(len(self.addresses)), self._config.transfer_timeout_s
-        try:
-            self.ask_all(dict.fromkeys(everywhere, header), timeout_s=timeout_s)
-        except DataServiceError:
-            # Some servers may have read ahead what another cannot read.
-            give_up = {"kind": "give_up_load", "load": header["load"]}
-            with contextlib.suppress(DataServiceError):
-                self.exchange(dict.fromkeys(everywhere, (give_up, None)))
-            raise
-        self.ask_all(
-            {ps: {**header, "kind": "load", "ledger": ledgers.get(str(ps))} for ps in everywhere},
-            timeout_s=timeout_s,
-        )
+            load(self, directory, specs, saved)
 
     def change_session(self, session: str) -> None:
         """All that is asked from now on is of another session; nothing is known of its values."""

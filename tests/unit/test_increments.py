@@ -395,3 +395,22 @@ def test_files_of_changes_are_bounded(
     monkeypatch.setattr(increments, "_MOST_FILES", 2)
     saving = trained(tmp_path, saves=4)
     assert [len(base.shards[0].changes) for base, _ in saving.saves] == [0, 1, 2, 0]
+
+
+def test_what_is_written_again_counts_although_it_is_the_same(tmp_path: pathlib.Path) -> None:
+    saving = Saving(str(tmp_path), Shard(make_spec(ROWS, 3), 0))
+    whole = saving.save()
+    linked = saving.save()
+    base, other = (each for each, _ in saving.saves)
+    assert increments.size_beyond(other.folder, [linked], base) == 0
+    saving.shard.update(SGD, ids(3), ones(1))
+    changed = saving.save()
+    assert increments.size_beyond(saving.saves[-1][0].folder, [changed], other) == sum(
+        change.size_bytes for change in changed.changes
+    )
+    again = Saving(str(tmp_path / "again"), Shard(make_spec(ROWS, 3), 0))
+    assert again.save().checksum == whole.checksum
+    folder = again.saves[0][0].folder
+    assert increments.size_beyond(folder, [whole], base) == whole.size_bytes
+    shutil.rmtree(base.folder)
+    assert increments.size_beyond(folder, [whole], base) == whole.size_bytes
