@@ -160,7 +160,7 @@ def test_latency_prints_a_line_per_wait(capsys: pytest.CaptureFixture[str]):
 def test_online_lookup_prints_a_line_per_form(capsys: pytest.CaptureFixture[str]):
     online_lookup.main(["--smoke"])
     lines = [(line["what"], line["form"]) for line in _lines(capsys)]
-    encoded = [("encode", form) for form in ("hashed", "vocabulary", "online")]
+    encoded = [("encode", form) for form in ("hashed", "vocabulary", "online", "online, full")]
     assert lines == [*encoded, ("step", "hashed"), ("step", "online")]
 
 
