@@ -14,9 +14,9 @@ from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
-# A frame or so: with those that come next and those in use, they fit into what a stream may read
-# in place, and need not be copied.
-LOW_BYTES = 8 << 20
+# Less than a frame of the largest: with one that comes next and those in use, they fit into what a
+# stream may read in place, and need not be copied.
+LOW_BYTES = 16 << 20
 
 
 class ElementBuffer(Generic[Item]):
@@ -25,7 +25,7 @@ class ElementBuffer(Generic[Item]):
     def __init__(self, max_items: int, max_bytes: int) -> None:
         self._max_items = max_items
         self._max_bytes = max_bytes
-        self._low_items = max(1, max_items // 2)
+        self._low_items = max(1, max_items // 3)
         self._items: deque[tuple[Item, int]] = deque()
         self._bytes = 0
         self._closed = False
@@ -80,7 +80,7 @@ class ElementBuffer(Generic[Item]):
             return item
 
     def await_low(self) -> bool:
-        """Waits until at most half as many items are held as may be, and little memory.
+        """Waits until at most a third as many items are held as may be, and little memory.
 
         Who fetches items in groups does so then: what is not fetched yet waits where it is, and
         nobody wakes for each item that is taken. False once closed.

@@ -15,7 +15,8 @@ from dataservice.runtime.identity import new_id
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
 
-DEFAULT_BUFFERED_ELEMENTS = 16
+# A frame of them, and a third that may be left when it comes.
+DEFAULT_BUFFERED_ELEMENTS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

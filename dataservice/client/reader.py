@@ -48,7 +48,8 @@ from dataservice.wire.elements import Header, RowSpan
 
 logger = logging.getLogger(__name__)
 
-# Elements under way from one worker: enough to hide the way there and back.
+# Elements under way from one worker, which may come as one frame: it finds room in the buffer
+# while a third of that is taken, and hides the way there and back.
 MAX_CREDIT = 16
 RELEASE_TIMEOUT_S = 2.0
 # A worker sends a sign of life each second; many missed ones mean that it is frozen.
@@ -267,7 +268,7 @@ class ServiceReader:
                 "shards": self._join.num_shards,
                 "listing": self._join.listing,
                 "confirm_end": self._spec.policy is not ShardingPolicy.DYNAMIC,
-                "credit": max(2, min(MAX_CREDIT, self._spec.max_elements)),
+                "credit": max(2, min(MAX_CREDIT, self._spec.max_elements * 2 // 3)),
             },
             self.schema,
             StreamEvents(

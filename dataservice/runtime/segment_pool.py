@@ -25,13 +25,13 @@ __all__ = [
     "capacity_for",
 ]
 
-# A reader buffers 16 elements of about 1 MiB; those and some in the consumer's hands stay where
+# A reader buffers 24 elements of about 1 MiB; those and some in the consumer's hands stay where
 # they are.
-HELD_BYTES: Final = 28 << 20
+HELD_BYTES: Final = 44 << 20
 # Each also costs both sides a descriptor.
 HELD_SEGMENTS: Final = 32
-# What is under way besides: enough to hide a switch between two processes.
-POOL_BYTES: Final = HELD_BYTES + (12 << 20)
+# What is under way besides: a frame, which hides a switch between two processes.
+POOL_BYTES: Final = HELD_BYTES + (20 << 20)
 POOL_SEGMENTS: Final = 2 * HELD_SEGMENTS
 
 _SMALLEST_BYTES: Final = 64 << 10

@@ -16,7 +16,8 @@ from dataservice.wire.elements import RowSpan
 
 # Large enough that the cost per frame vanishes, small enough to stay in a core's cache.
 UNBATCHED_ELEMENT_BYTES = 1 << 20
-_MAX_RUN_BYTES = 9 << 20
+# A whole chunk of rows of 40 columns: what a frame costs both sides does not depend on its size.
+_MAX_RUN_BYTES = 18 << 20
 # Ends of windows without rows that may wait for the rows after them.
 _MAX_WAITING_ENDS = 64
 

@@ -41,8 +41,8 @@ logger = logging.getLogger(__name__)
 KEEPALIVE_S = 1.0
 STOP_TIMEOUT_S = 2.0
 MAX_PIPELINES = 64
-# A frame may hold that part of a reader's credit, which gives half of it back at a time.
-_RUNS_OF_CREDIT = 2
+# Of readers that buffer next to nothing: they get elements one by one.
+_LEAST_CREDIT = 2
 
 Producer = WindowProducer[Any] | TaskProducer | CachedTask | RoundProducer
 
@@ -164,7 +164,7 @@ class WorkerService:
     def _stream_windows(self, command: dict[str, Any], channel: Channel) -> None:
         key = (command["iteration"], command["reader"])
         credit = int(command["credit"])
-        producer = self._new_windows(key, command, run=max(1, credit // _RUNS_OF_CREDIT))
+        producer = self._new_windows(key, command, run=credit if credit > _LEAST_CREDIT else 1)
         try:
             producer.start()
             _pump(producer.frames, channel, credit)
@@ -354,22 +354,24 @@ def _pump(
 ) -> None:
     """Sends frames as they come, a sign of life when none does, and the end.
 
-    Never more elements than the reader gave credit for, so that a reader that stalls leaves the
-    rest of the rows to others. `unconfirmed` gets the frames that were sent, until new credit
-    says that they arrived; they are of one element each.
+    None without credit for one element at least, so that a reader that stalls leaves the rest of
+    the rows to others. A frame of more goes as a whole, and what was lacking is owed: readers give
+    credit back in parts, so one that waited for all of its own could wait for ever. `unconfirmed`
+    gets the frames that were sent, until new credit says that they arrived; they are of one
+    element each.
     """
     sender = FrameSender(channel)
 
-    def await_credit(elements: int) -> None:
+    def await_credit() -> None:
         nonlocal credit
-        while credit < elements:
+        while credit < 1:
             more = _more_credit(channel)
             credit += more
             if unconfirmed is not None:
                 _confirm(unconfirmed, more)
 
     while True:
-        await_credit(1)
+        await_credit()
         try:
             frame = frames.get(KEEPALIVE_S)
         except CancelledError:
@@ -378,7 +380,6 @@ def _pump(
             return
         _send_notes(frames, channel, is_last=frame is not None and _may_be_last(frame))
         if frame is not None:
-            await_credit(frame.elements)
             credit -= frame.elements
             if unconfirmed is not None:
                 unconfirmed.append(frame)

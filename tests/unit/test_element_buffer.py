@@ -102,9 +102,9 @@ def awaiting_low(buffer: ElementBuffer[str]) -> tuple[threading.Thread, list[boo
     return thread, results
 
 
-def test_more_is_fetched_when_half_of_the_items_are_taken() -> None:
-    buffer: ElementBuffer[str] = ElementBuffer(4, 100)
-    buffer.put((item, 10) for item in "abcd")
+def test_more_is_fetched_when_two_thirds_of_the_items_are_taken() -> None:
+    buffer: ElementBuffer[str] = ElementBuffer(3, 100)
+    buffer.put((item, 10) for item in "abc")
     thread, results = awaiting_low(buffer)
     assert buffer.get(0.0) == "a"
     assert thread.is_alive()

@@ -135,5 +135,5 @@ def test_rows_that_wait_are_completed_before_a_run_begins() -> None:
 def test_a_run_is_bounded_in_bytes() -> None:
     rebatcher = Rebatcher(2, run=4)
     batch = pa.record_batch({"row": list(range(8))})
-    elements = list(rebatcher.add(batch, 0, 0, 0, 3 << 23))
+    elements = list(rebatcher.add(batch, 0, 0, 0, 3 << 24))
     assert [e.element_rows for e in elements] == [0, 0, 0, 0]

@@ -56,14 +56,14 @@ def test_the_smallest_that_fits_is_taken() -> None:
 
 def test_free_segments_that_are_too_small_make_room() -> None:
     pool = SegmentPool()
-    small = [pool.place(8 << 20) for _ in range(4)]
+    small = [pool.place(POOL_BYTES // 8) for _ in range(8)]
     for place in small:
         assert place is not None
         pool.release(place.segment)
-    large = pool.place(16 << 20)
+    large = pool.place(POOL_BYTES // 4)
     assert large is not None
     assert large.is_new
-    assert large.retired == tuple(place.segment for place in small[:1] if place)
+    assert large.retired == tuple(place.segment for place in small[:2] if place)
     assert pool.total_bytes <= POOL_BYTES
 
 

@@ -1,0 +1,68 @@
+"""How many elements a worker sends before its reader gives more credit."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pyarrow as pa
+import pytest
+
+from dataservice.errors import CancelledError
+from dataservice.runtime.exchange import Message
+from dataservice.wire.elements import FrameKind, RowSpan, pack_credit, unpack
+from dataservice.worker.outgoing import FrameBuffer
+from dataservice.worker.rebatch import Element
+from dataservice.worker.service import _pump
+
+
+class Reader:
+    """The far end of a channel: gives its credit one by one when asked, then it goes away."""
+
+    shares_memory = False
+
+    def __init__(self, credit: list[int]) -> None:
+        self.events: list[tuple[str, int]] = []
+        self._credit = deque(credit)
+
+    def send(self, header: bytes, body: object = None) -> None:  # noqa: ARG002
+        found = unpack(header)
+        if found.kind is FrameKind.DATA:
+            self.events.append(("sent", found.elements))
+
+    def recv(self) -> Message | None:
+        if not self._credit:
+            return None
+        elements = self._credit.popleft()
+        self.events.append(("credit", elements))
+        return Message(pack_credit(elements), None)
+
+    def cancelled(self) -> bool:
+        return False
+
+
+def frames_of(*sizes: int) -> FrameBuffer:
+    """One frame of so many elements of one row, for each size; then the end."""
+    frames = FrameBuffer(1 << 20, None)
+    first = 0
+    for elements in sizes:
+        batch = pa.record_batch({"row": list(range(elements))})
+        span = RowSpan(0, 0, first, first + elements)
+        frames.put(Element(batch, (span,), 1 if elements > 1 else 0), divisible=True)
+        first += elements
+    frames.end()
+    return frames
+
+
+def test_a_frame_larger_than_the_credit_left_is_sent_and_its_lack_is_owed() -> None:
+    reader = Reader([8, 8, 8])
+    _pump(frames_of(5, 16, 1), reader, credit=16)
+    # 16 - 5 - 16 = -5: eight more leave credit for the last.
+    assert reader.events == [("sent", 5), ("sent", 16), ("credit", 8), ("sent", 1)]
+
+
+def test_nothing_is_sent_without_credit() -> None:
+    reader = Reader([3])
+    with pytest.raises(CancelledError, match="the reader has gone"):
+        _pump(frames_of(4, 4), reader, credit=1)
+    # 1 - 4 + 3 = 0.
+    assert reader.events == [("sent", 4), ("credit", 3)]
