@@ -74,7 +74,8 @@ class DispatcherConfig:
 
     ``worker_addresses`` is the fixed list of workers that static sharding divides by, in order;
     others may not register then. An entry is an address, or a host whose port is left out or
-    stands as ``%port%`` or ``%port_name%``, which the first worker from there takes for good.
+    stands as ``%port%`` or ``%port_name%``, which the first worker from there takes for good;
+    ``localhost``, ``127.0.0.1`` and ``::1`` are one host.
     ``job_gc_timeout_ms=-1`` keeps idle jobs for ever. ``on_workers_enough`` is a shell command that
     is run when the number of workers that would be enough has changed for
     ``workers_enough_stay_ms``, with the numbers in DATASERVICE_WORKERS_NOW,

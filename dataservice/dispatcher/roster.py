@@ -2,7 +2,8 @@
 
 Pure text matching, after tf.data service: a place names an exact address, or a host whose port is
 left out or stands as `%port%` or `%port_name%`; the first free place that matches is bound to the
-address that came. Invariant: a bound place belongs to that address alone, so the index of a worker
+address that came. `localhost`, `127.0.0.1` and `::1` are one host, but a place that names it as the
+address does goes first. Invariant: a bound place belongs to that address alone, so the index of a worker
 is the same after each of its restarts.
 """
 
@@ -17,6 +18,7 @@ from dataservice.errors import FailedPreconditionError
 _SCHEME: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 _PORT: Final = re.compile(r":(\w+|%port(?:_\w+)?%)$")
 _OPEN_PORT: Final = re.compile(r"^%port(?:_\w+)?%$")
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def find_place(places: Sequence[str], bound: Mapping[int, str], address: str) -> int:
@@ -24,9 +26,14 @@ def find_place(places: Sequence[str], bound: Mapping[int, str], address: str) ->
     for index, taken in bound.items():
         if taken == address:
             return index
-    for index, place in enumerate(places):
-        if index not in bound and place_matches(place, address):
-            return index
+    fitting = [
+        index
+        for index, place in enumerate(places)
+        if index not in bound and place_matches(place, address)
+    ]
+    if fitting:
+        host = _split(address)[0]
+        return next((i for i in fitting if _split(places[i])[0] == host), fitting[0])
     described = "; ".join(describe_place(places, bound, index) for index in range(len(places)))
     raise FailedPreconditionError(
         f"The worker's address {address} is not configured, or other workers are already running "
@@ -41,9 +48,10 @@ def place_matches(place: str, address: str) -> bool:
     if place == address:
         return True
     host, port = _split(place)
-    if port and _OPEN_PORT.match(port) is None:
-        return (host, port) == _split(address)
-    return host == _split(address)[0]
+    address_host, address_port = _split(address)
+    if port and _OPEN_PORT.match(port) is None and port != address_port:
+        return False
+    return host == address_host or {host, address_host} <= _LOOPBACK
 
 
 def describe_place(places: Sequence[str], bound: Mapping[int, str], index: int) -> str:

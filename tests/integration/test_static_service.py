@@ -204,6 +204,12 @@ def test_addresses_with_placeholders() -> None:
         assert names == [second.address, first.address]
 
 
+@pytest.mark.parametrize("place", ["localhost:%port%", "localhost"])
+def test_localhost_is_where_workers_are_by_default(place: str) -> None:
+    with listed(workers=2, addresses=(place, place)) as service:
+        assert sorted(read_ids(ds.Dataset.range(9).distribute(DATA, service.target))) == [*range(9)]
+
+
 def status_of(service: LocalService) -> dict[str, object]:
     from dataservice.client.connection import Connection
     from dataservice.vocabulary import parse_target

@@ -26,6 +26,12 @@ from dataservice.errors import FailedPreconditionError
         ("2001:db8::1", "[2001:db8::1]:7"),
         ("/cell/job:0/task", "/cell/job:0/task:12"),
         ("/cell/job:0/task:%port%", "/cell/job:0/task:12"),
+        ("localhost", "127.0.0.1:7"),
+        ("localhost:%port%", "127.0.0.1:7"),
+        ("localhost:7", "127.0.0.1:7"),
+        ("localhost:%port%", "[::1]:7"),
+        ("grpc://127.0.0.1", "localhost:7"),
+        ("::1", "localhost:7"),
     ],
 )
 def test_places_that_match(place: str, address: str) -> None:
@@ -44,6 +50,9 @@ def test_places_that_match(place: str, address: str) -> None:
         ("a:%port%", "aa:1"),
         ("[::1]:7", "[::1]:8"),
         ("[::1]", "[::2]:7"),
+        ("localhost:7", "127.0.0.1:8"),
+        ("localhost", "127.0.0.2:7"),
+        ("localhost", "a:7"),
     ],
 )
 def test_places_that_do_not_match(place: str, address: str) -> None:
@@ -59,6 +68,14 @@ def test_equal_hosts_fill_their_places_in_the_order_of_coming() -> None:
     assert find_place(places, bound, "a:10") == 1, "a bound address keeps its place"
     with pytest.raises(FailedPreconditionError, match=r"a:40 is not configured.*bound to a:30"):
         find_place(places, bound, "a:40")
+
+
+def test_places_of_this_host_go_first_to_those_who_write_it_alike() -> None:
+    places = ("localhost:%port%", "127.0.0.1:%port%", "localhost:%port%")
+    bound: dict[int, str] = {}
+    for address in ("127.0.0.1:30", "127.0.0.1:10", "localhost:20"):
+        bound[find_place(places, bound, address)] = address
+    assert bound == {1: "127.0.0.1:30", 0: "127.0.0.1:10", 2: "localhost:20"}
 
 
 def test_a_bound_place_is_kept_for_its_address() -> None:
