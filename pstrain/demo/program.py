@@ -18,10 +18,10 @@ import dataservice as ds
 import pstrain as ps
 from pstrain.callbacks import CallbackList, LearningRateScheduler, ProgressBar
 from pstrain.checkpoint import checkpoints, read_config
+from pstrain.compiling import compile_kernels
 from pstrain.demo import features, flights, plot
 from pstrain.demo.loop import train_one_epoch
 from pstrain.demo.trace import Trace
-from pstrain.kernels import warm_up
 from pstrain.launch.activity import Activity, activities
 from pstrain.narration import Narrator
 
@@ -70,7 +70,7 @@ def run(config: DemoConfig, narrator: Narrator) -> Outcome:
         f"in {Path(files.test).parent}"
     )
     narrator.say("compiling kernels, which takes a while the first time on a machine")
-    warm_up(lambda text: narrator.say(f"  {text}"))
+    compile_kernels(lambda text: narrator.say(f"  {text}"))
     narrator.say(
         f"starting 1 dispatcher, {config.data_workers} data workers, {config.ps} parameter "
         f"servers and {config.workers} trainers, each a process of its own"

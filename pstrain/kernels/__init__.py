@@ -1,14 +1,16 @@
-"""Numba kernels on plain arrays, and their compilation ahead of the first step.
+"""Numba kernels on plain arrays, and how each module of them is compiled.
 
-Knows nothing of what the arrays mean. Invariant: after :func:`warm_up` a step over batches of any
-size compiles nothing, so that no trainer or server stalls in the middle of its work.
+Knows nothing of what the arrays mean. Invariant: once every module was warmed up, a step over
+batches of any size compiles nothing, so that no trainer or server stalls in the middle of its work.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from types import ModuleType
+
+from numba.core.dispatcher import Dispatcher
 
 from pstrain.kernel_cache import compile_together
 
@@ -18,16 +20,22 @@ _WARM_UP = "warm_up"
 compile_together(__path__[0])
 
 
-def warm_up(report: Callable[[str], None] | None = None) -> None:
-    """Compiles every kernel for the types it is called with, or loads it from Numba's cache.
+def modules() -> list[str]:
+    """Names of the modules that can be warmed up."""
+    names = [module.name for module in pkgutil.iter_modules(__path__)]
+    return [name for name in names if hasattr(_module(name), _WARM_UP)]
 
-    Ten seconds the first time on a machine, half a second afterwards; run it in one process
-    before starting others that share the cache. ``report`` is told each module as it is done.
+
+def warm_up(name: str) -> bool:
+    """Compiles a module's kernels for the types they are called with, or loads them from the cache.
+
+    Whether any of them was not there. For all modules see ``pstrain.compiling``.
     """
-    for module in pkgutil.iter_modules(__path__):
-        kernels = importlib.import_module(f"{__name__}.{module.name}")
-        compile_all: Callable[[], None] | None = getattr(kernels, _WARM_UP, None)
-        if compile_all is not None:
-            compile_all()
-            if report is not None:
-                report(f"compiled {module.name}")
+    module = _module(name)
+    getattr(module, _WARM_UP)()
+    kernels = [value for value in vars(module).values() if isinstance(value, Dispatcher)]
+    return any(kernel.stats.cache_misses for kernel in kernels)
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"{__name__}.{name}")

@@ -13,7 +13,7 @@ import time
 from typing import Final
 
 from dataservice.runtime.signals import StopSignals
-from pstrain import kernels
+from pstrain.compiling import compile_kernels
 from pstrain.launch.layout import Addresses, Layout
 from pstrain.launch.local import ONE_CORE
 from pstrain.launch.program import check_program
@@ -38,7 +38,7 @@ def run_here(layout: Layout, *, supervise: bool = False, output: Output | None =
     check_program(layout.program[0])
     stop = StopSignals()
     # Once here, into the cache, rather than in every process at the same time.
-    kernels.warm_up()
+    compile_kernels()
     return _Crew(layout, supervise, output or Output()).run(stop)
 
 

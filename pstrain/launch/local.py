@@ -18,8 +18,8 @@ from typing import Any
 from dataservice.runtime.arguments import check_true_or_false, path_of
 from dataservice.runtime.process import ChildProcess, spawn_module
 from dataservice.runtime.stand_in import StandIn
-from pstrain import kernels
 from pstrain.cluster import ClusterSpec, SimpleClusterResolver
+from pstrain.compiling import compile_kernels
 from pstrain.errors import DataServiceError, InvalidArgumentError, NotFoundError
 
 logger = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class LocalCluster:
 
     def _start(self, workers: int, ps: int, data_workers: int) -> None:
         # Once here, into the cache, rather than in every process at the same time.
-        kernels.warm_up()
+        compile_kernels()
         if data_workers:
             self._spawn("dispatcher", 0)
         for role, count in (("ps", ps), ("worker", workers)):

@@ -23,8 +23,8 @@ from dataservice.runtime.flight import FlightServer
 from dataservice.runtime.identity import new_id
 from dataservice.runtime.local_exchange import LocalServer, NotLocalError
 from dataservice.runtime.transport import AnyChannel
+from pstrain.compiling import compile_kernels
 from pstrain.errors import AbortedError, ServerRestartedError
-from pstrain.kernels import bfloat16, claims, initializers, marks, snapshots, updates
 from pstrain.paramserver import messages, pieces
 from pstrain.paramserver.requests import Call, answer
 from pstrain.paramserver.sharing import Helpers
@@ -33,6 +33,7 @@ from pstrain.presence import Presence
 
 logger = logging.getLogger(__name__)
 
+_KERNELS = ("updates", "adaptive", "bfloat16", "initializers", "snapshots", "marks", "claims")
 _SESSIONS_REMEMBERED = 256
 # Requests take milliseconds; most of those that wait here wait for the next one.
 _GRACE_S = 0.1
@@ -89,12 +90,7 @@ class ParameterServer:
 
         Kernels are compiled or loaded first, so that no request waits for that.
         """
-        updates.warm_up()
-        bfloat16.warm_up()
-        initializers.warm_up()
-        snapshots.warm_up()
-        marks.warm_up()
-        claims.warm_up()
+        compile_kernels(modules=_KERNELS)
         self._server.start()
         self._share_memory()
 

@@ -19,8 +19,8 @@ import dataservice as ds
 import pstrain as ps
 from pstrain.callbacks import LearningRateScheduler, ProgressBar
 from pstrain.checkpoint import checkpoints, latest_checkpoint, read_config
+from pstrain.compiling import compile_kernels
 from pstrain.errors import AlreadyExistsError, DataError, InvalidArgumentError, NotFoundError
-from pstrain.kernels import warm_up
 from pstrain.launch.activity import Activity, activities
 from pstrain.manifest import remove
 from pstrain.narration import Narrator
@@ -83,7 +83,7 @@ def train(config: TrainConfig, narrator: Narrator) -> Outcome:
     _tell(findings, narrator)
     check_columns(validation, findings.preparation.columns, "the validation data")
     narrator.say("compiling kernels, which takes a while the first time on a machine")
-    warm_up(lambda text: narrator.say(f"  {text}"))
+    compile_kernels(lambda text: narrator.say(f"  {text}"))
     config.out.mkdir(parents=True, exist_ok=True)
     with _cluster(config, narrator) as (cluster, strategy):
         with ExitStack() as scope:

@@ -1,0 +1,88 @@
+"""Compiles the kernels ahead of the first step: once on a machine, and on all of its cores.
+
+Knows Numba's cache and processes, nothing of what kernels compute. Invariant: other processes only
+fill the cache; whatever they could not do is compiled here, where its error shows.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Final
+
+from dataservice.runtime.process import exit_with_parent, spawn_module
+from dataservice.runtime.threads import available_cores
+from pstrain import kernels
+from pstrain.errors import DataServiceError
+
+logger = logging.getLogger(__name__)
+
+# Each takes a quarter of a gigabyte of memory.
+_PROCESSES_MAX: Final = 8
+_TIMEOUT_S: Final = 300.0
+
+
+def compile_kernels(
+    report: Callable[[str], None] | None = None, modules: Sequence[str] | None = None
+) -> None:
+    """Compiles the kernels of ``modules`` (None: all), or loads them from Numba's cache.
+
+    All of them take 40 seconds of one core where none was compiled before, half a second later on:
+    run it in one process before starting others that share the cache. ``report`` is told each
+    module as it is done. Blocks.
+    """
+    names = sorted(modules or kernels.modules(), key=_size_bytes)
+    if len(names) > 1 and kernels.warm_up(names[0]):
+        _fill_cache(names[1:], min(available_cores(), _PROCESSES_MAX))
+    for name in names:
+        kernels.warm_up(name)
+        if report is not None:
+            report(f"compiled {name}")
+
+
+def _fill_cache(names: Sequence[str], processes: int) -> None:
+    groups = shares(names, processes)
+    if len(groups) < 2:
+        return
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    with ExitStack() as children:
+        started = [children.enter_context(spawn_module(__name__, group)) for group in groups]
+        for child, group in zip(started, groups, strict=True):
+            try:
+                failure: object = child.wait(max(0.0, deadline_s - time.monotonic()))
+            except DataServiceError as error:
+                failure = error
+            if failure:
+                logger.info("kernels of %s are compiled here: %s", ", ".join(group), failure)
+
+
+def shares(names: Sequence[str], count: int) -> list[list[str]]:
+    """At most ``count`` groups of modules whose sources are about as long; none is empty."""
+    groups: list[list[str]] = [[] for _ in range(min(count, len(names)))]
+    lengths = [0] * len(groups)
+    for name in sorted(names, key=_size_bytes, reverse=True):
+        least = lengths.index(min(lengths))
+        groups[least].append(name)
+        lengths[least] += _size_bytes(name)
+    return groups
+
+
+def _size_bytes(name: str) -> int:
+    """Length of a module's source, which its compilation takes time by."""
+    (folder,) = kernels.__path__
+    return os.path.getsize(os.path.join(folder, f"{name}.py"))
+
+
+def main(names: Sequence[str]) -> None:
+    """In a process of its own: compiles these modules."""
+    exit_with_parent()
+    for name in names:
+        kernels.warm_up(name)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
