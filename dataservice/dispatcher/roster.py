@@ -2,9 +2,9 @@
 
 Pure text matching, after tf.data service: a place names an exact address, or a host whose port is
 left out or stands as `%port%` or `%port_name%`; the first free place that matches is bound to the
-address that came. `localhost`, `127.0.0.1` and `::1` are one host, but a place that names it as the
-address does goes first. Invariant: a bound place belongs to that address alone, so the index of a worker
-is the same after each of its restarts.
+address that came. `localhost`, `127.0.0.1` and `::1` are one host, but a place that names it as
+the address does goes first. Invariant: a bound place belongs to that address alone, so the index of
+a worker is the same after each of its restarts.
 """
 
 from __future__ import annotations
