@@ -44,12 +44,11 @@ COMPILE: Final = {
     "jit_compile": "kernels are compiled always",
     "steps_per_execution": "write fit(steps_per_execution=...)",
 }
-_START: Final = "name= and seed= decide how it starts"
 _PENALTY: Final = "optimizers take l2="
 EMBEDDING: Final = {
     "input_dim": "write vocabulary_sizes=, a number or one for each field",
     "output_dim": "write dim=",
-    "embeddings_initializer": f"{_START}; for another write a Variable with an initializer",
+    "embeddings_initializer": "name= and seed= decide; a Variable takes any initializer",
     "embeddings_regularizer": _PENALTY,
     "mask_zero": "lists are as long as they are: combiner= pools them",
     "input_length": "lists are as long as they are",
@@ -57,7 +56,6 @@ EMBEDDING: Final = {
 DENSE: Final = {
     "input_dim": "write input_size=",
     "input_shape": "write input_size=",
-    "kernel_initializer": _START,
     "bias_initializer": "it starts at 0",
     "kernel_regularizer": _PENALTY,
     "bias_regularizer": _PENALTY,

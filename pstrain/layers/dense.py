@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from dataservice.runtime.arguments import integer_at_least
 from pstrain import buffers, foreign_names, initializers
-from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.foreign_names import instead_of
 from pstrain.kernels import network
 from pstrain.layers.base import Layer, as_tensor, whole
 from pstrain.parameters import current_step
 from pstrain.tape import Tensor, record
 from pstrain.variable import create_variable
-from pstrain.vocabulary import Fetch
+from pstrain.vocabulary import Fetch, InitializerSpec
 
 Activation = Literal["relu"] | None
 
@@ -26,7 +26,8 @@ class Dense(Layer):
     """``activation(inputs @ kernel + bias)``, float32 [n, input_size] -> [n, units].
 
     Without ``input_size`` the variables are made at the first call, which must then be outside of
-    any trainer. The kernel starts Glorot-uniform, the bias at 0.
+    any trainer. The kernel starts Glorot-uniform unless ``kernel_initializer`` (of
+    ``pstrain.initializers``) is given, the bias at 0.
     """
 
     @instead_of("Dense", foreign_names.DENSE)
@@ -37,6 +38,7 @@ class Dense(Layer):
         *,
         input_size: int | None = None,
         use_bias: bool = True,
+        kernel_initializer: InitializerSpec | None = None,
         name: str = "dense",
         seed: int = 0,
     ) -> None:
@@ -50,10 +52,16 @@ class Dense(Layer):
                 "probabilities give the logits to losses.BinaryCrossentropy(from_logits=True) and "
                 "predict with losses.sigmoid"
             )
+        if not isinstance(kernel_initializer, InitializerSpec | None):
+            raise InvalidTypeError(
+                f"layer {name!r}: kernel_initializer must be one of pstrain.initializers, such as "
+                f"initializers.zeros(), got {kernel_initializer!r}"
+            )
         self.units = units
         self.activation = activation
         self.use_bias = use_bias
         self.seed = seed
+        self._kernel_initializer = kernel_initializer
         self.input_size = input_size
         if input_size is not None:
             self.build(input_size)
@@ -73,7 +81,9 @@ class Dense(Layer):
             )
         self.input_size = input_size
         seed = initializers.seed_for(f"{self.name}/kernel", self.seed)
-        kernel = initializers.glorot_uniform(input_size, self.units, seed=seed)
+        kernel = self._kernel_initializer or initializers.glorot_uniform(
+            input_size, self.units, seed=seed
+        )
         shape = (input_size, self.units)
         self.variables = [create_variable(kernel, shape=shape, name=f"{self.name}/kernel")]
         if self.use_bias:

@@ -15,7 +15,7 @@ from pstrain.features import Features
 from pstrain.layers.embedding import WideDeepTable
 from pstrain.layers.interaction import Interaction, NumericEmbedding, concatenate
 from pstrain.models.base import Model
-from pstrain.models.network import checked_sizes, logit, rectified, run
+from pstrain.models.network import checked_sizes, linear, logit, rectified, run
 from pstrain.tape import Tensor
 
 
@@ -53,7 +53,7 @@ class DeepFM(Model):
         self._numeric, self._linear = None, None
         if numbers:
             self._numeric = NumericEmbedding(numbers, dim, name=f"{name}/numeric", seed=seed)
-            self._linear = logit(numbers, f"{name}/linear", seed)
+            self._linear = linear(numbers, f"{name}/linear")
         self._deep = []
         if self.hidden:
             sizes = [(fields + numbers) * dim, *self.hidden]

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from pstrain.features import Features
-from pstrain.layers.dense import Dense
 from pstrain.layers.embedding import WideDeepTable
 from pstrain.models.base import Model
+from pstrain.models.network import linear
 from pstrain.tape import Tensor
 
 
 class LogisticRegression(Model):
-    """One weight per category value and dense column, and a bias; all start near 0."""
+    """One weight per category value and dense column, and a bias; all start at 0."""
 
     kind: ClassVar[str] = "LogisticRegression"
 
@@ -26,10 +26,7 @@ class LogisticRegression(Model):
             self.layers.append(WideDeepTable(rows, fields, 0, name=f"{name}/table", seed=seed))
         if dense:
             # The table has the bias of the sum.
-            linear = Dense(
-                1, input_size=dense, use_bias=not fields, name=f"{name}/linear", seed=seed
-            )
-            self.layers.append(linear)
+            self.layers.append(linear(dense, f"{name}/linear", use_bias=not fields))
 
     def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:
         parts = []

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from dataservice.runtime.arguments import integer_at_least, sizes_of
+from pstrain import initializers
 from pstrain.layers.dense import Dense
 from pstrain.tape import Tensor
 
@@ -28,6 +29,12 @@ def rectified(sizes: Sequence[int], name: str, seed: int) -> list[Dense]:
 def logit(input_size: int, name: str, seed: int, *, use_bias: bool = False) -> Dense:
     """A layer to one number, for sums that have a bias already or with its own."""
     return Dense(1, input_size=input_size, use_bias=use_bias, name=name, seed=seed)
+
+
+def linear(input_size: int, name: str, *, use_bias: bool = False) -> Dense:
+    """The weights of dense columns, from 0: a random weight is an opinion to be unlearned first."""
+    zeros = initializers.zeros()
+    return Dense(1, input_size=input_size, use_bias=use_bias, kernel_initializer=zeros, name=name)
 
 
 def run(layers: Sequence[Dense], values: Sequence[Sequence[Any]], inputs: Any) -> Any:

@@ -11,7 +11,7 @@ from pstrain.kernels.vectors import LANES
 from pstrain.layers.embedding import WideDeepTable
 from pstrain.layers.projection import project
 from pstrain.models.base import Model
-from pstrain.models.network import checked_sizes, logit, rectified
+from pstrain.models.network import checked_sizes, linear, logit, rectified
 from pstrain.tape import Tensor
 
 
@@ -49,7 +49,7 @@ class WideDeep(Model):
         self.deep = rectified(sizes, f"{name}/deep", seed)
         # The table has the bias of the sum.
         self.deep.append(logit(sizes[-1], f"{name}/deep_out", seed))
-        self.linear = logit(dense, f"{name}/linear", seed) if dense else None
+        self.linear = linear(dense, f"{name}/linear") if dense else None
         self.layers = [self.table, *self.deep, *([self.linear] if self.linear else [])]
 
     def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:

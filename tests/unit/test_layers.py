@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain import initializers
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.features import Features
 from pstrain.layers import (
     Cross,
@@ -93,6 +94,13 @@ def test_dense_computes_what_its_name_says() -> None:
     output = layer(inputs)
     assert output.dtype == np.float32
     np.testing.assert_allclose(output, np.maximum(inputs @ kernel + bias, 0), rtol=1e-5)
+
+
+def test_dense_starts_as_its_initializer_says() -> None:
+    kernel, bias = Dense(2, input_size=3, kernel_initializer=initializers.ones()).variables
+    assert (kernel.numpy().tolist(), bias.numpy().tolist()) == ([[1.0, 1.0]] * 3, [0.0, 0.0])
+    with pytest.raises(InvalidTypeError, match=r"initializers\.zeros\(\), got 'zeros'"):
+        Dense(2, kernel_initializer="zeros")  # type: ignore[arg-type]
 
 
 def test_dense_that_no_one_has_called_cannot_learn_its_size_on_a_trainer() -> None:

@@ -130,6 +130,22 @@ def test_a_new_logistic_regression_knows_nothing() -> None:
     assert probabilities.predict_on_batch(batch).tolist() == [0.5, 0.5, 0.5]
 
 
+@pytest.mark.parametrize("make", [LogisticRegression, WideDeep, FactorizationMachine, DeepFM])
+def test_weights_of_dense_columns_start_at_zero(make: Callable[..., Model]) -> None:
+    (kernel,) = (v for v in make(SCHEMA).variables if v.name.endswith("/linear/kernel"))
+    assert kernel.numpy().tolist() == [[0.0], [0.0]]
+
+
+@pytest.mark.parametrize("make", [FactorizationMachine, DeepFM])
+def test_one_dense_column_is_right_after_a_few_steps(make: Callable[..., Model]) -> None:
+    model = make(FeatureSchema(dense=["x"], categorical={"shape": Category(3, hashed=False)}))
+    model.compile(Adagrad(0.1), metrics=["auc"])
+    rows = pa.Table.from_batches([_batch(4000)])
+    assert model.evaluate(rows, verbose=0)["loss"] == pytest.approx(np.log(2), abs=0.05)
+    model.fit(rows, epochs=3, verbose=0)
+    assert model.evaluate(rows, verbose=0)["auc"] > 0.8
+
+
 @pytest.mark.parametrize(
     "schema",
     [
