@@ -36,12 +36,13 @@ EVALUATE: Final = {name: FIT[name] for name in ("x", "y", "sample_weight", "work
     "return_dict": "a dict is what there is, by name"
 }
 PREDICT: Final = {"x": FIT["x"], "workers": _READING, "verbose": "it prints nothing"}
+_COMPILED: Final = "kernels are compiled always"
 COMPILE: Final = {
     "loss": _LOSS,
     "loss_weights": _LOSS,
     "weighted_metrics": _ROWS,
     "run_eagerly": "steps always run as they are written",
-    "jit_compile": "kernels are compiled always",
+    "jit_compile": _COMPILED,
     "steps_per_execution": "write fit(steps_per_execution=...)",
 }
 _PENALTY: Final = "optimizers take l2="
@@ -60,14 +61,23 @@ DENSE: Final = {
     "kernel_regularizer": _PENALTY,
     "bias_regularizer": _PENALTY,
 }
+_EMA: Final = "average in the program what variables read as"
 OPTIMIZER: Final = {
     "lr": "write learning_rate=",
     "decay": "give learning_rate= a schedule, such as schedules.InverseTimeDecay",
     "weight_decay": "write l2=, which is added to the gradient",
     "amsgrad": "Adam is lazy here: only rows that a step touches change",
-    "use_ema": "average in the program what variables read as",
+    "centered": "the mean is that of the squares: leave it out",
+    "use_ema": _EMA,
+    "ema_momentum": _EMA,
+    "ema_overwrite_frequency": _EMA,
+    "loss_scale_factor": "losses and gradients are float32, which needs no scale",
+    "jit_compile": _COMPILED,
+    "name": "its name is that of its rule",
     "gradient_accumulation_steps": 'write consistency="sync": a step of all trainers\' gradients',
 }
+_MOMENTUM: Final = "write optimizers.Momentum(learning_rate, momentum, nesterov)"
+SGD: Final = {"momentum": _MOMENTUM, "nesterov": _MOMENTUM}
 CHECKPOINT: Final = {
     "filepath": "write directory=, in which each checkpoint is one of its own",
     "save_freq": "write every= (epochs) or every_steps=",
@@ -77,15 +87,38 @@ CHECKPOINT: Final = {
 EARLY_STOPPING: Final = {
     "restore_best_weights": "write callbacks.Checkpoint(dir, save_best_only=True), and restore it",
 }
+_EXACT: Final = "states are integers, so that sums are exact: leave it out"
+_PROBABILITIES: Final = "give losses.sigmoid(logits)"
+_BINARY: Final = "labels are 0 or 1, one for each row: make one metric for each label"
+NEW_METRIC: Final = {"dtype": _EXACT}
 AUC: Final = {
     "num_thresholds": "write bins=",
-    "from_logits": "give losses.sigmoid(logits)",
+    "thresholds": "write bins=, a number of equal ones",
+    "from_logits": _PROBABILITIES,
     "curve": "it is that of the ROC",
+    "summation_method": "it is the trapezoid rule",
+    "multi_label": _BINARY,
+    "num_labels": _BINARY,
+    "label_weights": _BINARY,
+    "dtype": _EXACT,
+}
+_SMOOTH: Final = "smooth the labels in the dataset"
+LOG_LOSS: Final = {
+    "from_logits": _PROBABILITIES,
+    "label_smoothing": _SMOOTH,
+    "axis": _BINARY,
+    "dtype": _EXACT,
 }
 METRIC: Final = {
     "y_true": "write labels=, or give them first",
     "y_pred": "write probabilities=, or give them second",
     "sample_weight": _ROWS,
+}
+BINARY_CROSSENTROPY: Final = {
+    "label_smoothing": _SMOOTH,
+    "axis": "the loss is the mean over the batch",
+    "name": "a loss has none",
+    "dtype": "it is float32",
 }
 LOSS: Final = {
     "y_true": "write labels=, or give them first",

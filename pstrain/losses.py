@@ -31,6 +31,7 @@ class BinaryCrossentropy:
     loss 0.
     """
 
+    @instead_of("BinaryCrossentropy", foreign_names.BINARY_CROSSENTROPY)
     def __init__(self, from_logits: bool = False, *, reduction: str = "mean") -> None:
         if reduction not in _MEANS:
             raise InvalidArgumentError(

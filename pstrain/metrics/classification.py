@@ -54,6 +54,7 @@ class Accuracy(Metric):
     State int64 [2]: right answers, examples.
     """
 
+    @instead_of("Accuracy", foreign_names.NEW_METRIC)
     def __init__(self, name: str = "accuracy", threshold: float = 0.5) -> None:
         super().__init__(name, (2,))
         self.threshold = non_negative(threshold, "threshold")

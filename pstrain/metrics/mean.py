@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pstrain import foreign_names
 from pstrain.errors import InvalidArgumentError
+from pstrain.foreign_names import instead_of
 from pstrain.kernels import losses
 from pstrain.kernels import metrics as kernels
 from pstrain.metrics.base import Metric, State, pairs, refuse_probabilities
@@ -23,6 +25,7 @@ class Mean(Metric):
     last column counts values that are not finite, and any such value makes the result NaN.
     """
 
+    @instead_of("Mean", foreign_names.NEW_METRIC)
     def __init__(self, name: str = "mean") -> None:
         super().__init__(name, _SHAPE)
 
@@ -57,6 +60,7 @@ class Mean(Metric):
 class LogLoss(Metric):
     """Mean log loss of probabilities, clipped at ``epsilon``; the sum is exact as in ``Mean``."""
 
+    @instead_of("LogLoss", foreign_names.LOG_LOSS)
     def __init__(self, name: str = "log_loss", epsilon: float = 1e-7) -> None:
         super().__init__(name, _SHAPE)
         self.epsilon = epsilon

@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from dataservice.runtime.arguments import check_true_or_false
+from pstrain import foreign_names
+from pstrain.foreign_names import instead_of
 from pstrain.optimizers.base import Optimizer, Rate, check_fraction
 
 
 class SGD(Optimizer):
-    """value -= learning_rate * gradient; keeps nothing per value."""
+    """value -= learning_rate * gradient; keeps nothing per value. :class:`Momentum` does."""
 
     name: ClassVar[str] = "sgd"
 
+    @instead_of("SGD", foreign_names.SGD)
     def __init__(self, learning_rate: Rate = 0.01, **options: Any) -> None:
         super().__init__(learning_rate, {}, **options)
 

@@ -98,11 +98,16 @@ TAKERS: list[tuple[Callable[..., Any], dict[str, str]]] = [
     (ps.layers.Embedding, of_keras.EMBEDDING),
     (ps.layers.Dense, of_keras.DENSE),
     (ps.optimizers.SGD, of_keras.OPTIMIZER),
+    (ps.optimizers.SGD, of_keras.SGD),
     (ps.optimizers.Adam, of_keras.OPTIMIZER),
     (ps.callbacks.Checkpoint, of_keras.CHECKPOINT),
     (ps.callbacks.EarlyStopping, of_keras.EARLY_STOPPING),
     (ps.metrics.AUC, of_keras.AUC),
+    (ps.metrics.Accuracy, of_keras.NEW_METRIC),
+    (ps.metrics.LogLoss, of_keras.LOG_LOSS),
+    (ps.metrics.Mean, of_keras.NEW_METRIC),
     (ps.metrics.AUC().update_state, of_keras.METRIC),
+    (ps.losses.BinaryCrossentropy, of_keras.BINARY_CROSSENTROPY),
     (ps.losses.BinaryCrossentropy(), of_keras.LOSS),
     (ps.layers.StringLookup, of_keras.LOOKUP),
     (ps.layers.IntegerLookup, of_keras.LOOKUP),
@@ -147,4 +152,5 @@ def test_the_arguments_that_remedies_name_are_there() -> None:
     assert ps.layers.Embedding(vocabulary_sizes=8, dim=2).variables[0].shape == (8, 2)
     assert ps.layers.Dense(1, input_size=3).variables[0].shape == (3, 1)
     ps.metrics.AUC(bins=200)
+    ps.optimizers.Momentum(learning_rate=0.1, momentum=0.9, nesterov=True)
     ps.callbacks.Checkpoint(directory="d", every=2, every_steps=10, save_best_only=True)
