@@ -185,6 +185,11 @@ class ServiceReader:
         return self._join.division or self._join.listing
 
     @property
+    def is_over(self) -> bool:
+        """Whether an end is the last one: of a shared job others may yet leave the rest to it."""
+        return self._spec.job_name is None or self._session.is_finished
+
+    @property
     def num_shards(self) -> int:
         """Into how many shares a static policy divides; 0 under others."""
         return self._join.num_shards
@@ -208,17 +213,15 @@ class ServiceReader:
             position = self._spec.position
             known = Consumed() if position is None else position.consumed.copy()
             return known, (self.reader_id,)
-        request = pb.DescribePositionRequest(
-            reader_id=self.reader_id, iteration_id=self.iteration_id
-        )
-        timeout_s = self._spec.timeout_s if timeout_s is None else timeout_s
+        mine = {"reader_id": self.reader_id, "iteration_id": self.iteration_id}
+        request = pb.DescribePositionRequest(**mine)
+        timeout_s = timeout_s or self._spec.timeout_s
         reply = self._connection.describe_position(request, timeout_s=timeout_s)
         return Consumed.from_json(json.loads(reply.consumed_json)), tuple(reply.peers)
 
-    def plan_of(self, dataset_id: str) -> bytes:
+    def plan_of(self, dataset_id: str, timeout_s: float) -> bytes:
         """A registered plan."""
-        reply = self._connection.get_dataset(dataset_id, timeout_s=self._spec.timeout_s)
-        return reply.plan
+        return self._connection.get_dataset(dataset_id, timeout_s=timeout_s).plan
 
     def _wait_for_element(self, interrupts: HeldInterrupts) -> Delivery | None:
         with self._lock:
@@ -242,8 +245,7 @@ class ServiceReader:
 
     def _check(self) -> None:
         with self._lock:
-            failure, self._failure = self._failure, None
-            closed = self._closed
+            failure, self._failure, closed = self._failure, None, self._closed
         if failure is not None:
             self.close()
             raise failure
@@ -403,8 +405,7 @@ class ServiceReader:
 
     def _absence(self, reply: pb.SyncReply) -> DataServiceError | None:
         """The error of having waited too long for workers."""
-        now_s = time.monotonic()
-        missing = reply.missing_workers
+        now_s, missing = time.monotonic(), reply.missing_workers
         with self._lock:
             waits = self._session.is_waited_on() and not reply.ended
             starving = waits and not self._session.members.addresses and not missing

@@ -145,6 +145,11 @@ class ReadSession:
         ended, self._ended = self._ended, False
         return ended or self._finished
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether all readers have all of the iteration; once so, it stays so."""
+        return self._finished
+
     def note_end(self, stream: WorkerStream) -> None:
         """A worker has nothing more."""
         self.streams.note_end(stream)

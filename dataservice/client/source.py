@@ -34,6 +34,7 @@ from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.seeds import drawn_seeds, with_drawn_seeds
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import (
+    CancelledError,
     DataServiceError,
     FailedPreconditionError,
     InvalidArgumentError,
@@ -185,6 +186,7 @@ class ServiceStream(BatchStream, SteppedSource):
         self._account = None if context.holder is None else Account(self._last)
         self._holder = context.holder
         self._has_ended = False
+        self._is_over = False  # nothing can come any more, and the reader has gone
         self._closed = False
         if context.holder is not None:
             context.holder.add(self)
@@ -246,11 +248,17 @@ class ServiceStream(BatchStream, SteppedSource):
         self._context.check()
         self._context.interrupts.let_through()
         self._origin.check(f"this iterator over the data service at {self.target}")
+        if self._is_over:
+            raise StopIteration
         reader = self.join()
-        delivery = reader.take(self._context.interrupts)
+        try:
+            delivery = reader.take(self._context.interrupts)
+        except CancelledError:
+            if self._is_over:  # another thread saw the end
+                raise StopIteration from None
+            raise
         if delivery is None:
-            self._base = self._base_at_end(reader)
-            self._has_ended = True
+            self._note_end(reader)
             raise StopIteration
         step = Step(self._last.number + 1, delivery.batch.num_rows, delivery.spans)
         with self._lock:
@@ -342,22 +350,33 @@ class ServiceStream(BatchStream, SteppedSource):
         rewind(consumed, later)
         return consumed, peers
 
-    def _base_at_end(self, reader: ServiceReader) -> tuple[Consumed, tuple[str, ...]] | None:
-        """What a position at the end needs: an operator that reads ahead closes the reader then."""
-        if not self._source.has_windows:
-            return None
+    def _note_end(self, reader: ServiceReader) -> None:
+        """Lets the reader go where nothing can come any more and nobody waits for receipts.
+
+        Before, it learns what a position at the end needs, as an operator that reads ahead closes
+        the reader too.
+        """
+        self._has_ended = True
         try:
-            return reader.base(_LAST_CALL_TIMEOUT_S)
+            base = reader.base(_LAST_CALL_TIMEOUT_S) if self._source.has_windows else None
+            self._seeds_of(reader, _LAST_CALL_TIMEOUT_S)
         except DataServiceError as error:
             logger.debug("the position at the end is not known: %s", error)
-            return None
+            if not self._is_over:  # otherwise another thread knows it, and has closed the reader
+                self._base = None
+            return
+        self._base = base
+        if self._holder is None and reader.is_over:
+            self._is_over = True
+            reader.close()
 
-    def _seeds_of(self, reader: ServiceReader) -> tuple[int, ...]:
+    def _seeds_of(self, reader: ServiceReader, timeout_s: float | None = None) -> tuple[int, ...]:
         """Seeds of the plan that the job reads, which another reader may have registered."""
         if reader.dataset_id == self._source.dataset_id:
             return self._source.seeds
         if self._seeds is None:
-            self._seeds = tuple(drawn_seeds(decode_plan(reader.plan_of(reader.dataset_id))))
+            plan = reader.plan_of(reader.dataset_id, timeout_s or self._source.timeout_s)
+            self._seeds = tuple(drawn_seeds(decode_plan(plan)))
         return self._seeds
 
     def restore(self, state: State) -> None:

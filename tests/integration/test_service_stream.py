@@ -18,10 +18,12 @@ import pyarrow as pa
 import pytest
 
 import dataservice as ds
+from dataservice.client.connection import Connection
 from dataservice.client.pacing import Pacing
 from dataservice.errors import (
     DataLossError,
     DeadlineExceededError,
+    FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
     SchemaError,
@@ -30,6 +32,7 @@ from dataservice.errors import (
     UserFunctionError,
 )
 from dataservice.runtime.checksum import checksum
+from dataservice.vocabulary import parse_target
 from tests.integration.service_cluster import (
     LocalService,
     local_service,
@@ -307,6 +310,45 @@ def test_the_end_stays_the_end(service: LocalService) -> None:
         for _ in range(3):
             with pytest.raises(StopIteration):
                 next(iterator)
+
+
+@pytest.mark.parametrize(
+    ("policy", "job_name"),
+    [(DYNAMIC, None), (DYNAMIC, "let go"), (OFF, None), (DYNAMIC, "numbered")],
+)
+def test_the_end_lets_the_reader_go_and_keeps_its_position(
+    policy: ds.ShardingPolicy, job_name: str | None
+) -> None:
+    with local_service(workers=2) as service:
+        # A plan with a drawn seed, which is asked for where another program registered it.
+        data = ds.Dataset.range(100).shuffle(10).batch(10)
+        if job_name == "numbered":
+            began = iter(data.distribute(policy, service.target, job_name=job_name))
+            data = ds.Dataset.range(100).shuffle(10).batch(10)
+            iterator = iter(data.distribute(policy, service.target, job_name=job_name))
+            began.close()
+        else:
+            iterator = iter(data.distribute(policy, service.target, job_name=job_name))
+        rows = sum(batch.num_rows for batch in iterator)
+        assert rows == (100 if policy is DYNAMIC else 200)
+        left = [t.name for t in threading.enumerate() if t.name.startswith("reader ")]
+        assert left == []
+        assert not readers_of(service)
+        at_end = iterator.state_dict()
+    # Nothing of it asks the servers, which have gone.
+    assert iterator.state_dict() == at_end
+    assert iterator.stats()["rows"] == rows
+    with pytest.raises(StopIteration):
+        next(iterator)
+    with pytest.raises(FailedPreconditionError, match="elements of this iterator were taken"):
+        iterator.load_state_dict(at_end)
+    iterator.close()
+
+
+def readers_of(service: LocalService) -> list[object]:
+    with Connection(parse_target(service.target)) as connection:
+        jobs = connection.status()["jobs"]
+    return [reader for job in jobs for i in job["iterations"] for reader in i["readers"]]
 
 
 def test_a_function_that_raises_is_reported_each_time_and_the_worker_lives(
