@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import itertools
 import logging
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -76,23 +77,30 @@ class Executor(Restorable, Protocol):
 
 
 def as_source(data: Any, batch_size: int) -> Any:
-    """A Dataset or dataset function from what users have: also a table or a dict of arrays."""
+    """A Dataset or dataset function from what users have: also a table, a DataFrame, arrays."""
     if isinstance(data, dataservice.Dataset | PerWorkerDataset) or callable(data):
         return data
+    if _is_pandas(data):
+        data = pa.Table.from_pandas(data, preserve_index=False)
     if isinstance(data, pa.Table | pa.RecordBatch):
         table = data if isinstance(data, pa.Table) else pa.Table.from_batches([data])
         return dataservice.Dataset.from_table(table).batch(batch_size)
     if isinstance(data, dict):
         return dataservice.Dataset.from_numpy(data).batch(batch_size)
     raise InvalidArgumentError(
-        "data is a Dataset, a function that makes one, an Arrow table or a dict of NumPy arrays, "
-        f"got {type(data).__name__}{_remedy(data)}"
+        "data is a Dataset, a function that makes one, an Arrow table, a pandas DataFrame or a "
+        f"dict of NumPy arrays, got {type(data).__name__}{_remedy(data)}"
     )
+
+
+def _is_pandas(data: Any) -> bool:
+    """Whoever has a frame has imported pandas, which is no dependency."""
+    return isinstance(data, getattr(sys.modules.get("pandas"), "DataFrame", ()))
 
 
 def _remedy(data: Any) -> str:
     if type(data).__name__ == "DataFrame":
-        return "; write pyarrow.Table.from_pandas(frame)"
+        return "; write pyarrow.table(frame)"
     if isinstance(data, tuple):
         return "; labels are a column of it, which the model's schema names"
     return ""

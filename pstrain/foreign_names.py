@@ -19,7 +19,7 @@ _ROWS: Final = "every row counts alike: repeat or leave out rows in the dataset"
 _READING: Final = "the dataset says how it is read: distribute() it to data workers"
 _LOSS: Final = "models minimise the log loss; for another write a step with a GradientTape"
 FIT: Final = {
-    "x": "write data=, a Dataset of batches, an Arrow table or a dict of arrays, labels included",
+    "x": "write data=, a Dataset of batches, a table, DataFrame or dict of arrays, labels included",
     "y": "labels are a column of data=, which the model's schema names (label=)",
     "validation_split": "write validation_data=; Dataset.take(n) and skip(n) divide a dataset",
     "validation_steps": "write validation_data=dataset.take(n), of so many batches",

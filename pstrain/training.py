@@ -49,10 +49,10 @@ def fit(
     """Trains a compiled model; on the trainers of the strategy it was made under, if any.
 
     ``data``: a Dataset of batches (under a strategy best a distributed one), a function that
-    makes one, an Arrow table or a dict of arrays. An epoch is one pass over it, or
-    ``steps_per_epoch`` steps over all trainers together: it goes on where the last one stopped,
-    and ends, with a warning, where a pass ends before. ``batch_size``: of tables and dicts, the
-    rows that one trainer takes at a time; in rounds (sync) a step learns from
+    makes one, an Arrow table, a pandas DataFrame or a dict of arrays. An epoch is one pass over
+    it, or ``steps_per_epoch`` steps over all trainers together: it goes on where the last one
+    stopped, and ends, with a warning, where a pass ends before. ``batch_size``: of tables and
+    dicts, the rows that one trainer takes at a time; in rounds (sync) a step learns from
     ``num_replicas_in_sync`` such batches, so what Keras calls a (global) batch size is to be
     divided by that. ``steps_per_execution``: how many steps are scheduled as one, where the
     strategy's consistency is "async". ``verbose``: 0 nothing, 1

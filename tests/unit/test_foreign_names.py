@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import dataservice as ds
@@ -128,7 +129,7 @@ def test_an_argument_of_keras_is_told_what_stands_for_it(
 @pytest.mark.parametrize(
     ("data", "remedy"),
     [
-        (type("DataFrame", (), {})(), r"got DataFrame; write pyarrow\.Table\.from_pandas"),
+        (type("DataFrame", (), {})(), r"got DataFrame; write pyarrow\.table\(frame\)"),
         (([1], [0]), "got tuple; labels are a column of it"),
     ],
 )
@@ -137,6 +138,20 @@ def test_data_of_keras_programs_is_told_what_stands_for_it(data: Any, remedy: st
     model.compile("sgd")
     with pytest.raises(ValueError, match=remedy):
         model.fit(data)
+
+
+def test_frames_of_pandas_are_tables() -> None:
+    pandas = pytest.importorskip("pandas")
+    columns = {"d": [0.5, -0.5, 1.0], "c": ["a", "b", "a"], "label": [1, 0, 1]}
+    frame = pandas.DataFrame(columns, index=[7, 8, 9])
+    model = ps.models.LogisticRegression(
+        ps.FeatureSchema(dense=("d",), categorical={"c": ps.Category(50)})
+    )
+    model.compile(ps.optimizers.SGD(0.1))
+    model.fit(frame, epochs=2, validation_data=frame, verbose=0)
+    table = pa.table(columns)
+    assert model.evaluate(frame)["loss"] == model.evaluate(table)["loss"]
+    assert model.predict(frame).tolist() == model.predict(table).tolist()
 
 
 def test_any_other_argument_is_a_plain_type_error() -> None:
