@@ -7,7 +7,6 @@ call waits longer than the time it was given, and every error names the dispatch
 from __future__ import annotations
 
 import json
-import logging
 import os
 import socket
 from collections.abc import Callable
@@ -21,8 +20,6 @@ from dataservice.runtime.identity import process_age_s
 from dataservice.runtime.rpc import RpcClient
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.worker_list import unfold
-
-logger = logging.getLogger(__name__)
 
 # A set but wrong path must fail, so that nobody believes to speak TLS and does not.
 TLS_CA_ENV = "DATASERVICE_TLS_CA"
@@ -98,7 +95,7 @@ class Connection:
         timeout_s: float,
         should_stop: Callable[[], bool] | None = None,
     ) -> pb.OpenIterationReply:
-        """Joins a repetition of a job."""
+        """Joins a repetition of a job. The caller passes on the answer's `notice`."""
         request.reader_host = socket.gethostname()
         request.reader_pid = os.getpid()
         join = JoinRequest(request, process_age_s)
@@ -111,8 +108,6 @@ class Connection:
             except FailedPreconditionError:
                 if not join.was_refused_late():
                     raise
-        if reply.notice:
-            logger.warning("%s", reply.notice)
         unfold(reply)
         return reply
 

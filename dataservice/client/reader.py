@@ -90,6 +90,7 @@ class ServiceReader:
         self.schema = decode_schema(self._join.schema)
         self.reader_id = self._join.reader_id
         self.iteration_id = self._join.iteration_id
+        self.notice = self._join.notice  # of those who read before, for who takes an element
         self._tasks = self._new_tasks()
         self._session = self._new_session()
         self._sequencer = self._new_sequencer()
@@ -113,12 +114,11 @@ class ServiceReader:
 
     def _new_session(self) -> ReadSession:
         pacing = Pacing(min(MAX_HEARTBEAT_S, self._join.heartbeat_s), time.monotonic())
-        streams: StreamTable[WorkerStream] = StreamTable(self._open_stream)
         return ReadSession(
             self.reader_id,
             self.iteration_id,
             self._spec.policy,
-            streams,
+            StreamTable(self._open_stream),
             pacing,
             self._spec.trainer_id,
             sequenced=self._spec.options.ordered,

@@ -74,6 +74,8 @@ class RoundReader:
             self._connection.close()
             interrupts.let_through()
             raise
+        if self._join.notice:
+            logger.warning("%s", self._join.notice)
         self.schema = decode_schema(self._join.schema)
         self.reader_id = self._join.reader_id
         self.iteration_id = self._join.iteration_id

@@ -251,6 +251,10 @@ class ServiceStream(BatchStream, SteppedSource):
         if self._is_over:
             raise StopIteration
         reader = self.join()
+        # Not when it joins: who loads a position knows of those who read before.
+        notice, reader.notice = reader.notice, ""
+        if notice:
+            logger.warning("%s", notice)
         try:
             delivery = reader.take(self._context.interrupts)
         except CancelledError:

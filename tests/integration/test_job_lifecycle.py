@@ -111,6 +111,20 @@ def test_what_an_earlier_run_left_goes_on_with_a_warning(
     assert any("was begun by process" in record.message for record in caplog.records)
 
 
+def test_who_goes_on_from_a_state_is_not_told_of_what_was_read_before(
+    service: LocalService, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset_id = ds.register_dataset(service.target, ds.Dataset.range(10_000).batch(10))
+    with iter(named(service, dataset_id, "resumed")) as iterator:
+        got = next(iterator).column("id").to_pylist()
+        state = iterator.state_dict()
+    with caplog.at_level(logging.WARNING), iter(named(service, dataset_id, "resumed")) as again:
+        again.load_state_dict(state)
+        got += [i for batch in again for i in batch.column("id").to_pylist()]
+    assert sorted(got) == list(range(10_000))
+    assert not [record for record in caplog.records if "was begun by" in record.message]
+
+
 def jobs_of(target: str) -> list[dict[str, object]]:
     with Connection(parse_target(target)) as connection:
         jobs: list[dict[str, object]] = connection.status()["jobs"]

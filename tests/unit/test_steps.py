@@ -87,6 +87,8 @@ def test_every_row_passes_once_and_in_order(sizes: list[list[int]], stops: list[
 class EndlessReader:
     """Hands out one row after the other."""
 
+    notice = ""
+
     def __init__(self) -> None:
         self.taken = self.acknowledged = 0
         self.batch = pa.RecordBatch.from_pydict({"x": [1]})
