@@ -87,6 +87,7 @@ class LocalCluster:
         os.makedirs(self.log_dir, exist_ok=True)
         self._tasks: dict[tuple[str, int], _Task] = {}
         self._strategies: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._resolver: _Resolver | None = None
         self._changing = threading.Lock()
         self._closing = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
@@ -134,8 +135,14 @@ class LocalCluster:
 
     @property
     def resolver(self) -> SimpleClusterResolver:
-        """For ``ParameterServerStrategy``: this process is the coordinator."""
-        return _Resolver(self.cluster_spec, self._strategies)
+        """For ``ParameterServerStrategy``: this process is the coordinator.
+
+        The same object as long as the addresses are the same.
+        """
+        spec = self.cluster_spec
+        if self._resolver is None or self._resolver.cluster_spec() != spec:
+            self._resolver = _Resolver(spec, self._strategies)
+        return self._resolver
 
     @property
     def cluster_spec(self) -> ClusterSpec:

@@ -113,6 +113,7 @@ def test_nothing_is_left_when_training_is_cut_short(number: signal.Signals) -> N
 def test_a_task_can_be_killed_and_started_again_on_its_address() -> None:
     with ps.LocalCluster(workers=1, ps=1, data_workers=1) as cluster:
         before = {task["role"]: task for task in cluster.status()}
+        resolver = cluster.resolver
         for role in ("worker", "ps", "data_worker", "dispatcher"):
             cluster.kill(role)
             assert not is_running(before[role]["pid"])
@@ -121,6 +122,8 @@ def test_a_task_can_be_killed_and_started_again_on_its_address() -> None:
         assert all(after[role]["address"] == before[role]["address"] for role in before)
         assert all(after[role]["pid"] != before[role]["pid"] for role in before)
         pids = [task["pid"] for task in after.values()]
+        assert cluster.resolver is resolver
+        assert ps.ParameterServerStrategy(resolver).cluster_resolver is cluster.resolver
         sent = pickle.loads(pickle.dumps(cluster))
         assert (sent.service, sent.resolver.cluster_spec()) == (
             cluster.service,
