@@ -5,6 +5,7 @@ Each class also derives from the nearest built-in, so ``except ValueError`` work
     DataServiceError
     ├── InvalidArgumentError      ValueError           a bad argument; retrying cannot help
     │   ├── InvalidTypeError      TypeError            an argument of the wrong type
+    │   ├── UnsplittableError                          a plan that cannot be divided
     │   └── SchemaError                                type drift
     │       └── MissingColumnError KeyError            a column that is not there
     ├── NotFoundError             KeyError
@@ -89,6 +90,13 @@ class InvalidTypeError(InvalidArgumentError, TypeError):
     """An argument of a type that cannot be right."""
 
     code = "INVALID_TYPE"
+
+
+@register_error
+class UnsplittableError(InvalidArgumentError):
+    """The plan cannot be divided among data workers; the message names the operator."""
+
+    code = "UNSPLITTABLE"
 
 
 @register_error

@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from dataservice.dataset.indivisible import UnsplittableError
 from dataservice.dataset.operators.zip import ZipStream, side_by_side
 from dataservice.dataset.segments import (
     Segment,
@@ -29,7 +28,7 @@ from dataservice.dataset.segments import (
 )
 from dataservice.dataset.sources.base import Source, index_splits
 from dataservice.dataset.stream import BatchStream, RunContext, State
-from dataservice.errors import SourceError
+from dataservice.errors import SourceError, UnsplittableError
 from dataservice.sharding import Split
 from dataservice.split_table import SplitTable
 

@@ -9,15 +9,7 @@ from __future__ import annotations
 from typing import Final, NoReturn
 
 from dataservice.dataset.node import Node
-from dataservice.errors import InvalidArgumentError, register_error
-
-
-@register_error
-class UnsplittableError(InvalidArgumentError):
-    """The plan cannot be divided among data workers; the message names the operator."""
-
-    code = "UNSPLITTABLE"
-
+from dataservice.errors import UnsplittableError
 
 _AS_ONE: Final = "it reads its input as one sequence"
 _MIXED: Final = (

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from dataservice.dataset.aligned import AlignedSource, Branch
-from dataservice.dataset.indivisible import UnsplittableError, refuse, refuse_operator
+from dataservice.dataset.indivisible import refuse, refuse_operator
 from dataservice.dataset.node import Node, register_node
 from dataservice.dataset.operators import (
     Batch,
@@ -40,7 +40,7 @@ from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.errors import InternalError
 from dataservice.sharding import WINDOW_ROWS, Split
 
-__all__ = ["Detached", "Linear", "UnsplittableError", "linearise", "with_tail", "without_tail"]
+__all__ = ["Detached", "Linear", "linearise", "with_tail", "without_tail"]
 
 # A group that is not full when its window ends is delivered short. With so many full ones per key
 # in a window, on average, one batch in thirty-two is short by half.

@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
-from dataservice.dataset.indivisible import UnsplittableError
 from dataservice.dataset.node import Node
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.sources.base import Source, SplitStream
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.dataset.timed_stream import timed
 from dataservice.dataset.timing import OperatorTimes
+from dataservice.errors import UnsplittableError
 from dataservice.sharding import Split
 from dataservice.split_table import SplitTable
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from dataservice.dataset.indivisible import UnsplittableError
 from dataservice.dataset.linear import Linear, linearise
 from dataservice.dataset.segments import Segment, open_segment, plan_segments
 from dataservice.dataset.stream import BatchStream, RunContext
@@ -36,7 +35,6 @@ __all__ = [
     "Linear",
     "Segment",
     "Split",
-    "UnsplittableError",
     "Window",
     "linearise",
     "make_windows",

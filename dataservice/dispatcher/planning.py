@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from dataservice.dispatcher.plans import WindowPlan, with_division
+from dataservice.errors import UnsplittableError
 from dataservice.job_options import JobOptions
 from dataservice.vocabulary import ShardingPolicy
 
@@ -64,7 +65,6 @@ def plan_snapshot(plan: bytes) -> WindowPlan | None:
     Whole are plans whose rows cannot be divided, and those that work on batches, which form only
     after the division. Blocks while sources are listed.
     """
-    from dataservice.dataset.indivisible import UnsplittableError
     from dataservice.dataset.splits import linearise
 
     try:

@@ -11,9 +11,14 @@ import pytest
 
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.expressions import col
-from dataservice.dataset.linear import UnsplittableError, linearise
+from dataservice.dataset.linear import linearise
 from dataservice.dataset.plan import decode_plan, encode_plan
-from dataservice.errors import FailedPreconditionError, InvalidArgumentError, SourceError
+from dataservice.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    SourceError,
+    UnsplittableError,
+)
 from tests.unit.checkpoint_checker import check_positions, numbers, open_stream, run, values
 
 

@@ -10,12 +10,16 @@ import pyarrow as pa
 import pytest
 
 from dataservice.dataset.dataset import Dataset
-from dataservice.dataset.linear import UnsplittableError
 from dataservice.dataset.node import UNKNOWN_CARDINALITY
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.splits import linearise, open_window, plan_splits
 from dataservice.dataset.stream import RunContext
-from dataservice.errors import InvalidArgumentError, SchemaError, UserFunctionError
+from dataservice.errors import (
+    InvalidArgumentError,
+    SchemaError,
+    UnsplittableError,
+    UserFunctionError,
+)
 from tests.unit.checkpoint_checker import check_positions, run, values
 
 SCHEMA = pa.schema([("x", pa.int64()), ("v", pa.list_(pa.float32(), 2))])

@@ -10,11 +10,10 @@ import pyarrow as pa
 import pytest
 
 from dataservice.dataset.dataset import Dataset
-from dataservice.dataset.linear import UnsplittableError
 from dataservice.dataset.node import UNKNOWN_CARDINALITY
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.splits import linearise, plan_splits, plan_windows
-from dataservice.errors import InvalidArgumentError, SchemaError, SourceError
+from dataservice.errors import InvalidArgumentError, SchemaError, SourceError, UnsplittableError
 from tests.unit.checkpoint_checker import check_positions, run, values
 
 

@@ -8,10 +8,15 @@ import pytest
 
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.expressions import col
-from dataservice.dataset.linear import UnsplittableError, linearise
+from dataservice.dataset.linear import linearise
 from dataservice.dataset.node import Node, freeze_schemas
 from dataservice.dataset.plan import decode_plan, encode_plan
-from dataservice.errors import InvalidArgumentError, error_from_dict, error_to_dict
+from dataservice.errors import (
+    InvalidArgumentError,
+    UnsplittableError,
+    error_from_dict,
+    error_to_dict,
+)
 
 
 def same(columns: dict[str, Any]) -> dict[str, Any]:

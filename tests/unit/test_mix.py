@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import dataservice
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.expressions import col
-from dataservice.dataset.linear import UnsplittableError, linearise
+from dataservice.dataset.linear import linearise
 from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from dataservice.dataset.plan import decode_plan, encode_plan, fingerprint
-from dataservice.errors import InvalidArgumentError, SchemaError
+from dataservice.errors import InvalidArgumentError, SchemaError, UnsplittableError
 from tests.unit.checkpoint_checker import check_positions, chunked, numbers, run, values
 
 

@@ -11,12 +11,16 @@ from hypothesis import strategies as st
 
 from dataservice import SHARD_HINT
 from dataservice.dataset.dataset import Dataset
-from dataservice.dataset.linear import UnsplittableError
 from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.splits import linearise, open_window, plan_splits, plan_windows
 from dataservice.dataset.stream import RunContext
-from dataservice.errors import FailedPreconditionError, InvalidArgumentError, SourceError
+from dataservice.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    SourceError,
+    UnsplittableError,
+)
 from tests.unit.checkpoint_checker import check_positions, numbers, run, values
 
 

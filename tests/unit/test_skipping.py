@@ -14,9 +14,14 @@ from hypothesis import strategies as st
 
 from dataservice import Dataset
 from dataservice.dataset.ledger import Ledger, Outbox
-from dataservice.dataset.splits import UnsplittableError, linearise
+from dataservice.dataset.splits import linearise
 from dataservice.dataset.tolerance import tolerant
-from dataservice.errors import FailedPreconditionError, InvalidArgumentError, UserFunctionError
+from dataservice.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnsplittableError,
+    UserFunctionError,
+)
 from dataservice.omissions import FILES_KEPT, MESSAGES_KEPT, NOTHING, Omitted
 
 

@@ -13,7 +13,6 @@ from dataservice import ShardingPolicy
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import decode_plan, encode_plan
-from dataservice.dataset.segments import UnsplittableError
 from dataservice.dataset.snapshot_folder import Done, Metadata, SnapshotFolder
 from dataservice.dataset.splits import linearise, open_window, plan_splits, plan_windows
 from dataservice.dataset.static_sharding import Share, list_sources, share_of
@@ -23,6 +22,7 @@ from dataservice.errors import (
     InvalidArgumentError,
     NotFoundError,
     SourceError,
+    UnsplittableError,
     UserFunctionError,
 )
 from tests.unit.checkpoint_checker import check_positions, run, values
