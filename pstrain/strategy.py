@@ -81,7 +81,8 @@ class ParameterServerStrategy(Replica):
     """Variables on the parameter servers of a cluster, training on its workers.
 
     Blocks until every parameter server answers, at most ``config.start_timeout_s``, saying what
-    it waits for; then takes the servers over: what another coordinator had there is dropped.
+    it waits for; then takes the servers over: what another coordinator, or an earlier strategy of
+    this program, had there is dropped, and its calls raise AbortedError.
     ``variable_partitioner``: a function ``(shape=, dtype=)`` of shards per axis, of which only the
     first may exceed 1. ``placement``: "round_robin" puts one shard after the other on the next
     server, "bytes" each on the server with the fewest bytes. ``consistency``: "async", "sync",

@@ -227,4 +227,7 @@ class Sessions:
 
 
 def _replaced(session: str | None) -> str:
-    return f"session {session} is over: another coordinator took this parameter server over"
+    return (
+        f"session {session} is over: another coordinator, or a newer ParameterServerStrategy of "
+        "this program, took this parameter server over"
+    )

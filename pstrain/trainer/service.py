@@ -316,8 +316,8 @@ class TrainerService:
         current = self._session
         if current is not None and request.session < current.id:
             raise FailedPreconditionError(
-                f"session {request.session} is over: another coordinator has taken this trainer "
-                "over"
+                f"session {request.session} is over: another coordinator, or a newer "
+                "ParameterServerStrategy of this program, has taken this trainer over"
             )
         if current is not None and (request.session, request.incarnation) < (
             current.id,
