@@ -43,10 +43,11 @@ class SidecarEvaluator:
     The checkpoints hold ``model`` (``Checkpoint(model=..., optimizer=...)``); the model here is of
     the same structure, made outside of any strategy, compiled with the metrics. It evaluates the
     newest checkpoint, passing over those that came and went meanwhile; with ``every=True`` each
-    one, in order. :meth:`start` ends after ``max_evaluations`` evaluations, or when the training
-    has made ``last_step`` steps (``optimizer.iterations`` of the checkpoint), or when no checkpoint
-    has come for ``timeout`` seconds and ``timeout_fn``, if given, does not answer False, or by
-    :meth:`stop`; with none of these it follows the directory for good.
+    one, in order. :meth:`start` ends after ``max_evaluations`` evaluations, which it counts itself
+    (TensorFlow's ends at the checkpoint of that number), or when the training has made
+    ``last_step`` steps (``optimizer.iterations`` of the checkpoint), or when no checkpoint has come
+    for ``timeout`` seconds and ``timeout_fn``, if given, does not answer False, or by :meth:`stop`;
+    with none of these it follows the directory for good.
 
     ``steps``: batches of each evaluation (None: all of ``data``). Results go to ``results_dir``, by
     default ``<checkpoint_dir>/evaluation``: a line per evaluation in ``metrics.jsonl``, and in

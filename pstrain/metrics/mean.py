@@ -22,7 +22,8 @@ class Mean(Metric):
     """Weighted mean of values. The sum is exact, so no order of additions changes the result.
 
     State int64 [2, limbs + 1]: sums of weight * value and of weights as fixed-point numbers; the
-    last column counts values that are not finite, and any such value makes the result NaN.
+    last column counts values that are not finite, and any such value makes the result NaN. So
+    does a sum of weights of 0: without any value the mean is NaN, where Keras has 0.
     """
 
     @instead_of("Mean", foreign_names.NEW_METRIC)
