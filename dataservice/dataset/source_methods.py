@@ -189,7 +189,8 @@ class SourceMethods:
     ) -> Self:
         """The files that one or several patterns match, in a string column `path`.
 
-        Sorted, or in an order that depends on the seed and the epoch.
+        Sorted, or in an order that depends on the seed and the epoch. A function given to
+        `interleave` can pass its row on to `from_csv` and the like.
         """
         if not isinstance(shuffle, bool):
             raise InvalidArgumentError(f"shuffle must be True or False, got {shuffle!r}")

@@ -106,7 +106,7 @@ def test_files_are_interleaved_and_must_stay_the_same(tmp_path: pathlib.Path) ->
         table = pa.table({"y": range(100 * index, 100 * index + 9)})
         pq.write_table(table, tmp_path / f"{index:02}.parquet")
     names = Dataset.list_files(str(tmp_path / "*.parquet"), shuffle=True, seed=1)
-    dataset = names.interleave(lambda row: Dataset.from_parquet(row["path"]), 2)
+    dataset = names.interleave(lambda row: Dataset.from_parquet(row), 2)
     service = Divided(dataset)
     assert len(service.windows) == 16
     assert sorted(values(service.all_batches(), "y")) == sorted(values(run(dataset), "y"))

@@ -39,7 +39,12 @@ class InputFile(NamedTuple):
 
 
 def check_paths(paths: Any, source: str) -> tuple[str, ...]:
-    """One or several paths as a tuple; InvalidArgumentError for none, or for what is no path."""
+    """One or several paths as a tuple, also that of a row of `list_files`.
+
+    InvalidArgumentError for none, or for what is no path.
+    """
+    if isinstance(paths, Mapping) and [type(value) for value in paths.values()] == [str]:
+        (paths,) = paths.values()
     if isinstance(paths, str | os.PathLike):
         paths = (paths,)
     if isinstance(paths, Mapping):
