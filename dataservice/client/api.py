@@ -147,6 +147,7 @@ def from_dataset_id(
     For `ordered` and `delivery` see `distribute`.
     """
     target, dataset_id = parse_target(service), check_dataset_id(dataset_id)
+    _check_element_spec(element_spec)
     arguments = ReadArguments.check(
         processing_mode=processing_mode,
         job_name=job_name,
@@ -164,11 +165,7 @@ def from_dataset_id(
     with Connection(target) as connection:
         registered = connection.get_dataset(dataset_id, timeout_s=timeout_s)
     schema = decode_schema(registered.schema)
-    if element_spec is not None and element_spec != schema:
-        raise SchemaError(
-            f"element_spec differs from the schema of dataset {dataset_id}:\n{element_spec}\n"
-            f"is not\n{schema}"
-        )
+    _check_same(element_spec, schema, dataset_id)
     node = decode_plan(registered.plan)
     if on_error == "skip":
         node = tolerant(node)
@@ -179,6 +176,22 @@ def from_dataset_id(
     if arguments.options.ordered:
         return _in_order(target, Dataset(node), registered.compression, named, dataset_id)
     return Dataset(_source(target, dataset_id, node, schema, named))
+
+
+def _check_element_spec(given: object) -> None:
+    if not isinstance(given, pa.Schema | None):
+        raise InvalidTypeError(
+            f"element_spec must be a pyarrow.Schema, got {given!r:.200}; a job is named by "
+            'job_name="..."'
+        )
+
+
+def _check_same(given: pa.Schema | None, schema: pa.Schema, dataset_id: str) -> None:
+    if given is not None and given != schema:
+        raise SchemaError(
+            f"element_spec differs from the schema of dataset {dataset_id}:\n{given}\n"
+            f"is not\n{schema}"
+        )
 
 
 def distribute(

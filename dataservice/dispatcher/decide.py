@@ -404,7 +404,11 @@ def delete_job(state: DispatcherState, job_name: str) -> Decision:
 
 def delete_dataset(state: DispatcherState, dataset_id: DatasetId) -> Decision:
     """Deletes a dataset; FailedPreconditionError while there is a job that reads it."""
-    find_dataset(state, dataset_id)
+    if dataset_id not in state.datasets:
+        raise NotFoundError(
+            f"no dataset is registered as {dataset_id!r}; `dataservice datasets list` tells which "
+            "there are"
+        )
     jobs = [job.name or job.job_id for job in state.jobs.values() if job.dataset_id == dataset_id]
     if jobs:
         raise FailedPreconditionError(

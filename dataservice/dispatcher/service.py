@@ -317,7 +317,11 @@ class DispatcherService:
             now_s = self._clock.now_s()
             silent = self.presence.silent(now_s)
             if silent.stood_still_s:
-                logger.warning("stood still for %.1f s: no lease ran", silent.stood_still_s)
+                logger.warning(
+                    "this dispatcher stood still for %.1f s, as on a machine that sleeps or is "
+                    "busy; that time counts against no worker and no reader",
+                    silent.stood_still_s,
+                )
                 self.owners.renew_all(now_s)
             for worker_id in silent.workers:
                 self._commit(decide.lose_worker(self._state, worker_id))

@@ -12,7 +12,7 @@ from dataservice.client.arguments import check_compression
 from dataservice.client.read_spec import DEFAULT_BUFFERED_ELEMENTS
 from dataservice.client.source import ServiceSource
 from dataservice.dataset.plan import decode_plan, encode_plan
-from dataservice.errors import InvalidArgumentError, UnimplementedError
+from dataservice.errors import InvalidArgumentError, InvalidTypeError, UnimplementedError
 
 TARGET = "127.0.0.1:5050"
 
@@ -21,6 +21,11 @@ def distribute(**arguments: Any) -> Any:
     return ds.distribute(
         **{"processing_mode": ds.ShardingPolicy.DYNAMIC, "service": TARGET, **arguments}
     )
+
+
+def test_a_job_name_in_the_place_of_the_schema_is_told_where_it_goes() -> None:
+    with pytest.raises(InvalidTypeError, match=r"pyarrow.Schema, got 'train'; .* job_name="):
+        ds.from_dataset_id(ds.ShardingPolicy.OFF, TARGET, "1000", "train")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -262,7 +262,7 @@ def test_a_dataset_is_deleted_once_no_job_reads_it() -> None:
     commit(state, decide.delete_job(state, "train"))
     commit(state, decide.delete_dataset(state, "1000"))
     assert state.datasets == {}
-    with pytest.raises(NotFoundError, match="Dataset id 1000 not found"):
+    with pytest.raises(NotFoundError, match=r"no dataset is registered as '1000'; .*list"):
         decide.delete_dataset(state, "1000")
     with pytest.raises(FailedPreconditionError, match="'1000' was deleted, and its id stays used"):
         decide.register_dataset(state, replace(DATASET, dataset_id="1000"))

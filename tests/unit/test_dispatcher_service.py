@@ -459,13 +459,15 @@ def test_a_silent_reader_is_fenced_and_its_rows_go_to_others() -> None:
     assert (lease.start_row, lease.generation) == (3, 1)
 
 
-def test_a_dispatcher_that_stood_still_blames_nobody() -> None:
+def test_a_dispatcher_that_stood_still_blames_nobody(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     service = service_of(clock=clock, worker_timeout_s=10.0)
     add_worker(service)
     clock.advance(3600.0)
     service.tick()
     assert len(service.overview.status()["workers"]) == 1
+    assert "this dispatcher stood still for" in caplog.text
+    assert "counts against no worker and no reader" in caplog.text
 
 
 @pytest.mark.parametrize(("timeout_s", "left"), [(5.0, 0), (None, 1)])

@@ -108,6 +108,12 @@ def test_flat_map_changes_the_number_of_rows() -> None:
     check_positions(dataset)
 
 
+@pytest.mark.parametrize("format", ["numpy", "arrow", "rows"])
+def test_flat_map_of_datasets_names_interleave(format: str) -> None:
+    with pytest.raises(SchemaError, match=r"a dataset write interleave\(fn, cycle_length=1"):
+        run(numbers(3).flat_map(lambda _: numbers(2), format=format))
+
+
 def test_flat_map_over_rows() -> None:
     def copies(row: dict[str, Any]) -> list[dict[str, Any]]:
         return [{"s": str(row["x"])}] * (row["x"] % 3)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 
 import dataservice as ds
@@ -73,3 +74,9 @@ def test_a_server_that_was_not_started_has_no_end_to_wait_for(make: Any) -> None
     server.stop()
     server.join()
     assert repr(server).endswith("stopped>")
+
+
+def test_a_filter_of_pyarrow_is_told_that_of_dataservice() -> None:
+    condition = pc.field("id") >= 90
+    with pytest.raises(InvalidTypeError, match=r'ds.col\("id"\) >= 90, got .*pyarrow'):
+        ds.Dataset.from_parquet("x.parquet", filter=condition)

@@ -20,7 +20,7 @@ from dataservice.dataset.columns import (
     plain_schema,
 )
 from dataservice.dataset.function import Function, call_user, call_user_per_row
-from dataservice.dataset.node import register_node
+from dataservice.dataset.node import Node, register_node
 from dataservice.dataset.operators.base import FunctionOperator
 from dataservice.dataset.stream import RunContext, Transform
 from dataservice.dataset.tolerance import LEFT_OUT, RowGuard, note_failures
@@ -131,6 +131,7 @@ def _numpy_call() -> _Call:
                 f"the function given to {kind} must return a dict of arrays, one per column; "
                 f"it returned {type(result).__name__}"
                 + (" without entries" if isinstance(result, Mapping) else "")
+                + _instead(result)
             )
         kinds = kinds_of_passed(batch, given, result)
         return from_numpy(result, expected, what=_returned(kind), kinds=kinds)
@@ -152,7 +153,7 @@ def _call_arrow(
     if not isinstance(result, pa.RecordBatch):
         raise SchemaError(
             f'the function given to {kind} with format="arrow" must return a pyarrow.RecordBatch; '
-            f"it returned {type(result).__name__}"
+            f"it returned {type(result).__name__}{_instead(result)}"
         )
     plain = plain_batch(result, plain_schema(result.schema))
     return plain if expected is None else conform(plain, expected, what=_returned(kind))
@@ -181,6 +182,7 @@ def _call_rows(
             raise SchemaError(
                 f'the function given to {kind} with format="rows" must return {_EXPECTED[kind]} '
                 f"with the same keys for every row; it returned {first!r:.200} and {row!r:.200}"
+                f"{_instead(row)}"
             )
     kinds = _kinds_of_passed(batch.schema, sources, made)
     try:
@@ -218,6 +220,13 @@ def _tells_apart(kind: pa.DataType, values: list[Any]) -> bool:
 
 def _returned(kind: str) -> str:
     return f"the columns that the function given to {kind} returned"
+
+
+def _instead(result: Any) -> str:
+    """What is there for a function that returns this, if it is a dataset."""
+    if not isinstance(getattr(result, "node", None), Node):
+        return ""
+    return "; for a function that returns a dataset write interleave(fn, cycle_length=1)"
 
 
 def _flattened(made: list[Any]) -> list[Any]:

@@ -71,8 +71,9 @@ class ParquetSource(Source):
         object.__setattr__(self, "columns", chosen_columns(self.columns))
         if self.filter is not None and not isinstance(self.filter, Expression):
             raise InvalidTypeError(
-                f"filter must be an expression such as col('x') > 0, got {self.filter!r}; "
-                "use .filter(function) for a function"
+                f'filter must be an expression of dataservice, such as ds.col("id") >= 90, got '
+                f"{self.filter!r} ({type(self.filter).__module__}); use .filter(function) for a "
+                "function"
             )
 
     @property
