@@ -22,7 +22,7 @@ from pstrain.errors import DataServiceError
 logger = logging.getLogger(__name__)
 
 # Each takes a quarter of a gigabyte of memory.
-_PROCESSES_MAX: Final = 8
+_PROCESSES_MAX: Final = 4
 _TIMEOUT_S: Final = 300.0
 
 
@@ -35,11 +35,13 @@ def compile_kernels(
     run it in one process before starting others that share the cache. ``report`` is told each
     module as it is done. Blocks.
     """
-    names = sorted(modules or kernels.modules(), key=_size_bytes)
-    if len(names) > 1 and kernels.warm_up(names[0]):
-        _fill_cache(names[1:], min(available_cores(), _PROCESSES_MAX))
-    for name in names:
-        kernels.warm_up(name)
+    left = sorted(modules or kernels.modules(), key=_size_bytes)
+    has_shared = False
+    while left:
+        name = left.pop(0)
+        if kernels.warm_up(name) and not has_shared:
+            _fill_cache(left, min(available_cores(), _PROCESSES_MAX))
+            has_shared = True
         if report is not None:
             report(f"compiled {name}")
 

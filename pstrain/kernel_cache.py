@@ -43,4 +43,9 @@ def _of_folder(folder: str, base: Any) -> Any:
         def get_source_stamp(self) -> Any:
             return super().get_source_stamp(), contents()
 
+        def get_disambiguator(self) -> Any:
+            # In the names of files: Numba writes what is in the cache before the code itself, so
+            # another process could find the old code under the new stamp.
+            return f"{super().get_disambiguator()}-{contents()[:12]}"
+
     return OfFolder

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Iterable
 from types import ModuleType
 
 from numba.core.dispatcher import Dispatcher
@@ -32,9 +33,15 @@ def warm_up(name: str) -> bool:
     Whether any of them was not there. For all modules see ``pstrain.compiling``.
     """
     module = _module(name)
-    getattr(module, _WARM_UP)()
     kernels = [value for value in vars(module).values() if isinstance(value, Dispatcher)]
-    return any(kernel.stats.cache_misses for kernel in kernels)
+    before = _compiled(kernels)
+    getattr(module, _WARM_UP)()
+    return _compiled(kernels) > before
+
+
+def _compiled(kernels: Iterable[Dispatcher]) -> int:
+    """How often this process has compiled one of them, as it was not in the cache."""
+    return sum(sum(kernel.stats.cache_misses.values()) for kernel in kernels)
 
 
 def _module(name: str) -> ModuleType:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.rpc import RpcServer
-from pstrain import kernels
+from pstrain.compiling import compile_kernels
 from pstrain.presence import Presence
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.service import Connect, TrainerService
@@ -40,7 +40,7 @@ class TrainerServer:
     def start(self) -> None:
         self._server.start()
         # The first step then finds its kernels compiled, or waits for what is under way.
-        threading.Thread(target=kernels.warm_up, name="kernel-warm-up", daemon=True).start()
+        threading.Thread(target=compile_kernels, name="kernel-warm-up", daemon=True).start()
 
     def join(self) -> None:
         """Blocks until :meth:`stop`."""
