@@ -154,7 +154,7 @@ def _by_file(targets: Targets, saved: Sequence[SavedShard]) -> dict[str, _Pairs]
     files: dict[str, _Pairs] = {}
     for name, shard in targets:
         parts = _parts(name, shard, saved)
-        model = _model(parts)
+        model = _model(shard, parts)
         for each in (file for part in parts for file in part.files):
             files.setdefault(each.file, []).append(_Pair(shard, each, model))
     return files
@@ -213,20 +213,23 @@ def _dense_blocks(source: pa.NativeFile, part: SavedShard) -> Iterator[_Rows]:
     yield part.row_start, [found[tensor.name].reshape(rows, -1) for tensor in tensors_of(part)]
 
 
-def _model(parts: Sequence[SavedShard]) -> SavedShard:
+def _model(shard: Shard, parts: Sequence[SavedShard]) -> SavedShard:
     """Of parts that a shard gets rows of, one that has the slots which all of its rows get.
 
     Shards have none before they are trained. Of several optimizers that of most rows counts: the
-    next step of another begins with slots of its own.
+    next step of another begins with slots of its own. Checkpoints of earlier versions do not say
+    what slots begin with.
     """
     rows: Counter[str | None] = Counter()
     for part in parts:
         if part.firsts or len(part.columns) > 1:
-            rows[part.optimizer] += part.row_stop - part.row_start
+            last = min(part.row_stop, shard.row_stop)
+            rows[part.optimizer] += last - max(part.row_start, shard.row_start)
     if not rows:
         return parts[0]
     ((optimizer, _),) = rows.most_common(1)
-    return next(part for part in parts if part.optimizer == optimizer)
+    same = [part for part in parts if part.optimizer == optimizer]
+    return next((part for part in same if part.firsts), same[0])
 
 
 def _has_slots_of(part: SavedShard, model: SavedShard) -> bool:

@@ -390,6 +390,9 @@ class Shard:
 
     def _own_slots(self, optimizer: OptimizerSpec, most_bytes: int | None = None) -> int:
         left = self._settle(most_bytes)
+        if self.optimizer == optimizer.name and not self.firsts:
+            # Its slots are of a checkpoint that does not say what they began with.
+            self.firsts = (*optimizer.slots, *optimizer.row_slots)
         if left or self.optimizer == optimizer.name:
             return left
         if not (optimizer.slots or optimizer.row_slots):

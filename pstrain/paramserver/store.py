@@ -218,7 +218,15 @@ class Store:
             held = self._snapshots.find(snapshot) or []
             there = {each.spec.id for _, each in held}
             shards = [s for s in self.shards() if s.spec.id in names and s.spec.id not in there]
-            new = [(names[shard.spec.id], shard.snapshot(moment, since)) for shard in shards]
+            new: Named = []
+            try:
+                for shard in shards:
+                    new.append((names[shard.spec.id], shard.snapshot(moment, since)))
+            except BaseException:
+                # Else rows were kept for what nobody can drop.
+                for _, taken in new:
+                    taken.close()
+                raise
             return self._snapshots.hold(snapshot, [*held, *new]), self.ledger_state()
 
     def snapshot(self, snapshot: str) -> Named:

@@ -145,3 +145,24 @@ def test_parts_of_older_checkpoints_say_nothing_of_first_values(tmp_path: pathli
         for start, stop in edges
     ]
     np.testing.assert_array_equal(to[0].slab[:, 3:], np.concatenate(expected))
+
+
+@pytest.mark.parametrize("row", [160, 650])
+def test_a_step_tells_first_values_that_an_older_checkpoint_did_not(
+    tmp_path: pathlib.Path, row: int
+) -> None:
+    before, restored, to = shards_of(CUTS), shards_of(CUTS), shards_of(())
+    train(before, ADAGRAD, ids(150))
+    base = save(tmp_path / "a", before)
+    load(base._replace(shards=tuple(part._replace(firsts=()) for part in base.shards)), restored)
+    train(restored, ADAGRAD, ids(row))
+    load(save(tmp_path / "b", restored), to)
+    assert (to[0].slab[:100, 3:] == np.float32(0.1)).all()
+
+
+def test_of_several_optimizers_rows_of_other_shards_do_not_count(tmp_path: pathlib.Path) -> None:
+    before, to = shards_of((500,)), shards_of((499,))
+    train(before, ADAM, ids(5))
+    train(before, ADAGRAD, ids(600))
+    load(save(tmp_path, before), to)
+    assert [shard.optimizer for shard in to] == ["adam", "adagrad"]
