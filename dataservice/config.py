@@ -32,6 +32,8 @@ CONTROL_MAX_POLLS: Final = 512
 POLLS_REFUSED_PER_S: Final = 400
 # And for those who join while the sources of their dataset are being listed.
 CONTROL_MAX_PLANNERS: Final = 256
+# Less than an attempt of a client takes, which asks again: none stands in line twice.
+PLAN_WAIT_S: Final = 8.0
 # A frozen peer is noticed after time + timeout. gRPC waits a minute for the answer to a ping
 # unless ping_timeout is set as well.
 KEEPALIVE_TIME_MS: Final = 3_000

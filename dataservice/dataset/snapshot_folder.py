@@ -55,7 +55,14 @@ _APPEARS_WHOLE: Final = frozenset(
     {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "cos", "r2"}
 )
 # What file systems say that have no hard links.
-_NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_NO_LINKS: Final = (
+    errno.EPERM,
+    errno.ENOTSUP,
+    errno.EOPNOTSUPP,
+    errno.ENOSYS,
+    errno.EMLINK,
+    errno.EXDEV,
+)
 _TAG_CHARS: Final = 12
 _CODECS: Final = {"LZ4": "lz4", "ZSTD": "zstd"}
 
@@ -313,7 +320,8 @@ class SnapshotFolder:
         try:
             self._write_json_once(name, content, replaces)
         except FailedPreconditionError as error:
-            if not isinstance(error.__cause__, FileNotFoundError):
+            is_deleted = name != METADATA and self.metadata() is None
+            if is_deleted or not isinstance(error.__cause__, FileNotFoundError):
                 raise
             self._write_json_once(name, content, replaces)
 

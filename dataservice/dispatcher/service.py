@@ -19,6 +19,7 @@ from dataservice.config import (
     CONTROL_MAX_PLANNERS,
     CONTROL_MAX_POLLS,
     HEARTBEATS_PER_S,
+    PLAN_WAIT_S,
     POLLS_REFUSED_PER_S,
 )
 from dataservice.dispatcher import decide, delivery, lifecycle, positions, shares
@@ -236,23 +237,32 @@ class DispatcherService:
         if needed is None:
             return self._join(request, None)
         # One planner per dataset: trainers of a job open it at the same moment.
-        with self._as_planner(needed.dataset_id), self._planning_lock(needed.dataset_id):
+        with self._as_planner(needed.dataset_id):
             needed = self._dataset_to_plan(request)
             plan = None if needed is None else self._plan(needed, request)
             return self._join(request, plan)
 
     @contextmanager
     def _as_planner(self, dataset_id: DatasetId) -> Iterator[None]:
-        """Of those who wait for a plan, that no call which must not wait is refused for them."""
-        if not self._planners.acquire(blocking=False):
-            raise UnavailableError(
-                f"the sources of dataset {dataset_id} are being listed, or others are, for as many "
-                "readers as may wait for that at once; try again"
-            )
-        try:
-            yield
-        finally:
-            self._planners.release()
+        """The only one of its dataset, and of those who may wait for a plan.
+
+        Calls that must not wait are not refused for them, and who has given up makes room.
+        """
+        listing = self._planning_lock(dataset_id)
+        if self._planners.acquire(blocking=False):
+            try:
+                if listing.acquire(timeout=PLAN_WAIT_S):
+                    try:
+                        yield
+                        return
+                    finally:
+                        listing.release()
+            finally:
+                self._planners.release()
+        raise UnavailableError(
+            f"the sources of dataset {dataset_id} are being listed, or others are, for as many "
+            "readers as may wait for that at once; try again"
+        )
 
     def _dataset_to_plan(self, request: OpenIteration) -> Dataset | None:
         with self._transaction() as telling:

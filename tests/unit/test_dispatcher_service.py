@@ -632,6 +632,32 @@ def test_who_may_not_wait_for_a_plan_tries_again() -> None:
     assert open_reader(service, "r3", job_name="other", iteration_id="i2") == "i2", "a plan again"
 
 
+def test_who_waits_for_a_plan_makes_room_before_it_asks_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dataservice.dispatcher.service.PLAN_WAIT_S", 0.01)
+    may_plan, begun = threading.Event(), threading.Event()
+
+    def slow_planner(plan: bytes, repetition: int, options: JobOptions) -> WindowPlan:
+        begun.set()
+        assert may_plan.wait(WAIT_S)
+        return plan_windows(plan, repetition, options)
+
+    service = DispatcherService(clock=ManualClock(), planner=slow_planner, max_planners=2)
+    register(service)
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(open_reader, service, "r1")
+        assert begun.wait(WAIT_S)
+        for _ in range(3):
+            with pytest.raises(UnavailableError, match="being listed"):
+                open_reader(service, "r2")
+        assert service._planners.acquire(blocking=False), "one lists, none waits"
+        service._planners.release()
+        may_plan.set()
+        assert future.result(WAIT_S) == "i1"
+    assert open_reader(service, "r2") == "i1"
+
+
 def test_a_plan_that_cannot_be_made_is_the_readers_error() -> None:
     def failing(plan: bytes, repetition: int, _options: JobOptions) -> WindowPlan:
         raise FailedPreconditionError(f"no windows for {plan!r} {repetition}")

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import pathlib
+import shutil
 import threading
 from collections.abc import Iterator
 
@@ -193,6 +194,24 @@ def test_two_writers_of_one_end(tmp_path: pathlib.Path, monkeypatch: pytest.Monk
     one.write_marker("DONE", done.to_json())
     assert one.done() == done
     assert sorted(os.listdir(tmp_path / "s")) == ["DONE_s1", "chunks", "snapshot.json"]
+
+
+def test_an_end_is_not_written_where_the_folder_was_deleted(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = SnapshotFolder(str(tmp_path / "s"), writes="s1")
+    folder.write_metadata(META)
+    fsync = os.fsync
+
+    def delete(descriptor: int) -> None:
+        fsync(descriptor)
+        monkeypatch.undo()
+        shutil.rmtree(tmp_path / "s")
+
+    monkeypatch.setattr(os, "fsync", delete)
+    with pytest.raises(FailedPreconditionError, match="DONE_s1"):
+        folder.write_marker("DONE", Done(snapshot_id="s1", chunks=()).to_json())
+    assert not folder.holds_marker()
 
 
 def test_an_unknown_protocol() -> None:
