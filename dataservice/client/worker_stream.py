@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from dataservice.dataset.columns import encoded_bytes
 from dataservice.errors import (
     CancelledError,
     DataLossError,
@@ -39,7 +40,7 @@ _TRANSIENT = (UnavailableError, DeadlineExceededError, CancelledError, DataLossE
 class StreamEvents(NamedTuple):
     """What happens on a stream; called on its thread.
 
-    `on_open` gets the protocol that elements come by. `on_frame` gets the frame's size in bytes
+    `on_open` gets the protocol that elements come by. `on_frame` gets the bytes that the rows take
     besides, and may wait for room; `on_missed` the number of elements that were dropped because
     the reader was slow.
     """
@@ -180,7 +181,8 @@ class WorkerStream:
             self._events.on_frame(self, header, self._taken_over(handed.batch), handed.size)
             return
         batch = self._decode(header, body, is_checked=is_checked)
-        self._events.on_frame(self, header, batch, 0 if body is None else body.size)
+        # What came compressed takes more room now.
+        self._events.on_frame(self, header, batch, 0 if batch is None else encoded_bytes(batch))
 
     def _taken_over(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch of a worker in this process, as it would be if it had come by bytes."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pathlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import dataservice as ds
+from dataservice.client.buffer import ElementBuffer
+from dataservice.client.delivery import Delivery
 from dataservice.errors import FailedPreconditionError
 from dataservice.runtime.shared_memory import is_supported
 from tests.integration.service_cluster import (
@@ -35,6 +37,28 @@ every = pytest.mark.parametrize("protocol", ["local", "shared_memory", "flight"]
 def service() -> Iterator[LocalService]:
     with local_service(workers=2) as running:
         yield running
+
+
+@both
+def test_what_came_compressed_counts_as_the_memory_that_it_takes(
+    service: LocalService, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[tuple[int, int]] = []
+    put = ElementBuffer.put
+
+    def noted(buffer: ElementBuffer[Delivery], items: Iterable[tuple[Delivery, int]]) -> bool:
+        found = list(items)
+        sizes.extend((item.batch.nbytes, size_bytes) for item, size_bytes in found)
+        return put(buffer, found)
+
+    monkeypatch.setattr(ElementBuffer, "put", noted)
+    zeros = ds.Dataset.from_table(pa.table({"x": np.zeros(100_000)})).batch(50_000)
+    remote = zeros.distribute(
+        DYNAMIC, service.target, compression="LZ4", data_transfer_protocol=protocol
+    )
+    assert sum(batch.num_rows for batch in remote) == 100_000
+    assert sizes
+    assert all(taken <= told < 1.1 * taken for taken, told in sizes)
 
 
 @every
