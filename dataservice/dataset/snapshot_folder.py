@@ -10,7 +10,8 @@ never written again, since each attempt to write a chunk has a tag of its own; a
 if DONE lists it, and DONE only if it is of the snapshot that snapshot.json names. Names after that
 one say whose they are, and writers touch none of another: who was taken for dead and goes on
 writing changes nothing, also where another snapshot has come to stand in the folder. That one is
-made only where none is, which of object stores alone nothing assures: they write over it.
+made only where none is, which only local file systems with hard links assure: on others, such as
+object stores, who was frozen while it wrote may write over it.
 """
 
 from __future__ import annotations
