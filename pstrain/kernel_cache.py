@@ -2,18 +2,25 @@
 
 Numba looks at the file of a function alone, not at those of what it calls, so that after an edit
 or an upgrade the old machine code of intrinsics and of called functions would go on being used.
-Knows files, no kernels. Invariant: other packages' functions are cached as they were.
+Where neither the package's folder nor the user's own can be written to, as in a container, the
+cache lies in a private temporary folder. Knows files, no kernels. Invariant: other packages'
+functions are cached as they were.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
+import stat
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from numba.core import caching
+
+_USER_WIDE: Final = "UserWideCacheLocator"
 
 
 def compile_together(folder: str) -> None:
@@ -23,7 +30,9 @@ def compile_together(folder: str) -> None:
     cache = getattr(caching, "CacheImpl", None) or getattr(caching, "_CacheImpl", None)
     locators = getattr(cache, "_locator_classes", None)
     if isinstance(locators, list):
-        locators[:0] = [_of_folder(os.path.abspath(folder), base) for base in locators]
+        bases = list(locators)
+        bases += [_temporary(base) for base in bases if base.__name__.endswith(_USER_WIDE)]
+        locators[:0] = [_of_folder(os.path.abspath(folder), base) for base in bases]
 
 
 def _of_folder(folder: str, base: Any) -> Any:
@@ -49,3 +58,28 @@ def _of_folder(folder: str, base: Any) -> Any:
             return f"{super().get_disambiguator()}-{contents()[:12]}"
 
     return OfFolder
+
+
+def _temporary(user_wide: Any) -> Any:
+    """As Numba caches for a user who has a home."""
+
+    class Temporary(user_wide):  # type: ignore[misc]
+        def __init__(self, py_func: Any, py_file: str) -> None:
+            super().__init__(py_func, py_file)
+            self._own = os.path.join(tempfile.gettempdir(), f"pstrain-kernels-{os.getuid()}")
+            self._cache_path = os.path.join(self._own, self.get_suitable_cache_subpath(py_file))
+
+        def ensure_cache_path(self) -> None:
+            ensure_private(self._own)
+            super().ensure_cache_path()
+
+    return Temporary
+
+
+def ensure_private(folder: str) -> None:
+    """Makes a folder that nobody else can put code into; PermissionError where others can."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    found = os.lstat(folder)
+    if found.st_uid != os.getuid() or found.st_mode & 0o077 or not stat.S_ISDIR(found.st_mode):
+        raise PermissionError(f"{folder} is not a folder of this user alone")
