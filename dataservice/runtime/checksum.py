@@ -9,11 +9,17 @@ Invariant: the value depends on the bytes alone, not on alignment or machine.
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from numba import njit, types
+
+from dataservice.runtime.kernel_cache import compile_together
+
+# Before any kernel is made.
+compile_together(os.path.dirname(__file__))
 
 _WORD_BYTES: Final = 8
 _PRIME_1 = np.uint64(0x9E3779B185EBCA87)

@@ -13,7 +13,7 @@ from types import ModuleType
 
 from numba.core.dispatcher import Dispatcher
 
-from pstrain.kernel_cache import compile_together
+from dataservice.runtime.kernel_cache import compile_together
 
 _WARM_UP = "warm_up"
 

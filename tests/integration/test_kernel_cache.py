@@ -10,7 +10,7 @@ import sys
 import pytest
 from numba.core.dispatcher import Dispatcher
 
-from pstrain.kernel_cache import ensure_private
+from dataservice.runtime.kernel_cache import ensure_private
 from pstrain.kernels import claims
 
 CALLED = "from numba import njit\n\n@njit(cache=True)\ndef called():\n    return {}\n"
@@ -24,7 +24,7 @@ PROGRAM = (
     "if 'READ_ONLY' in os.environ:\n"
     "    caching.InTreeCacheLocator.get_cache_path = lambda self: '/proc/nowhere'\n"
     "if {is_told}:\n"
-    "    from pstrain.kernel_cache import compile_together\n"
+    "    from dataservice.runtime.kernel_cache import compile_together\n"
     "    compile_together({folder!r})\n"
     "from calling import calling\n"
     "print(calling(), len(calling.stats.cache_hits))\n"
@@ -64,7 +64,7 @@ def test_a_private_temporary_folder_is_used_where_no_other_can_be(tmp_path: path
     nowhere = {"READ_ONLY": "1", "NUMBA_CACHE_DIR": "", "XDG_CACHE_HOME": "/proc/nowhere"}
     for hits in (0, 1):
         assert run(tmp_path, is_told=True, TMPDIR=str(tmp_path), **nowhere) == [1, hits]
-    own = tmp_path / f"pstrain-kernels-{os.getuid()}"
+    own = tmp_path / f"dataservice-kernels-{os.getuid()}"
     assert own.stat().st_mode & 0o777 == 0o700
 
 

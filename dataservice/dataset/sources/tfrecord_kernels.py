@@ -6,8 +6,15 @@ The checksum is CRC-32C by slicing (Kounavis and Berry 2005), rotated as the for
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 from numba import njit
+
+from dataservice.runtime.kernel_cache import compile_together
+
+# Before any kernel is made.
+compile_together(os.path.dirname(__file__))
 
 COMPLETE, BAD_LENGTH, BAD_DATA = 0, 1, 2
 BYTES, FLOATS, INTEGERS = 1, 2, 3  # fields of a Feature message

@@ -66,7 +66,7 @@ def _temporary(user_wide: Any) -> Any:
     class Temporary(user_wide):  # type: ignore[misc]
         def __init__(self, py_func: Any, py_file: str) -> None:
             super().__init__(py_func, py_file)
-            self._own = os.path.join(tempfile.gettempdir(), f"pstrain-kernels-{os.getuid()}")
+            self._own = os.path.join(tempfile.gettempdir(), f"dataservice-kernels-{os.getuid()}")
             self._cache_path = os.path.join(self._own, self.get_suitable_cache_subpath(py_file))
 
         def ensure_cache_path(self) -> None:
