@@ -260,7 +260,7 @@ def owners_are_forgotten_when_a_lease_ends(patch: Patch) -> None:
     patch.setattr(WindowTable, "release", release)
 
 
-@mutant("I1")
+@mutant("I1", "I7")
 def what_a_dead_reader_received_counts_as_consumed(patch: Patch) -> None:
     original = WindowTable.forget_reader
 

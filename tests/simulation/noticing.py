@@ -50,7 +50,7 @@ NOTICED_IN = {
     "replay_forgets_releases": 199,
     "lost_workers_are_not_fenced": 160,
     "owners_are_forgotten_when_a_lease_ends": 226,
-    "what_a_dead_reader_received_counts_as_consumed": 938,
+    "what_a_dead_reader_received_counts_as_consumed": 2594,
     "a_new_stream_leaves_old_leases_alone": 166,
     "a_worker_outliving_its_lease_fails_its_readers": 2302,
     "time_outs_do_not_follow_the_intervals": 1858,

@@ -19,7 +19,7 @@ def windows_that_kill_are_never_given_up(patch: Patch) -> None:
     patch.setattr(Suspicions, "is_guilty", lambda _self, _window: False)
 
 
-@mutant("I11", poisoned=1.0)
+@mutant("I5", "I11", poisoned=1.0)
 def suspects_run_beside_others(patch: Patch) -> None:
     patch.setattr(Suspicions, "is_suspect", lambda _self, _window: False)
 
