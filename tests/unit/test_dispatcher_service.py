@@ -611,16 +611,24 @@ def test_trainers_that_open_a_job_together_plan_once() -> None:
     assert planned == [0]
 
 
-def test_who_may_not_wait_for_a_plan_tries_again() -> None:
-    may_plan, begun = threading.Event(), threading.Event()
+def slow_service(max_planners: int) -> tuple[DispatcherService, threading.Event, threading.Event]:
+    """It tells when it has begun to plan, and goes on when it may."""
+    begun, may_plan = threading.Event(), threading.Event()
 
     def slow_planner(plan: bytes, repetition: int, options: JobOptions) -> WindowPlan:
         begun.set()
         assert may_plan.wait(WAIT_S)
         return plan_windows(plan, repetition, options)
 
-    service = DispatcherService(clock=ManualClock(), planner=slow_planner, max_planners=1)
+    service = DispatcherService(
+        clock=ManualClock(), planner=slow_planner, max_planners=max_planners
+    )
     register(service)
+    return service, begun, may_plan
+
+
+def test_who_may_not_wait_for_a_plan_tries_again() -> None:
+    service, begun, may_plan = slow_service(max_planners=1)
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(open_reader, service, "r1")
         assert begun.wait(WAIT_S)
@@ -636,15 +644,7 @@ def test_who_waits_for_a_plan_makes_room_before_it_asks_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("dataservice.dispatcher.service.PLAN_WAIT_S", 0.01)
-    may_plan, begun = threading.Event(), threading.Event()
-
-    def slow_planner(plan: bytes, repetition: int, options: JobOptions) -> WindowPlan:
-        begun.set()
-        assert may_plan.wait(WAIT_S)
-        return plan_windows(plan, repetition, options)
-
-    service = DispatcherService(clock=ManualClock(), planner=slow_planner, max_planners=2)
-    register(service)
+    service, begun, may_plan = slow_service(max_planners=2)
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(open_reader, service, "r1")
         assert begun.wait(WAIT_S)
