@@ -31,8 +31,8 @@ from typing import Any, NamedTuple
 import dataservice as ds
 from bench import data, plain, transform
 from bench.peers import children
+from dataservice.runtime.cores import available_cores
 from dataservice.runtime.process import spawn_module
-from dataservice.runtime.threads import available_cores
 
 # Given a number of epochs, None for no end, opens the batches of one thread; they can be closed.
 Open = Callable[[int | None], Any]

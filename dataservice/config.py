@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from dataservice.errors import InvalidArgumentError
 from dataservice.runtime.arguments import check_choice
-from dataservice.runtime.threads import available_cores
+from dataservice.runtime.cores import available_cores
 from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS, PROTOCOL, parse_target
 
 # Plans may embed tables, so well above gRPC's 4 MiB; small enough that a bad peer cannot fill

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Final
 
+from dataservice.runtime.cores import available_cores
 from dataservice.runtime.process import exit_with_parent, spawn_module
-from dataservice.runtime.threads import available_cores
 from pstrain import kernels
 from pstrain.errors import DataServiceError
 

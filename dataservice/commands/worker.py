@@ -7,6 +7,7 @@ from typing import Any
 
 from dataservice.commands.processes import run_processes
 from dataservice.commands.serving import add_listener, security, serve
+from dataservice.runtime.cores import limit_libraries
 from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS
 
 
@@ -54,6 +55,7 @@ def add_parser(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int | None:
     if options.processes > 1:
         return run_processes(options)
+    limit_libraries()
     from dataservice.config import WorkerConfig
     from dataservice.runtime.allocator import keep_freed_memory
     from dataservice.worker.server import WorkerServer

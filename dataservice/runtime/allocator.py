@@ -14,7 +14,7 @@ import ctypes
 import sys
 from typing import Final
 
-from dataservice.runtime.threads import available_cores
+from dataservice.runtime.cores import available_cores
 
 __all__ = ["keep_freed_memory"]
 

@@ -11,7 +11,6 @@ timeout, and closing a queue or stopping a thread wakes everything that waits on
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 import weakref
@@ -21,7 +20,7 @@ from typing import Generic, TypeVar
 
 from dataservice.errors import CancelledError, DeadlineExceededError, InvalidArgumentError
 
-__all__ = ["BoundedQueue", "Deadline", "StoppableThread", "Watchdog", "available_cores", "end_all"]
+__all__ = ["BoundedQueue", "Deadline", "StoppableThread", "Watchdog", "end_all"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,13 +48,6 @@ def end_all(
     for thread in busy.values():
         thread.join(max(0.0, deadline_s - time.monotonic()))
     return sum(thread.is_alive() for thread in busy.values())
-
-
-def available_cores() -> int:
-    """Cores this process may run on, which in a container are fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class StoppableThread:

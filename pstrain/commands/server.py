@@ -7,6 +7,7 @@ import logging
 import os
 
 from dataservice.runtime.allocator import keep_freed_memory
+from dataservice.runtime.cores import limit_libraries
 from dataservice.runtime.process import announce_ready, exit_with_parent
 from dataservice.runtime.signals import StopSignals
 from pstrain.cluster import (
@@ -58,6 +59,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     exit_with_parent()
+    limit_libraries()
     keep_freed_memory()
     resolver = _resolver(args)
     # Kernels and transports take a second to import, which no other command shall wait for.

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
 
-from dataservice.runtime.threads import available_cores
+from dataservice.runtime.cores import available_cores
 
 __all__ = ["Helpers", "in_parts"]
 

@@ -260,3 +260,23 @@ except SystemExit:
 """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
     assert ran.stdout.decode().endswith("[]\n"), ran
+
+
+LIMITED = """
+import sys
+import dataservice.__main__, dataservice.commands.worker, pstrain.__main__, pstrain.commands.server
+from dataservice.runtime import cores
+assert not {"numpy", "pyarrow", "numba"} & sys.modules.keys(), "they have counted the cores already"
+cores._runnable, cores._quota = lambda: 64, lambda: 3
+cores.limit_libraries()
+import numba, pyarrow
+print(pyarrow.cpu_count(), numba.config.NUMBA_NUM_THREADS)
+"""
+
+
+def test_servers_limit_what_libraries_start_before_these_count_the_cores() -> None:
+    chosen = {name: value for name, value in os.environ.items() if "NUM_THREADS" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED], env=chosen, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout.split(), done.stderr) == (["3", "3"], "")

@@ -16,7 +16,7 @@ import sys
 import time
 from concurrent.futures import Executor
 
-from dataservice.runtime.threads import available_cores
+from dataservice.runtime.cores import available_cores
 from tests.simulation.runner import PROTOCOLS, players, run_seeds
 
 

@@ -12,7 +12,7 @@ from dataservice.config import (
     is_loopback,
 )
 from dataservice.errors import InvalidArgumentError
-from dataservice.runtime.threads import available_cores
+from dataservice.runtime.cores import available_cores
 from dataservice.worker.server import WorkerServer
 
 

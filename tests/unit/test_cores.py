@@ -1,0 +1,108 @@
+"""Quotas of CPU time are found in the files of control groups as containers show them."""
+
+from __future__ import annotations
+
+import pytest
+
+from dataservice.runtime import cores
+from dataservice.runtime.cores import available_cores, limit_libraries, quota_cores
+
+V2 = "35 24 0:30 {root} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+V1 = (
+    "31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n"
+    "32 31 0:29 {root} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+    "34 31 0:31 {root} /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
+)
+V1_MEMBER = "4:cpuset:{path}\n3:memory:{path}\n2:cpu,cpuacct:{path}\n1:name=systemd:/\n0::/\n"
+
+
+def quota_v2(path: str, files: dict[str, str], root: str = "/") -> int | None:
+    return quota_cores(f"0::{path}\n", V2.format(root=root), files.get)
+
+
+def quota_v1(path: str, files: dict[str, str], root: str = "/") -> int | None:
+    return quota_cores(V1_MEMBER.format(path=path), V1.format(root=root), files.get)
+
+
+def test_a_container_sees_its_own_group_as_the_root() -> None:
+    assert quota_v2("/", {"/sys/fs/cgroup/cpu.max": "200000 100000\n"}) == 2
+
+
+def test_the_smallest_quota_up_the_tree_counts() -> None:
+    files = {
+        "/sys/fs/cgroup/pods/pod7/app/cpu.max": "max 100000\n",
+        "/sys/fs/cgroup/pods/pod7/cpu.max": "300000 100000\n",
+        "/sys/fs/cgroup/pods/cpu.max": "1600000 100000\n",
+    }
+    assert quota_v2("/pods/pod7/app", files) == 3
+    files["/sys/fs/cgroup/pods/cpu.max"] = "50000 50000\n"
+    assert quota_v2("/pods/pod7/app", files) == 1
+
+
+@pytest.mark.parametrize(
+    ("quota", "whole"),
+    [("150000 100000", 2), ("10000 100000", 1), ("200000", 2), ("800000 200000", 4)],
+)
+def test_a_part_of_a_core_counts_as_one(quota: str, whole: int) -> None:
+    assert quota_v2("/", {"/sys/fs/cgroup/cpu.max": quota}) == whole
+
+
+@pytest.mark.parametrize("text", ["max 100000", "", "-1 100000", "many 100000", "200000 0"])
+def test_what_says_nothing_is_no_quota(text: str) -> None:
+    assert quota_v2("/", {"/sys/fs/cgroup/cpu.max": text}) is None
+    assert quota_v2("/", {}) is None
+    assert quota_cores("", "", {}.get) is None
+    assert quota_cores("not a line\n0::/\n", "neither - \n35 24\n", {}.get) is None
+
+
+def test_the_mounted_part_of_the_tree_is_found_without_a_namespace() -> None:
+    """Docker without one shows the whole path, and mounts the container's part alone."""
+    group = {"/sys/fs/cgroup/cpu.max": "200000 100000"}
+    assert quota_v2("/docker/1f", group, root="/docker/1f") == 2
+    inner = {"/sys/fs/cgroup/job/cpu.max": "100000 100000", **group}
+    assert quota_v2("/docker/1f/job", inner, root="/docker/1f") == 1
+
+
+def test_a_path_that_leads_out_of_the_mounted_part_is_the_containers_own() -> None:
+    group = {"/sys/fs/cgroup/cpu.max": "200000 100000"}
+    assert quota_v2("/../../elsewhere", group) == 2
+    assert quota_v2("/user.slice", group, root="/docker/1f") == 2
+
+
+def test_the_first_version_keeps_quota_and_period_apart() -> None:
+    folder = "/sys/fs/cgroup/cpu,cpuacct/docker/1f"
+    files = {f"{folder}/cpu.cfs_quota_us": "250000\n", f"{folder}/cpu.cfs_period_us": "100000\n"}
+    assert quota_v1("/docker/1f", files) == 3
+    files[f"{folder}/cpu.cfs_quota_us"] = "-1\n"
+    assert quota_v1("/docker/1f", files) is None
+    above = folder.removesuffix("/1f")
+    files |= {f"{above}/cpu.cfs_quota_us": "100000", f"{above}/cpu.cfs_period_us": "50000"}
+    assert quota_v1("/docker/1f", files) == 2
+
+
+def test_files_of_other_controllers_are_not_asked() -> None:
+    asked: list[str] = []
+    quota_cores(V1_MEMBER.format(path="/a"), V1.format(root="/"), asked.append)  # type: ignore
+    assert {path.rpartition("/")[0] for path in asked} == {
+        "/sys/fs/cgroup/cpu,cpuacct/a",
+        "/sys/fs/cgroup/cpu,cpuacct",
+    }
+
+
+def test_a_quota_bounds_the_cores_and_what_libraries_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "_runnable", lambda: 64)
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        monkeypatch.setenv(name, "")  # so that it is put back as it was
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(cores, "_quota", lambda: None)
+    limit_libraries()
+    assert available_cores() == 64
+    assert "OMP_NUM_THREADS" not in cores.os.environ
+    monkeypatch.setattr(cores, "_quota", lambda: 2)
+    limit_libraries()
+    assert available_cores() == 2
+    assert cores.os.environ["OMP_NUM_THREADS"] == cores.os.environ["NUMBA_NUM_THREADS"] == "2"
+    assert cores.os.environ["OPENBLAS_NUM_THREADS"] == "7"
+    monkeypatch.setattr(cores, "_quota", lambda: 128)
+    assert available_cores() == 64
