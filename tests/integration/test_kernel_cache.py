@@ -10,7 +10,7 @@ import sys
 import pytest
 from numba.core.dispatcher import Dispatcher
 
-from dataservice.runtime.kernel_cache import ensure_private
+from dataservice.runtime.kernel_cache import ensure_private, remove_stale
 from pstrain.kernels import claims
 
 CALLED = "from numba import njit\n\n@njit(cache=True)\ndef called():\n    return {}\n"
@@ -29,6 +29,39 @@ PROGRAM = (
     "from calling import calling\n"
     "print(calling(), len(calling.stats.cache_hits))\n"
 )
+# Writes its first file when the other process, which has looked as early, is as far.
+MEETING = """
+import contextlib, pathlib, sys, time
+from numba.core import caching
+folder, name, value = pathlib.Path(sys.argv[1]), sys.argv[2], eval(sys.argv[3])
+if {is_told}:
+    from dataservice.runtime.kernel_cache import compile_together
+    compile_together(str(folder))
+files = caching.IndexDataCacheFile
+written = files._open_for_write
+@contextlib.contextmanager
+def met(self, path):
+    (folder / ("arrived-" + name)).touch()
+    end_s = time.monotonic() + 60.0
+    while len(list(folder.glob("arrived-*"))) < 2:
+        assert time.monotonic() < end_s, "the other process has not arrived"
+        time.sleep(0.001)
+    with written(self, path) as file:
+        yield file
+files._open_for_write = met
+from twice import twice
+assert twice(value) == value * 2
+"""
+TWICE = "from numba import njit\n\n@njit(cache=True)\ndef twice(x):\n    return x + x\n"
+LATER = """
+import sys
+if {is_told}:
+    from dataservice.runtime.kernel_cache import compile_together
+    compile_together(sys.argv[1])
+from twice import twice
+twice(3), twice(1.5)
+print(len(twice.stats.cache_hits))
+"""
 
 
 def run(folder: pathlib.Path, *, is_told: bool, **environment: str) -> list[int]:
@@ -56,6 +89,60 @@ def test_an_edit_of_what_a_function_calls_is_seen(tmp_path: pathlib.Path, is_tol
     assert run(tmp_path, is_told=is_told) == [1, 1]
     (tmp_path / "called.py").write_text(CALLED.format(22))
     assert run(tmp_path, is_told=is_told) == ([22, 0] if is_told else [1, 1])
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_processes_that_compile_one_function_at_once_keep_their_files_apart(
+    tmp_path: pathlib.Path, is_told: bool
+) -> None:
+    """Without the rule one overwrites the other's entry: where this fails, Numba has learnt it."""
+    (tmp_path / "twice.py").write_text(TWICE)
+    paths = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    cache = {**os.environ, **paths, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    program = [sys.executable, "-c", MEETING.format(is_told=is_told), str(tmp_path)]
+    both = [subprocess.Popen([*program, *of], env=cache) for of in (["a", "3"], ["b", "1.5"])]
+    assert [process.wait(120) for process in both] == [0, 0]
+    later = [sys.executable, "-c", LATER.format(is_told=is_told), str(tmp_path)]
+    done = subprocess.run(later, env=cache, capture_output=True, text=True, timeout=120, check=True)
+    assert int(done.stdout) == (2 if is_told else 1)
+
+
+def test_code_of_files_that_have_changed_is_removed(tmp_path: pathlib.Path) -> None:
+    def saved() -> set[str]:
+        return {path.name for path in tmp_path.rglob("*.nbc")}
+
+    (tmp_path / "calling.py").write_text(CALLING)
+    (tmp_path / "called.py").write_text(CALLED.format(1))
+    run(tmp_path, is_told=True)
+    old = saved()
+    (tmp_path / "called.py").write_text(CALLED.format(22))
+    run(tmp_path, is_told=True)
+    assert len(saved()) == len(old) == 2
+    assert not saved() & old
+
+
+def test_an_older_process_removes_no_code_of_a_newer_one(tmp_path: pathlib.Path) -> None:
+    def file(name: str, at_s: float) -> pathlib.Path:
+        path = tmp_path / name
+        path.touch()
+        os.utime(path, (at_s, at_s))
+        return path
+
+    stale = [
+        file("a.f-7-000000000000.py311.12.nbc", 9_999.0),
+        file("a.f-7-000000000000.py312.nbi", 9_999.0),
+        file("a.f-7-111111111111.py311.12.nbc.tmp.3f", 1.0),
+    ]
+    kept = [
+        file("a.f-7-000000000000.py311.13.nbc", 10_001.0),
+        file("a.f-7-111111111111.py311.12.nbc", 1.0),
+        file("a.f-7-111111111111.py311.12.nbc.tmp.4f", 9_999.0),
+        file("a.f-7.py311.1.nbc", 1.0),
+        file("a.cpython-311.pyc", 1.0),
+    ]
+    remove_stale(tmp_path, "111111111111" + 52 * "f", 10_000.0)
+    assert sorted(tmp_path.iterdir()) == sorted(kept)
+    assert not any(path.exists() for path in stale)
 
 
 def test_a_private_temporary_folder_is_used_where_no_other_can_be(tmp_path: pathlib.Path) -> None:
