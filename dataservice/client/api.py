@@ -291,8 +291,8 @@ def _in_order(
 
     Registers what yields the rows, unless all of it is registered and has no batches.
     """
-    head, tail = without_tail(dataset.node)
-    rows = Dataset(freeze_schemas(head))
+    head, tail = without_tail(freeze_schemas(dataset.node))
+    rows = Dataset(head)
     if tail or dataset_id is None:
         dataset_id = _register(target, rows, rows.node, compression, None, arguments.timeout_s)
     source = _source(target, dataset_id, rows.node, rows.schema, arguments)

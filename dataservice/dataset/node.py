@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
 import pyarrow as pa
 
 from dataservice import vocabulary
-from dataservice.dataset.stream import BatchStream, RunContext
+from dataservice.dataset.stream import SAMPLE_ROWS, BatchStream, RunContext
 from dataservice.dataset.timed_stream import timed
 from dataservice.errors import InvalidArgumentError
 
@@ -71,7 +71,10 @@ class Node(ABC):
 
     @abstractmethod
     def sample(self, context: RunContext) -> pa.RecordBatch:
-        """At most a few rows, of exactly the schema that the stream has."""
+        """A few rows, of exactly the schema that the stream has.
+
+        None at all, where the schema is known without them and the context does not ask for rows.
+        """
 
     def cardinality(self) -> int:
         """Number of elements, INFINITE_CARDINALITY or UNKNOWN_CARDINALITY."""
@@ -169,10 +172,15 @@ def rewrite(root: Node, change: Callable[[Node], Node]) -> Node:
     """The plan with `change(node)` in place of every node, inputs first."""
     changed: dict[int, Node] = {}
     for node in walk(root):
-        inputs = tuple(changed[id(child)] for child in node.inputs)
-        same = all(new is old for new, old in zip(inputs, node.inputs, strict=True))
-        changed[id(node)] = change(node if same else node.with_inputs(*inputs))
+        changed[id(node)] = change(_over(node, changed))
     return changed[id(root)]
+
+
+def _over(node: Node, changed: Mapping[int, Node]) -> Node:
+    """The node over what its inputs were changed to."""
+    inputs = tuple(changed[id(child)] for child in node.inputs)
+    same = all(new is old for new, old in zip(inputs, node.inputs, strict=True))
+    return node if same else node.with_inputs(*inputs)
 
 
 def freeze_schemas(root: Node, context: RunContext | None = None) -> Node:
@@ -182,11 +190,31 @@ def freeze_schemas(root: Node, context: RunContext | None = None) -> Node:
     the beginning of the sources and runs functions on a few rows.
     """
     context = context or RunContext()
-
-    def freeze(node: Node) -> Node:
+    tried: dict[int, Node] = {}
+    frozen: dict[int, Node] = {}
+    for node in walk(root):
+        changed = _over(node, frozen)
+        tried[id(node)] = over_samples = _over(node, tried)
         if getattr(node, "schema", ()) is None:
-            schema = node.sample(context).schema
-            return dataclasses.replace(node, schema=schema)  # type: ignore[call-arg]
-        return node
+            # Not over frozen nodes: a function may fail on no rows, or make other types of them.
+            sample = over_samples.sample(context)
+            tried[id(node)] = _Sampled(over_samples, sample)
+            changed = dataclasses.replace(changed, schema=sample.schema)  # type: ignore[call-arg]
+        frozen[id(node)] = changed
+    return frozen[id(root)]
 
-    return rewrite(root, freeze)
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Sampled(Node):
+    """A node whose sample is there already, so that functions above run it no second time."""
+
+    kind: ClassVar[str] = "sampled"
+    node: Node
+    rows: pa.RecordBatch
+
+    def open(self, context: RunContext) -> BatchStream:
+        return self.node.open(context)
+
+    def sample(self, context: RunContext) -> pa.RecordBatch:
+        enough = context.sample_rows <= SAMPLE_ROWS and self.rows.num_rows
+        return self.rows if enough or not context.sample_rows else self.node.sample(context)

@@ -172,9 +172,10 @@ class SourceMethods:
         """What the iterable that `fn()` returns yields: dicts of one row, which is slow, dicts of
         arrays (format="numpy"), or record batches and tables (format="arrow").
 
-        A saved position is reached by running it again, so it must yield the same each time. One
-        that does not is declared so, with deterministic=False: then it has no positions to save,
-        and the data service delivers it at most once.
+        A saved position is reached by running it again, so it must yield the same each time; on its
+        first rows, functions above it that have no schema= are tried. One that does not is declared
+        so, with deterministic=False: then it has no positions to save, and the data service
+        delivers it at most once.
         """
         return cls(GeneratorSource(fn, schema, format, deterministic))  # type: ignore[arg-type]
 

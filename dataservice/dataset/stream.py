@@ -30,6 +30,8 @@ CHUNK_ROWS: Final = 16_384
 # process cannot share; a column still fits into the L2 cache between two operators.
 _MAX_CHUNK_ROWS: Final = 65_536
 _MAX_CHUNK_BYTES: Final = 24 << 20
+# Enough to tell the type of a column, and few for a function that is slow.
+SAMPLE_ROWS: Final = 16
 
 
 def _never() -> bool:
@@ -55,7 +57,8 @@ class RunContext:
     decode columns in parallel. `times` gathers the time of each operator, `omitted` what is left
     out of the rows. `restores` says that a position is restored before anything is read, so that a
     source need not begin. `holder`: rows of a service count as consumed when a receipt says so.
-    `interrupts` lets an interrupt through where no stream has rows in hand.
+    `interrupts` lets an interrupt through where no stream has rows in hand. `sample_rows`: of a
+    sample, about how many rows a function is to be tried on; 0 where the schema is enough.
     """
 
     epoch: int = 0
@@ -69,6 +72,7 @@ class RunContext:
     restores: bool = False
     holder: Holder | None = None
     interrupts: HeldInterrupts = NO_INTERRUPTS
+    sample_rows: int = 0
 
     @property
     def key(self) -> tuple[int, ...]:
@@ -78,6 +82,10 @@ class RunContext:
     def nested(self) -> RunContext:
         """For a dataset inside of an operator, which is run as a whole and in its own order."""
         return replace(self, split_order=None, window=None)
+
+    def sampling(self, rows: int = SAMPLE_ROWS) -> RunContext:
+        """For a sample that has rows, of about this number, if there are any."""
+        return replace(self, sample_rows=max(rows, self.sample_rows))
 
     def check(self) -> None:
         """Raises CancelledError once the run was given up."""

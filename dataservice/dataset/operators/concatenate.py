@@ -42,8 +42,8 @@ class Concatenate(Node):
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
         first = self.first.sample(context)
-        conform(self.second.sample(context), first.schema, what=_WHAT)
-        return first
+        second = conform(self.second.sample(context), first.schema, what=_WHAT)
+        return first if first.num_rows else second
 
     def cardinality(self) -> int:
         return sum_of_cardinalities([self.first.cardinality(), self.second.cardinality()])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +13,11 @@ from dataservice.dataset.columns import to_numpy
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import register_node
 from dataservice.dataset.operators.base import FunctionOperator
-from dataservice.dataset.stream import RunContext, Transform
+from dataservice.dataset.stream import SAMPLE_ROWS, RunContext, Transform
 from dataservice.errors import SchemaError
+
+# Functions below are run on these, and may take milliseconds for a row.
+_FURTHER_ROWS: Final = (256, 4_096)
 
 
 @register_node
@@ -43,10 +46,20 @@ class Filter(FunctionOperator):
         return apply
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
-        # The rows are kept: a sample that is filtered to nothing would say little to a map above.
+        is_function = self.function.expression is None
+        context = context.sampling() if is_function else context
         sample = self.input.sample(context)
-        self.guarded(context)(sample, lambda: "a sample of the first rows")
-        return sample
+        if is_function and not sample.num_rows:
+            return sample
+        for rows in _FURTHER_ROWS:
+            kept = self.guarded(context)(sample, lambda: "a sample of the first rows")
+            if kept.num_rows or not context.sample_rows:
+                return kept
+            # A function above may fail on just those rows that are dropped here: look further.
+            sample = self.input.sample(context.sampling(rows))
+        kept = self.guarded(context)(sample, lambda: "a sample of the first rows")
+        # Rows that are dropped still say more to a function above than none.
+        return (kept if kept.num_rows else sample).slice(0, SAMPLE_ROWS)
 
     def _mask(self, context: RunContext) -> Callable[..., pa.BooleanArray]:
         expression = self.function.expression

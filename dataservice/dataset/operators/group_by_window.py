@@ -105,12 +105,12 @@ class GroupByWindow(Operator):
         return settle_seeds(node, *context.key, number)
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
-        if self.schema is not None:
+        if self.schema is not None and not context.sample_rows:
             return pa.RecordBatch.from_pylist([], schema=self.schema)
-        sample = self.input.sample(context)
-        return (
-            sample if self.reduce is None else self.reduced(0, [sample], context, 0).sample(context)
-        )
+        if self.reduce is None:
+            return self.input.sample(context)
+        window = self.input.sample(context.sampling())
+        return self.reduced(0, [window], context, 0).sample(context)
 
     def cardinality(self) -> int:
         elements = self.input.cardinality()

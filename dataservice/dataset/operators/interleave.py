@@ -91,21 +91,30 @@ class Interleave(Operator):
         """The schema of the rows; None for an input without elements."""
         if self.schema is not None:
             return self.schema
-        element = self.input.sample(context)
+        rows = self._first_rows(context)
+        return None if rows is None else rows.schema
+
+    def _first_rows(self, context: RunContext) -> pa.RecordBatch | None:
+        element = self.input.sample(context.sampling())
         if not element.num_rows:
             return None
         element = element if self.input.batched else element.slice(0, 1)
         where = "the first element, to find the schema"
-        return self.nested(element, 0, context, where).sample(context).schema
+        return self.nested(element, 0, context, where).sample(context)
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
-        schema = self.common_schema(context)
-        if schema is None:
+        known = None if self.schema is None else pa.RecordBatch.from_pylist([], schema=self.schema)
+        if known is not None and not context.sample_rows:
+            return known
+        rows = self._first_rows(context)
+        if rows is not None:
+            return rows if known is None else conform(rows, known.schema, what=_WHAT)
+        if known is None:
             raise InvalidArgumentError(
                 "interleave cannot tell the schema of its rows, since its input has no elements; "
                 "state it with schema="
             )
-        return pa.RecordBatch.from_pylist([], schema=schema)
+        return known
 
     def cardinality(self) -> int:
         elements = self.input.cardinality()

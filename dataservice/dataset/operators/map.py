@@ -100,9 +100,9 @@ class Map(FunctionOperator):
         return apply
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
-        if self.schema is not None:
+        if self.schema is not None and not context.sample_rows:
             return pa.RecordBatch.from_pylist([], schema=self.schema)
-        return super().sample(context)
+        return super().sample(context.sampling())
 
 
 @register_node

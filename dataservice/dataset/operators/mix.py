@@ -69,9 +69,9 @@ class Mix(Node):
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
         first, *others = (node.sample(context) for node in self.datasets)
-        for other in others:
-            conform(other, first.schema, what=f"the rows of a dataset given to {self.kind}")
-        return first
+        what = f"the rows of a dataset given to {self.kind}"
+        alike = [first, *(conform(other, first.schema, what=what) for other in others)]
+        return max(alike, key=lambda sample: sample.num_rows)
 
 
 @register_node

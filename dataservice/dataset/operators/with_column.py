@@ -46,6 +46,9 @@ class WithColumn(FunctionOperator):
 
         return apply
 
+    def sample(self, context: RunContext) -> pa.RecordBatch:
+        return super().sample(context.sampling() if self.function.expression is None else context)
+
     def _compute(self, context: RunContext) -> Callable[..., pa.Array]:
         expression = self.function.expression
         if expression is not None:

@@ -15,13 +15,15 @@ from typing import ClassVar
 
 import pyarrow as pa
 
+from dataservice.dataset.columns import concat_batches
 from dataservice.dataset.node import UNKNOWN_CARDINALITY, Node
-from dataservice.dataset.stream import BatchStream, RunContext, State
+from dataservice.dataset.stream import SAMPLE_ROWS, BatchStream, RunContext, State
 from dataservice.errors import SchemaError, SourceError, UserFunctionError
 from dataservice.sharding import Split, order_key, permuted, total_rows
 from dataservice.split_table import SplitTable
 
-_SAMPLE_ROWS = 16
+# A sample opens no more files than this.
+_SAMPLE_BATCHES = 16
 # What is wrong with the data. A generator's function is a source, too.
 _UNREADABLE = (SourceError, SchemaError, UserFunctionError)
 _MAX_SPLITS = 65_536
@@ -86,11 +88,19 @@ class Source(Node):
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
         stream = SplitStream(self, self.sequence(), context)
+        # The first rows there are will do, unless they did not and more are asked for.
+        wanted = context.sample_rows if context.sample_rows > SAMPLE_ROWS else 1
+        batches: list[pa.RecordBatch] = []
         try:
-            batch = next(stream, None)
+            for batch in itertools.islice(stream, _SAMPLE_BATCHES):
+                batches.append(batch)
+                wanted -= batch.num_rows
+                if wanted <= 0:
+                    break
         finally:
             stream.close()
-        return self.empty() if batch is None else batch.slice(0, _SAMPLE_ROWS)
+        found = concat_batches(batches) if batches else self.empty()
+        return found.slice(0, max(context.sample_rows, SAMPLE_ROWS))
 
     def cardinality(self) -> int:
         if not self.counts_rows or self.on_error == "skip":

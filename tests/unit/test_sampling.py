@@ -1,0 +1,158 @@
+"""The schema that a dataset says is that of its rows, and so is the one that travels in its plan.
+
+Functions are tried on a few rows to find it: on real ones, whatever lies below them.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dataservice import Dataset, col
+from dataservice.dataset.node import Node, freeze_schemas, walk
+from dataservice.dataset.operators import Map
+from dataservice.dataset.plan import decode_plan, encode_plan
+from dataservice.errors import SchemaError
+
+ROWS = 300
+ID = pa.schema({"id": pa.int64()})
+TEXT = pa.schema({"text": pa.string()})
+
+
+def numbered(c: dict[str, Any]) -> dict[str, Any]:
+    return {**c, "twice": c["id"] * 2}
+
+
+def texts(c: dict[str, Any]) -> dict[str, Any]:
+    # Of no rows, NumPy makes an array of floats.
+    return {"text": np.array([f"v{value}" for value in c["id"]])}
+
+
+def stacks(c: dict[str, Any]) -> dict[str, Any]:
+    # Raises for no rows.
+    return {"row": np.stack([np.full(3, value, "f4") for value in c["id"]])}
+
+
+def as_row(row: dict[str, Any]) -> dict[str, Any]:
+    return {"id": row["id"], "text": str(row["id"])}
+
+
+def yielded() -> Iterator[dict[str, int]]:
+    yield from ({"id": number} for number in range(ROWS))
+
+
+def three(row: dict[str, Any]) -> Dataset:
+    return Dataset.from_numpy({"id": np.full(3, row["id"])})
+
+
+NUMBERS = Dataset.range(1, ROWS)
+GENERATED = Dataset.from_generator(yielded, ID)
+BELOW = {
+    "map": NUMBERS.map(numbered),
+    "map with a schema": NUMBERS.map(lambda c: c, schema=ID),
+    "flat_map": NUMBERS.flat_map(lambda c: {"id": np.repeat(c["id"], 2)}),
+    "rows": NUMBERS.map(as_row, format="rows"),
+    "generator": GENERATED,
+    "interleave": NUMBERS.interleave(three),
+    "interleave of a generator": GENERATED.interleave(three, schema=ID),
+    "grouped": NUMBERS.group_by_window(col("id") % 3, lambda _, w: w.batch(4), window_size=8),
+    "bucketed": NUMBERS.map(numbered).bucket_by_sequence_length(col("id") % 3, [1], [4, 4]),
+    "batched": NUMBERS.map(numbered).batch(7),
+    "none, then some": NUMBERS.take(0).map(numbered).concatenate(NUMBERS.map(numbered)),
+    "mixed": Dataset.sample_from_datasets([NUMBERS.take(0).map(numbered), NUMBERS.map(numbered)]),
+    "filtered": NUMBERS.map(numbered).filter(lambda c: c["id"] > c["id"].min() - 1),
+}
+ABOVE: dict[str, Callable[[Dataset], Dataset]] = {
+    "texts": lambda data: data.map(texts),
+    "stacks": lambda data: data.map(stacks),
+    "rows": lambda data: data.map(as_row, format="rows"),
+    "flat rows": lambda data: data.flat_map(lambda row: [as_row(row)] * 2, format="rows"),
+    "with_column": lambda data: data.with_column("text", lambda c: texts(c)["text"]),
+}
+
+
+def schemas_of(node: Node) -> list[pa.Schema]:
+    return [inner.schema for inner in walk(node) if isinstance(inner, Map)]
+
+
+@pytest.mark.parametrize("above", ABOVE)
+@pytest.mark.parametrize("below", BELOW)
+def test_functions_over_what_has_a_schema_already_are_tried_on_rows(below: str, above: str) -> None:
+    data = ABOVE[above](BELOW[below])
+    found = next(iter(data)).schema
+    assert data.schema == found
+    sent = decode_plan(encode_plan(freeze_schemas(data.node)))
+    assert Dataset(sent).to_table() == data.to_table()
+    assert Dataset(sent).schema == found
+
+
+def test_each_function_runs_once_while_schemas_are_filled_in() -> None:
+    calls: Counter[str] = Counter()
+
+    def counted(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        def function(c: dict[str, Any]) -> dict[str, Any]:
+            calls[name] += 1
+            return dict(c)
+
+        return function
+
+    data = NUMBERS.map(counted("a")).map(counted("b")).filter(col("id") > 3).map(counted("c"))
+    freeze_schemas(data.node)
+    assert calls == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_function_sees_no_rows_that_a_filter_drops(tmp_path: pathlib.Path) -> None:
+    known = pa.table({"id": pa.array([None] * 100 + list(range(ROWS)), pa.int64())})
+    pq.write_table(known, tmp_path / "nulls.parquet", row_group_size=16)
+    for data in (Dataset.from_table(known), Dataset.from_parquet(str(tmp_path))):
+        kept = data.filter(col("id").is_valid()).map(texts)
+        assert kept.schema == TEXT
+        assert schemas_of(freeze_schemas(kept.map(lambda c: c).node)) == [TEXT, TEXT]
+        assert kept.to_table().num_rows == ROWS
+
+
+def test_rows_that_a_filter_drops_all_still_tell_the_types() -> None:
+    assert NUMBERS.filter(col("id") < 0).map(texts).schema == TEXT
+
+
+def test_a_schema_that_is_known_runs_nothing() -> None:
+    def fails(*_: Any) -> Any:
+        raise AssertionError("was run")
+
+    data = Dataset.from_generator(fails, ID).map(fails, schema=TEXT)
+    assert data.batch(3).schema == TEXT
+    assert schemas_of(freeze_schemas(data.node)) == [TEXT]
+
+
+def test_a_generator_that_yields_others_the_next_time_is_not_run_for_a_look() -> None:
+    runs = []
+
+    def live() -> Iterator[dict[str, int]]:
+        runs.append(1)
+        yield {"id": 1}
+
+    data = Dataset.from_generator(live, ID, deterministic=False)
+    assert data.map(numbered).schema.names == ["id", "twice"]
+    assert not runs
+
+
+def test_what_does_not_fit_a_declared_schema_is_found_where_it_is_tried() -> None:
+    data = NUMBERS.map(texts, schema=ID).map(numbered)
+    with pytest.raises(SchemaError, match=r"have the columns \['text'\], expected \['id'\]"):
+        freeze_schemas(data.node)
+
+
+def test_what_joins_known_schemas_runs_nothing() -> None:
+    def fails() -> Any:
+        raise AssertionError("was run")
+
+    never = Dataset.from_generator(fails, ID)
+    joined = never.concatenate(never).batch(3)
+    assert Dataset(freeze_schemas(joined.node)).schema == ID
