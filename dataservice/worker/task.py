@@ -186,7 +186,8 @@ class Pipeline:
         """The plan of a share; the same one in each repetition, so that its caches serve again."""
         node = self._shares.get(share)
         if node is None:
-            node = share_of(optimise(self._node), share)
+            # Files are listed of the plan as it was registered, here as on the dispatcher.
+            node = optimise(share_of(self._node, share))
             self._shares = {**dict(list(self._shares.items())[1 - _MAX_SHARES :]), share: node}
         return node
 

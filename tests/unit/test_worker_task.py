@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pathlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,11 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 import dataservice as ds
 from dataservice.dataset.plan import encode_plan, freeze_schemas
 from dataservice.dataset.splits import linearise, plan_splits, plan_windows
+from dataservice.dataset.static_sharding import Share, list_sources
 from dataservice.errors import CancelledError, InternalError, UnavailableError, UserFunctionError
 from dataservice.runtime.checksum import checksum
 from dataservice.runtime.frames import decode_batch
@@ -422,3 +425,21 @@ def test_a_task_is_drained_once_no_stream_holds_frames_that_may_be_lost() -> Non
     assert [task.frames.get(TIMEOUT_S), task.frames.get(TIMEOUT_S)] == [first, second]
     task.end_stream((), came_to_end=True)
     assert ends == ["drained"]
+
+
+def test_shares_of_files_that_several_branches_read(tmp_path: pathlib.Path) -> None:
+    # Each branch reads other rows of the files, but the plan names their source once.
+    for number in range(4):
+        pq.write_table(pa.table({"id": [number, number + 10]}), tmp_path / f"{number}.parquet")
+    files = ds.Dataset.from_parquet(str(tmp_path))
+    dataset = files.concatenate(files.filter(ds.col("id") < 10))
+    pipeline = pipeline_of(dataset)
+    listing = list_sources(dataset.node, ds.ShardingPolicy.FILE, 2)
+    shares = [Share(ds.ShardingPolicy.FILE, index, 2, listing) for index in range(2)]
+    ids = [
+        value
+        for share in shares
+        for batch in pipeline.run_whole(0, lambda: False, share)
+        for value in batch.column("id").to_pylist()
+    ]
+    assert sorted(ids) == sorted([*range(4), *range(10, 14), *range(4)])
