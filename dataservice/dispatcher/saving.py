@@ -125,7 +125,7 @@ def attach(state: DispatcherState, request: StartSnapshot) -> Snapshot | None:
 
     AlreadyExistsError when the folder holds, or will hold, another one.
     """
-    dataset = _dataset(state, request)
+    dataset = dataset_of(state, request)
     begun = state.snapshots.by_id.get(request.snapshot_id)
     if begun is not None:
         # A repeat of the request that began it, however far it is.
@@ -148,7 +148,8 @@ def attach(state: DispatcherState, request: StartSnapshot) -> Snapshot | None:
     return known
 
 
-def _dataset(state: DispatcherState, request: StartSnapshot) -> Dataset:
+def dataset_of(state: DispatcherState, request: StartSnapshot) -> Dataset:
+    """What is to be saved; NotFoundError where it is not registered."""
     if not request.path:
         raise InvalidArgumentError("the path of a snapshot must not be empty")
     dataset = state.datasets.get(request.dataset_id)

@@ -8,10 +8,8 @@ what it rests on is durable; splits are planned outside of the lock. Thread-safe
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -19,13 +17,13 @@ from dataservice.config import (
     CONTROL_MAX_PLANNERS,
     CONTROL_MAX_POLLS,
     HEARTBEATS_PER_S,
-    PLAN_WAIT_S,
     POLLS_REFUSED_PER_S,
 )
 from dataservice.dispatcher import decide, delivery, lifecycle, positions, shares
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.ledger import Ledger
+from dataservice.dispatcher.listings import Listings
 from dataservice.dispatcher.members import MembersUpdate
 from dataservice.dispatcher.overview import Overview
 from dataservice.dispatcher.owners import OwnerDesk
@@ -49,7 +47,6 @@ from dataservice.dispatcher.round_desk import RoundDesk
 from dataservice.dispatcher.snapshot_desk import UNDIVIDED, SavingSettings, SnapshotDesk
 from dataservice.dispatcher.surroundings import Surroundings
 from dataservice.dispatcher.waiting_room import WaitingRoom
-from dataservice.errors import UnavailableError
 from dataservice.job_options import JobOptions
 from dataservice.omissions import NOTHING, Omitted
 from dataservice.runtime.clock import Clock
@@ -114,8 +111,7 @@ class DispatcherService:
         self._wall_clock = wall_clock
         self._planner = planner
         self._lister = lister
-        self._planning: dict[DatasetId, threading.Lock] = {}
-        self._planners = threading.BoundedSemaphore(max_planners)
+        self._listings = Listings(max_planners)
         self._polls = WaitingRoom(max_polls, POLLS_REFUSED_PER_S)
         self.presence = Presence(
             worker_timeout_s, client_timeout_s, clock.now_s(), heartbeats_per_s
@@ -129,7 +125,7 @@ class DispatcherService:
         self._transaction, self._commit = self._ledger.transaction, self._ledger.commit
         self._around.restore(self._state, clock.now_s())
         self.overview = Overview(self._ledger, self._around, wall_clock)
-        self.snapshots = SnapshotDesk(self._ledger, self._hear_of_worker, saving)
+        self.snapshots = SnapshotDesk(self._ledger, self._hear_of_worker, saving, self._listings)
         self.owners = OwnerDesk(self._ledger, owner_timeout_s)
         self.rounds = RoundDesk(self._ledger, self._hear_of_reader)
         with self._transaction():
@@ -237,42 +233,15 @@ class DispatcherService:
         if needed is None:
             return self._join(request, None)
         # One planner per dataset: trainers of a job open it at the same moment.
-        with self._as_planner(needed.dataset_id):
+        with self._listings.alone(needed.dataset_id):
             needed = self._dataset_to_plan(request)
             plan = None if needed is None else self._plan(needed, request)
             return self._join(request, plan)
-
-    @contextmanager
-    def _as_planner(self, dataset_id: DatasetId) -> Iterator[None]:
-        """The only one of its dataset, and of those who may wait for a plan.
-
-        Calls that must not wait are not refused for them, and who has given up makes room.
-        """
-        listing = self._planning_lock(dataset_id)
-        if self._planners.acquire(blocking=False):
-            try:
-                if listing.acquire(timeout=PLAN_WAIT_S):
-                    try:
-                        yield
-                        return
-                    finally:
-                        listing.release()
-            finally:
-                self._planners.release()
-        raise UnavailableError(
-            f"the sources of dataset {dataset_id} are being listed, or others are, for as many "
-            "readers as may wait for that at once; try again"
-        )
 
     def _dataset_to_plan(self, request: OpenIteration) -> Dataset | None:
         with self._transaction() as telling:
             telling.has_facts = False
             return decide.dataset_to_plan(self._state, request)
-
-    def _planning_lock(self, dataset_id: DatasetId) -> threading.Lock:
-        with self._transaction() as telling:
-            telling.has_facts = False
-            return self._planning.setdefault(dataset_id, threading.Lock())
 
     def _plan(self, dataset: Dataset, request: OpenIteration) -> WindowPlan | str:
         if request.policy.is_static:
@@ -359,7 +328,7 @@ class DispatcherService:
     def _follow(self, event: ev.Event) -> None:
         self._around.follow(event)
         if isinstance(event, ev.DatasetDeleted):
-            self._planning.pop(event.dataset_id, None)
+            self._listings.forget(event.dataset_id)
 
     def _hear_of_worker(self, worker_id: WorkerId) -> None:
         decide.check_worker(self._state, worker_id)

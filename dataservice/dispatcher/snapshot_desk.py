@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from dataservice.dispatcher import saving
 from dataservice.dispatcher.ledger import Ledger
+from dataservice.dispatcher.listings import Listings
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import Lease
 from dataservice.dispatcher.saving import Marker, StartSnapshot, WorkOnSnapshot
@@ -52,21 +53,36 @@ class SnapshotDesk:
         ledger: Ledger,
         hear_of_worker: Callable[[WorkerId], None],
         settings: SavingSettings,
+        listings: Listings,
     ) -> None:
         self._state = ledger.state
         self._transaction, self._commit = ledger.transaction, ledger.commit
         self._hear_of_worker = hear_of_worker
         self._settings = settings
+        self._listings = listings
         # Not facts: what workers have done of windows that they have yet to finish.
         self._under_way: dict[SnapshotId, dict[WorkerId, int]] = {}
 
     def start(self, request: StartSnapshot) -> tuple[SnapshotId, bool]:
         """The id, and whether it was being written already. Blocks while sources are listed."""
+        existing = self._existing(request)
+        if existing is not None:
+            return existing, True
+        # A client that does not wait so long asks again meanwhile.
+        with self._listings.alone(request.dataset_id):
+            existing = self._existing(request)
+            if existing is not None:
+                return existing, True
+            return self._begin(request)
+
+    def _existing(self, request: StartSnapshot) -> SnapshotId | None:
         with self._transaction():
             existing = saving.attach(self._state, request)
-            if existing is not None:
-                return existing.snapshot_id, True
-            plan = self._state.datasets[request.dataset_id].plan
+            return None if existing is None else existing.snapshot_id
+
+    def _begin(self, request: StartSnapshot) -> tuple[SnapshotId, bool]:
+        with self._transaction():
+            plan = saving.dataset_of(self._state, request).plan
         windows = self._settings.planner(plan)
         with self._transaction():
             snapshot_id: SnapshotId = self._commit(saving.start(self._state, request, windows))

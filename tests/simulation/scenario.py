@@ -18,7 +18,7 @@ from dataservice import pairs
 from dataservice.client import cutting, read_spec, sequence, statistics, worker_stream
 from dataservice.client import reader as client_reader
 from dataservice.client.positions import ReaderPosition
-from dataservice.dispatcher import endpoint, ledger, ordering, service, surroundings
+from dataservice.dispatcher import endpoint, ledger, listings, ordering, service, surroundings
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.sharding import Split
 from dataservice.worker import control, leases, membership, producer, rebatch
@@ -314,7 +314,7 @@ def staged() -> Iterator[None]:
     )
     clock = SimpleNamespace(monotonic=stage.now_s)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (client_reader, service, ledger, leases, producer):
+        for module in (client_reader, listings, ledger, leases, producer):
             patch.setattr(module, "threading", threads)
         for module in (client_reader, leases, producer, membership):
             patch.setattr(module, "StoppableThread", stage.IdleThread)

@@ -25,7 +25,9 @@ from dataservice.dispatcher.requests import (
     RegisterWorker,
     Sync,
 )
+from dataservice.dispatcher.saving import StartSnapshot
 from dataservice.dispatcher.service import DispatcherService
+from dataservice.dispatcher.snapshot_desk import SavingSettings
 from dataservice.errors import (
     FailedPreconditionError,
     NotFoundError,
@@ -36,7 +38,7 @@ from dataservice.job_options import JobOptions
 from dataservice.runtime.brief_lock import BriefLock
 from dataservice.runtime.clock import ManualClock
 from dataservice.sharding import Split
-from dataservice.vocabulary import ShardingPolicy
+from dataservice.vocabulary import DatasetId, ShardingPolicy, SnapshotId
 from dataservice.wire import dispatcher_pb2 as pb
 
 WAIT_S = 10.0
@@ -611,6 +613,42 @@ def test_trainers_that_open_a_job_together_plan_once() -> None:
     assert planned == [0]
 
 
+def test_snapshots_that_are_started_together_are_planned_once() -> None:
+    """Also one that its client asks for again, since listing takes so long."""
+    planned = []
+    may_plan = threading.Event()
+
+    def slow_planner(plan: bytes) -> WindowPlan:
+        planned.append(plan)
+        assert may_plan.wait(WAIT_S)
+        return plan_windows(plan, 0, JobOptions())
+
+    service = DispatcherService(
+        clock=ManualClock(), planner=plan_windows, saving=SavingSettings(slow_planner)
+    )
+    register(service)
+
+    def start(snapshot: str, path: str = "/there") -> tuple[SnapshotId, bool]:
+        request = StartSnapshot(
+            snapshot_id=SnapshotId(snapshot),
+            dataset_id=DatasetId("1000"),
+            path=path,
+            compression="LZ4",
+        )
+        return service.snapshots.start(request)
+
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(start, each) for each in ("s1", "s1", "s2")]
+        eventually(lambda: planned)
+        may_plan.set()
+        started = {future.result(WAIT_S) for future in futures}
+    (first,) = {snapshot_id for snapshot_id, _ in started}
+    assert len(planned) == 1
+    assert start("s3") == (first, True)
+    assert start("s4", "/elsewhere") == ("s4", False)
+    assert len(planned) == 2
+
+
 def slow_service(max_planners: int) -> tuple[DispatcherService, threading.Event, threading.Event]:
     """It tells when it has begun to plan, and goes on when it may."""
     begun, may_plan = threading.Event(), threading.Event()
@@ -643,7 +681,7 @@ def test_who_may_not_wait_for_a_plan_tries_again() -> None:
 def test_who_waits_for_a_plan_makes_room_before_it_asks_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dataservice.dispatcher.service.PLAN_WAIT_S", 0.01)
+    monkeypatch.setattr("dataservice.dispatcher.listings.PLAN_WAIT_S", 0.01)
     service, begun, may_plan = slow_service(max_planners=2)
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(open_reader, service, "r1")
@@ -651,8 +689,8 @@ def test_who_waits_for_a_plan_makes_room_before_it_asks_again(
         for _ in range(3):
             with pytest.raises(UnavailableError, match="being listed"):
                 open_reader(service, "r2")
-        assert service._planners.acquire(blocking=False), "one lists, none waits"
-        service._planners.release()
+        with service._listings.alone(DatasetId("other")):
+            pass  # one lists, none waits
         may_plan.set()
         assert future.result(WAIT_S) == "i1"
     assert open_reader(service, "r2") == "i1"
