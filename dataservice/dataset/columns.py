@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from dataservice.dataset.untouched import UntouchedColumn
 from dataservice.errors import MissingColumnError, SchemaError
 
 Columns: TypeAlias = dict[str, np.ndarray]
@@ -38,11 +39,13 @@ class NumpyViews:
 
     Numbers without nulls are read-only views of Arrow's memory. Strings, binary and nested values
     become object arrays (a null is None); fixed-size lists and padded lists become 2-D; nulls in
-    float columns become NaN. SchemaError for nulls in any other column.
+    float columns become NaN. SchemaError for nulls in any other column; where all is `for_function`
+    of a user, which need not use that column, an UntouchedColumn.
     How a column is read is decided once for all batches of a schema.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, for_function: bool = False) -> None:
+        self._for_function = for_function
         self._schema: pa.Schema | None = None
         self._views: list[tuple[str, _View]] = []
 
@@ -52,6 +55,11 @@ class NumpyViews:
         if self._schema is None or not schema.equals(self._schema, check_metadata=True):
             self._views = [(field.name, _view_of(field)) for field in schema]
             self._schema = schema
+        if self._for_function:
+            return {
+                name: _or_untouched(view, column, name)
+                for (name, view), column in zip(self._views, batch.columns, strict=True)
+            }
         return {
             name: view(column, name)
             for (name, view), column in zip(self._views, batch.columns, strict=True)
@@ -61,6 +69,18 @@ class NumpyViews:
 def to_numpy(batch: pa.RecordBatch) -> Columns:
     """One array per column of a single batch; see `NumpyViews`."""
     return NumpyViews().of(batch)
+
+
+def to_function(batch: pa.RecordBatch) -> Columns:
+    """What a user's function gets of a single batch."""
+    return NumpyViews(for_function=True).of(batch)
+
+
+def _or_untouched(view: _View, column: pa.Array, name: str) -> Any:
+    try:
+        return view(column, name)
+    except SchemaError as error:
+        return UntouchedColumn(column, str(error))
 
 
 def _view_of(field: pa.Field) -> _View:
@@ -166,7 +186,9 @@ def kinds_of_passed(
     kinds = {
         id(values): batch.column(name).type
         for name, values in given.items()
-        if values.dtype not in _PLAIN and values.ndim == 1
+        if not isinstance(values, UntouchedColumn)
+        and values.dtype not in _PLAIN
+        and values.ndim == 1
     }
     return {name: kinds[id(values)] for name, values in returned.items() if id(values) in kinds}
 
@@ -179,6 +201,8 @@ def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Arra
     if kind is not None:
         with contextlib.suppress(pa.ArrowException, ValueError, TypeError, OverflowError):
             return pa.array(values, kind)
+    if isinstance(values, UntouchedColumn):
+        values = values.array
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if isinstance(values, pa.Array):

@@ -18,6 +18,7 @@ from typing import Any, Final
 import cloudpickle
 
 from dataservice.dataset.expressions import Expression
+from dataservice.dataset.untouched import TouchedError, UntouchedColumn
 from dataservice.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -125,7 +126,7 @@ def call_user(
             if source is not None:
                 return _call_compiled(function, source, argument)
         return function(argument)
-    except (UserFunctionError, KeyboardInterrupt, GeneratorExit):
+    except (UserFunctionError, TouchedError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # sys.exit() would end a thread that others wait for
         trace = error.__traceback__
@@ -178,6 +179,8 @@ def _call_compiled(function: Any, source: Any, columns: dict[str, Any]) -> Any:
                 f"the compiled function's parameter {name!r} names no column; "
                 f"the columns are {list(columns)}"
             )
+        if isinstance(columns[name], UntouchedColumn):
+            columns[name].touch()
     result = function(*(columns[name] for name in names))
     return result._asdict() if hasattr(result, "_asdict") else result
 

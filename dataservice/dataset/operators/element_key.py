@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dataservice.dataset.columns import require_columns, to_numpy
+from dataservice.dataset.columns import require_columns, to_function
 from dataservice.dataset.expressions import col
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.operators.windows import KeysOf
@@ -46,7 +46,7 @@ def keys_of(
                 raise SchemaError(f"{operator}: {expression!r} is null for some rows")
             result = result.to_numpy(zero_copy_only=False)
         else:
-            result = call_user(call, to_numpy(batch), operator, location)  # type: ignore[arg-type]
+            result = call_user(call, to_function(batch), operator, location)  # type: ignore[arg-type]
         return _integers(result, batch.num_rows, operator, whole_batches)
 
     return compute

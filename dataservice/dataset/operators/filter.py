@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 import numpy as np
 import pyarrow as pa
 
-from dataservice.dataset.columns import to_numpy
+from dataservice.dataset.columns import to_function
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import register_node
 from dataservice.dataset.operators.base import FunctionOperator
@@ -68,7 +68,7 @@ class Filter(FunctionOperator):
         function = self.function.load(context.allow_functions)
 
         def mask_of(batch: pa.RecordBatch, location: Callable[[], str]) -> pa.BooleanArray:
-            mask = np.asarray(call_user(function, to_numpy(batch), "filter", location))
+            mask = np.asarray(call_user(function, to_function(batch), "filter", location))
             if mask.dtype != np.bool_ or mask.shape != (batch.num_rows,):
                 raise SchemaError(
                     "the function given to filter must return a boolean array of "

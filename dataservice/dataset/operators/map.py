@@ -115,7 +115,7 @@ class FlatMap(Map):
 
 
 def _numpy_call() -> _Call:
-    views = NumpyViews()
+    views = NumpyViews(for_function=True)
 
     def call(
         function: Callable[..., Any],

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from dataservice.dataset.columns import to_arrow, to_numpy
+from dataservice.dataset.columns import to_arrow, to_function
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import register_node
 from dataservice.dataset.operators.base import FunctionOperator
@@ -56,7 +56,7 @@ class WithColumn(FunctionOperator):
         function = self.function.load(context.allow_functions)
 
         def compute(batch: pa.RecordBatch, location: Callable[[], str]) -> pa.Array:
-            result = call_user(function, to_numpy(batch), "with_column", location)
+            result = call_user(function, to_function(batch), "with_column", location)
             values = to_arrow(result, self.name)
             if len(values) != batch.num_rows:
                 raise SchemaError(

@@ -1,0 +1,63 @@
+"""What stands for a column that NumPy cannot hold, among those that a user's function gets.
+
+The function may return it, under any name; whatever else it does with it is an error that says why.
+Knows Arrow arrays, nothing of batches or plans. Invariant: nobody takes it for an array of values.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import pyarrow as pa
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from dataservice.errors import SchemaError
+
+
+class TouchedError(SchemaError):
+    """A function has used a column that NumPy cannot hold."""
+
+
+class UntouchedColumn(NDArrayOperatorsMixin):
+    """`array`, to be passed on; `reason` says why it is no NumPy array."""
+
+    def __init__(self, array: pa.Array, reason: str) -> None:
+        self.array = array
+        self._reason = reason
+
+    def touch(self) -> NoReturn:
+        """Raises what there is to say."""
+        raise TouchedError(f"{self._reason}; a function may only return it as it is")
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        self.touch()
+
+    def __array_ufunc__(self, *_: Any, **__: Any) -> NoReturn:
+        self.touch()
+
+    def __array_function__(self, *_: Any, **__: Any) -> NoReturn:
+        self.touch()
+
+    def __getattr__(self, _name: str) -> NoReturn:
+        self.touch()
+
+    def __getitem__(self, _key: Any) -> NoReturn:
+        self.touch()
+
+    def __setitem__(self, _key: Any, _value: Any) -> NoReturn:
+        self.touch()
+
+    def __len__(self) -> int:
+        self.touch()
+
+    def __iter__(self) -> NoReturn:
+        self.touch()
+
+    def __contains__(self, _value: object) -> bool:
+        self.touch()
+
+    def __bool__(self) -> bool:
+        self.touch()
+
+    def __repr__(self) -> str:
+        return f"<UntouchedColumn of type {self.array.type}>"

@@ -1,0 +1,108 @@
+"""Columns that NumPy cannot hold pass through functions that leave them alone, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dataservice as ds
+from dataservice.dataset.columns import to_function
+from dataservice.errors import SchemaError
+
+TYPES = {
+    "count": pa.int32(),
+    "flag": pa.bool_(),
+    "pair": pa.list_(pa.int8(), 2),
+    "code": pa.dictionary(pa.int8(), pa.int64()),
+}
+VALUES: dict[str, list[Any]] = {
+    "count": [1, None, 3, 4],
+    "flag": [None, True, True, False],
+    "pair": [[1, 2], None, [5, 6], [7, 8]],
+    "code": [5, None, 5, 6],
+    "x": [1.0, 2.0, 3.0, 4.0],
+}
+
+
+def rows() -> ds.Dataset:
+    """The nulls are all in the first of two batches."""
+    columns = {name: pa.array(values, TYPES.get(name)) for name, values in VALUES.items()}
+    return ds.Dataset.from_table(pa.table(columns)).batch(2)
+
+
+def test_what_a_function_returns_as_it_was_given_it_keeps_its_nulls_and_its_type() -> None:
+    table = rows().map(lambda c: {**c, "y": c["x"] * 2}).to_table()
+    assert table["y"].to_pylist() == [2.0, 4.0, 6.0, 8.0]
+    for name, values in VALUES.items():
+        assert table[name].to_pylist() == values
+    assert table.schema.field("count").type == pa.int32()
+    assert table.schema.field("flag").type == pa.bool_()
+
+
+@numba.njit  # type: ignore[untyped-decorator]
+def doubled(x: Any) -> Any:
+    return x * 2
+
+
+def test_under_another_name_and_beside_every_kind_of_function() -> None:
+    renamed = rows().map(lambda c: {"n": c["count"], "x": c["x"]}).to_table()
+    assert renamed["n"].to_pylist() == VALUES["count"]
+    assert rows().filter(lambda c: c["x"] > 1).to_table()["count"].to_pylist() == [None, 3, 4]
+    for function in (doubled, lambda c: c["x"] * 2):
+        made = rows().with_column("y", function).to_table()
+        assert made["flag"].to_pylist() == VALUES["flag"]
+    again = rows().with_column("n", lambda c: c["count"]).to_table()
+    assert again["n"].to_pylist() == VALUES["count"]
+
+
+TOUCHES: list[Callable[[Any], Any]] = [
+    lambda v: v + 1,
+    lambda v: 1 - v,
+    lambda v: v == 2,
+    lambda v: -v,
+    lambda v: v[0],
+    lambda v: v.astype(np.int64),
+    lambda v: v.shape,
+    lambda v: len(v),
+    lambda v: list(v),
+    lambda v: 1 in v,
+    lambda v: bool(v),
+    lambda v: np.sqrt(v),
+    lambda v: np.where(v, 1, 0),
+    lambda v: np.concatenate([v, v]),
+    lambda v: np.asarray(v),
+    lambda v: np.array([1, 2]) * v,
+]
+
+
+@pytest.mark.parametrize("touch", TOUCHES)
+def test_whatever_uses_it_is_told_which_column_and_what_to_do(touch: Callable[[Any], Any]) -> None:
+    (batch,) = pa.table({"count": pa.array([1, None])}).to_batches()
+    given = to_function(batch)
+    with pytest.raises(SchemaError, match=r"column 'count' .*1 nulls.*fill_null\(0\)"):
+        touch(given["count"])
+
+
+def test_the_error_of_a_function_that_uses_it_is_that_of_the_column() -> None:
+    message = r"column 'count' .*1 nulls.*fill_null.*only return it as it is"
+    with pytest.raises(SchemaError, match=message):
+        rows().map(lambda c: {**c, "count": c["count"] + 1}).to_table()
+    with pytest.raises(SchemaError, match=message):
+        rows().filter(lambda c: c["count"] > 1).to_table()
+    with pytest.raises(SchemaError, match=message):
+        rows().select(["count"]).map(doubled_count).to_table()
+
+
+@numba.njit  # type: ignore[untyped-decorator]
+def doubled_count(count: Any) -> Any:
+    return count * 2
+
+
+def test_who_reads_arrays_is_told_at_once() -> None:
+    with pytest.raises(SchemaError, match="column 'count'"):
+        next(iter(rows().numpy()))
