@@ -4,6 +4,8 @@ Pure: reads the state, changes nothing, knows no thread, clock or connection. Th
 those of ``ClusterCoordinator``: a closure whose trainer is lost runs again elsewhere, first in
 the queue; the first closure that fails by itself cancels all that wait, while what runs may end;
 the next ``schedule``, ``join`` or ``done`` shows the errors, after which scheduling goes on.
+What waits while errors wait to be shown is what counts already, in part or before a restore: it
+goes on.
 Unlike there, a closure that loses trainer after trainer is given up, and one may be bound to a
 trainer: it waits for that one, and holds up nobody else; and those of higher priority come first.
 """
@@ -19,7 +21,7 @@ from typing import NamedTuple
 from pstrain.consistency import Ssp, Sync
 from pstrain.coordinator import events as ev
 from pstrain.coordinator import rounds
-from pstrain.coordinator.ends import all_waiting, failures, unwanted
+from pstrain.coordinator.ends import all_waiting, failures, has_counted, others_waiting, unwanted
 from pstrain.coordinator.state import CoordinatorState, Run
 
 
@@ -61,7 +63,7 @@ def schedule(
     if state.failed:
         return Decision((queued, ev.ClosureCancelled(closure=closure)))
     if isinstance(without, ev.ClosureFailed):
-        return Decision((queued, without, *all_waiting(state)))
+        return Decision((queued, without, *others_waiting(state)))
     if without is not None:
         return Decision((queued, without))
     if not inputs and not priority:
@@ -87,7 +89,7 @@ def assign(state: CoordinatorState, ahead: Callable[[int], int] = _as_slots) -> 
     trainers, unless a loss has returned them, so that one which kills its trainers takes few others
     with it. ``ahead``: how many a trainer may have for this closure to be one more.
     """
-    if state.failed or not (state.waiting or state.bound_waiting):
+    if not (state.waiting or state.bound_waiting):
         return Decision()
     if state.holds and (not isinstance(state.consistency, Sync) or state.is_quiet):
         return Decision()  # a round that has begun needs its other closures to end
@@ -253,7 +255,7 @@ def lose_trainer(
         parts = left[closure].parts if closure in left else None
         facts.append(
             ev.ClosureCancelled(closure=closure)
-            if is_over
+            if is_over and parts is None and not has_counted(state, closure)
             else ev.ClosureReturned(closure=closure, parts=parts)
         )
     facts.append(ev.TrainerLost(trainer=trainer))

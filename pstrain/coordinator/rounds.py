@@ -111,7 +111,7 @@ def _cancelled(state: CoordinatorState, late: list[int]) -> Iterator[ev.Event]:
     """Those of the late ones that are not to run again."""
     yield from unwanted(state, [closure for closure in late if closure in state.cancelling])
     if state.failed:
-        others = (closure for closure in late if closure not in state.cancelling)
+        others = (c for c in late if c not in state.cancelling and c not in state.told)
         yield from (ev.ClosureCancelled(closure=closure) for closure in others)
 
 

@@ -80,7 +80,8 @@ class CoordinatorState:
     closures of which any was.
     ``inputs``: closures that wait for others to end, in no line yet; ``bound_blocked``: how many of
     them are bound to each trainer. ``cancelling``: closures that run and whose trainers were asked
-    not to commit them.
+    not to commit them. ``told``: closures that are made again, whose values the program has: they
+    end as they did, whatever becomes of others.
     """
 
     consistency: Consistency = ASYNC
@@ -90,6 +91,7 @@ class CoordinatorState:
     attempts: dict[int, int] = field(default_factory=dict)
     parts: dict[int, int] = field(default_factory=dict)
     cancelling: dict[int, ev.Reason] = field(default_factory=dict)
+    told: set[int] = field(default_factory=set)
     inputs: Inputs = field(default_factory=Inputs)
     bound_blocked: Counter[int] = field(default_factory=Counter)
     trainers: dict[int, Trainer] = field(default_factory=dict)
@@ -223,6 +225,7 @@ class CoordinatorState:
             self.bound[closure] = event.trainer
         self._line(closure).appendleft(closure, self.priorities.get(closure, 0))
         self.attempts[closure] = 0
+        self.told.add(closure)
         if event.round is not None:
             self.round.again[closure] = event.round
 
@@ -357,6 +360,7 @@ class CoordinatorState:
         self.round.again.pop(closure, None)
         self.parts.pop(closure, None)
         self.cancelling.pop(closure, None)
+        self.told.discard(closure)
         self.drops.pop(closure, None)
         self.bound.pop(closure, None)
         if self.priorities:
@@ -388,6 +392,7 @@ class CoordinatorState:
         assert set(self.parts) <= set(self.attempts)
         assert set(self.drops) <= set(self.attempts)
         assert set(self.priorities) <= set(self.attempts)
+        assert self.told <= set(self.attempts)
         for line in (self.waiting, *self.bound_waiting.values()):
             ranks = [self.rank(closure)[0] for closure in line]
             assert ranks == sorted(ranks)

@@ -26,6 +26,7 @@ from tests.simulation.consistency_mutants import SSP_MUTANTS, SYNC_MUTANTS
 from tests.simulation.coordinated_mutants import COORDINATED_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.restore_mutants import (
+    FAILING_RESTORE_MUTANTS,
     RESTORE_MUTANTS,
     SSP_RESTORE_MUTANTS,
     SYNC_RESTORE_MUTANTS,
@@ -39,6 +40,13 @@ CONSISTENCY_LIVES = 500
 TRAINING_LIVES = 1_500
 RESTORE_LIVES = 1_500
 SNAPSHOT_LIVES = 800
+
+ALL_RESTORE_MUTANTS = (
+    *RESTORE_MUTANTS,
+    *SYNC_RESTORE_MUTANTS,
+    *SSP_RESTORE_MUTANTS,
+    *FAILING_RESTORE_MUTANTS,
+)
 
 DELIVERY_MODULES = (mutants, membership_mutants, quarantine_mutants)
 """Where they are; a module's mutants are among MUTANTS once it is imported."""
@@ -146,6 +154,8 @@ def noticed_restores(mutant: Mutant) -> Failure | None:
             play = training_scenario.play_sync_restores
         if mutant in SSP_RESTORE_MUTANTS:
             play = training_scenario.play_ssp_restores
+        if mutant in FAILING_RESTORE_MUTANTS:
+            play = training_scenario.play_failing_restores
         return _noticed(play, mutant, RESTORE_LIVES)
 
 
@@ -185,7 +195,7 @@ def main() -> None:
         (noticed_coordinated, COORDINATED_MUTANTS),
         (noticed_training, TRAINING_MUTANTS),
         (noticed_consistency, [*SYNC_MUTANTS, *SSP_MUTANTS]),
-        (noticed_restores, [*RESTORE_MUTANTS, *SYNC_RESTORE_MUTANTS, *SSP_RESTORE_MUTANTS]),
+        (noticed_restores, ALL_RESTORE_MUTANTS),
         (noticed_snapshots, SNAPSHOT_MUTANTS),
     )
     for noticed, each in kinds:

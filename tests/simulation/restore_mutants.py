@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstrain.coordinator import decide, rounds
+from pstrain.coordinator import decide, ends, rounds
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.holding import Holding
 from pstrain.coordinator.link import TrainerLink
@@ -27,7 +27,13 @@ Patch = pytest.MonkeyPatch
 RESTORE_MUTANTS: list[Mutant] = []
 SYNC_RESTORE_MUTANTS: list[Mutant] = []
 SSP_RESTORE_MUTANTS: list[Mutant] = []
-_OF_RULES = {"": RESTORE_MUTANTS, "sync": SYNC_RESTORE_MUTANTS, "ssp": SSP_RESTORE_MUTANTS}
+FAILING_RESTORE_MUTANTS: list[Mutant] = []
+_OF_RULES = {
+    "": RESTORE_MUTANTS,
+    "sync": SYNC_RESTORE_MUTANTS,
+    "ssp": SSP_RESTORE_MUTANTS,
+    "failing": FAILING_RESTORE_MUTANTS,
+}
 
 
 def mutant(
@@ -226,3 +232,18 @@ def a_restore_forgets_what_ended_since_its_checkpoint(patch: Patch) -> None:
         return 0
 
     patch.setattr(Holding, "redo", redo)
+
+
+@mutant("I7", rules="failing")
+def what_was_told_ends_with_another_error(patch: Patch) -> None:
+    patch.setattr(ends, "others_waiting", ends.all_waiting)
+
+
+@mutant("I10", rules="failing")
+def what_was_told_waits_until_an_error_is_shown(patch: Patch) -> None:
+    assign = decide.assign
+
+    def not_yet(state: CoordinatorState, *ahead: Any) -> decide.Decision:
+        return decide.Decision() if state.failed else assign(state, *ahead)
+
+    patch.setattr(decide, "assign", not_yet)

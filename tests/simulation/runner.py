@@ -45,6 +45,7 @@ PROTOCOLS = {
     "sync-restores": Protocol(training_scenario.staged, training_scenario.play_sync_restores),
     "ssp-restores": Protocol(training_scenario.staged, training_scenario.play_ssp_restores),
     "restores": Protocol(training_scenario.staged, training_scenario.play_restores),
+    "failing-restores": Protocol(training_scenario.staged, training_scenario.play_failing_restores),
 }
 """Of the data service, and of trainers and parameter servers."""
 

@@ -14,13 +14,9 @@ import pytest
 from pstrain.coordinator import service
 from tests.simulation.base_scenario import Outcome
 from tests.simulation.mutants import Mutant
-from tests.simulation.noticing import RESTORE_LIVES, noticed_restores
-from tests.simulation.restore_mutants import (
-    RESTORE_MUTANTS,
-    SSP_RESTORE_MUTANTS,
-    SYNC_RESTORE_MUTANTS,
-)
+from tests.simulation.noticing import ALL_RESTORE_MUTANTS, RESTORE_LIVES, noticed_restores
 from tests.simulation.training_scenario import (
+    play_failing_restores,
     play_restores,
     play_ssp_restores,
     play_sync_restores,
@@ -39,7 +35,7 @@ def test_whatever_is_lost_each_closure_and_row_counts_once() -> None:
     assert sum(fault.startswith("kill ps") for fault in faults) > SEEDS / 5
 
 
-@pytest.mark.parametrize("play", [play_sync_restores, play_ssp_restores])
+@pytest.mark.parametrize("play", [play_sync_restores, play_ssp_restores, play_failing_restores])
 def test_whatever_is_lost_the_rule_holds_and_values_are_those_of_a_life_without_faults(
     play: Callable[[int], Outcome],
 ) -> None:
@@ -69,10 +65,9 @@ def test_a_trainer_that_was_lost_for_good_in_a_restore_is_waited_for_no_longer_t
         assert play_sync_restores(112).seconds > service.ABSENT_TIMEOUT_S
 
 
-MUTANTS = [*RESTORE_MUTANTS, *SYNC_RESTORE_MUTANTS, *SSP_RESTORE_MUTANTS]
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=[each.name for each in MUTANTS])
+@pytest.mark.parametrize(
+    "mutant", ALL_RESTORE_MUTANTS, ids=[each.name for each in ALL_RESTORE_MUTANTS]
+)
 def test_the_mistake_is_noticed(mutant: Mutant) -> None:
     failure = noticed_restores(mutant)
     assert failure is not None, f"{mutant.name} survived {RESTORE_LIVES} lives"

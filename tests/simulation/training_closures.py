@@ -174,6 +174,13 @@ def fail(iterator: Any, parameters: Any) -> None:
     raise MadeUp("rows:" + ",".join(map(str, rows)))
 
 
+def fail_alone(_iterator: Any, parameters: Any) -> None:
+    """Takes no row, which could be another one where it runs again."""
+    pull(parameters)
+    compute()
+    raise MadeUp("nothing was taken")
+
+
 @names_its_rows
 def linger(_iterator: Any, _parameters: Any) -> None:
     """Takes as long as an earlier closure of its thread takes to be committed."""

@@ -41,6 +41,7 @@ from tests.simulation.training_closures import (
     STEADY,
     count_twice,
     evaluate,
+    fail_alone,
     train,
 )
 from tests.simulation.training_nodes import FIRST_SESSION, SERVICE, Reader, ask
@@ -110,7 +111,7 @@ class CoordinatorNode(Process):
         self._functions: Any = weakref.WeakValueDictionary()
         self._keep = {
             function: PickledFunction(function.__name__, pickle.dumps(function))
-            for function in PROGRAMS
+            for function in (*PROGRAMS, fail_alone)
         }
         self._functions.update((each.id, each) for each in self._keep.values())
         self._arguments = session.dumps(((_Iterator(), _Parameters()), {}), _reference)
@@ -262,6 +263,8 @@ class CoordinatorNode(Process):
         if self._after_a_loss == "run again" and not self.is_steady:
             # Its value is heard once, and its rows are others when it runs again.
             programs.remove(evaluate)
+            if self._fails:
+                programs = [*(p for p in programs if p not in FAILING), fail_alone]
         scheduled = []
         for _ in range(closures):
             program = dice.choice(programs)
@@ -281,7 +284,9 @@ class CoordinatorNode(Process):
         with contextlib.suppress(*FAILURES):
             self.scheduler.wait_idle(None)
         for program, value in scheduled:
-            tags = tuple(("closure", value.closure, part) for part in range(PROGRAMS[program]))
+            tags = tuple(
+                ("closure", value.closure, part) for part in range(PROGRAMS.get(program, 0))
+            )
             try:
                 # One that runs again may find no row, and then changes nothing.
                 is_sure = program is not train or self._after_a_loss != "run again"
@@ -312,6 +317,8 @@ class CoordinatorNode(Process):
         """What a checkpoint waits for, and what it would find."""
         world = self.world
         self.scheduler.wait_idle(None)
+        if self.recovery.is_restoring:
+            return  # another closure's error has ended what would have waited for that
         world.checker.barrier()
         for server in world.servers:
             if world.dice.random() < 0.5 and server.alive:

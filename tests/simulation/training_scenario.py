@@ -70,7 +70,9 @@ class Scenario(BaseScenario):
         after_a_loss: tuple[str, ...] = ("ends",),
         rules: str = "",
         is_steady: bool = False,
+        fails: bool = False,
     ) -> None:
+        """``fails``: some closures do, also where servers are lost."""
         super().__init__(seed, verbose=verbose)
         world, dice = self.world, self.dice
         world.streams, world.breaks_orders = [], rules == "sync"
@@ -93,12 +95,13 @@ class Scenario(BaseScenario):
                 self._start_later(node)
         follows = after_a_loss[seed % len(after_a_loss)]
         self._loses_servers = world.loses_servers = follows != "ends"
-        kind = "-".join([rules] * bool(rules) + ["restores"] * self._loses_servers) or "training"
+        kinds = [rules] * bool(rules) + ["failing"] * fails + ["restores"] * self._loses_servers
+        kind = "-".join(kinds) or "training"
         self.command = f"{REPLAY} --{kind}"
         self.coordinator = world.coordinator = CoordinatorNode(
             world,
             closures_in_flight=dice.choice((1, 2, 3)),
-            fails=dice.random() < 0.3 and not self._loses_servers,
+            fails=(dice.random() < 0.3 and not self._loses_servers) or fails,
             after_a_loss=follows,
             rule=rule,
             is_steady=is_steady,
@@ -243,6 +246,11 @@ def play(seed: int, *, verbose: bool = False) -> Outcome:
 def play_restores(seed: int, *, verbose: bool = False) -> Outcome:
     """The same with servers that are lost, and checkpoints to go back to."""
     return Scenario(seed, verbose=verbose, after_a_loss=RESTORING).play()
+
+
+def play_failing_restores(seed: int, *, verbose: bool = False) -> Outcome:
+    """Closures run again after a restore, some fail meanwhile, and the program goes on."""
+    return Scenario(seed, verbose=verbose, after_a_loss=("run again",), fails=True).play()
 
 
 def play_sync(seed: int, *, verbose: bool = False) -> Outcome:

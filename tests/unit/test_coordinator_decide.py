@@ -199,6 +199,77 @@ def test_closures_whose_changes_were_undone_run_again_before_others() -> None:
     assert list(state.waiting) == [0, 1, 2, 3]
 
 
+def cancelled(events: tuple[ev.Event, ...]) -> list[int]:
+    return [event.closure for event in events if isinstance(event, ev.ClosureCancelled)]
+
+
+def made_again(ended: int, *, trainers: int) -> CoordinatorState:
+    """The first few closures have ended and run again after a restore, before two others."""
+    state = running_state(closures=ended + 2, trainers=1, slots=ended)
+    for closure in range(ended):
+        apply(state, decide.finish(state, closure=closure, trainer=0, attempt=0))
+    apply(state, decide.lose_trainer(state, 0, attempts_max=None))
+    apply(state, decide.reopen(state, dict.fromkeys(range(ended))))
+    for trainer in range(trainers):
+        apply(state, decide.join_trainer(state, trainer, 1))
+    apply(state, decide.assign(state))
+    return state
+
+
+def test_what_the_program_was_told_is_made_again_whatever_fails_meanwhile() -> None:
+    state = made_again(2, trainers=3)
+    assert sorted(state.running) == [0, 1, 2]
+    apply(state, decide.reopen(state, {4: None}))
+    assert cancelled(apply(state, decide.fail(state, closure=2, trainer=2, attempt=0))) == [3]
+    assert started(apply(state, decide.assign(state))) == [(4, 2, 0)]
+    lost = apply(state, decide.lose_trainer(state, 1, attempts_max=ATTEMPTS_MAX))
+    assert cancelled(lost) == []
+    apply(state, decide.finish(state, closure=0, trainer=0, attempt=0))
+    assert started(apply(state, decide.assign(state))) == [(1, 0, 1)]
+    apply(state, decide.finish(state, closure=1, trainer=0, attempt=1))
+    apply(state, decide.finish(state, closure=4, trainer=2, attempt=0))
+    apply(state, decide.report_errors(state))
+    assert state.is_idle
+    assert not state.told
+    state.check_invariants()
+
+
+def test_what_was_told_is_made_again_also_after_an_error_that_nobody_has_seen() -> None:
+    """Who joins waits until all has ended before it shows the error."""
+    state = running_state(closures=2, trainers=2)
+    apply(state, decide.finish(state, closure=0, trainer=0, attempt=0))
+    apply(state, decide.fail(state, closure=1, trainer=1, attempt=0))
+    apply(state, decide.reopen(state, {0: None}))
+    assert started(apply(state, decide.assign(state))) == [(0, 0, 0)]
+
+
+def test_a_closure_of_which_a_part_is_made_goes_on_whatever_fails() -> None:
+    state = running_state(closures=4, trainers=3)
+    left = {0: decide.Left(attempt=0, parts=1)}
+    apply(state, decide.lose_trainer(state, 0, left, attempts_max=ATTEMPTS_MAX))
+    assert cancelled(apply(state, decide.fail(state, closure=1, trainer=1, attempt=0))) == [3]
+    assert started(apply(state, decide.assign(state))) == [(0, 1, 1)]
+    left = {2: decide.Left(attempt=0, parts=0)}
+    lost = apply(state, decide.lose_trainer(state, 2, left, attempts_max=ATTEMPTS_MAX))
+    assert cancelled(lost) == []
+    assert list(state.waiting) == [2]
+    assert cancelled(apply(state, decide.lose_trainer(state, 1, attempts_max=ATTEMPTS_MAX))) == []
+
+
+def test_a_closure_without_its_input_ends_none_that_was_told() -> None:
+    state = made_again(2, trainers=1)
+    without = ev.ClosureFailed(closure=9, input=8)
+    assert cancelled(apply(state, decide.schedule(state, 9, without=without))) == [2, 3]
+    assert list(state.waiting) == [1]
+
+
+def test_the_end_of_all_work_is_that_of_what_was_told_too() -> None:
+    state = made_again(2, trainers=1)
+    apply(state, decide.cancel_all(state))
+    assert state.is_idle
+    assert not state.told
+
+
 def test_parts_that_were_undone_are_made_again() -> None:
     state = running_state(closures=1, trainers=1)
     left = {0: decide.Left(attempt=0, parts=1)}
