@@ -142,17 +142,17 @@ def linearise(root: Node) -> Linear:
     return _linear(optimise(root))
 
 
-def without_tail(root: Node) -> tuple[Node, list[Operator]]:
+def without_tail(root: Node) -> tuple[Node, list[Operator | Repeat]]:
     """The part of a divisible plan whose elements are rows, and the operators over it, in order."""
-    tail: list[Operator] = []
+    tail: list[Operator | Repeat] = []
     node = root
-    while node.batched and isinstance(node, Operator):
+    while node.batched and isinstance(node, Operator | Repeat):
         tail.append(node)
         node = node.input
     return node, tail[::-1]
 
 
-def with_tail(node: Node, tail: Sequence[Operator]) -> Node:
+def with_tail(node: Node, tail: Sequence[Operator | Repeat]) -> Node:
     """The plan with these operators over it."""
     for operator in tail:
         node = operator.with_inputs(node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 from collections.abc import Iterator
@@ -38,6 +39,29 @@ def test_without_a_shuffle_it_is_the_order_of_one_process(service: LocalService)
     with iter(remote) as ours, iter(data) as local:
         for mine, expected in zip(ours, local, strict=True):
             assert mine.equals(expected)
+
+
+@pytest.mark.parametrize("drop_remainder", [False, True])
+def test_repeated_batches_are_those_of_one_process(
+    service: LocalService, drop_remainder: bool
+) -> None:
+    """Each pass ends with a batch of its own, also where the position was saved in the second."""
+    data = ds.Dataset.range(1_000).batch(7, drop_remainder).map(lambda c: c).repeat(2)
+    expected = [batch.to_pydict() for batch in data]
+
+    def make() -> ds.Dataset:
+        return data.distribute(DYNAMIC, service.target, ordered=True)
+
+    assert [batch.to_pydict() for batch in make()] == expected
+    read: list[Any] = []
+    state: dict[str, Any] | None = None
+    for count in (3, 150, 0, 40, 1 << 30):
+        with iter(make()) as iterator:
+            if state is not None:
+                iterator.load_state_dict(state)
+            read += [batch.to_pydict() for batch in itertools.islice(iterator, count)]
+            state = json.loads(json.dumps(iterator.state_dict()))
+    assert read == expected
 
 
 def test_with_a_shuffle_the_seed_decides(service: LocalService) -> None:

@@ -124,3 +124,12 @@ def test_a_plan_is_split_where_its_elements_become_batches() -> None:
     assert [operator.kind for operator in tail] == ["batch", "map", "prefetch"]
     assert ds.Dataset(with_tail(head, tail)).to_table() == whole.to_table()
     assert without_tail(rows.node) == (rows.node, [])
+
+
+def test_batches_that_are_repeated_are_repeated_above_the_rows() -> None:
+    rows = ds.Dataset.range(9).repeat(2)
+    whole = rows.batch(4).repeat(2).prefetch(2)
+    head, tail = without_tail(whole.node)
+    assert head is rows.node
+    assert [operator.kind for operator in tail] == ["batch", "repeat", "prefetch"]
+    assert list(ds.Dataset(with_tail(head, tail))) == list(whole)
