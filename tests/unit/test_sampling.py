@@ -118,6 +118,17 @@ def test_a_function_sees_no_rows_that_a_filter_drops(tmp_path: pathlib.Path) -> 
         assert kept.to_table().num_rows == ROWS
 
 
+def test_elements_without_rows_leave_the_types_to_those_that_have_some(
+    tmp_path: pathlib.Path,
+) -> None:
+    for number in range(3):
+        rows = {"id": pa.array([number] * number, pa.int64())}
+        pq.write_table(pa.table(rows), tmp_path / f"{number}.parquet")
+    files = Dataset.list_files(str(tmp_path / "*.parquet"))
+    data = files.interleave(lambda row: Dataset.from_parquet(row["path"])).map(stacks)
+    assert data.schema == next(iter(data)).schema
+
+
 def test_rows_that_a_filter_drops_all_still_tell_the_types() -> None:
     assert NUMBERS.filter(col("id") < 0).map(texts).schema == TEXT
 

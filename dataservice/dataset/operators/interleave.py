@@ -95,12 +95,17 @@ class Interleave(Operator):
         return None if rows is None else rows.schema
 
     def _first_rows(self, context: RunContext) -> pa.RecordBatch | None:
-        element = self.input.sample(context.sampling())
-        if not element.num_rows:
-            return None
-        element = element if self.input.batched else element.slice(0, 1)
-        where = "the first element, to find the schema"
-        return self.nested(element, 0, context, where).sample(context)
+        """Of the first element that has rows, where these are asked for."""
+        sample = self.input.sample(context.sampling())
+        size = sample.num_rows if self.input.batched else 1
+        rows = None
+        for first in range(0, sample.num_rows, max(1, size)):
+            where = "the first elements, to find the schema"
+            element = sample.slice(first, size)
+            rows = self.nested(element, first, context, where).sample(context)
+            if rows.num_rows or not context.sample_rows:
+                break
+        return rows
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
         known = None if self.schema is None else pa.RecordBatch.from_pylist([], schema=self.schema)

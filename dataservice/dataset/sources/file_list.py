@@ -6,6 +6,7 @@ Invariant: names come in the order of the patterns, each pattern's matches sorte
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -72,12 +73,9 @@ class FileListSource(Source):
     def empty(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([], schema=_SCHEMA)
 
-    def sample(self, context: RunContext) -> pa.RecordBatch:  # noqa: ARG002
-        return pa.RecordBatch.from_pylist([{"path": path} for path in self._first()], _SCHEMA)
-
-    def _first(self) -> list[str]:
-        path = next(self._paths(), None)
-        return [] if path is None else [path]
+    def sample(self, context: RunContext) -> pa.RecordBatch:
+        paths = itertools.islice(self._paths(), max(1, context.sample_rows))
+        return pa.RecordBatch.from_pylist([{"path": path} for path in paths], _SCHEMA)
 
     def describe(self, split: Split, first_row: int, end_row: int) -> str:
         if split.path is not None:
