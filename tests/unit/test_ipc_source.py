@@ -17,7 +17,7 @@ from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.splits import linearise, open_window, plan_splits, plan_windows
 from dataservice.dataset.stream import RunContext
-from dataservice.errors import InvalidArgumentError, SchemaError, SourceError
+from dataservice.errors import InvalidArgumentError, SchemaError, SourceError, UserFunctionError
 from tests.unit.checkpoint_checker import check_positions, run, values
 
 
@@ -137,6 +137,17 @@ def test_truncated_and_damaged(tmp_path: pathlib.Path) -> None:
     path.write_bytes(bytes(damaged))
     with pytest.raises(SourceError, match=r"a\.arrow', record batch 2, cannot be decoded"):
         run(Dataset.from_ipc(str(path)))
+
+
+def test_of_many_record_batches_a_message_names_few(tmp_path: pathlib.Path) -> None:
+    def fail(_: Any) -> Any:
+        raise ValueError("no")
+
+    path = write(tmp_path / "a.arrow", table(0, 500), 1)
+    data = Dataset.from_ipc(path).batch(100).map(fail, schema=pa.schema({"x": pa.int64()}))
+    with pytest.raises(UserFunctionError) as caught:
+        run(data)
+    assert caught.value.source.startswith(f"{path} record batch 0, 1, 2, 3 and 496 more, rows 0..")
 
 
 def test_files_that_differ_or_change(tmp_path: pathlib.Path) -> None:

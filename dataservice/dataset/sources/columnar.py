@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -17,6 +17,15 @@ from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaErr
 from dataservice.sharding import Split
 
 PlanFile: TypeAlias = Callable[[InputFile], list[Split]]
+
+_MAX_NAMED: Final = 4
+
+
+def named_parts(kind: str, numbers: Sequence[int]) -> str:
+    """The row groups or record batches of a split, for messages: a file may have thousands."""
+    named = ", ".join(str(number) for number in numbers[:_MAX_NAMED])
+    left = len(numbers) - _MAX_NAMED
+    return f"{kind} {named}" + (f" and {left} more," if left > 0 else "")
 
 
 def chosen_columns(columns: Any) -> tuple[str, ...] | None:

@@ -27,6 +27,7 @@ from dataservice.dataset.sources.base import Source
 from dataservice.dataset.sources.columnar import (
     check_types,
     chosen_columns,
+    named_parts,
     plan_file,
     plan_files,
 )
@@ -194,8 +195,8 @@ class IpcSource(Source):
         first, end = split.start + first_row, split.start + end_row
         if split.row_groups is None:
             return f"{split.path} rows {first}..{end - 1}"
-        batches = ", ".join(str(number) for number in split.row_groups)
-        return f"{split.path} record batch {batches} rows {first}..{end - 1}"
+        batches = named_parts("record batch", split.row_groups)
+        return f"{split.path} {batches} rows {first}..{end - 1}"
 
     @functools.cached_property
     def _reference(self) -> tuple[str, pa.Schema]:

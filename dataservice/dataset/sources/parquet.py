@@ -30,6 +30,7 @@ from dataservice.dataset.sources.base import Source
 from dataservice.dataset.sources.columnar import (
     check_types,
     chosen_columns,
+    named_parts,
     plan_file,
     plan_files,
 )
@@ -201,9 +202,9 @@ class ParquetSource(Source):
         return self.refine(empty)
 
     def describe(self, split: Split, first_row: int, end_row: int) -> str:
-        groups = ", ".join(str(group) for group in split.row_groups or ())
+        groups = named_parts("row group", split.row_groups or ())
         first = split.start + first_row
-        return f"{split.path} row group {groups} rows {first}..{split.start + end_row - 1}"
+        return f"{split.path} {groups} rows {first}..{split.start + end_row - 1}"
 
     @functools.cached_property
     def _footers(self) -> _FooterCache:
