@@ -30,7 +30,12 @@ from dataservice.dataset.plan import decode_plan, encode_plan, fingerprint, free
 from dataservice.dataset.seeds import drawn_seeds
 from dataservice.dataset.static_sharding import check_policy
 from dataservice.dataset.tolerance import check_on_error, tolerant
-from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError
+from dataservice.errors import (
+    InvalidArgumentError,
+    InvalidTypeError,
+    SchemaError,
+    UnsplittableError,
+)
 from dataservice.runtime.frames import decode_schema, encode_schema
 from dataservice.vocabulary import ShardingPolicy, parse_target
 from dataservice.wire import dispatcher_pb2 as pb
@@ -292,6 +297,12 @@ def _in_order(
     Registers what yields the rows, unless all of it is registered and has no batches.
     """
     head, tail = without_tail(freeze_schemas(dataset.node))
+    if head.batched:
+        raise UnsplittableError(
+            f"{head.kind} of batches cannot be read with ordered=True, which forms batches in the "
+            f"reading process: apply {head.kind} to rows, and batch after it, or distribute each "
+            f"dataset and apply {head.kind} to the distributed ones"
+        )
     rows = Dataset(head)
     if tail or dataset_id is None:
         dataset_id = _register(target, rows, rows.node, compression, None, arguments.timeout_s)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dataservice as ds
-from dataservice.errors import FailedPreconditionError
+from dataservice.errors import FailedPreconditionError, UnsplittableError
 from tests.integration.service_cluster import (
     LocalService,
     local_service,
@@ -62,6 +62,12 @@ def test_repeated_batches_are_those_of_one_process(
             read += [batch.to_pydict() for batch in itertools.islice(iterator, count)]
             state = json.loads(json.dumps(iterator.state_dict()))
     assert read == expected
+
+
+def test_joined_batches_cannot_be_read_in_order(service: LocalService) -> None:
+    grouped = ds.Dataset.range(100).group_by_window(ds.col("id") % 3, window_size=4)
+    with pytest.raises(UnsplittableError, match="concatenate to rows, and batch after it"):
+        grouped.concatenate(grouped).distribute(DYNAMIC, service.target, ordered=True)
 
 
 def test_with_a_shuffle_the_seed_decides(service: LocalService) -> None:
