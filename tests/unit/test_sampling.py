@@ -52,6 +52,11 @@ def three(row: dict[str, Any]) -> Dataset:
     return Dataset.from_numpy({"id": np.full(3, row["id"])})
 
 
+def few(row: dict[str, Any]) -> list[dict[str, Any]]:
+    # Nothing of the first rows.
+    return [{"id": row["id"], "part": part} for part in range(row["id"] // 50)]
+
+
 NUMBERS = Dataset.range(1, ROWS)
 GENERATED = Dataset.from_generator(yielded, ID)
 BELOW = {
@@ -67,6 +72,7 @@ BELOW = {
     "batched": NUMBERS.map(numbered).batch(7),
     "none, then some": NUMBERS.take(0).map(numbered).concatenate(NUMBERS.map(numbered)),
     "mixed": Dataset.sample_from_datasets([NUMBERS.take(0).map(numbered), NUMBERS.map(numbered)]),
+    "exploded": NUMBERS.flat_map(few, format="rows"),
     "filtered": NUMBERS.map(numbered).filter(lambda c: c["id"] > c["id"].min() - 1),
 }
 ABOVE: dict[str, Callable[[Dataset], Dataset]] = {

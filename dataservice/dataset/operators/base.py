@@ -20,10 +20,18 @@ from dataservice.dataset.node import (
     parameters,
     walk,
 )
-from dataservice.dataset.stream import BatchStream, RunContext, Transform, TransformStream
+from dataservice.dataset.stream import (
+    SAMPLE_ROWS,
+    BatchStream,
+    RunContext,
+    Transform,
+    TransformStream,
+)
 from dataservice.dataset.tolerance import check_on_error, narrowed
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
 
+# Functions below are run on these too, and may take milliseconds for a row.
+_FURTHER_ROWS: Final = (256, 4_096)
 _IN_EMPTY_SAMPLE: Final = "a sample of no rows, to find the schema; state it with schema="
 
 
@@ -79,10 +87,24 @@ class RowOperator(Operator):
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
         sample = self.input.sample(context)
-        where = _sample_of(self, sample.num_rows) if sample.num_rows else _IN_EMPTY_SAMPLE
-        found = self.guarded(context)(sample, lambda: where)
+        found = self.tried(sample, context)
+        for rows in _FURTHER_ROWS:
+            if found.num_rows or not (sample.num_rows and context.sample_rows):
+                break
+            # A function above may fail on no rows, or make other types of them.
+            sample = self.input.sample(context.sampling(rows))
+            found = self.tried(sample, context)
+        wanted = max(SAMPLE_ROWS, context.sample_rows)
+        return found.slice(0, wanted) if found.num_rows else self.emptied(sample, context)
+
+    def tried(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:
+        """What becomes of a sample of the input."""
+        return self.guarded(context)(sample, lambda: _sample_of(self, sample.num_rows))
+
+    def emptied(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:
+        """What stands for a sample of which no row is left."""
         # Rows that a function fails on have no schema: when all of them do, that is the error.
-        return found if found.num_rows else self.transform(context)(sample, lambda: where)
+        return self.transform(context)(sample, lambda: _sample_of(self, sample.num_rows))
 
     def cardinality(self) -> int:
         return self.input.cardinality() if self.keeps_rows else UNKNOWN_CARDINALITY
@@ -119,6 +141,8 @@ class FunctionOperator(RowOperator):
 
 def _sample_of(node: Node, rows: int) -> str:
     """Where the rows of a sample come from: the first source, or its paths."""
+    if not rows:
+        return _IN_EMPTY_SAMPLE
     source = walk(node)[0]
     name = ", ".join(getattr(source, "paths", ())[:1]) or source.kind
     return f"{name} rows 0..{rows - 1}, a sample that is read here to find the schema"

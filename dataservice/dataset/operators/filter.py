@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +15,6 @@ from dataservice.dataset.node import register_node
 from dataservice.dataset.operators.base import FunctionOperator
 from dataservice.dataset.stream import SAMPLE_ROWS, RunContext, Transform
 from dataservice.errors import SchemaError
-
-# Functions below are run on these, and may take milliseconds for a row.
-_FURTHER_ROWS: Final = (256, 4_096)
 
 
 @register_node
@@ -46,20 +43,16 @@ class Filter(FunctionOperator):
         return apply
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
-        is_function = self.function.expression is None
-        context = context.sampling() if is_function else context
-        sample = self.input.sample(context)
-        if is_function and not sample.num_rows:
+        return super().sample(context.sampling() if self.function.expression is None else context)
+
+    def tried(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:
+        if self.function.expression is None and not sample.num_rows:
             return sample
-        for rows in _FURTHER_ROWS:
-            kept = self.guarded(context)(sample, lambda: "a sample of the first rows")
-            if kept.num_rows or not context.sample_rows:
-                return kept
-            # A function above may fail on just those rows that are dropped here: look further.
-            sample = self.input.sample(context.sampling(rows))
-        kept = self.guarded(context)(sample, lambda: "a sample of the first rows")
-        # Rows that are dropped still say more to a function above than none.
-        return (kept if kept.num_rows else sample).slice(0, SAMPLE_ROWS)
+        return super().tried(sample, context)
+
+    def emptied(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:  # noqa: ARG002
+        # Rows that are dropped say more to a function above than none.
+        return sample.slice(0, SAMPLE_ROWS)
 
     def _mask(self, context: RunContext) -> Callable[..., pa.BooleanArray]:
         expression = self.function.expression
