@@ -7,6 +7,7 @@ operation never changes an array it was handed, so one gradient may reach two co
 
 from __future__ import annotations
 
+import numbers
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,17 +16,26 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.vocabulary import Lookup, Update, VariableSpec
 
 Gradient: TypeAlias = "NDArray[Any] | None"
+Operand: TypeAlias = "Tensor | ArrayLike"
 Backward: TypeAlias = "Callable[..., Sequence[Gradient] | Gradient]"
 
 
 class Tensor:
-    """A value computed in a step. ``tracked``: a tape knows how it depends on a variable."""
+    """A value computed in a step. ``tracked``: a tape knows how it depends on a variable.
+
+    Sums, products, quotients and powers with numbers, arrays and tensors of its shape are tensors
+    too; comparisons are arrays.
+    """
 
     __slots__ = ("tracked", "value")
+
+    # Has NumPy leave `array * tensor` to this class: its own answer would be no tensor, and so
+    # without a gradient.
+    __array_priority__ = 1000
 
     def __init__(self, value: ArrayLike) -> None:
         self.value: NDArray[Any] = np.asarray(value)
@@ -49,13 +59,22 @@ class Tensor:
     def __float__(self) -> float:
         return float(self.value)
 
+    def __int__(self) -> int:
+        return int(self.value)
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value[()], spec) if spec else str(self)
+
     def __len__(self) -> int:
         return len(self.value)
 
     def __repr__(self) -> str:
         return f"Tensor(shape={self.shape}, dtype={self.dtype}, value={self.value!r})"
 
-    def __add__(self, other: Tensor | float) -> Tensor:
+    def __add__(self, other: Operand) -> Tensor:
         right = _operand(other, self)
         output = Tensor(self.value + right.value)
         return record(output, (self, right), lambda grad: (grad, grad))
@@ -65,33 +84,70 @@ class Tensor:
     def __neg__(self) -> Tensor:
         return record(Tensor(-self.value), (self,), lambda grad: -grad)
 
-    def __sub__(self, other: Tensor | float) -> Tensor:
+    def __sub__(self, other: Operand) -> Tensor:
         return self + (-_operand(other, self))
 
-    def __rsub__(self, other: float) -> Tensor:
+    def __rsub__(self, other: Operand) -> Tensor:
         return (-self) + other
 
-    def __mul__(self, other: Tensor | float) -> Tensor:
+    def __mul__(self, other: Operand) -> Tensor:
         left, right = self, _operand(other, self)
         output = Tensor(left.value * right.value)
         return record(output, (left, right), lambda g: (g * right.value, g * left.value))
 
     __rmul__ = __mul__
 
-    def __truediv__(self, other: float) -> Tensor:
-        return self * (1.0 / float(other))
+    def __truediv__(self, other: Operand) -> Tensor:
+        top, bottom = self, _operand(other, self)
+        output = Tensor(top.value / bottom.value)
+
+        def backward(grad: NDArray[Any]) -> Sequence[Gradient]:
+            to_top = grad / bottom.value
+            return to_top, -to_top * output.value
+
+        return record(output, (top, bottom), backward)
+
+    def __rtruediv__(self, other: Operand) -> Tensor:
+        return _operand(other, self) / self
+
+    def __pow__(self, exponent: float) -> Tensor:
+        if not isinstance(exponent, numbers.Real):
+            raise InvalidTypeError(f"a Tensor can be raised to a number, got {exponent!r}")
+        power = float(exponent)
+
+        def backward(grad: NDArray[Any]) -> Gradient:
+            return np.asarray(grad * power * self.value ** (power - 1.0), grad.dtype)
+
+        return record(Tensor(self.value**exponent), (self,), backward)
+
+    def __lt__(self, other: Operand) -> Any:
+        return self.value < np.asarray(other)
+
+    def __le__(self, other: Operand) -> Any:
+        return self.value <= np.asarray(other)
+
+    def __gt__(self, other: Operand) -> Any:
+        return self.value > np.asarray(other)
+
+    def __ge__(self, other: Operand) -> Any:
+        return self.value >= np.asarray(other)
 
 
-def _operand(other: Tensor | float, like: Tensor) -> Tensor:
-    """``other`` with the shape and dtype of ``like``, so that gradients need no reduction."""
-    if not isinstance(other, Tensor):
-        return Tensor(np.full(like.shape, other, dtype=like.dtype))
-    if other.shape != like.shape:
+def _operand(other: Operand, like: Tensor) -> Tensor:
+    """``other`` with the shape of ``like``, so that gradients need no reduction, and its dtype."""
+    if isinstance(other, Tensor):
+        shape = other.shape
+    else:
+        shape = np.shape(other) or like.shape
+    if shape != like.shape:
         raise InvalidArgumentError(
-            f"tensors of shapes {like.shape} and {other.shape} cannot be combined: "
+            f"tensors of shapes {like.shape} and {shape} cannot be combined: "
             "both need the same shape"
         )
-    return other
+    if isinstance(other, Tensor):
+        return other
+    dtype = like.dtype if like.dtype.kind == "f" else None
+    return Tensor(np.full(shape, other, dtype))
 
 
 class _Operation(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -45,6 +45,63 @@ def test_arithmetic_has_the_derivatives_of_calculus() -> None:
     assert float(loss) == pytest.approx(15 + 14 - 6 - 4 - 1 - 1.5 + 9 + 4)
     np.testing.assert_allclose(gradients.of(x).gradient, [5 - 2 + 6, 7 - 2 + 4])
     np.testing.assert_allclose(gradients.of(y).gradient, [3 - 0.25, 2 - 0.25])
+
+
+@pytest.mark.parametrize(
+    ("compute", "derivative"),
+    [
+        (lambda x: np.float32(2) * x, [2, 2]),
+        (lambda x: x + np.float64(0.5) * x, [1.5, 1.5]),
+        (lambda x: np.array([4.0, 6.0]) * x - np.array([1.0, 1.0]), [4, 6]),
+        (lambda x: np.array([9.0, 9.0]) - x, [-1, -1]),
+        (lambda x: x / (x * x), [-1 / 9, -1 / 4]),
+        (lambda x: x / np.array([2.0, 4.0]), [0.5, 0.25]),
+        (lambda x: np.float32(1) / x, [-1 / 9, -1 / 4]),
+        (lambda x: x**3, [27, 12]),
+        (lambda x: x**0.5, [0.5 / 3**0.5, 0.5 / 2**0.5]),
+    ],
+)
+def test_numbers_arrays_and_quotients_keep_the_gradient(
+    compute: Callable[[Tensor], Tensor], derivative: list[float]
+) -> None:
+    x = Variable(_vector(3.0, 2.0), name="x")
+    with GradientTape() as tape:
+        result = compute(_read(x))
+        loss = _total(result)
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(tape.gradients(loss).of(x).gradient, derivative, rtol=1e-6)
+
+
+def test_whole_numbers_are_not_rounded() -> None:
+    assert (Tensor([1, 2]) * 0.5).value.tolist() == [0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [lambda x: x + np.zeros(3), lambda x: np.zeros((2, 1)) * x, lambda x: x / Tensor(np.zeros(1))],
+)
+def test_operands_of_another_shape_are_refused(compute: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"shapes \(2,\) and .* need the same shape"):
+        compute(Tensor([3.0, 2.0]))
+
+
+def test_a_power_that_is_no_number_is_refused() -> None:
+    with pytest.raises(TypeError, match="raised to a number"):
+        Tensor(2.0) ** Tensor(2.0)  # type: ignore[operator]
+
+
+def test_a_loss_can_be_compared_and_printed() -> None:
+    loss = Tensor(np.float32(0.25))
+    assert loss < 0.5
+    assert not loss >= Tensor(np.float32(0.5))
+    assert (Tensor([1.0, 3.0]) > np.array([2.0, 2.0])).tolist() == [False, True]
+    assert (Tensor([1.0, 3.0]) <= 1.0).tolist() == [True, False]
+    assert f"{loss:.3f} {int(Tensor(7.9))}" == "0.250 7"
+    assert f"{loss}" == str(loss)
+    assert not Tensor(0.0)
+    with pytest.raises(ValueError, match="ambiguous"):
+        bool(Tensor([1.0, 2.0]))
+    assert not np.isnan(loss)
 
 
 def test_two_reads_of_one_variable_give_one_update_with_the_sum() -> None:
