@@ -7,22 +7,27 @@ parameters. Must not know how values travel. Invariant: a handle never caches va
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pstrain import foreign_names
 from pstrain.errors import InvalidArgumentError
+from pstrain.foreign_names import Telling
 from pstrain.indexed_slices import taken_apart
 from pstrain.parameters import Parameters
+from pstrain.value_operators import ValueOperators
 from pstrain.vocabulary import VariableSpec
 
 Array = NDArray[Any]
 
 
-class BaseVariable:
+class BaseVariable(ValueOperators, Telling):
     """What whole, cut and part variables have in common."""
 
+    _foreign = foreign_names.VARIABLE
     spec: VariableSpec
     parameters: Parameters
     _start: int
@@ -35,6 +40,15 @@ class BaseVariable:
     @property
     def shape(self) -> tuple[int, ...]:
         return (self._stop - self._start, *self.spec.shape[1:]) if self.spec.shape else ()
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Values in all."""
+        return math.prod(self.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -126,6 +140,8 @@ class BaseVariable:
         array = np.asarray(ids)
         if array.ndim != 1:
             raise InvalidArgumentError(f"ids must have one axis, got shape {array.shape}")
+        if not self.spec.shape:
+            raise InvalidArgumentError(f"variable {self.name!r} is a scalar without rows")
         return self.parameters.read_rows(self.spec, self.global_ids(array))
 
     def embedding_lookup(self, ids: Any) -> Array:
@@ -136,16 +152,13 @@ class BaseVariable:
     def __getitem__(self, key: Any) -> Array:
         """Indexes as NumPy does, reading only the rows asked for where the first index tells."""
         first, rest = (key[0], key[1:]) if isinstance(key, tuple) and key else (key, ())
-        if not self.shape or not isinstance(first, int | np.integer | slice):
+        is_mask = isinstance(first, bool)
+        if not self.shape or is_mask or not isinstance(first, int | np.integer | slice):
             return self._masked(key)
         if isinstance(first, slice):
             rows = self._slice(*first.indices(self.shape[0]))
             return rows[(slice(None), *rest)]
-        index = int(first) + (self.shape[0] if first < 0 else 0)
-        if not 0 <= index < self.shape[0]:
-            raise IndexError(
-                f"index {first} is outside variable {self.name!r} with {self.shape[0]} rows"
-            )
+        index = int(self._places(np.asarray(first)))
         return self._slice(index, index + 1, 1)[(0, *rest)]
 
     def __len__(self) -> int:
@@ -157,45 +170,6 @@ class BaseVariable:
         if copy is False:
             raise ValueError(f"the values of variable {self.name!r} are always copied")
         return self.numpy().astype(dtype or self.dtype, copy=False)
-
-    def __float__(self) -> float:
-        return float(self.numpy())
-
-    def __int__(self) -> int:
-        return int(self.numpy())
-
-    def __add__(self, other: Any) -> Array:
-        return self.numpy() + np.asarray(other)
-
-    def __sub__(self, other: Any) -> Array:
-        return self.numpy() - np.asarray(other)
-
-    def __rsub__(self, other: Any) -> Array:
-        return np.asarray(other) - self.numpy()
-
-    def __mul__(self, other: Any) -> Array:
-        return self.numpy() * np.asarray(other)
-
-    def __truediv__(self, other: Any) -> Array:
-        return self.numpy() / np.asarray(other)
-
-    def __neg__(self) -> Array:
-        return -self.numpy()
-
-    def __lt__(self, other: Any) -> Array:
-        return self.numpy() < np.asarray(other)
-
-    def __le__(self, other: Any) -> Array:
-        return self.numpy() <= np.asarray(other)
-
-    def __gt__(self, other: Any) -> Array:
-        return self.numpy() > np.asarray(other)
-
-    def __ge__(self, other: Any) -> Array:
-        return self.numpy() >= np.asarray(other)
-
-    __radd__ = __add__
-    __rmul__ = __mul__
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} shape={self.shape} dtype={self.dtype}>"
@@ -209,6 +183,7 @@ class BaseVariable:
                 f"value of shape {np.shape(value)} does not fit variable {self.name!r} of shape "
                 f"{self.shape}"
             )
+        self._check_operation(op)
         if self.shape:
             value = np.broadcast_to(value, self.shape)
         self.parameters.assign(self.spec, op, value, self._start)
@@ -216,7 +191,19 @@ class BaseVariable:
     def scatter(self, op: str, ids: Any, rows: Any = None) -> None:
         """By name: "set", "add", "sub", "mul", "div", "min" or "max"."""
         where, values = taken_apart(ids, rows, self.name)
+        self._check_operation(op)
+        if op == "div" and self.dtype.kind == "i" and not np.all(values):
+            raise InvalidArgumentError(
+                f"variable {self.name!r} of dtype {self.dtype} cannot be divided by 0"
+            )
         self.parameters.scatter(self.spec, op, self.global_ids(where), values)
+
+    def _check_operation(self, op: str) -> None:
+        if op in ("sub", "div") and self.dtype == np.bool_:
+            raise InvalidArgumentError(
+                f"variable {self.name!r} holds bool, from which nothing can be subtracted or "
+                "divided: use assign or scatter_update"
+            )
 
     def global_ids(self, ids: Array) -> NDArray[np.int64]:
         """The rows of ``spec`` that ``ids`` of this variable, or part of one, are."""
@@ -246,8 +233,18 @@ class BaseVariable:
         if index.dtype == np.bool_ and index.shape == self.shape[:1]:
             return self.sparse_read(np.flatnonzero(index))
         if index.ndim == 1 and np.issubdtype(index.dtype, np.integer):
-            return self.sparse_read(np.where(index < 0, index + self.shape[0], index))
+            return self.sparse_read(self._places(index))
         return self.numpy()[key]
+
+    def _places(self, index: Array) -> Array:
+        """Row numbers of indices, of which those below 0 count from the end."""
+        rows = self.shape[0]
+        outside = (index < -rows) | (index >= rows)
+        if outside.any():
+            raise IndexError(
+                f"index {index[outside].flat[0]} is outside variable {self.name!r} with {rows} rows"
+            )
+        return np.where(index < 0, index + rows, index)
 
 
 def new_handle(

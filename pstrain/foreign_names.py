@@ -228,6 +228,29 @@ CHECKPOINT_OBJECT: Final = {
     "save_counter": "the name of a checkpoint, as save() returns it, ends with its number",
     "write": "write save(directory)",
 }
+_READ: Final = "write numpy(), or read_value()"
+_ROWS_OF: Final = "write scatter_add and its like, which take the numbers of rows"
+VARIABLE: Final = {
+    "assign_mul": "write assign(variable * ...)",
+    "count_up_to": "write assign_add(1)",
+    "eval": _READ,
+    "gather_nd": "write sparse_read(ids), or variable[...]",
+    "get_shape": "write shape, a tuple",
+    "initialized_value": _READ,
+    "is_initialized": "it has values from the start",
+    "load": "write assign(value)",
+    "scatter_nd_add": _ROWS_OF,
+    "scatter_nd_sub": _ROWS_OF,
+    "scatter_nd_update": _ROWS_OF,
+    "value": _READ,
+}
+NEW_VARIABLE: Final = {
+    "aggregation": "a trainer has one replica, and rounds (sync) take the mean of gradients",
+    "caching_device": "each step reads anew",
+    "constraint": "assign what it gives after a step",
+    "synchronization": "each read is of the parameter servers",
+    "validate_shape": "shapes are always checked",
+}
 _PLACED: Final = "values stay where the step runs; variables are on parameter servers"
 _BY_SPEC: Final = "the cluster is as its resolver says, and has no sessions to configure"
 STRATEGY: Final = {

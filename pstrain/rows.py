@@ -75,9 +75,25 @@ def as_rows(spec: VariableSpec, value: Any, rows: int) -> Array:
             f"value of dtype {array.dtype} cannot become {spec.dtype} of variable {spec.name!r} "
             f"without loss; convert it first"
         )
+    check_range(array, spec.dtype, spec.name)
     full = np.full(expected, array, spec.dtype) if array.shape != expected else array
     # Kernels are compiled for arrays that can be written to.
     return np.require(full, spec.dtype, ("C", "W")).reshape(rows, spec.width)
+
+
+def check_range(array: Array, dtype: str, name: str) -> None:
+    """InvalidArgumentError where an integer is none of the integers of ``dtype``."""
+    if array.dtype.kind not in "iu" or np.can_cast(array.dtype, dtype) or not array.size:
+        return
+    kind = np.dtype(dtype)
+    if kind.kind != "i":
+        return
+    limits = np.iinfo(kind)
+    for value in (array.min(), array.max()):
+        if not limits.min <= int(value) <= limits.max:
+            raise InvalidArgumentError(
+                f"value {value} is outside of the {dtype} of variable {name!r}"
+            )
 
 
 def shape_of_rows(spec: VariableSpec, rows: int) -> tuple[int, ...]:

@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 
 from dataservice.runtime.arguments import check_text, check_true_or_false
-from pstrain import initializers
+from pstrain import foreign_names, initializers
 from pstrain.base_variable import Array, BaseVariable, new_handle
 from pstrain.creation import announce, create_spec
 from pstrain.errors import InvalidArgumentError
+from pstrain.foreign_names import instead_of
 from pstrain.joined import JoinedParameters, joined_spec
 from pstrain.per_worker_variable import create_per_worker_variable
+from pstrain.rows import check_range
 from pstrain.scope import current_placement
 from pstrain.vocabulary import InitializerSpec, InitialValue
 
@@ -103,7 +105,7 @@ def wants_shards(initial: Any) -> bool:
 
 
 def _initial_value(value: Any, shape: Sequence[int] | None, dtype: str, name: str) -> Array:
-    array = np.asarray(value, dtype)
+    array = _converted(np.asarray(value), dtype, name)
     try:
         return array if shape is None else np.broadcast_to(array, tuple(shape))
     except ValueError as error:
@@ -111,6 +113,29 @@ def _initial_value(value: Any, shape: Sequence[int] | None, dtype: str, name: st
             f"initial value of shape {array.shape} does not fit variable {name!r} of shape "
             f"{tuple(shape or ())}"
         ) from error
+
+
+def _as_array(given: Any, name: str | None) -> Array:
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        raise InvalidArgumentError(f"the initial value of variable {name!r}: {error}") from error
+
+
+def _converted(given: Array, dtype: str, name: str) -> Array:
+    """InvalidArgumentError where whole numbers or bools would be others than were given."""
+    try:
+        check_range(given, dtype, name)
+        array = given.astype(dtype, copy=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"the initial value of variable {name!r}: {error}") from error
+    kind = array.dtype.kind
+    if kind in "ib" and given.dtype.kind != kind and not np.all(array == given):
+        raise InvalidArgumentError(
+            f"the initial value of variable {name!r} cannot become {dtype} without loss: round it, "
+            "or give another dtype"
+        )
+    return array
 
 
 class Variable(BaseVariable):
@@ -123,6 +148,7 @@ class Variable(BaseVariable):
     shard: these are never whole in this process. ``per_worker_variable``: a copy for each trainer.
     """
 
+    @instead_of("Variable", foreign_names.NEW_VARIABLE)
     def __new__(
         cls,
         initial_value: Any = None,
@@ -147,7 +173,7 @@ class Variable(BaseVariable):
                 raise InvalidArgumentError(f"variable {name!r} needs shape= with an initializer")
             value, dtype = given, dtype or "float32"
         else:
-            value = np.asarray(given)
+            value = _as_array(given, name)
             plain_float = value.dtype == np.float64 and not hasattr(given, "dtype")
             dtype = dtype or ("float32" if plain_float else value.dtype)
         kind = np.dtype(dtype).name

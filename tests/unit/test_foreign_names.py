@@ -40,6 +40,7 @@ HOLDERS: list[tuple[Any, dict[str, str]]] = [
     (ps.models.LogisticRegression(ps.FeatureSchema(dense=("d",))), of_keras.MODEL),
     (ps.Checkpoint(value=ps.Variable(0.0)), of_keras.CHECKPOINT_OBJECT),
     (replica.Replica(), of_keras.STRATEGY),
+    (ps.Variable(0.0), of_keras.VARIABLE),
 ]
 
 
@@ -112,6 +113,7 @@ TAKERS: list[tuple[Callable[..., Any], dict[str, str]]] = [
     (ps.losses.BinaryCrossentropy(), of_keras.LOSS),
     (ps.layers.StringLookup, of_keras.LOOKUP),
     (ps.layers.IntegerLookup, of_keras.LOOKUP),
+    (ps.Variable, of_keras.NEW_VARIABLE),
 ]
 
 

@@ -13,6 +13,7 @@ from pstrain import initializers
 from pstrain.errors import InvalidArgumentError
 from pstrain.parameters import LocalParameters, current_staging, current_step, step_scope
 from pstrain.scope import LocalPlacement, local_parameters, placement_scope
+from pstrain.tape import GradientTape, Tensor, leaf
 from pstrain.trainer.staging import ClosureRun
 from pstrain.variable import ShardedVariable, Variable, create_variable
 from pstrain.vocabulary import Fetch, OptimizerSpec, StepToken, Update
@@ -97,6 +98,7 @@ def test_what_cannot_be_a_variable_is_refused(make: Any) -> None:
         [-1, 2],
         np.arange(10) % 3 == 0,
         np.array([[0, 1], [2, 3]]),
+        True,
     ],
     ids=str,
 )
@@ -104,9 +106,9 @@ def test_indexing_is_numpys(table: Any, key: Any) -> None:
     np.testing.assert_array_equal(table[key], ROWS[key])
 
 
-@pytest.mark.parametrize("index", [10, -11])
-def test_an_index_outside_is_an_index_error(table: Any, index: int) -> None:
-    with pytest.raises(IndexError, match="table"):
+@pytest.mark.parametrize("index", [10, -11, [0, 10], [-11]])
+def test_an_index_outside_is_an_index_error(table: Any, index: Any) -> None:
+    with pytest.raises(IndexError, match=r"index (10|-11) is outside variable 'table'"):
         table[index]
 
 
@@ -175,6 +177,130 @@ def test_arithmetic_reads_the_value() -> None:
     assert (float(x), int(x), x + 1, 1 - x, 2 * x, x / 2, -x) == (4, 4, 5, -3, 8, 2, -4)
     with pytest.raises(TypeError, match="scalar"):
         len(x)
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x: 1 / x,
+        lambda x: x // 2,
+        lambda x: 7 % x,
+        lambda x: x**2,
+        lambda x: 2**x,
+        lambda x: x @ np.ones(3),
+        lambda x: np.ones(3) @ x,
+        lambda x: np.float32(2) * x,
+        lambda x: abs(-x),
+        lambda x: x == 2,
+        lambda x: x != [1, 2, 3],
+        lambda x: (x > 1) & (x < 3),
+        list,
+    ],
+)
+def test_operators_are_numpys(compute: Any) -> None:
+    array = np.array([1.0, 2.0, 4.0], np.float32)
+    with local_parameters():
+        found, expected = compute(Variable(array)), compute(array)
+    np.testing.assert_array_equal(found, expected)
+    assert np.asarray(found).dtype == np.asarray(expected).dtype
+
+
+def test_bools_combine_as_bools() -> None:
+    with local_parameters():
+        x = Variable([True, False])
+    assert (~x).tolist() == [False, True]
+    assert (x & [True, True]).tolist() == [True, False]
+    assert (x ^ x).tolist() == [False, False]
+    assert (False | x).tolist() == [True, False]
+
+
+def test_a_scalar_is_a_number_and_no_sequence() -> None:
+    with local_parameters():
+        x, zero, half = Variable(3), Variable(0), Variable(0.5)
+    assert x == 3
+    assert x
+    assert not zero
+    assert list(range(x)) == [0, 1, 2]
+    assert f"{half:.2f} {x:03d}" == "0.50 003"
+    assert f"{x}" == str(x)
+    assert (x.ndim, x.size) == (0, 1)
+    with pytest.raises(TypeError):
+        range(half)
+    with pytest.raises(TypeError, match="0-d"):
+        list(x)
+    with pytest.raises(InvalidArgumentError, match="scalar without rows"):
+        x.sparse_read([0])
+
+
+def test_a_variable_is_found_in_a_list_without_a_read() -> None:
+    with local_parameters():
+        x, y = Variable(ROWS, name="x"), Variable(ROWS, name="y")
+    assert x in [y, x]
+    assert x not in [y]
+    assert x != y
+    assert x is not None
+    assert x != None  # noqa: E711
+    assert len({x, y, x}) == 2
+    with pytest.raises(ValueError, match="ambiguous"):
+        bool(x)
+
+
+def test_a_tensor_keeps_its_gradient_beside_a_variable() -> None:
+    with local_parameters():
+        x, y = Variable(2.0), Variable(3.0)
+    with GradientTape() as tape:
+        loss = y * leaf(Tensor(x.numpy()), x) - y
+    assert float(loss) == 3.0
+    assert float(tape.gradients(loss).of(x).gradient) == 3.0
+
+
+@pytest.mark.parametrize(("sign", "remedy"), [("+=", "assign_add"), ("*=", "assign")])
+def test_a_variable_is_not_replaced_by_an_array(sign: str, remedy: str) -> None:
+    with local_parameters():
+        names = {"x": Variable(1.0, name="count")}
+    with pytest.raises(TypeError, match=rf"'count': write variable.{remedy}"):
+        exec(f"x {sign} 1", names)
+
+
+def test_what_a_dtype_cannot_hold_is_refused() -> None:
+    with local_parameters():
+        small, flags, counts = Variable([0, 0], dtype="int32"), Variable([True]), Variable([4, 6])
+        with pytest.raises(InvalidArgumentError, match="1099511627776 is outside of the int32"):
+            small.assign([1, 2**40])
+        with pytest.raises(InvalidArgumentError, match="outside of the int64"):
+            counts.scatter_add([0], np.array([2**63], np.uint64))
+        for make in (lambda: flags.assign_sub(True), lambda: flags.scatter_div([0], [True])):
+            with pytest.raises(InvalidArgumentError, match="holds bool"):
+                make()
+        with pytest.raises(InvalidArgumentError, match="divided by 0"):
+            counts.scatter_div([0, 1], [2, 0])
+        counts.scatter_div([0, 1], [2, 3])
+        assert counts.numpy().tolist() == [2, 2]
+        small.assign(np.array([-(2**31), 2**31 - 1]))
+        assert small.numpy().tolist() == [-(2**31), 2**31 - 1]
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "what"),
+    [
+        (1.5, "int64", "without loss"),
+        (2, "bool", "without loss"),
+        ("a", "float32", "could not convert"),
+        ([[1], [2, 3]], None, "inhomogeneous"),
+        (2**40, "int32", "outside of the int32"),
+    ],
+)
+def test_an_initial_value_that_would_be_another_is_refused(
+    value: Any, dtype: str | None, what: str
+) -> None:
+    with local_parameters(), pytest.raises(InvalidArgumentError, match="'mine'") as caught:
+        Variable(value, dtype=dtype, name="mine")
+    assert what in str(caught.value)
+
+
+def test_whole_floats_may_begin_integers() -> None:
+    with local_parameters():
+        assert Variable([0.0, 3.0], dtype="int64").numpy().tolist() == [0, 3]
 
 
 def test_a_step_fetches_and_applies_everything_at_once(table: Any) -> None:
