@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dataservice.runtime.arguments import check_optional, integer_at_least
 from pstrain.callbacks.base import Callback, CallbackList
 from pstrain.errors import DataError
 from pstrain.execution import (
@@ -50,6 +51,7 @@ def evaluate(
     trainers by themselves: one that is lost takes along what it was reading. ``distributed=False``
     evaluates in this process. Blocks.
     """
+    _check_steps(steps, steps_per_execution)
     executor = executor_of(model, distributed)
     metrics = [LogLoss(name="loss"), *model.metrics]
     states = [metric.initial_state() for metric in metrics]
@@ -59,7 +61,7 @@ def evaluate(
     examples = done = 0
     step = EvaluateSteps(model, metrics)
     source = as_source(data, batch_size)
-    check_end(source, steps, "steps")
+    check_end(source, steps, "steps=")
     for report in executor.run_once(step, source, steps, steps_per_execution):
         examples += report["examples"]
         states = [
@@ -119,8 +121,9 @@ def predict(
     distributed, a table, arrays), else in this process. With ``distributed=True`` trainers read a
     data service together: each row once, in no order. Blocks.
     """
+    _check_steps(steps, steps_per_execution)
     source = as_source(data, batch_size)
-    check_end(source, steps, "steps")
+    check_end(source, steps, "steps=")
     if distributed is None and not can_be_chunked(source):
         distributed = False
     executor = executor_of(model, distributed)
@@ -150,6 +153,11 @@ class PredictSteps:
             "ended": len(predictions) < steps,
             "predictions": predictions,
         }
+
+
+def _check_steps(steps: int | None, steps_per_execution: int) -> None:
+    check_optional(1, steps=steps)
+    integer_at_least(steps_per_execution, 1, "steps_per_execution")
 
 
 def _calls(

@@ -110,7 +110,7 @@ def check_end(source: Any, steps: int | None, argument: str) -> None:
     """InvalidArgumentError for data without an end, where no number of steps gives it one."""
     if steps is None and isinstance(source, dataservice.Dataset) and source.is_endless:
         raise InvalidArgumentError(
-            f"the data has no end (cardinality INFINITE): give {argument}=, or leave out repeat()"
+            f"the data has no end (cardinality INFINITE): give {argument}, or leave out repeat()"
         )
 
 

@@ -71,7 +71,9 @@ def fit(
     callbacks = listed(callbacks)
     executor = executor_of(model)
     source = as_source(data, batch_size)
-    check_end(source, steps_per_epoch, "steps_per_epoch")
+    check_end(source, steps_per_epoch, "steps_per_epoch=")
+    held_out = None if validation_data is None else as_source(validation_data, batch_size)
+    check_end(held_out, None, "validation_data=dataset.take(batches)")
     dataset = executor.dataset(source)
     shown = [ProgressBar(verbose)] if verbose else []
     calls = CallbackList(
@@ -85,7 +87,7 @@ def fit(
     loop = Loop(model, executor, progress, calls)
     loop.steps_per_epoch = steps_per_epoch
     loop.steps_at_once = steps_at_once(model, steps_per_execution)
-    loop.validation = validation_data, batch_size
+    loop.validation = held_out, batch_size
     with recovery(executor, progress, callbacks, initial_epoch) as recovering:
         recovering.train(loop.train)
     calls.train_end()
@@ -229,4 +231,5 @@ def _check(model: Any, epochs: int, steps_per_epoch: int | None, steps_per_execu
             f"column {model.schema.label!r} of the data, not an argument of their own"
         )
     integer_at_least(epochs, 1, "epochs")
-    check_optional(1, steps_per_epoch=steps_per_epoch, steps_per_execution=steps_per_execution)
+    check_optional(1, steps_per_epoch=steps_per_epoch)
+    integer_at_least(steps_per_execution, 1, "steps_per_execution")

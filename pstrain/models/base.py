@@ -106,7 +106,7 @@ class Model(Weights, Telling, ABC):
             chosen.move_to(self.strategy)
         several = metrics if isinstance(metrics, list | tuple) else [metrics]
         several = [] if metrics is None else several
-        self.metrics = [known_metrics.named(metric) for metric in several]
+        self.metrics = _told_apart([known_metrics.named(metric) for metric in several])
         self.optimizer = chosen
 
     @instead_of("fit", foreign_names.FIT)
@@ -175,3 +175,16 @@ class Model(Weights, Telling, ABC):
             found.append(values[at : at + len(group)])
             at += len(group)
         return found
+
+
+def _told_apart(metrics: list[Any]) -> list[Any]:
+    """InvalidArgumentError where one would stand in the place of another in the logs."""
+    taken = {"loss", "examples", "examples_per_s", "data_stall", "learning_rate"}
+    for metric in metrics:
+        if metric.name in taken:
+            raise InvalidArgumentError(
+                f"the logs have another {metric.name!r}: give this metric a name=, such as "
+                f"{type(metric).__name__}(name='{metric.name}_2')"
+            )
+        taken.add(metric.name)
+    return metrics

@@ -16,7 +16,7 @@ import numpy as np
 
 from dataservice.runtime.arguments import non_negative
 from pstrain import foreign_names, initializers
-from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.foreign_names import instead_of
 from pstrain.indexed_slices import IndexedSlices
 from pstrain.kernels.embedding import scatter_fields
@@ -198,6 +198,11 @@ class _StepCounter:
 
 
 def _first_rate(rate: Rate) -> float:
+    if callable(rate) and not isinstance(rate, LearningRateSchedule):
+        raise InvalidTypeError(
+            f"learning_rate must be a number or one of optimizers.schedules, got {rate!r}: make a "
+            "subclass of LearningRateSchedule of it"
+        )
     return check_rate("learning_rate", rate(0) if isinstance(rate, LearningRateSchedule) else rate)
 
 
@@ -222,7 +227,7 @@ def check_fraction(name: str, value: float) -> float:
 def _from_pairs(pairs: Iterable[tuple[Any, Any]]) -> Gradients:
     updates: list[Update] = []
     parameters = None
-    for gradient, variable in pairs:
+    for gradient, variable in map(_pair, pairs):
         if gradient is None:
             continue
         if isinstance(gradient, Update):
@@ -247,6 +252,16 @@ def _from_pairs(pairs: Iterable[tuple[Any, Any]]) -> Gradients:
     if not updates:
         raise InvalidArgumentError("no gradients given for any variable")
     return Gradients(tuple(updates), parameters)
+
+
+def _pair(entry: Any) -> tuple[Any, Any]:
+    is_pair = isinstance(entry, list | tuple) and not isinstance(entry, Update | IndexedSlices)
+    if not is_pair or len(entry) != 2 or not hasattr(entry[1], "spec"):
+        raise InvalidTypeError(
+            "apply_gradients takes pairs of (gradient, variable), such as zip(gradients, "
+            f"variables), or what tape.gradients(loss) gave; one of them is {entry!r}"
+        )
+    return entry[0], entry[1]
 
 
 def _of_slices(gradient: IndexedSlices, variable: Any) -> Update:

@@ -269,3 +269,30 @@ def test_one_callback_may_stand_alone_and_what_is_none_is_named() -> None:
     assert listed(None) == []
     with pytest.raises(TypeError, match="subclasses of Callback, got 3"):
         listed([alone, 3])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (3, "got int"),
+        (Dataset.from_numpy(data()).repeat().batch(8), r"validation_data=dataset.take\(batches\)"),
+    ],
+)
+def test_held_out_data_is_looked_at_before_training(wrong: Any, message: str) -> None:
+    seen = Recorder()
+    with pytest.raises(InvalidArgumentError, match=message):
+        model().fit(data(), validation_data=wrong, callbacks=[seen], verbose=0)
+    assert seen.seen == []
+
+
+@pytest.mark.parametrize(
+    "options", [{"steps_per_execution": None}, {"steps_per_execution": 0}, {"steps": 0}]
+)
+def test_numbers_of_steps_are_looked_at(options: dict[str, Any]) -> None:
+    (name,) = options
+    for call in (model().evaluate, model().predict):
+        with pytest.raises((TypeError, ValueError), match=f"{name} must be a positive integer"):
+            call(data(), **options)
+    if name == "steps_per_execution":
+        with pytest.raises((TypeError, ValueError), match=f"{name} must be a positive integer"):
+            model().fit(data(), **options)

@@ -47,6 +47,8 @@ def test_names_stand_for_objects_with_their_defaults() -> None:
     assert isinstance(model.metrics[0], metrics.LogLoss)
     model.compile("sgd", metrics=None)
     assert model.metrics == []
+    model.compile("sgd", metrics=[metrics.AUC(), metrics.AUC("coarse", bins=4)])
+    assert [metric.name for metric in model.metrics] == ["auc", "coarse"]
 
 
 @pytest.mark.parametrize(
@@ -56,6 +58,8 @@ def test_names_stand_for_objects_with_their_defaults() -> None:
         ({"optimizer": "lion"}, InvalidArgumentError, "unknown optimizer 'lion': choose one of"),
         ({"metrics": [3]}, InvalidTypeError, "such as AUC"),
         ({"metrics": ["f1"]}, InvalidArgumentError, "unknown metric 'f1': choose one of"),
+        ({"metrics": ["auc", "auc"]}, InvalidArgumentError, r"another 'auc'.*AUC\(name='auc_2'\)"),
+        ({"metrics": [metrics.AUC("loss")]}, InvalidArgumentError, "another 'loss'"),
     ],
 )
 def test_what_compile_cannot_use_is_named(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pstrain import optimizers
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.indexed_slices import IndexedSlices
 from pstrain.layers import Embedding
 from pstrain.optimizers import SGD, Adagrad, schedules
@@ -19,7 +19,7 @@ from pstrain.paramserver.rules import BoundRule
 from pstrain.scope import local_parameters
 from pstrain.tape import GradientTape, Tensor, record
 from pstrain.variable import Variable
-from pstrain.vocabulary import OptimizerSpec
+from pstrain.vocabulary import OptimizerSpec, Update
 
 GRADIENT = np.array([0.5, -2.0, 0.0], dtype=np.float32)
 
@@ -92,6 +92,21 @@ def test_pairs_without_a_gradient_are_left_out() -> None:
     np.testing.assert_array_equal(first.numpy(), -GRADIENT)
     with pytest.raises(InvalidArgumentError, match="no gradients"):
         SGD(1.0).apply_gradients([(None, second)])
+
+
+def test_what_is_no_pair_is_told_what_one_is() -> None:
+    x = Variable(1.0)
+    gradient = np.float32(1.0)
+    update = Update(x.spec, np.ones((), np.float32))
+    for wrong in ([gradient], [(x, gradient)], [update], [(gradient, x, 1)], [x], [None]):
+        with pytest.raises(InvalidTypeError, match=r"zip\(gradients, variables\)"):
+            optimizers.SGD(0.1).apply_gradients(wrong)
+    assert float(x) == 1.0
+
+
+def test_a_function_of_the_step_is_told_to_be_a_schedule() -> None:
+    with pytest.raises(InvalidTypeError, match="subclass of LearningRateSchedule"):
+        optimizers.SGD(lambda step: 0.1 / step)  # type: ignore[arg-type]
 
 
 def test_a_gradient_of_another_shape_is_refused() -> None:
