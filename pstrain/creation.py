@@ -5,7 +5,10 @@ Knows no kind of variable. Invariant: a variable is announced once, when it has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeAlias
 
 from pstrain.base_variable import BaseVariable
 from pstrain.errors import InvalidArgumentError
@@ -47,16 +50,37 @@ def create_spec(
     )
 
 
+class Maker:
+    """Base of what makes its variables late and says so: nobody else's are taken for its own."""
+
+    @contextmanager
+    def making(self) -> Iterator[None]:
+        """Variables that this thread makes inside are this object's."""
+        reset = _maker.set(self)
+        try:
+            yield
+        finally:
+            _maker.reset(reset)
+
+
+_maker: ContextVar[Maker | None] = ContextVar("maker", default=None)
+
+Told: TypeAlias = "Callable[[BaseVariable, Maker | None], None]"
+
+
 def announce(placement: Placement, variable: BaseVariable) -> None:
     """Tells whoever wants to know that a variable has been made and has its values."""
     placement.created(variable)
     for told in tuple(_told_of_creations):
-        told(variable)
+        told(variable, _maker.get())
 
 
-_told_of_creations: list[Callable[[BaseVariable], None]] = []
+_told_of_creations: list[Told] = []
 
 
-def tell_of_creations(told: Callable[[BaseVariable], None]) -> None:
-    """``told`` is called with each variable that this process makes, once it has values."""
+def tell_of_creations(told: Told) -> None:
+    """``told`` is called with each variable that this process makes, once it has values.
+
+    And with the ``Maker`` whose it is, if it has one.
+    """
     _told_of_creations.append(told)

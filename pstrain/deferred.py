@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pstrain.base_variable import BaseVariable
-from pstrain.creation import tell_of_creations
+from pstrain.creation import Maker, tell_of_creations
 from pstrain.errors import InvalidArgumentError
 from pstrain.paramserver.saved import Saved, check_shape
 
@@ -29,17 +29,20 @@ class Deferred:
         self.restored: set[str] = set()
         self._prefix = prefix
 
-    def offer(self, variable: BaseVariable) -> bool:
-        """Gives the variable its value, if one of its name waits here."""
+    def wants(self, variable: BaseVariable) -> bool:
+        """Whether a value waits here for a variable of this name."""
+        return self._name_of(variable.spec.name) is not None
+
+    def give(self, variable: BaseVariable) -> None:
+        """Gives a variable that is wanted its value; KeyError for another."""
         name = self._name_of(variable.spec.name)
         if name is None:
-            return False
+            raise KeyError(variable.spec.name)
         shard = next(s for s in self._saved.shards if s.name == name)
         check_shape(name, variable.spec.shape, variable.spec.dtype, shard)
         variable.parameters.load(self._path, {name: variable.spec}, self._saved)
         del self.waiting[name]
         self.restored.add(name)
-        return True
 
     def _name_of(self, name: str) -> str | None:
         """Variables of one name come in the order in which they were saved."""
@@ -132,15 +135,22 @@ def defer(path: str, saved: Saved, objects: Mapping[str, Any]) -> list[Deferred]
     return deferred
 
 
-def _created(variable: BaseVariable) -> None:
+def _created(variable: BaseVariable, maker: Maker | None) -> None:
     if not _waiting:
         return
     with _lock:
         _waiting[:] = [(r, d) for r, d in _waiting if r() is not None and d.waiting]
-        candidates = [deferred for _, deferred in _waiting]
-    for deferred in candidates:
-        if deferred.offer(variable):
-            return
+        candidates = [(reference(), deferred) for reference, deferred in _waiting]
+    wanting = [(value, each) for value, each in candidates if each.wants(variable)]
+    of_maker = [each for value, each in wanting if value is maker]
+    found = of_maker or [each for value, each in wanting if not isinstance(value, Maker)]
+    if len(found) > 1:
+        raise InvalidArgumentError(
+            f"a variable {variable.name!r} was restored for several objects, of which any may have "
+            "made this one: give their variables names of their own, or restore after they are made"
+        )
+    if found:
+        found[0].give(variable)
 
 
 tell_of_creations(_created)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dataservice.runtime.arguments import integer_at_least
 from pstrain import buffers, foreign_names, initializers
+from pstrain.creation import Maker
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.foreign_names import instead_of
 from pstrain.kernels import network
@@ -22,7 +23,7 @@ from pstrain.vocabulary import Fetch, InitializerSpec
 Activation = Literal["relu"] | None
 
 
-class Dense(Layer):
+class Dense(Layer, Maker):
     """``activation(inputs @ kernel + bias)``, float32 [n, input_size] -> [n, units].
 
     Without ``input_size`` the variables are made at the first call, which must then be outside of
@@ -79,6 +80,10 @@ class Dense(Layer):
                 f"layer {self.name!r} has no variables, and a trainer can make none: give it "
                 f"input_size={input_size}, or call it once inside strategy.scope() before"
             )
+        with self.making():
+            self._make_variables(input_size)
+
+    def _make_variables(self, input_size: int) -> None:
         self.input_size = input_size
         seed = initializers.seed_for(f"{self.name}/kernel", self.seed)
         kernel = self._kernel_initializer or initializers.glorot_uniform(

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from dataservice.runtime.arguments import check_text
 from pstrain import foreign_names, initializers
 from pstrain.columns import vector
+from pstrain.creation import Maker
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.foreign_names import instead_of
 from pstrain.parameters import current_step
@@ -27,7 +28,7 @@ State = NDArray[np.int64]
 _creation = threading.Lock()
 
 
-class Metric(ABC):
+class Metric(Maker, ABC):
     """A metric over (labels, probabilities), as pure functions and as an object with a state.
 
     The object's state is a variable: made under a strategy scope it is on parameter servers,
@@ -104,13 +105,14 @@ class Metric(ABC):
         return self._variable
 
     def _create(self) -> Any:
-        return create_variable(
-            initializers.zeros(),
-            shape=self._shape,
-            dtype="int64",
-            name=f"metrics/{self.name}",
-            trainable=False,
-        )
+        with self.making():
+            return create_variable(
+                initializers.zeros(),
+                shape=self._shape,
+                dtype="int64",
+                name=f"metrics/{self.name}",
+                trainable=False,
+            )
 
 
 def pairs(

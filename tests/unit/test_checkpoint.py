@@ -13,6 +13,8 @@ import pytest
 from pstrain import initializers, manifest
 from pstrain.checkpoint import Checkpoint, checkpoints, latest_checkpoint, read_config
 from pstrain.errors import DataLossError, InvalidArgumentError, InvalidTypeError, NotFoundError
+from pstrain.layers import Dense
+from pstrain.metrics import Mean
 from pstrain.paramserver import checkpoint as shard_files
 from pstrain.scope import local_parameters
 from pstrain.variable import Variable, create_variable
@@ -287,6 +289,51 @@ def test_waiting_values_must_fit(tmp_path: pathlib.Path) -> None:
     Checkpoint(model=later).restore(tmp_path)
     with pytest.raises(InvalidArgumentError, match="shape"):
         Model(rows=7)
+
+
+def test_layers_and_metrics_of_one_name_get_their_own_values(tmp_path: pathlib.Path) -> None:
+    one_row = np.ones((1, 2), np.float32)
+
+    def objects() -> dict[str, Any]:
+        return {"a": Dense(1), "b": Dense(1), "m": Mean(), "n": Mean()}
+
+    first = objects()
+    for value, layer, metric in ((1.0, "a", "m"), (2.0, "b", "n")):
+        first[layer](one_row)
+        first[layer].variables[0].assign(value)
+        first[metric].update_state(value)
+    path = Checkpoint(**first).save(tmp_path)
+
+    second = objects()
+    status = Checkpoint(**second).restore(path)
+    for layer, metric in (("b", "n"), ("a", "m")):
+        second[layer](one_row)
+        second[metric].update_state([])
+    status.assert_consumed()
+    assert [second[name].variables[0].numpy().tolist() for name in "ab"] == [[[1], [1]], [[2], [2]]]
+    assert [second[name].result() for name in "mn"] == [1.0, 2.0]
+
+
+def test_another_layer_of_the_name_is_not_the_restored_one(tmp_path: pathlib.Path) -> None:
+    one_row = np.ones((1, 2), np.float32)
+    saved = Dense(1)
+    saved(one_row)
+    saved.variables[0].assign(5.0)
+    path = Checkpoint(layer=saved).save(tmp_path)
+    restored, other = Dense(1), Dense(1)
+    Checkpoint(layer=restored).restore(path)
+    other(one_row)
+    restored(one_row)
+    assert restored.variables[0].numpy().tolist() == [[5.0], [5.0]]
+    assert other.variables[0].numpy().tolist() != [[5.0], [5.0]]
+
+
+def test_values_that_several_objects_wait_for_are_not_guessed(tmp_path: pathlib.Path) -> None:
+    Checkpoint(a=Model(seed=1), b=Model(seed=2)).save(tmp_path)
+    several = Later(), Later()
+    Checkpoint(a=several[0], b=several[1]).restore(tmp_path)
+    with pytest.raises(InvalidArgumentError, match="'table' was restored for several objects"):
+        several[1].build()
 
 
 def test_what_was_restored_can_be_asked(tmp_path: pathlib.Path) -> None:
