@@ -4,34 +4,44 @@ A data worker has far more rows than fit anywhere; a process of its own reads so
 everything is loaded and warm, then stops taking. What its memory grows by until nothing moves any
 more is compared with the buffers that it declares and 24 MiB per stream. Counted are its own pages
 and all of each segment that it maps, touched or not, as if the worker had no part in them. Workers
-in the reader's process ("in_process") declare buffers of their own. Prints a JSON line per
-protocol.
+in the reader's process ("in_process") declare buffers of their own, and each of their threads has a
+chunk in its hands when there is no room left. Rows are of one column, or of forty that come from
+Parquet in chunks of 21 MB: frames hold several elements then, and elements lie across the borders
+of chunks. Prints a JSON line per protocol.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 import dataservice as ds
 from bench import stream
 from bench.peers import children
 from dataservice.client.read_spec import DEFAULT_BUFFERED_ELEMENTS
 from dataservice.config import DEFAULT_BUFFER_BYTES
+from dataservice.runtime.cores import available_cores
 from dataservice.runtime.process import announce_ready, exit_with_parent, spawn_module
 
 _OWN = "in_process"
 PROTOCOLS = (_OWN, "shared_memory", "flight")
 ALLOWANCE_BYTES = 24 << 20
+CHUNK_BYTES = 24 << 20
 _READY_S = 120.0
 _STEADY_S = 1.0
 _POLL_S = 0.1
 _WARM_ELEMENTS = 4
+_WIDE_COLUMNS = 40
+_ROW_GROUP_ROWS, _ROW_GROUPS = 1 << 16, 8
+_MANY, _FEW = "many.parquet", "few.parquet"
 
 
 def resident_bytes() -> int:
@@ -48,15 +58,36 @@ def resident_bytes() -> int:
     )
 
 
+def write_wide(folder: Path) -> None:
+    """Small files of many wide rows and of few: each column repeats one value."""
+    for path, rows in ((folder / _MANY, _ROW_GROUP_ROWS * _ROW_GROUPS), (folder / _FEW, 1_000)):
+        columns = {f"c{index}": np.full(rows, index) for index in range(_WIDE_COLUMNS)}
+        pq.write_table(pa.table(columns), path, row_group_size=_ROW_GROUP_ROWS)
+
+
+def rows_of(folder: Path | None) -> ds.Dataset:
+    """More rows than fit anywhere: wide ones out of a file, or else of one column."""
+    if folder is None:
+        return ds.Dataset.range(1 << 40)
+    return ds.Dataset.from_parquet(str(folder / _MANY)).repeat(64)
+
+
+def few_rows_of(folder: Path | None) -> ds.Dataset:
+    """The same, few enough to be read at once."""
+    if folder is None:
+        return ds.Dataset.range(1_000)
+    return ds.Dataset.from_parquet(str(folder / _FEW))
+
+
 def read(dataset: ds.Dataset, target: str, protocol: str) -> ds.Dataset:
     """The dataset through the service."""
     asked = "local" if protocol == _OWN else protocol
     return dataset.distribute(ds.ShardingPolicy.DYNAMIC, target, data_transfer_protocol=asked)
 
 
-def pause(target: str, protocol: str, rows: int, limit_s: float) -> dict[str, int]:
+def pause(dataset: ds.Dataset, target: str, protocol: str, limit_s: float) -> dict[str, int]:
     """Reads a little, pauses until memory is steady, and tells what it grew to."""
-    remote = read(ds.Dataset.range(1 << 40).batch(rows), target, protocol)
+    remote = read(dataset, target, protocol)
     before = resident_bytes()
     with iter(remote) as batches:
         for _ in range(_WARM_ELEMENTS):
@@ -72,17 +103,21 @@ def pause(target: str, protocol: str, rows: int, limit_s: float) -> dict[str, in
     return {"element_bytes": element_bytes, "grown_bytes": peak - before}
 
 
-def warm_up(target: str, protocol: str) -> None:
+def warm_up(dataset: ds.Dataset, target: str, protocol: str) -> None:
     """Loads all code and makes all threads' arenas, which are no part of the question."""
-    remote = read(ds.Dataset.range(10_000).batch(100), target, protocol)
-    assert pa.Table.from_batches(remote).num_rows == 10_000
+    remote = read(dataset.batch(10), target, protocol)
+    assert pa.Table.from_batches(remote).num_rows == 1_000
 
 
-def measure(protocol: str, workers: int, rows: int, limit_s: float) -> dict[str, Any]:
-    """One reader process against so many workers."""
+def measure(
+    protocol: str, workers: int, values: int, limit_s: float, folder: Path | None = None
+) -> dict[str, Any]:
+    """One reader process against so many workers; elements of so many values."""
+    rows = values if folder is None else values // _WIDE_COLUMNS
     with stream.service(0 if protocol == _OWN else workers) as target:
         arguments = ["--reader", target, "--protocol", protocol, "--workers", str(workers)]
         arguments += ["--batch", str(rows), "--limit-s", str(limit_s)]
+        arguments += [] if folder is None else ["--folder", str(folder)]
         child = spawn_module("bench.memory", arguments)
         try:
             found = child.wait_ready(_READY_S + limit_s)
@@ -92,10 +127,13 @@ def measure(protocol: str, workers: int, rows: int, limit_s: float) -> dict[str,
     if protocol == _OWN:
         declared += workers * DEFAULT_BUFFER_BYTES
     allowed = declared + workers * ALLOWANCE_BYTES
+    if protocol == _OWN:
+        allowed += workers * available_cores() * CHUNK_BYTES
     return {
         "bench": "memory",
         "protocol": protocol,
         "workers": workers,
+        "columns": 1 if folder is None else _WIDE_COLUMNS,
         "element_bytes": found["element_bytes"],
         "declared_bytes": declared,
         "allowed_bytes": allowed,
@@ -104,31 +142,45 @@ def measure(protocol: str, workers: int, rows: int, limit_s: float) -> dict[str,
     }
 
 
+def be_reader(options: argparse.Namespace) -> None:
+    """In a process of its own: pauses, and announces what it found."""
+    exit_with_parent()
+    with contextlib.ExitStack() as stack:
+        for _ in range(options.workers[0] if options.protocol == _OWN else 0):
+            stack.enter_context(ds.WorkerServer(ds.WorkerConfig(options.reader)))
+        warm_up(few_rows_of(options.folder), options.reader, options.protocol)
+        dataset = rows_of(options.folder).batch(options.batch[0])
+        found = pause(dataset, options.reader, options.protocol, options.limit_s)
+    announce_ready(**found)
+
+
 def main(argv: list[str] | None = None) -> None:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.memory", description=__doc__)
-    parser.add_argument("--batch", type=int, nargs="+", default=[1 << 17, 1 << 19], help="rows")
+    parser.add_argument(
+        "--batch", type=int, nargs="+", default=[1 << 17, 1 << 19], help="values of 8 bytes"
+    )
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--protocols", nargs="+", choices=PROTOCOLS, default=PROTOCOLS)
     parser.add_argument("--limit-s", type=float, default=15.0, help="of a pause")
-    parser.add_argument("--smoke", action="store_true", help="one worker, small elements")
+    parser.add_argument("--smoke", action="store_true", help="one worker")
     parser.add_argument("--reader", help=argparse.SUPPRESS)
     parser.add_argument("--protocol", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.reader:
-        exit_with_parent()
-        with contextlib.ExitStack() as stack:
-            for _ in range(options.workers[0] if options.protocol == _OWN else 0):
-                stack.enter_context(ds.WorkerServer(ds.WorkerConfig(options.reader)))
-            warm_up(options.reader, options.protocol)
-            found = pause(options.reader, options.protocol, options.batch[0], options.limit_s)
-        announce_ready(**found)
+        be_reader(options)
         return
     if options.smoke:
-        options.batch, options.workers, options.limit_s = [1 << 17], [1], 5.0
-    for rows in options.batch:
-        for workers in options.workers:
-            for protocol in PROTOCOLS:
-                children.say(**measure(protocol, workers, rows, options.limit_s))
+        options.workers, options.limit_s = [1], 5.0
+    with tempfile.TemporaryDirectory() as temporary:
+        wide = Path(temporary)
+        write_wide(wide)
+        for values in options.batch[:1] if options.smoke else options.batch:
+            for workers in options.workers:
+                for folder in (None, wide):
+                    for protocol in options.protocols:
+                        children.say(**measure(protocol, workers, values, options.limit_s, folder))
 
 
 if __name__ == "__main__":

@@ -146,7 +146,8 @@ def test_a_checkpoint_is_measured_while_training_goes_on(capsys: pytest.CaptureF
 def test_a_paused_reader_stays_within_its_bounds(capsys: pytest.CaptureFixture[str]):
     memory.main(["--smoke"])
     found = _lines(capsys)
-    assert [run["protocol"] for run in found] == list(memory.PROTOCOLS)
+    assert [run["protocol"] for run in found] == 2 * list(memory.PROTOCOLS)
+    assert sorted({run["columns"] for run in found}) == [1, 40]
     assert all(run["within"] for run in found), found
 
 
