@@ -196,7 +196,7 @@ def kinds_of_passed(
 def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Array:
     """An Arrow array of a NumPy array, a sequence or an Arrow array; SchemaError if impossible.
 
-    Of type `kind`, where the values allow it.
+    Of type `kind`, where the values allow it. What a masked array masks is null.
     """
     if kind is not None:
         with contextlib.suppress(pa.ArrowException, ValueError, TypeError, OverflowError):
@@ -210,7 +210,8 @@ def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Arra
     try:
         if isinstance(values, list | tuple):
             return _sequence_to_arrow(values, name)
-        return _ndarray_to_arrow(np.asarray(values), name)
+        is_masked = isinstance(values, np.ma.MaskedArray)
+        return _ndarray_to_arrow(values if is_masked else np.asarray(values), name)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         if isinstance(error, SchemaError):
             raise
@@ -234,15 +235,18 @@ def _ndarray_to_arrow(values: np.ndarray, name: str) -> pa.Array:
         )
     if not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
+    is_masked = isinstance(values, np.ma.MaskedArray)
     if values.ndim == 1:
-        kind = _PLAIN.get(values.dtype)
+        kind = None if is_masked else _PLAIN.get(values.dtype)
         if kind is None or not (values.size and values.flags.c_contiguous and values.flags.aligned):
             return pa.array(values)
         # As `pa.array`, which gives the GIL away and has to wait for it for each column.
         return pa.Array.from_buffers(kind, values.size, [None, pa.py_buffer(values)], 0)
     if 0 in values.shape[1:]:
         raise SchemaError(f"column {name!r} has shape {values.shape}; each row must hold values")
-    flat = _ndarray_to_arrow(np.ascontiguousarray(values).reshape(-1), name)
+    # NumPy's own would leave out the mask.
+    whole = values if is_masked else np.ascontiguousarray(values)
+    flat = _ndarray_to_arrow(whole.reshape(-1), name)
     for width in reversed(values.shape[1:]):
         flat = pa.FixedSizeListArray.from_arrays(flat, width)
     return flat

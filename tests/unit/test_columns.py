@@ -30,6 +30,15 @@ def address(array: pa.Array) -> int:
     return array.buffers()[1].address
 
 
+def test_what_a_masked_array_masks_is_null() -> None:
+    flat = np.ma.array([1, 2, 3], mask=[False, True, False])
+    wide = np.ma.array([[1.0, 2.0], [3.0, 4.0]], mask=[[False, True], [False, False]])
+    assert from_numpy({"x": flat}).column(0).to_pylist() == [1, None, 3]
+    assert from_numpy({"x": wide}).column(0).to_pylist() == [[1.0, None], [3.0, 4.0]]
+    kept = ds.Dataset.from_numpy({"x": np.arange(3)}).map(lambda c: {"x": c["x"] * flat})
+    assert kept.to_table()["x"].to_pylist() == [0, None, 6]
+
+
 @pytest.mark.parametrize("kind", ["int8", "int64", "uint32", "float32", "float64", "timestamp[us]"])
 def test_numbers_are_views_both_ways(kind: str) -> None:
     column = pa.array([1, 2, 3, 4], pa.int64()).cast(kind)
