@@ -135,6 +135,13 @@ def test_elements_without_rows_leave_the_types_to_those_that_have_some(
     assert data.schema == next(iter(data)).schema
 
 
+def test_a_generator_whose_first_element_has_no_rows() -> None:
+    def some(row: dict[str, Any]) -> Dataset:
+        return Dataset.from_numpy({"id": np.full(row["id"] % 4, row["id"])})
+
+    assert GENERATED.interleave(some).map(texts).schema == TEXT
+
+
 def test_rows_that_a_filter_drops_all_still_tell_the_types() -> None:
     assert NUMBERS.filter(col("id") < 0).map(texts).schema == TEXT
 

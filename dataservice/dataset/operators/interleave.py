@@ -27,11 +27,20 @@ from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.operators.nested import node_of
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.seeds import settle_seeds
-from dataservice.dataset.stream import CHUNK_ROWS, BatchStream, RowCutter, RunContext, State
+from dataservice.dataset.stream import (
+    CHUNK_ROWS,
+    SAMPLE_ROWS,
+    BatchStream,
+    RowCutter,
+    RunContext,
+    State,
+)
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
 from dataservice.runtime.arguments import integer_at_least
 
 _ALL_ROWS: Final = 1 << 62
+# A generator's first chunk is one element, which may have no rows. Each of these may be a file.
+_FURTHER_ELEMENTS: Final = 64
 _WHAT: Final = "the rows of a dataset that the function given to interleave returned"
 
 
@@ -96,15 +105,16 @@ class Interleave(Operator):
 
     def _first_rows(self, context: RunContext) -> pa.RecordBatch | None:
         """Of the first element that has rows, where these are asked for."""
-        sample = self.input.sample(context.sampling())
-        size = sample.num_rows if self.input.batched else 1
+        where = "the first elements, to find the schema"
         rows = None
-        for first in range(0, sample.num_rows, max(1, size)):
-            where = "the first elements, to find the schema"
-            element = sample.slice(first, size)
-            rows = self.nested(element, first, context, where).sample(context)
-            if rows.num_rows or not context.sample_rows:
-                break
+        for count in (SAMPLE_ROWS, _FURTHER_ELEMENTS):
+            sample = self.input.sample(context.sampling(count))
+            size = sample.num_rows if self.input.batched else 1
+            for first in range(0, min(sample.num_rows, count), max(1, size)):
+                element = sample.slice(first, size)
+                rows = self.nested(element, first, context, where).sample(context)
+                if rows.num_rows or not context.sample_rows:
+                    return rows
         return rows
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
