@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import threading
 import time
 from typing import Any, Final
@@ -33,10 +34,10 @@ def _add_status(commands: Any) -> None:
 
 def pause(text: str) -> float:
     """Seconds between two looks, from the command line."""
-    value = float(text)
-    if not 0 < value < threading.TIMEOUT_MAX:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text}")
-    return value
+    with contextlib.suppress(ValueError):
+        if 0 < (value := float(text)) < threading.TIMEOUT_MAX:
+            return value
+    raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text!r}")
 
 
 def _add_jobs(commands: Any) -> None:
