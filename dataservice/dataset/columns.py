@@ -198,9 +198,10 @@ def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Arra
 
     Of type `kind`, where the values allow it. What a masked array masks is null.
     """
-    if kind is not None:
+    # NumPy has the nulls in a list of integers as NaN, which is a value in a list of floats.
+    for nan_is_null in () if kind is None else (False, True):
         with contextlib.suppress(pa.ArrowException, ValueError, TypeError, OverflowError):
-            return pa.array(values, kind)
+            return pa.array(values, kind, from_pandas=nan_is_null)
     if isinstance(values, UntouchedColumn):
         values = values.array
     if isinstance(values, pa.ChunkedArray):

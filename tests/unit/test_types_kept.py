@@ -22,6 +22,8 @@ TABLE = pa.table(
         ),
         "name": pa.array([None, "x", "y"], pa.large_string()),
         "list": pa.array([None, [1], [2]], pa.list_(pa.int32())),
+        "holes": pa.array([[1, None], None, []], pa.list_(pa.int32())),
+        "inner holes": pa.array([[[1, None], None], None, []], pa.list_(pa.list_(pa.int64()))),
         "time": pa.array([None, datetime.datetime(2020, 1, 1), None], pa.timestamp("us", "UTC")),
         "nested": pa.array([None, {"a": 1}, {"a": None}]),
         "pairs": pa.array([None, [("k", 1)], []], pa.map_(pa.string(), pa.int64())),
@@ -42,6 +44,12 @@ def test_what_is_passed_on_under_another_name_keeps_its_type(name: str) -> None:
     table = TABLE.select([name])
     mapped = ds.Dataset.from_table(table).batch(1).map(lambda c: {"other": c[name]})
     assert mapped.to_table().equals(table.rename_columns(["other"]))
+
+
+def test_a_value_that_is_no_number_stays_one_in_a_list_of_floats() -> None:
+    table = pa.table({"x": [[1.0, float("nan")], [float("nan")]]})
+    mapped = ds.Dataset.from_table(table).map(lambda c: c).to_table()["x"].combine_chunks()
+    assert mapped.flatten().null_count == 0
 
 
 def test_what_is_changed_in_place_has_the_type_of_its_values() -> None:
