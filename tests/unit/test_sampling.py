@@ -173,6 +173,15 @@ def test_what_does_not_fit_a_declared_schema_is_found_where_it_is_tried() -> Non
         freeze_schemas(data.node)
 
 
+def test_where_no_rows_can_be_had_known_schemas_stand() -> None:
+    # As over a data service, of which there is no sample: stacking, and the largest, fail on none.
+    none = Dataset.from_table(ID.empty_table())
+    stacked = none.map(stacks, schema=pa.schema({"row": pa.list_(pa.float32(), 3)}))
+    kept = stacked.filter(lambda c: c["row"].max(axis=1) > c["row"].min())
+    counted = kept.with_column("n", lambda c: np.zeros(len(c["row"])))
+    assert counted.schema.names == ["row", "n"]
+
+
 def test_what_joins_known_schemas_runs_nothing() -> None:
     def fails() -> Any:
         raise AssertionError("was run")

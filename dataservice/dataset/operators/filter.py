@@ -42,10 +42,8 @@ class Filter(FunctionOperator):
 
         return apply
 
-    def sample(self, context: RunContext) -> pa.RecordBatch:
-        return super().sample(context.sampling() if self.function.expression is None else context)
-
     def tried(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:
+        # Its schema is known; a function may fail on no rows.
         if self.function.expression is None and not sample.num_rows:
             return sample
         return super().tried(sample, context)

@@ -110,6 +110,8 @@ class GroupByWindow(Operator):
         if self.reduce is None:
             return self.input.sample(context)
         window = self.input.sample(context.sampling())
+        if self.schema is not None and not window.num_rows:
+            return pa.RecordBatch.from_pylist([], schema=self.schema)
         return self.reduced(0, [window], context, 0).sample(context)
 
     def cardinality(self) -> int:

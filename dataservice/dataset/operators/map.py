@@ -104,6 +104,15 @@ class Map(FunctionOperator):
             return pa.RecordBatch.from_pylist([], schema=self.schema)
         return super().sample(context.sampling())
 
+    def tried(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:
+        is_known = self.schema is not None and not sample.num_rows
+        return self.emptied(sample, context) if is_known else super().tried(sample, context)
+
+    def emptied(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:
+        if self.schema is None:
+            return super().emptied(sample, context)
+        return pa.RecordBatch.from_pylist([], schema=self.schema)
+
 
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
