@@ -49,6 +49,10 @@ _LOST = (
     "a trainer was lost while it read the data: rows that it had taken and not finished were left "
     "out of this pass; those of a data service would have gone to the other trainers"
 )
+_ABSENT = (
+    "only trainers %s of %d read their share of the rows in this pass, the others' were left out: "
+    "distribute() the data to a data service, which gives rows to whoever is there"
+)
 
 
 class Executor(Restorable, Protocol):
@@ -311,6 +315,8 @@ class ClusterExecutor:
                 in_flight.append(_Asked(value, share, losses))
                 promised += share
             if not in_flight:
+                if over and self._deals and len(ended) < self._coordinator.num_trainers:
+                    logger.warning(_ABSENT, sorted(ended), self._coordinator.num_trainers)
                 return
             value, share, asked_after = in_flight[0]
             report = self._fetch(value)
