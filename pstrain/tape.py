@@ -27,8 +27,8 @@ Backward: TypeAlias = "Callable[..., Sequence[Gradient] | Gradient]"
 class Tensor:
     """A value computed in a step. ``tracked``: a tape knows how it depends on a variable.
 
-    Sums, products, quotients and powers with numbers, arrays and tensors of its shape are tensors
-    too; comparisons are arrays.
+    Sums, products, quotients and powers with numbers, arrays, tensors and variables of its shape,
+    or scalar variables, are tensors too; comparisons are arrays.
     """
 
     __slots__ = ("tracked", "value")
@@ -135,10 +135,9 @@ class Tensor:
 
 def _operand(other: Operand, like: Tensor) -> Tensor:
     """``other`` with the shape of ``like``, so that gradients need no reduction, and its dtype."""
-    if isinstance(other, Tensor):
-        shape = other.shape
-    else:
-        shape = np.shape(other) or like.shape
+    if hasattr(other, "spec"):
+        other = _of_variable(other, like)
+    shape = other.shape if isinstance(other, Tensor) else np.shape(other) or like.shape
     if shape != like.shape:
         raise InvalidArgumentError(
             f"tensors of shapes {like.shape} and {shape} cannot be combined: "
@@ -148,6 +147,17 @@ def _operand(other: Operand, like: Tensor) -> Tensor:
         return other
     dtype = like.dtype if like.dtype.kind == "f" else None
     return Tensor(np.full(shape, other, dtype))
+
+
+def _of_variable(variable: Any, like: Tensor) -> Tensor:
+    """What is read of a variable; a scalar in each place of ``like``. A leaf if it is trained."""
+    value = Tensor(np.asarray(variable.numpy(), like.dtype if like.dtype.kind == "f" else None))
+    if variable.trainable and variable.dtype == np.float32:
+        leaf(value, variable)
+    if value.shape or not like.shape:
+        return value
+    spread = Tensor(np.full(like.shape, value.value))
+    return record(spread, (value,), lambda grad: np.asarray(grad.sum()))
 
 
 class _Operation(NamedTuple):
@@ -236,8 +246,9 @@ class Gradients:
 class GradientTape:
     """Records the operations of its ``with`` block in the thread that entered it.
 
-    Variables are read through layers and models, which name them as leaves. The tape keeps the
-    arrays of the step alive until it is dropped.
+    Variables are read through layers and models, which name them as leaves, or beside a tensor:
+    ``tensor * variable``. What is computed of variables alone is an array, and has no gradient. The
+    tape keeps the arrays of the step alive until it is dropped.
     """
 
     def __init__(self) -> None:

@@ -11,9 +11,10 @@ import pytest
 
 from pstrain import initializers
 from pstrain.errors import InvalidArgumentError
+from pstrain.optimizers import SGD
 from pstrain.parameters import LocalParameters, current_staging, current_step, step_scope
 from pstrain.scope import LocalPlacement, local_parameters, placement_scope
-from pstrain.tape import GradientTape, Tensor, leaf
+from pstrain.tape import GradientTape, Tensor, leaf, record
 from pstrain.trainer.staging import ClosureRun
 from pstrain.variable import ShardedVariable, Variable, create_variable
 from pstrain.vocabulary import Fetch, OptimizerSpec, StepToken, Update
@@ -245,13 +246,23 @@ def test_a_variable_is_found_in_a_list_without_a_read() -> None:
         bool(x)
 
 
-def test_a_tensor_keeps_its_gradient_beside_a_variable() -> None:
+def test_a_variable_beside_a_tensor_is_read_with_its_gradient() -> None:
+    rows = np.array([[1.0], [2.0]], np.float32)
     with local_parameters():
-        x, y = Variable(2.0), Variable(3.0)
-    with GradientTape() as tape:
-        loss = y * leaf(Tensor(x.numpy()), x) - y
-    assert float(loss) == 3.0
-    assert float(tape.gradients(loss).of(x).gradient) == 3.0
+        x, scale, shift = Variable(rows), Variable(3.0), Variable(np.ones((2, 1), np.float32))
+        count, frozen = Variable(2), Variable(4.0, trainable=False)
+        with GradientTape() as tape:
+            found = (scale * leaf(Tensor(x.numpy()), x) / count - shift) * frozen + Tensor(rows)
+            loss = Tensor(np.float32(found.value.sum()))
+            record(loss, (found,), lambda grad: np.full((2, 1), grad, np.float32))
+        gradients = tape.gradients(loss)
+        SGD(1.0).apply_gradients(gradients)
+    assert found.value.tolist() == [[3.0], [10.0]]
+    assert found.dtype == np.float32
+    assert len(gradients) == 3
+    assert x.numpy().tolist() == [[-5.0], [-4.0]]
+    assert float(scale) == -3.0
+    assert shift.numpy().tolist() == [[5.0], [5.0]]
 
 
 @pytest.mark.parametrize(("sign", "remedy"), [("+=", "assign_add"), ("*=", "assign")])
