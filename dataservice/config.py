@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 from dataservice.errors import InvalidArgumentError
 from dataservice.runtime.arguments import check_choice
 from dataservice.runtime.cores import available_cores
+from dataservice.runtime.memory import available_memory_bytes
 from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS, PROTOCOL, parse_target
 
 # Plans may embed tables, so well above gRPC's 4 MiB; small enough that a bad peer cannot fill
@@ -241,20 +242,13 @@ class WorkerConfig:
     @property
     def cache_bytes(self) -> int:
         """Bytes of elements that the window of a cross-trainer cache holds at most."""
-        default = min(DEFAULT_CROSS_TRAINER_CACHE_SIZE_BYTES, memory_bytes() // 4)
+        default = min(DEFAULT_CROSS_TRAINER_CACHE_SIZE_BYTES, available_memory_bytes() // 4)
         return _or_default(self.cross_trainer_cache_size_bytes, default)
 
     @property
     def pipeline_threads(self) -> int:
         """``threads``, or the number of cores this process may use."""
         return _or_default(self.threads, available_cores())
-
-
-def memory_bytes() -> int:
-    """Memory of this machine."""
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return 8 << 30
 
 
 def is_loopback(host: str) -> bool:

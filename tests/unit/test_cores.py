@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dataservice.runtime import cores
+from dataservice.runtime.control_groups import groups
 from dataservice.runtime.cores import available_cores, limit_libraries, quota_cores
 
 V2 = "35 24 0:30 {root} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -17,11 +18,11 @@ V1_MEMBER = "4:cpuset:{path}\n3:memory:{path}\n2:cpu,cpuacct:{path}\n1:name=syst
 
 
 def quota_v2(path: str, files: dict[str, str], root: str = "/") -> int | None:
-    return quota_cores(f"0::{path}\n", V2.format(root=root), files.get)
+    return quota_cores(groups("cpu", f"0::{path}\n", V2.format(root=root)), files.get)
 
 
 def quota_v1(path: str, files: dict[str, str], root: str = "/") -> int | None:
-    return quota_cores(V1_MEMBER.format(path=path), V1.format(root=root), files.get)
+    return quota_cores(groups("cpu", V1_MEMBER.format(path=path), V1.format(root=root)), files.get)
 
 
 def test_a_container_sees_its_own_group_as_the_root() -> None:
@@ -51,8 +52,8 @@ def test_a_part_of_a_core_counts_as_one(quota: str, whole: int) -> None:
 def test_what_says_nothing_is_no_quota(text: str) -> None:
     assert quota_v2("/", {"/sys/fs/cgroup/cpu.max": text}) is None
     assert quota_v2("/", {}) is None
-    assert quota_cores("", "", {}.get) is None
-    assert quota_cores("not a line\n0::/\n", "neither - \n35 24\n", {}.get) is None
+    assert quota_cores(groups("cpu", "", ""), {}.get) is None
+    assert quota_cores(groups("cpu", "not a line\n0::/\n", "neither - \n35 24\n"), {}.get) is None
 
 
 def test_the_mounted_part_of_the_tree_is_found_without_a_namespace() -> None:
@@ -82,7 +83,7 @@ def test_the_first_version_keeps_quota_and_period_apart() -> None:
 
 def test_files_of_other_controllers_are_not_asked() -> None:
     asked: list[str] = []
-    quota_cores(V1_MEMBER.format(path="/a"), V1.format(root="/"), asked.append)  # type: ignore
+    quota_cores(groups("cpu", V1_MEMBER.format(path="/a"), V1.format(root="/")), asked.append)  # type: ignore
     assert {path.rpartition("/")[0] for path in asked} == {
         "/sys/fs/cgroup/cpu,cpuacct/a",
         "/sys/fs/cgroup/cpu,cpuacct",

@@ -1,0 +1,38 @@
+"""How much memory this process may use.
+
+In a container that is less than its machine has, and who takes more is killed. Knows nothing of who
+takes it. Invariant: what says nothing that can be read is no limit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Final
+
+from dataservice.runtime.control_groups import Group, Read, own_groups, text_of
+
+__all__ = ["available_memory_bytes", "memory_limit_bytes"]
+
+_UNKNOWN_BYTES: Final = 8 << 30
+
+
+def available_memory_bytes() -> int:
+    """The machine's memory, or what control groups allow of it; 8 GiB where nothing tells."""
+    limit = memory_limit_bytes(own_groups("memory"), text_of)
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    else:
+        machine = _UNKNOWN_BYTES
+    return machine if limit is None else min(machine, limit)
+
+
+def memory_limit_bytes(groups: Iterable[Group], read: Read) -> int | None:
+    """The smallest limit of these groups; None where there is none. `read` gives a file's text."""
+    limits = []
+    for folder, is_unified in groups:
+        name = "memory.max" if is_unified else "memory.limit_in_bytes"
+        text = (read(f"{folder}/{name}") or "").strip()
+        if text.isdecimal() and int(text):
+            limits.append(int(text))
+    return min(limits) if limits else None
