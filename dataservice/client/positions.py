@@ -67,7 +67,7 @@ class ReaderPosition:
             "peers": list(self.peers),
             "chunk_rows": self.chunk_rows,
             "shards": self.shards,
-            "tasks": [[number, [list(pair) for pair in rows], n] for number, rows, n in self.tasks],
+            "tasks": [task.to_json() for task in self.tasks],
             **self.consumed.to_json(),
         }
 

@@ -6,6 +6,7 @@ Values only. Invariant: a spec never changes; every request made of it is a read
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from dataservice.client.connection import DEFAULT_TIMEOUT_S
 from dataservice.client.positions import ReaderPosition, position_message
@@ -68,3 +69,15 @@ def open_request(spec: ReadSpec) -> pb.OpenIterationRequest:
         position=position_message(spec.position),
         owner=spec.owner,
     )
+
+
+def stream_command(spec: ReadSpec, joined: pb.OpenIterationReply) -> dict[str, Any]:
+    """Tells a worker whose rows of what it is to send; more is said by kind of reader."""
+    return {
+        "iteration": joined.iteration_id,
+        "reader": joined.reader_id,
+        "dataset": joined.dataset_id or spec.dataset_id,
+        "policy": int(spec.policy),
+        "epoch": spec.repetition,
+        "options": spec.options.to_json(),
+    }

@@ -23,7 +23,7 @@ from dataservice.client.connection import Connection
 from dataservice.client.cutting import cut, new_rows
 from dataservice.client.delivery import Delivery as Delivery
 from dataservice.client.pacing import GROUP_S, Pacing
-from dataservice.client.read_spec import ReadSpec, open_request
+from dataservice.client.read_spec import ReadSpec, open_request, stream_command
 from dataservice.client.sequence import Sequencer
 from dataservice.client.session import Call, ReadSession
 from dataservice.client.statistics import ReadStatistics
@@ -44,6 +44,7 @@ from dataservice.runtime.interrupts import NO_INTERRUPTS, HeldInterrupts
 from dataservice.runtime.threads import StoppableThread
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
+from dataservice.wire.bookmarks import decode_bookmark
 from dataservice.wire.elements import Header, RowSpan
 
 logger = logging.getLogger(__name__)
@@ -107,10 +108,8 @@ class ServiceReader:
         self._thread.start()
 
     def _new_tasks(self) -> TaskTracker | None:
-        if not self._spec.counts_tasks:
-            return None
-        position = self._spec.position
-        return TaskTracker(self._spec.policy, () if position is None else position.tasks)
+        saved = () if self._spec.position is None else self._spec.position.tasks
+        return TaskTracker(self._spec.policy, saved) if self._spec.counts_tasks else None
 
     def _new_session(self) -> ReadSession:
         pacing = Pacing(min(MAX_HEARTBEAT_S, self._join.heartbeat_s), time.monotonic())
@@ -259,13 +258,8 @@ class ServiceReader:
             worker_id,
             address,
             {
-                "iteration": self.iteration_id,
-                "reader": self.reader_id,
-                "dataset": self.dataset_id,
-                "policy": int(self._spec.policy),
-                "epoch": self._spec.repetition,
-                "options": self._spec.options.to_json(),
-                "tasks": None if self._tasks is None else self._tasks.told_to(worker_id),
+                **stream_command(self._spec, self._join),
+                **({} if self._tasks is None else self._tasks.command_to(worker_id)),
                 "trainer": self._spec.trainer_id,
                 "shards": self._join.num_shards,
                 "listing": self._join.listing,
@@ -282,6 +276,7 @@ class ServiceReader:
                 self._crash,
                 self.statistics.note_missed,
                 self.statistics.omissions.record_all,
+                self._on_bookmark,
             ),
             token=self._connection.token,
             tls=self._connection.tls,
@@ -342,6 +337,12 @@ class ServiceReader:
         self._buffer.put((delivery, delivery.size_bytes) for delivery in deliveries)
         self._buffer.await_low()
 
+    def _on_bookmark(self, encoded: bytes) -> None:
+        task, bookmark = decode_bookmark(encoded)
+        with self._lock:
+            if self._tasks is not None:
+                self._tasks.note_bookmark(task, bookmark)
+
     def _on_end(self, stream: WorkerStream) -> None:
         with self._lock:
             self._session.note_end(stream)
@@ -370,7 +371,8 @@ class ServiceReader:
     def _synchronise(self, stop: threading.Event) -> None:
         while not stop.is_set():
             with self._lock:
-                while not stop.is_set() and (left_s := self._time_to_call()) > 0:
+                time_to_call = self._session.time_to_call
+                while not stop.is_set() and (left_s := time_to_call(time.monotonic())) > 0:
                     self._wakeup.wait(min(left_s, GROUP_S))
                 call = self._session.prepare_call(self.statistics)
             if stop.is_set():
@@ -414,9 +416,6 @@ class ServiceReader:
             or self._gathering.note(reply.awaited_readers, now_s)
             or self._starvation.note(starving, now_s)
         )
-
-    def _time_to_call(self) -> float:
-        return self._session.time_to_call(time.monotonic())
 
     def _wake_if_idle(self) -> None:
         # Only then: a switch to the dispatcher thread for every element would cost more than it.

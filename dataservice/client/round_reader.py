@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from dataservice.client.attendance import Roll, Starvation
 from dataservice.client.connection import Connection
-from dataservice.client.read_spec import ReadSpec, open_request
+from dataservice.client.read_spec import ReadSpec, open_request, stream_command
 from dataservice.client.reader import (
     MAX_HEARTBEAT_S,
     RELEASE_TIMEOUT_S,
@@ -159,12 +159,7 @@ class RoundReader:
             worker_id,
             address,
             {
-                "iteration": self.iteration_id,
-                "reader": self.reader_id,
-                "dataset": self._join.dataset_id,
-                "policy": int(self._spec.policy),
-                "epoch": self._spec.repetition,
-                "options": self._spec.options.to_json(),
+                **stream_command(self._spec, self._join),
                 "consumer": self._spec.consumer_index,
                 "credit": 0,
             },
@@ -176,6 +171,7 @@ class RoundReader:
                 self._on_broken,
                 self._on_failure,
                 self._crash,
+                _refuse,
                 _refuse,
                 _refuse,
             ),

@@ -10,21 +10,29 @@ share anew; used up is only what was accepted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dataservice.client.tracker import Accepted
 from dataservice.errors import DataLossError
 from dataservice.ranges import Pairs, Ranges
 from dataservice.vocabulary import ShardingPolicy
+from dataservice.wire.bookmarks import Bookmark
 from dataservice.wire.elements import RowSpan
+
+# Of one task: half a minute of a worker, or so many elements where one takes longer.
+_MAX_BOOKMARKS: Final = 32
 
 
 class TaskMark(NamedTuple):
-    """Rows of a task that were used up; `total` is how many it has, None before that is known."""
+    """Rows of a task that were used up; `total` is how many it has, None before that is known.
+
+    All rows before `bookmark` were: from there a worker can go on without making them again.
+    """
 
     number: int
     rows: Pairs
     total: int | None
+    bookmark: Bookmark | None = None
 
     @property
     def is_over(self) -> bool:
@@ -34,11 +42,28 @@ class TaskMark(NamedTuple):
     @classmethod
     def from_json(cls, encoded: Sequence[Any]) -> TaskMark:
         """What a mark is in JSON; ValueError or TypeError for anything else."""
-        number, rows, total = encoded
+        # States that older versions saved have no bookmark.
+        number, rows, total, bookmark = (*encoded, None) if len(encoded) == 3 else encoded
         pairs = tuple((int(first), int(end)) for first, end in rows)
         if number < 0 or Ranges(pairs).pairs() != pairs or (pairs and pairs[0][0] < 0):
             raise ValueError(f"task {number} with rows {pairs}")
-        return cls(int(number), pairs, None if total is None else int(total))
+        return cls(
+            int(number),
+            pairs,
+            None if total is None else int(total),
+            None if bookmark is None else Bookmark.from_json(bookmark),
+        )
+
+    def to_json(self) -> list[Any]:
+        """As `from_json` takes it."""
+        bookmark = None if self.bookmark is None else list(self.bookmark)
+        return [self.number, [list(pair) for pair in self.rows], self.total, bookmark]
+
+
+def _rows_at_once(rows: Ranges | None) -> int:
+    """How many of a task's first rows are all there."""
+    first = None if rows is None else next(iter(rows.pairs()), None)
+    return first[1] if first is not None and first[0] == 0 else 0
 
 
 class TaskTracker:
@@ -53,6 +78,8 @@ class TaskTracker:
         self._resumes = bool(saved)
         self._undealt = [mark.number for mark in saved if not mark.is_over]
         self._numbers: dict[str, list[int]] = {}
+        # Ascending. Those that were passed serve positions which leave out what was taken since.
+        self._bookmarks = {mark.number: [mark.bookmark] for mark in saved if mark.bookmark}
 
     def meet(self, workers: Iterable[str]) -> None:
         """Under OFF a worker that is new makes a pass.
@@ -72,10 +99,33 @@ class TaskTracker:
             self._consumed.setdefault(number, Ranges())
         self._undealt = []
 
+    def command_to(self, worker: str) -> dict[str, Any]:
+        """What a stream is opened with: rows that are here by task, and where to go on."""
+        told = self.told_to(worker)
+        bookmarks = {task: self._bookmark_of(int(task), self._received[int(task)]) for task in told}
+        return {"tasks": told, "bookmarks": {task: at for task, at in bookmarks.items() if at}}
+
     def told_to(self, worker: str) -> dict[str, Pairs]:
         """Rows that are here by task, for a stream: of the worker's tasks, or of all shares."""
         numbers = self._received if self._is_static else self._numbers[worker]
         return {str(number): self._received[number].pairs() for number in numbers}
+
+    def note_bookmark(self, number: int, bookmark: Bookmark) -> None:
+        """From where a task can go on once all rows before it were used up."""
+        known = self._bookmarks.setdefault(number, [])
+        if known and bookmark.row <= known[-1].row:
+            return
+        if len(known) == _MAX_BOOKMARKS:
+            if known[1].row > _rows_at_once(self._consumed.get(number)):
+                return
+            del known[0]
+        known.append(bookmark)
+
+    def _bookmark_of(self, number: int, rows: Ranges) -> Bookmark | None:
+        """The newest with nothing before it that is not among `rows`."""
+        end = _rows_at_once(rows)
+        usable = [at for at in self._bookmarks.get(number, ()) if at.row <= end]
+        return usable[-1] if usable else None
 
     def receive(self, worker: str, spans: Sequence[RowSpan]) -> Accepted:
         """Accepts what is new of a frame. DataLossError for rows of no task."""
@@ -117,6 +167,11 @@ class TaskTracker:
                 if span.window in consumed:
                     consumed[span.window].discard(span.first_row, span.end_row)
         return tuple(
-            TaskMark(number, rows.pairs(), self._totals.get(number))
+            TaskMark(
+                number,
+                rows.pairs(),
+                self._totals.get(number),
+                self._bookmark_of(number, rows),
+            )
             for number, rows in sorted(consumed.items())
         )

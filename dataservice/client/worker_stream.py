@@ -53,6 +53,7 @@ class StreamEvents(NamedTuple):
     on_crash: Callable[[BaseException], None]
     on_missed: Callable[[int], None]
     on_omitted: Callable[[bytes], None]
+    on_bookmark: Callable[[bytes], None]
 
 
 class WorkerStream:
@@ -168,6 +169,8 @@ class WorkerStream:
         header = unpack(message.header)
         if header.kind is FrameKind.OMITTED:
             self._events.on_omitted(header.notes)
+        if header.kind is FrameKind.BOOKMARK:
+            self._events.on_bookmark(header.notes)
         if header.kind in (FrameKind.DATA, FrameKind.MISSED):
             self._pass_on(header, message, is_checked=not exchange.shares_memory)
         return header

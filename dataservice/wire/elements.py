@@ -30,7 +30,7 @@ _MAX_ROWS = (1 << 32) - 1
 
 class FrameKind(IntEnum):
     """What a frame means: rows, a sign of life, the end, elements that the reader will not get,
-    notes of what was left out of the rows.
+    notes of what was left out of the rows, and from where the task whose rows follow can go on.
 
     From a reader come CREDIT, frames that it can take, and ASK, rounds that it wants.
     """
@@ -42,6 +42,10 @@ class FrameKind(IntEnum):
     MISSED = 5
     OMITTED = 6
     ASK = 7
+    BOOKMARK = 8
+
+
+_WITH_NOTES = (FrameKind.OMITTED, FrameKind.BOOKMARK)
 
 
 class RowSpan(NamedTuple):
@@ -72,7 +76,8 @@ class Header(NamedTuple):
     `divisible` says that the body's rows are the spans' rows one by one, so that a part of them
     may be kept; a batch that operators were applied to as a whole is not. `more_follows`: the
     worker is at work on more for this reader, so that another frame is certain to come unless the
-    stream ends or breaks. `notes` are those of an OMITTED.
+    stream ends or breaks. `notes` are those of an OMITTED, or the bookmark of a BOOKMARK as it is
+    encoded.
     """
 
     kind: FrameKind
@@ -133,11 +138,16 @@ def pack_omitted(notes: bytes) -> bytes:
     return _head(FrameKind.OMITTED, checksum=zlib.crc32(notes)) + notes
 
 
-def _unpack_omitted(header: bytes, crc: int) -> Header:
+def pack_bookmark(encoded: bytes) -> bytes:
+    """Header that tells a reader from where the task whose rows follow can go on."""
+    return _head(FrameKind.BOOKMARK, checksum=zlib.crc32(encoded)) + encoded
+
+
+def _unpack_notes(kind: FrameKind, header: bytes, crc: int) -> Header:
     notes = bytes(header[_HEAD.size :])
     if zlib.crc32(notes) != crc:
         raise ValueError(f"notes of {len(notes)} bytes do not match their checksum")
-    return Header(FrameKind.OMITTED, notes=notes)
+    return Header(kind, notes=notes)
 
 
 class Ask(NamedTuple):
@@ -168,8 +178,8 @@ def unpack(header: bytes) -> Header:
     """Parses a header; DataLossError where it is not one."""
     try:
         version, kind, flags, count, rows, element_rows, checksum = _HEAD.unpack_from(header)
-        if kind == FrameKind.OMITTED and version == _VERSION:
-            return _unpack_omitted(header, checksum)
+        if kind in _WITH_NOTES and version == _VERSION:
+            return _unpack_notes(FrameKind(kind), header, checksum)
         if version != _VERSION or len(header) != _HEAD.size + count * _SPAN.size:
             raise ValueError(f"version {version}, {len(header)} bytes, {count} spans")
         spans = tuple(

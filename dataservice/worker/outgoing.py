@@ -22,7 +22,7 @@ from dataservice.runtime.exchange import Message
 from dataservice.runtime.frames import BatchEncoder, Compression, encode_batch
 from dataservice.runtime.shared_memory import Body
 from dataservice.runtime.threads import BoundedQueue
-from dataservice.wire.elements import RowSpan, elements_in, pack_data
+from dataservice.wire.elements import RowSpan, elements_in, pack_bookmark, pack_data
 from dataservice.worker.production import Patience
 from dataservice.worker.rebatch import Element
 
@@ -87,6 +87,7 @@ class Frame(NamedTuple):
     size_bytes: int = 0
     element_rows: int = 0
     more_follows: bool = False
+    bookmark: bytes = b""
 
     @property
     def elements(self) -> int:
@@ -99,12 +100,16 @@ def frame_of(element: Element, compression: Compression | None, *, divisible: bo
     batch = element.batch
     if batch is None or not batch.num_rows:
         return Frame(0, element.spans, None)
-    rows, spans, cut = batch.num_rows, element.spans, element.element_rows
-    if compression is None:
-        size = encoded_bytes(batch)
-        return Frame(rows, spans, batch, divisible, size_bytes=size, element_rows=cut)
-    body = encode_batch(batch, compression=compression)
-    return Frame(rows, spans, body, divisible, size_bytes=body.size, element_rows=cut)
+    packed = None if compression is None else encode_batch(batch, compression=compression)
+    return Frame(
+        batch.num_rows,
+        element.spans,
+        batch if packed is None else packed,
+        divisible,
+        size_bytes=encoded_bytes(batch) if packed is None else packed.size,
+        element_rows=element.element_rows,
+        bookmark=element.bookmark,
+    )
 
 
 class FrameSender:
@@ -116,6 +121,8 @@ class FrameSender:
 
     def send(self, frame: Frame) -> None:
         """Encodes and sends; waits while the reader does not read."""
+        if frame.bookmark:
+            self._channel.send(pack_bookmark(frame.bookmark))
         if frame.header is not None:
             self._channel.send(frame.header)
         elif frame.payload is None:

@@ -26,11 +26,13 @@ class Element(NamedTuple):
     """Rows to hand to a reader; `batch` is None where spans end without rows to deliver.
 
     Several elements that lie one after the other travel as one, cut each `element_rows` rows.
+    `bookmark`, if there is one, is that of the task at these rows or before them.
     """
 
     batch: pa.RecordBatch | None
     spans: tuple[RowSpan, ...]
     element_rows: int = 0
+    bookmark: bytes = b""
 
 
 class Rebatcher:

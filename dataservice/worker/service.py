@@ -8,6 +8,7 @@ Invariant: a producer is in the table exactly while it may still produce.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import OrderedDict, deque
@@ -34,7 +35,7 @@ from dataservice.worker.producer import WindowProducer
 from dataservice.worker.production import ProducerCounters
 from dataservice.worker.rounds import RoundProducer, serve_rounds
 from dataservice.worker.task import Pipeline
-from dataservice.worker.task_producer import TaskProducer, tasks_of
+from dataservice.worker.task_producer import BOOKMARK_EVERY_S, TaskProducer, tasks_of
 
 logger = logging.getLogger(__name__)
 
@@ -245,7 +246,13 @@ class WorkerService:
                     name=f"task {iteration}",
                     on_drained=lambda: self._finish_task(worker_id, iteration),
                     share=share,
-                    tasks=tasks_of(command.get("tasks"), None if share is None else share.index),
+                    tasks=tasks_of(
+                        command.get("tasks"),
+                        None if share is None else share.index,
+                        command.get("bookmarks") or {},
+                    ),
+                    # A reader that does not ask for bookmarks does not know them.
+                    bookmark_every_s=BOOKMARK_EVERY_S if "bookmarks" in command else math.inf,
                 )
                 self._tasks[iteration] = producer
                 producer.start()

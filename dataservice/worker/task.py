@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 
 import pyarrow as pa
 
 from dataservice.dataset.ledger import Ledger, Page
-from dataservice.dataset.node import Node, walk
+from dataservice.dataset.node import Node, unrepeatable, walk
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import decode_plan, fingerprint
 from dataservice.dataset.segments import times_of
 from dataservice.dataset.splits import Linear, linearise, open_window, transform_batch
 from dataservice.dataset.static_sharding import Share, share_of
-from dataservice.dataset.stream import RunContext
+from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.dataset.timing import OperatorTimes
 from dataservice.dataset.tolerance import tolerant
 from dataservice.runtime.frames import Compression
@@ -34,6 +35,8 @@ _CODECS: dict[str, Compression] = {"LZ4": "lz4", "ZSTD": "zstd"}
 _MAX_SHARES = 8
 # Parts of sources that a message names; a batch may have rows of many small ones.
 _MAX_NAMED = 4
+# Which positions of streams there are: other ones than another version had get another number.
+_POSITIONS = 1
 # The part of a plan behind all segments.
 _TAIL = 1 << 30
 
@@ -165,13 +168,37 @@ class Pipeline:
         omitted: Page | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Elements of the whole plan, or of a static share of it; rows come in chunks."""
-        node = optimise(self._node) if share is None else self._share_of(share)
-        ledger = None if omitted is None else omitted.ledger
-        with (
-            _timed(walk(node), 0, ledger) as times,
-            node.run(self._context(epoch, cancelled, omitted, times)) as stream,
-        ):
+        with self.open_whole(epoch, cancelled, share, omitted) as stream:
             yield from stream
+
+    @contextmanager
+    def open_whole(
+        self,
+        epoch: int,
+        cancelled: Cancelled,
+        share: Share | None = None,
+        omitted: Page | None = None,
+        *,
+        restores: bool = False,
+    ) -> Iterator[BatchStream]:
+        """The stream of `run_whole`; with `restores` a position is restored before it is read."""
+        node = self._whole(share)
+        ledger = None if omitted is None else omitted.ledger
+        with _timed(walk(node), 0, ledger) as times:
+            context = self._context(epoch, cancelled, omitted, times)
+            with node.run(replace(context, restores=restores)) as stream:
+                yield stream
+
+    def bookmarks_of(self, share: Share | None) -> str | None:
+        """Stands for the plan of `open_whole` and for what its positions mean.
+
+        None where what follows a position is not the same each time.
+        """
+        node = self._whole(share)
+        return None if unrepeatable(node) else f"{_POSITIONS}-{fingerprint(node)}"
+
+    def _whole(self, share: Share | None) -> Node:
+        return optimise(self._node) if share is None else self._share_of(share)
 
     def _location(self, element: Element, splits_of: Callable[[int], Sequence[Split]]) -> str:
         """Names the sources of an element's rows, which operators may have dropped or reordered."""

@@ -6,12 +6,20 @@ numbers each time that it runs, and come in their order; frames that did not arr
 
 from __future__ import annotations
 
+import json
+import logging
+import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from dataservice.dataset.static_sharding import Share
+from dataservice.dataset.stream import BatchStream
+from dataservice.errors import DataLossError, InvalidArgumentError
 from dataservice.ranges import Pairs, Ranges
+from dataservice.wire.bookmarks import Bookmark, encode_bookmark
 from dataservice.wire.elements import NO_WINDOW, RowSpan
 from dataservice.worker.failures import outcome_of
 from dataservice.worker.outgoing import Frame, FrameBuffer
@@ -19,27 +27,49 @@ from dataservice.worker.plan_thread import PlanThread
 from dataservice.worker.rebatch import Element
 from dataservice.worker.task import Pipeline
 
+logger = logging.getLogger(__name__)
+
+# What a reader that goes on may have made again; a position is cheap, but not free.
+BOOKMARK_EVERY_S: Final = 1.0
+MAX_POSITION_CHARS: Final = 16 << 10
+
 
 class Task(NamedTuple):
     """What to run, and the rows of it that its reader has.
 
     `number` tells it from other tasks of the reader; NO_WINDOW: readers share it and count nothing.
+    With a `bookmark` what lies before it need not be made again, if the reader has all of that.
     """
 
     number: int = NO_WINDOW
     had: Pairs = ()
+    bookmark: Bookmark | None = None
 
 
-def tasks_of(told: Mapping[str, Pairs] | None, place: int | None) -> tuple[Task, ...]:
+def tasks_of(
+    told: Mapping[str, Pairs] | None,
+    place: int | None,
+    bookmarks: Mapping[str, Sequence[Any]] = MappingProxyType({}),
+) -> tuple[Task, ...]:
     """The tasks of a worker at a `place` of the list, or elsewhere, by what a reader told it.
 
-    A worker makes the share of its place, or all passes that it is told of.
+    A worker makes the share of its place, or all passes that it is told of. DataLossError for
+    bookmarks that are none.
     """
     if told is None:
         return (Task(),)
-    if place is not None:
-        return (Task(place, told.get(str(place), ())),)
-    return tuple(Task(int(number), had) for number, had in told.items())
+    numbers = told if place is None else (str(place),)
+    try:
+        return tuple(
+            Task(
+                int(number),
+                told.get(number, ()),
+                Bookmark.from_json(bookmarks[number]) if number in bookmarks else None,
+            )
+            for number in numbers
+        )
+    except (ValueError, TypeError) as error:
+        raise DataLossError(f"a reader sent a damaged bookmark: {error}") from error
 
 
 class TaskProducer(PlanThread):
@@ -59,12 +89,14 @@ class TaskProducer(PlanThread):
         on_drained: Callable[[], None],
         share: Share | None = None,
         tasks: Sequence[Task] = (Task(),),
+        bookmark_every_s: float = BOOKMARK_EVERY_S,
     ) -> None:
         self.frames = FrameBuffer(buffer_bytes, pipeline.compression)
         self._pipeline = pipeline
         self._epoch = epoch
         self._share = share
         self._tasks = tasks
+        self._bookmark_every_s = bookmark_every_s
         self._on_drained = on_drained
         self._lock = threading.Lock()
         self._streams = 0
@@ -104,10 +136,73 @@ class TaskProducer(PlanThread):
     def _rest_of(self, task: Task) -> Iterator[Element]:
         """Elements, or the parts of them that the reader lacks."""
         had = Ranges(task.had)
+        plan = None if task.number == NO_WINDOW else self._pipeline.bookmarks_of(self._share)
+        bookmark = _usable(task, had, plan)
+        marker = Marker(task.number, plan, self._bookmark_every_s)
         omitted = self.frames.omissions.page()
-        row = 0
-        for batch in self._pipeline.run_whole(self._epoch, self.is_closed, self._share, omitted):
-            begin, row = row, row + batch.num_rows
-            for first, end in had.missing(begin, row):
-                part = batch.slice(first - begin, end - first)
-                yield Element(part, (RowSpan(task.number, 0, first, end),))
+        restores = bookmark is not None
+        with self._pipeline.open_whole(
+            self._epoch, self.is_closed, self._share, omitted, restores=restores
+        ) as stream:
+            row = 0 if bookmark is None else _restore(stream, bookmark)
+            mark = marker.at(row, stream)
+            while (batch := next(stream, None)) is not None:
+                begin, row = row, row + batch.num_rows
+                for first, end in had.missing(begin, row):
+                    part = batch.slice(first - begin, end - first)
+                    yield Element(part, (RowSpan(task.number, 0, first, end),), bookmark=mark)
+                    mark = b""
+                mark = marker.at(row, stream) or mark
+
+
+def _usable(task: Task, had: Ranges, plan: str | None) -> Bookmark | None:
+    """A bookmark of the same plan before which the reader lacks nothing."""
+    bookmark = task.bookmark
+    if bookmark is None or any(had.missing(0, bookmark.row)):
+        return None
+    if bookmark.plan != plan:
+        logger.warning(
+            "the rows of task %d that its reader has are made again: its saved position is of plan "
+            "%s, this is %s; go on with the version that saved it to avoid that",
+            *(task.number, bookmark.plan, plan),
+        )
+        return None
+    return bookmark
+
+
+def _restore(stream: BatchStream, bookmark: Bookmark) -> int:
+    """Moves a fresh stream to a bookmark; the row it is at."""
+    try:
+        stream.restore(json.loads(bookmark.stream))
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"the saved position of row {bookmark.row} is malformed ({error!r}); load a state that "
+            "was saved before"
+        ) from error
+    return bookmark.row
+
+
+class Marker:
+    """Makes bookmarks of a task now and then, where its positions can be saved."""
+
+    def __init__(self, task: int, plan: str | None, every_s: float) -> None:
+        self._task = task
+        self._plan = plan
+        self._every_s = every_s
+        self._due_s = math.inf if plan is None else time.monotonic() + every_s
+
+    def at(self, row: int, stream: BatchStream) -> bytes:
+        """The bookmark of where a stream stands, before its row `row`; b"" while none is due."""
+        now_s = time.monotonic()
+        if now_s < self._due_s or self._plan is None:
+            return b""
+        self._due_s = now_s + self._every_s
+        position = json.dumps(stream.state())
+        if len(position) <= MAX_POSITION_CHARS:
+            return encode_bookmark(self._task, Bookmark(row, self._plan, position))
+        self._every_s *= 2
+        logger.info(
+            "no bookmark of task %d for %g s: its position takes %d bytes",
+            *(self._task, self._every_s, len(position)),
+        )
+        return b""

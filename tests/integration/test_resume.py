@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import pathlib
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dataservice as ds
@@ -204,6 +206,46 @@ def test_passes_with_other_numbers_of_workers(service: LocalService, after: int)
             nothing.load_state_dict(state)
             assert read(nothing) == [], "the end is a position"
     assert sorted(ids) == sorted([*range(ROWS)] * 2)
+
+
+@pytest.mark.parametrize("protocol", ["shared_memory", "flight", None])
+def test_workers_go_on_near_where_a_reader_was(
+    tmp_path: pathlib.Path, protocol: str | None
+) -> None:
+    """They would make all that was consumed again, after days of training for as long."""
+    made, in_haste = tmp_path / "made", tmp_path / "in haste"
+
+    def slow(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if not in_haste.exists():
+            time.sleep(0.01)
+        with made.open("a") as file:
+            file.write(f"{columns['id'][0]}\n")
+        return columns
+
+    def begin(service: LocalService) -> Any:
+        data = ds.Dataset.range(ROWS).shuffle(100, seed=5).batch(2).map(slow)
+        return iter(
+            data.distribute(
+                OFF, service.target, max_outstanding_requests=4, data_transfer_protocol=protocol
+            )
+        )
+
+    with local_service(workers=1) as service, begin(service) as iterator:
+        ids, bookmarks = read(iterator, 1), [None]
+        while not any(bookmarks):
+            ids += read(iterator, 5)
+            state = saved(iterator)
+            bookmarks = [bookmark for *_, bookmark in state["stream"]["tasks"]]
+    (bookmark,) = bookmarks
+    assert bookmark is not None
+    made.write_text("")
+    in_haste.touch()
+    with local_service(workers=1) as service, begin(service) as rest:
+        rest.load_state_dict(state)
+        ids += read(rest)
+    assert sorted(ids) == list(range(ROWS))
+    # Besides those on which the function is tried where the dataset is registered.
+    assert len(made.read_text().split()) <= (ROWS - bookmark[0]) // 2 + 30
 
 
 def test_readers_that_share_passes_say_so(service: LocalService) -> None:

@@ -13,6 +13,7 @@ from dataservice.wire.elements import (
     FrameKind,
     Header,
     RowSpan,
+    pack_bookmark,
     pack_credit,
     pack_data,
     unpack,
@@ -76,3 +77,13 @@ def test_frames_without_rows() -> None:
 def test_damage_is_an_error(damaged: bytes) -> None:
     with pytest.raises(DataLossError, match="damaged element header"):
         unpack(damaged)
+
+
+@given(st.binary(min_size=1), st.integers(0))
+def test_a_bookmark_travels_under_a_checksum(encoded: bytes, place: int) -> None:
+    packed = pack_bookmark(encoded)
+    assert unpack(packed) == Header(FrameKind.BOOKMARK, notes=encoded)
+    damaged = bytearray(packed)
+    damaged[len(packed) - 1 - place % len(encoded)] ^= 1
+    with pytest.raises(DataLossError, match="do not match their checksum"):
+        unpack(bytes(damaged))

@@ -12,6 +12,7 @@ from dataservice.client.tasks import TaskMark, TaskTracker
 from dataservice.errors import DataLossError
 from dataservice.ranges import Pairs, Ranges
 from dataservice.vocabulary import ShardingPolicy
+from dataservice.wire.bookmarks import Bookmark, decode_bookmark, encode_bookmark
 from dataservice.wire.elements import RowSpan
 
 OFF, DATA = ShardingPolicy.OFF, ShardingPolicy.DATA
@@ -87,10 +88,87 @@ def test_rows_without_a_task_are_refused() -> None:
         tracker.receive("a", [span(-1, 0, 4)])
 
 
+@given(st.integers(0, 1 << 40), st.integers(0, 1 << 60), st.text(), st.text())
+def test_a_bookmark_comes_as_it_was_sent(task: int, row: int, plan: str, stream: str) -> None:
+    sent = Bookmark(row, plan, stream)
+    assert decode_bookmark(encode_bookmark(task, sent)) == (task, sent)
+
+
+@pytest.mark.parametrize(
+    "encoded", [b"", b"\xff", b"1", b"[]", b"[0, 1]", b'[0, -1, "p", "{}"]', b'[0, 1, "p", []]']
+)
+def test_a_damaged_bookmark_is_refused(encoded: bytes) -> None:
+    with pytest.raises(DataLossError, match="damaged bookmark"):
+        decode_bookmark(encoded)
+
+
 @pytest.mark.parametrize("encoded", [[-1, [], None], [0, [[3, 2]], None], [0, [[0, 1], [1, 2]], 3]])
 def test_a_damaged_mark_is_refused(encoded: list[object]) -> None:
     with pytest.raises(ValueError, match="task"):
         TaskMark.from_json(encoded)
+
+
+def bookmark(row: int) -> Bookmark:
+    return Bookmark(row, "plan", json.dumps({"at": row}))
+
+
+def test_a_position_has_the_newest_bookmark_that_leaves_nothing_out() -> None:
+    tracker = TaskTracker(OFF)
+    tracker.meet(["a"])
+    tracker.note_bookmark(0, bookmark(4))
+    tracker.note_bookmark(0, bookmark(8))
+    assert [mark.bookmark for mark in tracker.marks()] == [None]
+    spans = take(tracker, "a", span(0, 0, 4), span(0, 4, 9))
+    assert [mark.bookmark for mark in tracker.marks()] == [bookmark(8)]
+    assert [mark.bookmark for mark in tracker.marks([spans[1:]])] == [bookmark(4)]
+    take(tracker, "a", span(0, 10, 12))
+    tracker.note_bookmark(0, bookmark(12))
+    assert [mark.bookmark for mark in tracker.marks()] == [bookmark(8)], "row 9 is missing"
+    assert tracker.command_to("a") == {
+        "tasks": {"0": ((0, 9), (10, 12))},
+        "bookmarks": {"0": bookmark(8)},
+    }
+
+
+def test_bookmarks_survive_a_life_without_new_ones() -> None:
+    tracker = TaskTracker(OFF)
+    tracker.meet(["a"])
+    tracker.note_bookmark(0, bookmark(4))
+    take(tracker, "a", span(0, 0, 5))
+    encoded = json.loads(json.dumps([mark.to_json() for mark in tracker.marks()]))
+    again = TaskTracker(OFF, [TaskMark.from_json(item) for item in encoded])
+    again.meet(["b"])
+    assert again.command_to("b") == {
+        "tasks": {"0": ((0, 5),)},
+        "bookmarks": {"0": bookmark(4)},
+    }
+    assert again.marks() == tracker.marks()
+
+
+def test_marks_of_older_versions_have_no_bookmark() -> None:
+    assert TaskMark.from_json([0, [[0, 3]], None]) == TaskMark(0, ((0, 3),), None)
+
+
+def test_a_reader_keeps_few_bookmarks_and_always_one_that_it_can_use() -> None:
+    tracker = TaskTracker(OFF)
+    tracker.meet(["a"])
+    for row in range(1, 200):
+        tracker.note_bookmark(0, bookmark(row))
+    assert tracker.command_to("a")["bookmarks"] == {}, "nothing was received"
+    for row in range(400):
+        take(tracker, "a", span(0, row, row + 1))
+        tracker.note_bookmark(0, bookmark(row + 1))
+        (mark,) = tracker.marks()
+        assert mark.bookmark is not None
+    assert mark.bookmark == bookmark(400)
+    assert is_kept(tracker, 380), "positions may leave out what was taken since"
+    assert not is_kept(tracker, 100)
+
+
+def is_kept(tracker: TaskTracker, row: int) -> bool:
+    """Whether a position that leaves out all rows from `row` on would have its bookmark."""
+    (mark,) = tracker.marks([[span(0, row, 1_000)]])
+    return mark.bookmark == bookmark(row)
 
 
 class Made:
@@ -131,7 +209,7 @@ def test_every_row_of_every_pass_is_used_up_once(
         workers = [
             f"{life}-{n}" for n in range(first if not life else data.draw(st.integers(1, 4)))
         ]
-        encoded = json.loads(json.dumps([[n, r, t] for n, r, t in state]))
+        encoded = json.loads(json.dumps([mark.to_json() for mark in state]))
         tracker = TaskTracker(OFF, [TaskMark.from_json(item) for item in encoded])
         tracker.meet(workers)
         made = Made(tracker, {worker: tracker.told_to(worker) for worker in workers}, rows)

@@ -18,9 +18,18 @@ import dataservice as ds
 from dataservice.dataset.plan import encode_plan, freeze_schemas
 from dataservice.dataset.splits import linearise, plan_splits, plan_windows
 from dataservice.dataset.static_sharding import Share, list_sources
-from dataservice.errors import CancelledError, InternalError, UnavailableError, UserFunctionError
+from dataservice.errors import (
+    CancelledError,
+    DataLossError,
+    InternalError,
+    InvalidArgumentError,
+    UnavailableError,
+    UserFunctionError,
+)
+from dataservice.ranges import Pairs, Ranges
 from dataservice.runtime.checksum import checksum
 from dataservice.runtime.frames import decode_batch
+from dataservice.wire.bookmarks import Bookmark, decode_bookmark
 from dataservice.wire.elements import NO_WINDOW, Header, RowSpan, unpack
 from dataservice.worker.leases import Grant, Lease, LeaseFeed
 from dataservice.worker.outgoing import Frame, FrameBuffer, FrameSender
@@ -399,6 +408,140 @@ def test_a_worker_makes_several_passes_one_after_the_other_or_none() -> None:
     assert rest_of(dataset) == []
 
 
+def marked(
+    pipeline: Pipeline, *tasks: Task, share: Share | None = None
+) -> list[tuple[list[int], RowSpan, Bookmark | None]]:
+    """What a worker makes that sends a bookmark with each element."""
+    producer = TaskProducer(
+        pipeline,
+        epoch=0,
+        buffer_bytes=1 << 20,
+        name="test",
+        on_drained=lambda: None,
+        share=share,
+        tasks=tasks,
+        bookmark_every_s=0.0,
+    )
+    producer.start()
+    made = []
+    while True:
+        try:
+            frame = producer.frames.get(TIMEOUT_S)
+        except CancelledError:
+            return made
+        assert frame is not None
+        assert isinstance(frame.payload, pa.RecordBatch)
+        bookmark = decode_bookmark(frame.bookmark)[1] if frame.bookmark else None
+        ((span,), ids) = frame.spans, frame.payload.column("id").to_pylist()
+        made.append((ids, span, bookmark))
+
+
+PIPELINES = {
+    "batches": lambda rows: rows.batch(8),
+    "rows": lambda rows: rows,
+    "shuffled": lambda rows: rows.shuffle(40, seed=3).batch(7),
+    "filtered": lambda rows: rows.filter(ds.col("id") % 3 != 1).batch(5, drop_remainder=True),
+    "repeated": lambda rows: rows.shuffle(30, seed=1).repeat(3).batch(9),
+    "after the batch": lambda rows: rows.batch(6).map(lambda c: {"id": c["id"] + 1}),
+}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_from_each_bookmark_on_the_same_elements_come(name: str) -> None:
+    check_each_bookmark(pipeline_of(PIPELINES[name](ds.Dataset.range(200))))
+
+
+def check_each_bookmark(pipeline: Pipeline, share: Share | None = None) -> None:
+    whole = marked(pipeline, Task(2), share=share)
+    assert whole
+    for index, (_, span, bookmark) in enumerate(whole):
+        assert bookmark is not None
+        assert bookmark.row == span.first_row
+        had = ((0, span.first_row),) if span.first_row else ()
+        assert marked(pipeline, Task(2, had, bookmark), share=share) == whole[index:]
+
+
+@pytest.mark.parametrize("policy", [ds.ShardingPolicy.FILE, ds.ShardingPolicy.DATA])
+def test_shares_go_on_from_bookmarks(tmp_path: pathlib.Path, policy: ds.ShardingPolicy) -> None:
+    for number in range(6):
+        ids = range(number * 10, number * 10 + 10)
+        pq.write_table(pa.table({"id": ids}), tmp_path / f"{number}.parquet")
+    dataset = ds.Dataset.from_parquet(str(tmp_path)).shuffle(9, seed=2).batch(3)
+    listing = list_sources(dataset.node, policy, 2)
+    for index in range(2):
+        check_each_bookmark(pipeline_of(dataset), Share(policy, index, 2, listing))
+
+
+def test_what_was_left_out_does_not_move_bookmarks() -> None:
+    def fail_on_some(row: dict[str, int]) -> dict[str, int]:
+        if row["id"] % 7 == 3:
+            raise ValueError("seven")
+        return row
+
+    dataset = ds.Dataset.range(60).map(fail_on_some, format="rows", schema=SCHEMA).batch(4)
+    plan = encode_plan(freeze_schemas(dataset.node))
+    check_each_bookmark(Pipeline(plan, "AUTO", allow_functions=True, on_error="skip"))
+
+
+def noting(path: pathlib.Path) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
+    """A function that writes down which rows it is given; it may be sent elsewhere."""
+
+    def note(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        with path.open("a") as file:
+            file.write(" ".join(map(str, columns["id"])) + " ")
+        return columns
+
+    return note
+
+
+@pytest.mark.parametrize(
+    ("had", "plan", "begins"),
+    [
+        (((0, 40),), None, 32),
+        (((0, 32), (36, 40)), None, 32),
+        (((0, 31), (32, 40)), None, 0),  # a row before the bookmark is missing
+        (((0, 40),), "of another version", 0),
+    ],
+)
+def test_rows_before_a_bookmark_are_made_again_only_where_they_must(
+    tmp_path: pathlib.Path, had: Pairs, plan: str | None, begins: int
+) -> None:
+    note = tmp_path / "rows"
+    pipeline = pipeline_of(ds.Dataset.range(64).batch(8).map(noting(note)))
+    bookmark = marked(pipeline, Task(0))[4][2]
+    assert bookmark is not None
+    if plan is not None:
+        bookmark = bookmark._replace(plan=plan)
+    note.write_text("")
+    rest = marked(pipeline, Task(0, had, bookmark))
+    assert [row for ids, *_ in rest for row in ids] == [
+        r for r in range(64) if r not in Ranges(had)
+    ]
+    assert list(map(int, note.read_text().split())) == list(range(begins, 64))
+
+
+def test_no_bookmarks_where_what_follows_would_differ_or_where_readers_share() -> None:
+    dataset = ds.Dataset.range(16).batch(8)
+    assert [bookmark for *_, bookmark in marked(pipeline_of(dataset), Task())] == [None, None]
+    random = pipeline_of(dataset.map(lambda c: c, deterministic=False))
+    assert [bookmark for *_, bookmark in marked(random, Task(0))] == [None, None]
+
+
+def test_a_position_that_is_too_large_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dataservice.worker.task_producer.MAX_POSITION_CHARS", 10)
+    made = marked(pipeline_of(ds.Dataset.range(16).batch(8)), Task(0))
+    assert [bookmark for *_, bookmark in made] == [None, None]
+
+
+@pytest.mark.parametrize("stream", ['{"what": 1}', "{", "[]", '{"input": {"split": "x"}}'])
+def test_a_malformed_position_is_an_error_that_names_it(stream: str) -> None:
+    pipeline = pipeline_of(ds.Dataset.range(16).batch(8))
+    bookmark = marked(pipeline, Task(0))[1][2]
+    assert bookmark is not None
+    with pytest.raises(InvalidArgumentError, match="saved position of row 8 is malformed"):
+        marked(pipeline, Task(0, ((0, 8),), bookmark._replace(stream=stream)))
+
+
 def test_a_worker_makes_the_share_of_its_place_or_what_it_was_told() -> None:
     told = {"0": ((0, 3),), "1": ()}
     assert tasks_of(None, 1) == (Task(),)
@@ -406,6 +549,10 @@ def test_a_worker_makes_the_share_of_its_place_or_what_it_was_told() -> None:
     assert tasks_of(told, 2) == (Task(2),)
     assert tasks_of(told, None) == (Task(0, ((0, 3),)), Task(1))
     assert tasks_of({}, None) == ()
+    at = {"0": [3, "plan", "{}"]}
+    assert tasks_of(told, None, at) == (Task(0, ((0, 3),), Bookmark(3, "plan", "{}")), Task(1))
+    with pytest.raises(DataLossError, match="damaged bookmark"):
+        tasks_of(told, None, {"1": [3]})
 
 
 def test_a_task_is_drained_once_no_stream_holds_frames_that_may_be_lost() -> None:
