@@ -1,0 +1,106 @@
+"""What a worker sends on the stream of a reader that has a job without windows for itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import dataservice as ds
+from dataservice.dataset.plan import encode_plan, freeze_schemas
+from dataservice.runtime.exchange import Message
+from dataservice.wire import dispatcher_pb2 as pb
+from dataservice.wire.bookmarks import Bookmark, decode_bookmark
+from dataservice.wire.elements import FrameKind, Header, pack_credit, unpack
+from dataservice.worker.service import WorkerService
+
+
+class Dispatcher:
+    """Knows one dataset, and takes note of nothing."""
+
+    def __init__(self, dataset: ds.Dataset) -> None:
+        self._plan = encode_plan(freeze_schemas(dataset.node))
+
+    def get_dataset(self, _dataset_id: str) -> pb.GetDatasetReply:
+        return pb.GetDatasetReply(plan=self._plan, compression="AUTO")
+
+    def finish_task(self, *_: Any) -> None: ...
+
+
+class Channel:
+    """Takes all that is sent, and says at the end that it has come."""
+
+    shares_memory = False
+
+    def __init__(self) -> None:
+        self.headers: list[Header] = []
+
+    def send(self, header: bytes, body: object = None) -> None:  # noqa: ARG002
+        self.headers.append(unpack(header))
+
+    def recv(self) -> Message | None:
+        if self.headers and self.headers[-1].kind is FrameKind.END:
+            return None
+        return Message(pack_credit(1), None)
+
+    def cancelled(self) -> bool:
+        return False
+
+
+def sent(told: dict[str, Any]) -> list[Header]:
+    """What a reader gets of batches of 4 of 12 rows, but for notes and signs of life."""
+    service = WorkerService(
+        ds.WorkerConfig("127.0.0.1:5050"),
+        Dispatcher(ds.Dataset.range(12).batch(4)),  # type: ignore[arg-type]
+        "127.0.0.1:6060",
+    )
+    service.rejoin("w1")
+    command = {
+        "worker": "w1",
+        "iteration": "i1",
+        "dataset": "d1",
+        "policy": int(ds.ShardingPolicy.OFF),
+        "epoch": 0,
+        "options": {"num_consumers": 0},
+        "credit": 1,
+    }
+    channel = Channel()
+    try:
+        service.stream({**command, **told}, channel)
+    finally:
+        service.stop()
+    kinds = (FrameKind.DATA, FrameKind.BOOKMARK)
+    return [header for header in channel.headers if header.kind in kinds]
+
+
+@pytest.fixture(autouse=True)
+def _bookmarks_with_each_element(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dataservice.worker.service.BOOKMARK_EVERY_S", 0.0)
+
+
+def test_a_bookmark_comes_before_the_rows_that_it_is_of() -> None:
+    headers = sent({"tasks": {"7": []}, "bookmarks": {}})
+    assert [header.kind for header in headers] == [FrameKind.BOOKMARK, FrameKind.DATA] * 3
+    bookmarks = [decode_bookmark(header.notes) for header in headers[::2]]
+    assert [(task, bookmark.row) for task, bookmark in bookmarks] == [(7, 0), (7, 4), (7, 8)]
+
+
+def test_a_task_begins_at_the_bookmark_that_comes_with_it() -> None:
+    headers = sent({"tasks": {"7": []}, "bookmarks": {}})
+    _, bookmark = decode_bookmark(headers[4].notes)
+    told = {"tasks": {"7": [[0, 8]]}, "bookmarks": {"7": list(bookmark)}}
+    (again, data) = sent(told)
+    assert decode_bookmark(again.notes) == (7, bookmark)
+    assert [(span.first_row, span.end_row) for span in data.spans] == [(8, 12)]
+
+
+def test_readers_that_do_not_know_bookmarks_get_none() -> None:
+    """Those of a version before would take one for damage, and read it again for ever."""
+    headers = sent({"tasks": {"7": []}})
+    assert [header.kind for header in headers] == [FrameKind.DATA] * 3
+    assert [header.kind for header in sent({})] == [FrameKind.DATA] * 3, "shared by readers"
+
+
+def test_a_bookmark_is_three_values() -> None:
+    with pytest.raises(ValueError, match="unpack"):
+        Bookmark.from_json([1, "plan"])
