@@ -140,7 +140,7 @@ class ReaderNode(Node):
         if self._syncing or self._sync_failed or reader._closed:
             return
         with reader._lock:
-            remaining_s = reader._time_to_call()
+            remaining_s = reader._session.time_to_call(self.now_s())
             call = None
             if remaining_s <= 0:
                 call = reader._session.prepare_call(reader.statistics)
