@@ -8,6 +8,7 @@ operation never changes an array it was handed, so one gradient may reach two co
 from __future__ import annotations
 
 import numbers
+import operator
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,19 +24,28 @@ Gradient: TypeAlias = "NDArray[Any] | None"
 Operand: TypeAlias = "Tensor | ArrayLike"
 Backward: TypeAlias = "Callable[..., Sequence[Gradient] | Gradient]"
 
+# What `==` compares values with; anything else is another object.
+VALUES = (numbers.Number, np.ndarray, np.generic, list, tuple)
+
+# NumPy's functions that are operators of tensors.
+_OPERATORS: dict[Any, Callable[..., Any]] = {
+    np.add: operator.add,
+    np.subtract: operator.sub,
+    np.multiply: operator.mul,
+    np.divide: operator.truediv,
+    np.negative: operator.neg,
+}
+
 
 class Tensor:
     """A value computed in a step. ``tracked``: a tape knows how it depends on a variable.
 
     Sums, products, quotients and powers with numbers, arrays, tensors and variables of its shape,
-    or scalar variables, are tensors too; comparisons are arrays.
+    or scalar variables, are tensors too; comparisons, and what other functions of NumPy make of a
+    tensor, are arrays.
     """
 
     __slots__ = ("tracked", "value")
-
-    # Has NumPy leave `array * tensor` to this class: its own answer would be no tensor, and so
-    # without a gradient.
-    __array_priority__ = 1000
 
     def __init__(self, value: ArrayLike) -> None:
         self.value: NDArray[Any] = np.asarray(value)
@@ -55,6 +65,21 @@ class Tensor:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.array(self.value, dtype=dtype, copy=copy)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        """`array * tensor` is a tensor, whose gradient NumPy's own answer would lose.
+
+        `array += tensor` adds in place, and what has no gradient here is computed of the values.
+        An array or number of the tensor's shape keeps its precision, so that sums can be kept in
+        float64.
+        """
+        if method == "__call__" and not options and ufunc in _OPERATORS:
+            return _OPERATORS[ufunc](*_operands(inputs, self))
+        changed = (*options.get("out", ()), *(inputs[:1] if method == "at" else ()))
+        if any(isinstance(one, Tensor) for one in changed):
+            return NotImplemented
+        values = (one.value if isinstance(one, Tensor) else one for one in inputs)
+        return getattr(ufunc, method)(*values, **options)
 
     def __float__(self) -> float:
         return float(self.value)
@@ -113,12 +138,25 @@ class Tensor:
     def __pow__(self, exponent: float) -> Tensor:
         if not isinstance(exponent, numbers.Real):
             raise InvalidTypeError(f"a Tensor can be raised to a number, got {exponent!r}")
-        power = float(exponent)
+        # Numbers of Python take the tensor's dtype, whatever NumPy's would make of it.
+        power = int(exponent) if isinstance(exponent, numbers.Integral) else float(exponent)
 
         def backward(grad: NDArray[Any]) -> Gradient:
+            if not power:
+                return np.zeros_like(grad)
             return np.asarray(grad * power * self.value ** (power - 1.0), grad.dtype)
 
-        return record(Tensor(self.value**exponent), (self,), backward)
+        return record(Tensor(self.value**power), (self,), backward)
+
+    def __eq__(self, other: Any) -> Any:
+        given = other.value if isinstance(other, Tensor) else other
+        return self.value == np.asarray(given) if isinstance(given, VALUES) else NotImplemented
+
+    def __ne__(self, other: Any) -> Any:
+        given = other.value if isinstance(other, Tensor) else other
+        return self.value != np.asarray(given) if isinstance(given, VALUES) else NotImplemented
+
+    __hash__ = object.__hash__
 
     def __lt__(self, other: Operand) -> Any:
         return self.value < np.asarray(other)
@@ -131,6 +169,25 @@ class Tensor:
 
     def __ge__(self, other: Operand) -> Any:
         return self.value >= np.asarray(other)
+
+
+def _operands(inputs: Sequence[Any], tensor: Tensor) -> list[Tensor]:
+    """What NumPy was given, of which ``tensor`` is the first tensor, as tensors."""
+    for other in inputs:
+        is_numpys = isinstance(other, np.ndarray | np.generic)
+        if is_numpys and other.shape == tensor.shape and other.dtype.kind == "f":
+            like = _cast(tensor, np.promote_types(other.dtype, tensor.dtype))
+            break
+    else:
+        like = tensor
+    return [like if one is tensor else _operand(one, like) for one in inputs]
+
+
+def _cast(tensor: Tensor, dtype: np.dtype[Any]) -> Tensor:
+    if tensor.dtype == dtype:
+        return tensor
+    output = Tensor(tensor.value.astype(dtype))
+    return record(output, (tensor,), lambda grad: np.asarray(grad, tensor.dtype))
 
 
 def _operand(other: Operand, like: Tensor) -> Tensor:

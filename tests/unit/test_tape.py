@@ -52,13 +52,17 @@ def test_arithmetic_has_the_derivatives_of_calculus() -> None:
     [
         (lambda x: np.float32(2) * x, [2, 2]),
         (lambda x: x + np.float64(0.5) * x, [1.5, 1.5]),
-        (lambda x: np.array([4.0, 6.0]) * x - np.array([1.0, 1.0]), [4, 6]),
-        (lambda x: np.array([9.0, 9.0]) - x, [-1, -1]),
+        (lambda x: np.array([4, 6], np.float32) * x - np.array([1.0, 1.0]), [4, 6]),
+        (lambda x: np.array([9, 9]) - x, [-1, -1]),
+        (lambda x: np.negative(np.multiply(x, x)), [-6, -4]),
         (lambda x: x / (x * x), [-1 / 9, -1 / 4]),
         (lambda x: x / np.array([2.0, 4.0]), [0.5, 0.25]),
         (lambda x: np.float32(1) / x, [-1 / 9, -1 / 4]),
         (lambda x: x**3, [27, 12]),
+        (lambda x: x ** np.float64(3), [27, 12]),
+        (lambda x: x ** np.int64(2), [6, 4]),
         (lambda x: x**0.5, [0.5 / 3**0.5, 0.5 / 2**0.5]),
+        (lambda x: (x - x) ** 0, [0, 0]),
     ],
 )
 def test_numbers_arrays_and_quotients_keep_the_gradient(
@@ -70,6 +74,58 @@ def test_numbers_arrays_and_quotients_keep_the_gradient(
         loss = _total(result)
     assert result.dtype == np.float32
     np.testing.assert_allclose(tape.gradients(loss).of(x).gradient, derivative, rtol=1e-6)
+
+
+def test_sums_in_float64_stay_there_and_keep_the_gradient() -> None:
+    x = Variable(_vector(3.0, 2.0), name="x")
+    with GradientTape() as tape:
+        rows = np.array([1.0, 1e-12]) + _read(x)
+        total = np.float64(1e-12)
+        total += _total(rows)
+    assert rows.dtype == total.dtype == np.float64
+    assert rows.value[1] == 2.0 + 1e-12
+    update = tape.gradients(total).of(x)  # type: ignore[arg-type]
+    assert update.gradient.dtype == np.float32
+    assert update.gradient.tolist() == [1.0, 1.0]
+
+
+def test_an_array_is_added_to_in_place() -> None:
+    array = np.zeros(2)
+    alias = array
+    array += Tensor(_vector(3.0, 2.0))
+    array -= Tensor(np.float32(1.0))
+    np.add.at(array, [0, 0], Tensor(_vector(1.0, 1.0)))
+    assert array is alias
+    assert (type(array), array.dtype, array.tolist()) == (np.ndarray, np.float64, [4.0, 1.0])
+
+
+def test_numpy_does_not_change_a_tensor() -> None:
+    tensor = Tensor([3.0, 2.0])
+    for change in (
+        lambda: np.add(1.0, np.ones(2), out=tensor),  # type: ignore[call-overload]
+        lambda: np.add.at(tensor, [0], 1.0),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(TypeError, match="NotImplemented"):
+            change()
+    assert tensor.value.tolist() == [3.0, 2.0]
+
+
+@pytest.mark.parametrize("sign", ["@", "%", "**", "//", "<", "==", "!="])
+def test_operators_without_a_gradient_are_numpys(sign: str) -> None:
+    array, values = np.array([7.0, 2.0]), np.array([3.0, 2.0])
+    found = eval(f"array {sign} tensor", {"array": array, "tensor": Tensor(values)})
+    np.testing.assert_array_equal(found, eval(f"array {sign} values"))
+    assert not isinstance(found, Tensor)
+
+
+def test_tensors_are_equal_where_their_values_are() -> None:
+    tensor = Tensor([1.0, 0.0])
+    for other in (np.array([1, 1]), [1, 1], 1, np.float32(1), Tensor([1.0, 1.0])):
+        assert (tensor == other).tolist() == (other == tensor).tolist() == [True, False]
+        assert (tensor != other).tolist() == [False, True]
+    assert np.mean(np.array([1, 1]) == tensor) == 0.5
+    assert tensor not in [None, "text", {}]
+    assert tensor in {tensor}
 
 
 def test_whole_numbers_are_not_rounded() -> None:
