@@ -244,7 +244,9 @@ class BaseVariable(ValueOperators, Telling):
             raise IndexError(
                 f"index {index[outside].flat[0]} is outside variable {self.name!r} with {rows} rows"
             )
-        return np.where(index < 0, index + rows, index)
+        # Their own dtype, such as uint8, may not hold the number of rows.
+        places = index.astype(np.int64)
+        return np.where(places < 0, places + rows, places)
 
 
 def new_handle(

@@ -12,8 +12,8 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pstrain.errors import InvalidTypeError
-from pstrain.tape import Tensor
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
+from pstrain.tape import VALUES, Tensor
 
 _Operator: TypeAlias = "Callable[[Any, Any], Any]"
 
@@ -30,6 +30,23 @@ def _reflected(compute: _Operator) -> _Operator:
     return _of_value(lambda value, other: compute(other, value))
 
 
+def _compared(compute: _Operator) -> _Operator:
+    def operate(self: Any, other: Any) -> Any:
+        given = other.value if isinstance(other, Tensor) else other
+        if not isinstance(given, VALUES):
+            return NotImplemented
+        value = self.numpy()
+        try:
+            return compute(value, np.asarray(given))
+        except ValueError as error:
+            raise InvalidArgumentError(
+                f"variable {self.name!r} is compared with numbers, or values that fit its shape "
+                f"{value.shape}: {error}"
+            ) from error
+
+    return operate
+
+
 def _refused(sign: str, remedy: str) -> Callable[[Any, Any], NoReturn]:
     def refuse(self: Any, _other: Any) -> NoReturn:
         raise InvalidTypeError(
@@ -43,8 +60,9 @@ def _refused(sign: str, remedy: str) -> Callable[[Any, Any], NoReturn]:
 class ValueOperators:
     """For classes with ``numpy()`` and ``name``.
 
-    ``==`` compares values with numbers and arrays, but two variables are equal where they are the
-    same object, so that a list can be searched for one without reading any.
+    ``==`` compares values with numbers, arrays, lists and tensors; other objects, and variables
+    among each other, are equal where they are the same, so that a list can be searched for one
+    without reading any.
     """
 
     name: Any
@@ -67,17 +85,14 @@ class ValueOperators:
     __isub__ = _refused("-=", "assign_sub(...)")
     __imul__ = _refused("*=", "assign(variable * ...)")
     __itruediv__ = _refused("/=", "assign(variable / ...)")
-
-    def __eq__(self, other: Any) -> Any:
-        if other is None or isinstance(other, ValueOperators | str):
-            return NotImplemented
-        return self.numpy() == np.asarray(other)
-
-    def __ne__(self, other: Any) -> Any:
-        if other is None or isinstance(other, ValueOperators | str):
-            return NotImplemented
-        return self.numpy() != np.asarray(other)
-
+    __ifloordiv__ = _refused("//=", "assign(variable // ...)")
+    __imod__ = _refused("%=", "assign(variable % ...)")
+    __ipow__ = _refused("**=", "assign(variable ** ...)")
+    __imatmul__ = _refused("@=", "assign(variable @ ...)")
+    __iand__ = _refused("&=", "assign(variable & ...)")
+    __ior__ = _refused("|=", "assign(variable | ...)")
+    __ixor__ = _refused("^=", "assign(variable ^ ...)")
+    __eq__, __ne__ = _compared(operator.eq), _compared(operator.ne)
     __hash__ = object.__hash__
 
     def __neg__(self) -> Any:

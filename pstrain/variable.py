@@ -127,6 +127,10 @@ def _converted(given: Array, dtype: str, name: str) -> Array:
     try:
         check_range(given, dtype, name)
         array = given.astype(dtype, copy=False)
+    except OverflowError as error:
+        raise InvalidArgumentError(
+            f"the initial value of variable {name!r} is outside of {dtype}: {error}"
+        ) from error
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(f"the initial value of variable {name!r}: {error}") from error
     kind = array.dtype.kind

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,15 +12,18 @@ import numpy as np
 import pytest
 
 from pstrain import initializers
-from pstrain.errors import InvalidArgumentError
+from pstrain.base_variable import new_handle
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.optimizers import SGD
 from pstrain.parameters import LocalParameters, current_staging, current_step, step_scope
+from pstrain.per_worker_variable import PerWorkerVariable
 from pstrain.scope import LocalPlacement, local_parameters, placement_scope
 from pstrain.tape import GradientTape, Tensor, leaf, record
 from pstrain.trainer.staging import ClosureRun
 from pstrain.variable import ShardedVariable, Variable, create_variable
 from pstrain.vocabulary import Fetch, OptimizerSpec, StepToken, Update
 
+OPERATORS = ("*", "/", "//", "%", "**", "@", "&", "|", "^")
 ROWS = np.arange(20, dtype=np.float32).reshape(10, 2)
 
 
@@ -111,6 +116,18 @@ def test_indexing_is_numpys(table: Any, key: Any) -> None:
 def test_an_index_outside_is_an_index_error(table: Any, index: Any) -> None:
     with pytest.raises(IndexError, match=r"index (10|-11) is outside variable 'table'"):
         table[index]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint64"])
+def test_an_index_may_be_of_a_dtype_too_small_for_the_rows(dtype: str) -> None:
+    rows = np.arange(40_000, dtype=np.float32)
+    last = -1 if dtype.startswith("int") else 99
+    with local_parameters():
+        table = Variable(rows, name="table")
+    for index in (np.dtype(dtype).type(last), np.array([last, 5], dtype)):
+        np.testing.assert_array_equal(table[index], rows[index])
+    with pytest.raises(IndexError, match="is outside"):
+        table[np.array([2**64 - 1], np.uint64)]
 
 
 def test_reads_in_request_order(table: Any) -> None:
@@ -246,6 +263,31 @@ def test_a_variable_is_found_in_a_list_without_a_read() -> None:
         bool(x)
 
 
+def test_other_objects_are_compared_without_a_read() -> None:
+    with local_parameters():
+        x = Variable(ROWS, name="x")
+        spec = dataclasses.replace(x.spec, shape=(2, 10))
+        copies = new_handle(PerWorkerVariable, spec, x.parameters, 0, 2)
+    with pytest.raises(FailedPreconditionError):
+        copies.numpy()
+    for variable in (x, copies):
+        for other in (object(), {}, "text", None, len):
+            assert other not in [variable]
+            assert variable != other
+
+
+def test_a_variable_is_compared_with_values_of_its_shape() -> None:
+    with local_parameters():
+        x = Variable([1.0, 2.0, 3.0], name="x")
+    tensor = Tensor([1.0, 0.0, 3.0])
+    for equal in (x == tensor, tensor == x, x == (1, 0, 3), x == np.array([1, 0, 3])):
+        assert equal.tolist() == [True, False, True]
+    assert (x != tensor).tolist() == [False, True, False]
+    for other in ((1, 2), [[1], [2, 3]]):
+        with pytest.raises(InvalidArgumentError, match=r"'x' is compared with .* shape \(3,\)"):
+            x == other  # noqa: B015
+
+
 def test_a_variable_beside_a_tensor_is_read_with_its_gradient() -> None:
     rows = np.array([[1.0], [2.0]], np.float32)
     with local_parameters():
@@ -265,7 +307,14 @@ def test_a_variable_beside_a_tensor_is_read_with_its_gradient() -> None:
     assert shift.numpy().tolist() == [[5.0], [5.0]]
 
 
-@pytest.mark.parametrize(("sign", "remedy"), [("+=", "assign_add"), ("*=", "assign")])
+@pytest.mark.parametrize(
+    ("sign", "remedy"),
+    [
+        ("+=", r"assign_add\("),
+        ("-=", r"assign_sub\("),
+        *((f"{sign}=", rf"assign\(variable {re.escape(sign)} ") for sign in OPERATORS),
+    ],
+)
 def test_a_variable_is_not_replaced_by_an_array(sign: str, remedy: str) -> None:
     with local_parameters():
         names = {"x": Variable(1.0, name="count")}
@@ -299,6 +348,7 @@ def test_what_a_dtype_cannot_hold_is_refused() -> None:
         ("a", "float32", "could not convert"),
         ([[1], [2, 3]], None, "inhomogeneous"),
         (2**40, "int32", "outside of the int32"),
+        (2**70, "int64", "outside of int64"),
     ],
 )
 def test_an_initial_value_that_would_be_another_is_refused(
