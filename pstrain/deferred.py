@@ -29,9 +29,10 @@ class Deferred:
         self.restored: set[str] = set()
         self._prefix = prefix
 
-    def wants(self, variable: BaseVariable) -> bool:
-        """Whether a value waits here for a variable of this name."""
-        return self._name_of(variable.spec.name) is not None
+    def wanted(self, variable: BaseVariable) -> tuple[str, str] | None:
+        """The checkpoint's path and the value's name there, where one waits for this variable."""
+        name = self._name_of(variable.spec.name)
+        return None if name is None else (self._path, name)
 
     def give(self, variable: BaseVariable) -> None:
         """Gives a variable that is wanted its value; KeyError for another."""
@@ -141,16 +142,18 @@ def _created(variable: BaseVariable, maker: Maker | None) -> None:
     with _lock:
         _waiting[:] = [(r, d) for r, d in _waiting if r() is not None and d.waiting]
         candidates = [(reference(), deferred) for reference, deferred in _waiting]
-    wanting = [(value, each) for value, each in candidates if each.wants(variable)]
+    wanting = [(value, each) for value, each in candidates if each.wanted(variable)]
     of_maker = [each for value, each in wanting if value is maker]
     found = of_maker or [each for value, each in wanting if not isinstance(value, Maker)]
-    if len(found) > 1:
+    if len({each.wanted(variable) for each in found}) > 1:
         raise InvalidArgumentError(
             f"a variable {variable.name!r} was restored for several objects, of which any may have "
             "made this one: give their variables names of their own, or restore after they are made"
         )
     if found:
-        found[0].give(variable)
+        # One value waits for several objects where a model was made anew and the old one is still
+        # there: the newest is the one in use, and the others keep theirs.
+        found[-1].give(variable)
 
 
 tell_of_creations(_created)

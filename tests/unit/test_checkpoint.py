@@ -336,6 +336,26 @@ def test_values_that_several_objects_wait_for_are_not_guessed(tmp_path: pathlib.
         several[1].build()
 
 
+def test_a_model_made_anew_gets_its_values_while_the_old_one_lives(tmp_path: pathlib.Path) -> None:
+    class Net:
+        def __init__(self) -> None:
+            self.variables: list[Any] = []
+
+        def build(self, value: float) -> None:
+            self.variables = [Variable(value, name=name) for name in ("weight", "shift")]
+
+    saved, old, new = Net(), Net(), Net()
+    saved.build(5.0)
+    Checkpoint(net=saved).save(tmp_path)
+    Checkpoint(net=old).restore(tmp_path)
+    status = Checkpoint(net=new).restore(tmp_path)
+    new.build(0.0)
+    status.assert_consumed()
+    assert new.variables == [5.0, 5.0]
+    old.build(0.0)
+    assert old.variables == [5.0, 5.0]
+
+
 def test_what_was_restored_can_be_asked(tmp_path: pathlib.Path) -> None:
     model = Model()
     path = Checkpoint(model=model).save(tmp_path)
