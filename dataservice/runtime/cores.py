@@ -26,6 +26,8 @@ _THREADS_OF_LIBRARIES: Final = (
     "MKL_NUM_THREADS",
     "NUMBA_NUM_THREADS",
 )
+# Those that take OMP_NUM_THREADS where theirs is not set.
+_FOLLOWING_OMP: Final = {"OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"}
 
 
 def available_cores() -> int:
@@ -43,8 +45,11 @@ def limit_libraries() -> None:
     For processes of our own, before those are imported; a number that the user chose stays.
     """
     cores = available_cores()
-    if cores < _runnable():
-        for name in _THREADS_OF_LIBRARIES:
+    if cores >= _runnable():
+        return
+    chosen = _FOLLOWING_OMP if os.environ.get("OMP_NUM_THREADS") else set()
+    for name in _THREADS_OF_LIBRARIES:
+        if name not in chosen:
             os.environ.setdefault(name, str(cores))
 
 

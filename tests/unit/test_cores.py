@@ -107,3 +107,13 @@ def test_a_quota_bounds_the_cores_and_what_libraries_start(monkeypatch: pytest.M
     assert cores.os.environ["OPENBLAS_NUM_THREADS"] == "7"
     monkeypatch.setattr(cores, "_quota", lambda: 128)
     assert available_cores() == 64
+
+
+def test_what_the_user_chose_for_openmp_holds_for_those_that_follow_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cores, "_runnable", lambda: 64)
+    monkeypatch.setattr(cores, "_quota", lambda: 2)
+    monkeypatch.setattr(cores.os, "environ", environment := {"OMP_NUM_THREADS": "1"})
+    limit_libraries()
+    assert environment == {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "2"}
