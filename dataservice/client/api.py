@@ -77,22 +77,21 @@ def register_quietly(
     timeout_s: float,
 ) -> str:
     """As `register_dataset` for a target that was checked, without what readers should know."""
-    dataset = _unread(dataset)
-    node = freeze_schemas(dataset.node)
-    return _register(target, dataset, node, compression, dataset_id, timeout_s)
+    node = freeze_schemas(_unread(dataset).node)
+    return _register(target, node, compression, dataset_id, timeout_s)
 
 
 def _register(
     target: str,
-    dataset: Dataset,
     node: Node,
     compression: str | None,
     dataset_id: str | None,
     timeout_s: float,
 ) -> str:
+    """Of a plan whose schemas are filled in, so that no function is tried another time."""
     request = pb.RegisterDatasetRequest(
         plan=encode_plan(node),
-        schema=encode_schema(dataset.schema),
+        schema=encode_schema(Dataset(node).schema),
         cardinality=node.cardinality(),
         compression=check_compression(compression),
         dataset_id=None if dataset_id is None else str(dataset_id),
@@ -257,8 +256,8 @@ def distribute(
         if arguments.options.ordered:
             return _in_order(target, dataset, compression, arguments)
         frozen = freeze_schemas(dataset.node)
-        dataset_id = _register(target, dataset, frozen, compression, None, timeout_s)
-        return Dataset(_source(target, dataset_id, frozen, dataset.schema, arguments))
+        dataset_id = _register(target, frozen, compression, None, timeout_s)
+        return Dataset(_source(target, dataset_id, frozen, Dataset(frozen).schema, arguments))
 
     return apply
 
@@ -305,7 +304,7 @@ def _in_order(
         )
     rows = Dataset(head)
     if tail or dataset_id is None:
-        dataset_id = _register(target, rows, rows.node, compression, None, arguments.timeout_s)
+        dataset_id = _register(target, rows.node, compression, None, arguments.timeout_s)
     source = _source(target, dataset_id, rows.node, rows.schema, arguments)
     return Dataset(with_tail(source, tail))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar
@@ -18,10 +19,16 @@ import pyarrow as pa
 from dataservice import vocabulary
 from dataservice.dataset.stream import SAMPLE_ROWS, BatchStream, RunContext
 from dataservice.dataset.timed_stream import timed
-from dataservice.errors import InvalidArgumentError
+from dataservice.errors import (
+    InvalidArgumentError,
+    SourceError,
+    UserFunctionError,
+)
 
 INFINITE_CARDINALITY: Final = vocabulary.INFINITE_CARDINALITY
 UNKNOWN_CARDINALITY: Final = -2
+
+logger = logging.getLogger(__name__)
 
 NodeClass = TypeVar("NodeClass", bound="type[Node]")
 
@@ -202,6 +209,27 @@ def freeze_schemas(root: Node, context: RunContext | None = None) -> Node:
             changed = dataclasses.replace(changed, schema=sample.schema)  # type: ignore[call-arg]
         frozen[id(node)] = changed
     return frozen[id(root)]
+
+
+def rows_of_known(
+    schema: pa.Schema,
+    sample: Callable[[RunContext], pa.RecordBatch],
+    context: RunContext,
+    kind: str,
+) -> pa.RecordBatch:
+    """The sample of a node of that kind, whose schema is known without one.
+
+    Its rows are wanted for functions above it alone; where they cannot be had in this process,
+    which may lack the files or what a function needs, these are tried on none.
+    """
+    known = pa.RecordBatch.from_pylist([], schema=schema)
+    if not context.sample_rows:
+        return known
+    try:
+        return sample(context)
+    except (SourceError, UserFunctionError) as error:
+        logger.info("functions above %s are tried on no rows, as it has none here: %s", kind, error)
+        return known
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -80,18 +80,26 @@ def _survivors(
         part = batch.slice(begin, end - begin)
         if not part.num_rows:
             continue
-        try:
-            result = transform(part, location)
-        except UserFunctionError as error:
-            if part.num_rows == 1:
-                failures.append((first_row + begin, error))
-            else:
-                yield from _survivors(
-                    transform, part, first_row + begin, location, context, failures
-                )
-            continue
-        if result.num_rows:
-            yield result
+        result = _result_or_error(transform, part, location)
+        if isinstance(result, pa.RecordBatch):
+            if result.num_rows:
+                yield result
+        elif part.num_rows == 1:
+            # Only the first is told, and thousands take memory.
+            failures.append((first_row + begin, failures[0][1] if failures else result))
+        else:
+            del result
+            yield from _survivors(transform, part, first_row + begin, location, context, failures)
+
+
+def _result_or_error(
+    transform: Transform, part: pa.RecordBatch, location: Callable[[], str]
+) -> pa.RecordBatch | UserFunctionError:
+    """Returned and not handled: what is raised meanwhile would keep it, and tell its text too."""
+    try:
+        return transform(part, location)
+    except UserFunctionError as error:
+        return error
 
 
 class RowGuard:

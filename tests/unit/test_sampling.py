@@ -189,3 +189,57 @@ def test_what_joins_known_schemas_runs_nothing() -> None:
     never = Dataset.from_generator(fails, ID)
     joined = never.concatenate(never).batch(3)
     assert Dataset(freeze_schemas(joined.node)).schema == ID
+
+
+def only_on_workers(_c: dict[str, Any]) -> dict[str, Any]:
+    raise OSError("no such device on this machine")
+
+
+def nowhere() -> Iterator[dict[str, int]]:
+    raise OSError("no such file on this machine")
+    yield {}
+
+
+@pytest.mark.parametrize(
+    "below",
+    [
+        NUMBERS.map(only_on_workers, schema=ID),
+        NUMBERS.map(only_on_workers, schema=ID, format="rows"),
+        Dataset.from_generator(nowhere, ID),
+        Dataset.from_tfrecord("/nowhere/*.tfrecord", features=ID),
+    ],
+    ids=["map", "rows", "generator", "tfrecord"],
+)
+def test_what_is_known_need_not_run_where_the_dataset_is_made(below: Dataset) -> None:
+    data = below.map(numbered)
+    assert data.schema.names == ["id", "twice"]
+    assert freeze_schemas(data.node).schema.names == ["id", "twice"]  # type: ignore[attr-defined]
+
+
+def test_filters_that_let_nothing_through_are_tried_a_few_times() -> None:
+    seen: list[int] = []
+
+    def note(c: dict[str, Any]) -> dict[str, Any]:
+        seen.append(len(c["id"]))
+        return c
+
+    data = NUMBERS.map(note)
+    for _ in range(4):
+        data = data.filter(lambda c: c["id"] < 0)
+    assert data.map(numbered).schema.names == ["id", "twice"]
+    assert len(seen) < 40
+
+
+def test_a_slow_function_is_not_tried_on_thousands_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("dataservice.dataset.operators.base.time.monotonic", lambda: clock[0])
+    seen: list[int] = []
+
+    def slow(c: dict[str, Any]) -> dict[str, Any]:
+        seen.append(len(c["id"]))
+        clock[0] += 0.01 * len(c["id"])
+        return c
+
+    nothing = Dataset.range(10_000).map(slow).filter(lambda c: c["id"] < 0)
+    assert nothing.map(numbered).schema.names == ["id", "twice"]
+    assert max(seen) == 256

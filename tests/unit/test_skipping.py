@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import sys
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from hypothesis import strategies as st
 from dataservice import Dataset
 from dataservice.dataset.ledger import Ledger, Outbox
 from dataservice.dataset.splits import linearise
-from dataservice.dataset.tolerance import tolerant
+from dataservice.dataset.stream import RunContext
+from dataservice.dataset.tolerance import narrowed, tolerant
 from dataservice.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -241,3 +243,14 @@ def test_sums_keep_counts_and_the_first_words(splits: int, rows: int) -> None:
     assert len(total.messages) == min(splits + rows, MESSAGES_KEPT)
     assert Omitted.from_json(total.to_json()) == total
     assert bool(total) == bool(splits or rows)
+
+
+def test_failures_are_found_without_telling_one_inside_another() -> None:
+    """An error that is handled while the next is raised is told by it too, text and all."""
+
+    def fails(batch: pa.RecordBatch, _location: Any) -> pa.RecordBatch:
+        assert sys.exc_info()[1] is None
+        raise UserFunctionError(f"on {batch.num_rows} rows")
+
+    transform = narrowed(fails, "map", RunContext(omitted=Ledger().page()))
+    assert transform(pa.record_batch({"id": range(64)}), lambda: "").num_rows == 0

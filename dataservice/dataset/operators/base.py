@@ -7,6 +7,7 @@ a whole dataset, over one window of it, and over one batch.
 from __future__ import annotations
 
 import dataclasses
+import time
 from abc import abstractmethod
 from typing import Any, ClassVar, Final
 
@@ -32,6 +33,8 @@ from dataservice.errors import InvalidArgumentError, InvalidTypeError
 
 # Functions below are run on these too, and may take milliseconds for a row.
 _FURTHER_ROWS: Final = (256, 4_096)
+# What a further look may take, as the one before tells.
+_PATIENCE_S: Final = 5.0
 _IN_EMPTY_SAMPLE: Final = "a sample of no rows, to find the schema; state it with schema="
 
 
@@ -86,12 +89,19 @@ class RowOperator(Operator):
         return context
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
+        began_s = time.monotonic()
         sample = self.input.sample(context)
         found = self.tried(sample, context)
         for rows in _FURTHER_ROWS:
             if found.num_rows or not (sample.num_rows and context.sample_rows):
                 break
+            if rows <= context.sample_rows:
+                continue
+            passed_s = time.monotonic() - began_s
+            if passed_s * rows / sample.num_rows > _PATIENCE_S:
+                break
             # A function above may fail on no rows, or make other types of them.
+            began_s = time.monotonic()
             sample = self.input.sample(context.sampling(rows))
             found = self.tried(sample, context)
         wanted = max(SAMPLE_ROWS, context.sample_rows)

@@ -15,6 +15,7 @@ from dataservice.dataset.node import (
     UNKNOWN_CARDINALITY,
     Node,
     register_node,
+    rows_of_known,
 )
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.operators.element_key import key_function, keys_of
@@ -105,8 +106,11 @@ class GroupByWindow(Operator):
         return settle_seeds(node, *context.key, number)
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
-        if self.schema is not None and not context.sample_rows:
-            return pa.RecordBatch.from_pylist([], schema=self.schema)
+        if self.schema is None:
+            return self._tried(context)
+        return rows_of_known(self.schema, self._tried, context, self.kind)
+
+    def _tried(self, context: RunContext) -> pa.RecordBatch:
         if self.reduce is None:
             return self.input.sample(context)
         window = self.input.sample(context.sampling())

@@ -22,6 +22,7 @@ from dataservice.dataset.node import (
     Node,
     check_deterministic,
     register_node,
+    rows_of_known,
 )
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.operators.nested import node_of
@@ -118,18 +119,22 @@ class Interleave(Operator):
         return rows
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
-        known = None if self.schema is None else pa.RecordBatch.from_pylist([], schema=self.schema)
-        if known is not None and not context.sample_rows:
-            return known
+        if self.schema is not None:
+            return rows_of_known(self.schema, self._known_rows, context, self.kind)
         rows = self._first_rows(context)
-        if rows is not None:
-            return rows if known is None else conform(rows, known.schema, what=_WHAT)
-        if known is None:
+        if rows is None:
             raise InvalidArgumentError(
                 "interleave cannot tell the schema of its rows, since its input has no elements; "
                 "state it with schema="
             )
-        return known
+        return rows
+
+    def _known_rows(self, context: RunContext) -> pa.RecordBatch:
+        assert self.schema is not None
+        rows = self._first_rows(context)
+        if rows is None:
+            return pa.RecordBatch.from_pylist([], schema=self.schema)
+        return conform(rows, self.schema, what=_WHAT)
 
     def cardinality(self) -> int:
         elements = self.input.cardinality()

@@ -20,7 +20,7 @@ from dataservice.dataset.columns import (
     plain_schema,
 )
 from dataservice.dataset.function import Function, call_user, call_user_per_row
-from dataservice.dataset.node import Node, register_node
+from dataservice.dataset.node import Node, register_node, rows_of_known
 from dataservice.dataset.operators.base import FunctionOperator
 from dataservice.dataset.stream import RunContext, Transform
 from dataservice.dataset.tolerance import LEFT_OUT, RowGuard, note_failures
@@ -100,9 +100,9 @@ class Map(FunctionOperator):
         return apply
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
-        if self.schema is not None and not context.sample_rows:
-            return pa.RecordBatch.from_pylist([], schema=self.schema)
-        return super().sample(context.sampling())
+        if self.schema is None:
+            return super().sample(context.sampling())
+        return rows_of_known(self.schema, super().sample, context, self.kind)
 
     def tried(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:
         is_known = self.schema is not None and not sample.num_rows

@@ -22,7 +22,7 @@ from dataservice.dataset.columns import (
     plain_schema,
 )
 from dataservice.dataset.function import Function, call_user
-from dataservice.dataset.node import check_deterministic, register_node
+from dataservice.dataset.node import check_deterministic, register_node, rows_of_known
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import InvalidTypeError, SchemaError
@@ -153,8 +153,9 @@ class GeneratorSource(Source):
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
         # One that does not yield the same again may not run for a mere look.
-        looks = context.sample_rows and self.deterministic
-        return super().sample(context) if looks else self.empty()
+        if not self.deterministic:
+            return self.empty()
+        return rows_of_known(self.schema, super().sample, context, self.kind)
 
     def describe(self, split: Split, first_row: int, end_row: int) -> str:  # noqa: ARG002
         return f"rows {first_row}..{end_row - 1} of the generator {self.function.name}"

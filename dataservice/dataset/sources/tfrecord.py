@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from dataservice.dataset.columns import plain_schema
-from dataservice.dataset.node import register_node
+from dataservice.dataset.node import register_node, rows_of_known
 from dataservice.dataset.sources.files import check_paths, check_storage_options, opened
 from dataservice.dataset.sources.whole_files import (
     WholeFilesSource,
@@ -100,8 +100,9 @@ class TFRecordSource(WholeFilesSource):
         return pa.RecordBatch.from_pylist([], schema=schema)
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
-        looks = context.sample_rows or self.features is None
-        return super().sample(context) if looks else self.empty()
+        if self.features is None:
+            return super().sample(context)
+        return rows_of_known(self.empty().schema, super().sample, context, self.kind)
 
 
 def _read(handle: Any, wanted: int, path: str, row: int) -> bytes:
