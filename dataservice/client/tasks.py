@@ -158,6 +158,8 @@ class TaskTracker:
             received = self._received[number]
             if len(received) == received.end():
                 self._totals[number] = received.end()
+                # Only positions that leave out what was taken last can need one yet.
+                del self._bookmarks.get(number, [])[:-2]
 
     def marks(self, later: Iterable[Sequence[RowSpan]] = ()) -> tuple[TaskMark, ...]:
         """What was used up, but for `later` rows."""
@@ -171,7 +173,7 @@ class TaskTracker:
                 number,
                 rows.pairs(),
                 self._totals.get(number),
-                self._bookmark_of(number, rows),
+                None if len(rows) == self._totals.get(number) else self._bookmark_of(number, rows),
             )
             for number, rows in sorted(consumed.items())
         )

@@ -38,7 +38,21 @@ class UntouchedColumn(NDArrayOperatorsMixin):
     def __array_function__(self, *_: Any, **__: Any) -> NoReturn:
         self.touch()
 
-    def __getattr__(self, _name: str) -> NoReturn:
+    def __getattr__(self, name: str) -> NoReturn:
+        if name == "_reason":  # of one that copy or pickle is about to make
+            raise AttributeError(name)
+        self.touch()
+
+    def __int__(self) -> int:
+        self.touch()
+
+    def __float__(self) -> float:
+        self.touch()
+
+    def __round__(self, _digits: int | None = None) -> Any:
+        self.touch()
+
+    def __format__(self, _spec: str) -> str:
         self.touch()
 
     def __getitem__(self, _key: Any) -> NoReturn:

@@ -97,7 +97,8 @@ def _file_per_signature(base: Any) -> Any:
                 return super().load(key)
             try:
                 stamp, found, data = self._load_data(self._name_of(key))
-            except (OSError, EOFError):  # none yet, or one that a power failure left empty
+            # None yet, or what a power failure left of one.
+            except (OSError, EOFError, caching.pickle.UnpicklingError):  # type: ignore[attr-defined]
                 return None
             return data if stamp == tuple(self._source_stamp) and found == key else None
 

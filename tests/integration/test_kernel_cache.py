@@ -170,3 +170,13 @@ def test_the_kernels_are_compiled_together() -> None:
     stamp = claims.find_rows._cache._impl.locator.get_source_stamp()
     assert isinstance(stamp, tuple)
     assert len(stamp[1]) == 64
+
+
+def test_code_that_a_power_failure_damaged_is_compiled_again(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "calling.py").write_text(CALLING)
+    (tmp_path / "called.py").write_text(CALLED.format(7))
+    assert run(tmp_path, is_told=True) == [7, 0]
+    for path in tmp_path.rglob("*.nbc"):
+        path.write_bytes(bytes(len(path.read_bytes())))
+    assert run(tmp_path, is_told=True) == [7, 0]
+    assert run(tmp_path, is_told=True) == [7, 1]

@@ -130,6 +130,17 @@ def test_a_position_has_the_newest_bookmark_that_leaves_nothing_out() -> None:
     }
 
 
+def test_a_task_that_is_over_needs_no_bookmark() -> None:
+    tracker = TaskTracker(OFF)
+    tracker.meet(["a"])
+    for row in range(2, 10, 2):
+        spans = take(tracker, "a", span(0, row - 2, row))
+        tracker.note_bookmark(0, bookmark(row))
+    tracker.note_end("a")
+    assert [mark.bookmark for mark in tracker.marks()] == [None]
+    assert [mark.bookmark for mark in tracker.marks([spans])] == [bookmark(6)]
+
+
 def test_bookmarks_survive_a_life_without_new_ones() -> None:
     tracker = TaskTracker(OFF)
     tracker.meet(["a"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -106,3 +107,18 @@ def doubled_count(count: Any) -> Any:
 def test_who_reads_arrays_is_told_at_once() -> None:
     with pytest.raises(SchemaError, match="column 'count'"):
         next(iter(rows().numpy()))
+
+
+@pytest.mark.parametrize(
+    "use", [int, float, round, "{}".format], ids=["int", "float", "round", "format"]
+)
+def test_conversions_of_a_whole_column_say_why_not(use: Callable[[Any], Any]) -> None:
+    with pytest.raises(SchemaError, match="'count' of type int32 has 1 nulls"):
+        rows().map(lambda c: {"n": use(c["count"])}).to_table()
+
+
+def test_a_column_that_is_not_touched_may_be_copied() -> None:
+    (batch, *_) = rows()
+    column = to_function(batch)["count"]
+    again: Any = copy.copy(column)
+    assert again.array.equals(batch.column("count"))
