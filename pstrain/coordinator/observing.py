@@ -37,7 +37,7 @@ class Observing(Cancelling):
                 "trainers": len(self._state.trainers),
                 "retries": self.retries,
                 "losses": self._state.lost_count,
-                "rounds": self._state.round.number,
+                "rounds": self._state.rounds_count,
                 "dropped": self._state.dropped_count,
             }
 

@@ -53,6 +53,8 @@ class Trainer:
 class Round:
     """The present round: who has run a closure of it, what is prepared, what is being applied.
 
+    ``number``: its name, given once: what was undone is made anew under another, because rounds
+    that are still to be made anew are known by the numbers that they had (``again``).
     ``prepared`` and ``decided`` are in the order of arrival. Rounds of closures below
     ``sealed_below`` do not wait for later closures; ``ends`` are where rounds end that the program
     left short, ``tail`` the closures of the last one while it is. ``absent``: trainers that have
@@ -103,6 +105,7 @@ class CoordinatorState:
     lost_count: int = 0
     holds: int = 0
     round: Round = field(default_factory=Round)
+    rounds_count: int = 0
     dropped_count: int = 0
     drops: dict[int, int] = field(default_factory=dict)  # of closures that have not ended
     bound: dict[int, int] = field(default_factory=dict)
@@ -282,6 +285,7 @@ class CoordinatorState:
                     if run.trainer in self.trainers:
                         self.trainers[run.trainer].drops = 0
             case ev.RoundApplied():
+                self.rounds_count += 1
                 this.number += 1
                 this.used.clear()
                 if this.ends:
@@ -296,6 +300,7 @@ class CoordinatorState:
                     self.waiting.appendleft(closure)
                     self.cancelling.pop(closure, None)
                     this.again[closure] = this.number
+                this.number += 1
                 this.decided.clear()
                 this.used.clear()
 

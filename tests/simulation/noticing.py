@@ -18,6 +18,7 @@ from tests.simulation import (
     mutants,
     quarantine_mutants,
     scenario,
+    second_losses,
     snapshot_scenario,
     training_scenario,
 )
@@ -28,6 +29,7 @@ from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.restore_mutants import (
     FAILING_RESTORE_MUTANTS,
     RESTORE_MUTANTS,
+    SECOND_LOSS_MUTANTS,
     SSP_RESTORE_MUTANTS,
     SYNC_RESTORE_MUTANTS,
 )
@@ -46,6 +48,7 @@ ALL_RESTORE_MUTANTS = (
     *SYNC_RESTORE_MUTANTS,
     *SSP_RESTORE_MUTANTS,
     *FAILING_RESTORE_MUTANTS,
+    *SECOND_LOSS_MUTANTS,
 )
 
 DELIVERY_MODULES = (mutants, membership_mutants, quarantine_mutants)
@@ -156,6 +159,8 @@ def noticed_restores(mutant: Mutant) -> Failure | None:
             play = training_scenario.play_ssp_restores
         if mutant in FAILING_RESTORE_MUTANTS:
             play = training_scenario.play_failing_restores
+        if mutant in SECOND_LOSS_MUTANTS:
+            play = second_losses.play_second_losses
         return _noticed(play, mutant, RESTORE_LIVES)
 
 

@@ -28,11 +28,13 @@ RESTORE_MUTANTS: list[Mutant] = []
 SYNC_RESTORE_MUTANTS: list[Mutant] = []
 SSP_RESTORE_MUTANTS: list[Mutant] = []
 FAILING_RESTORE_MUTANTS: list[Mutant] = []
+SECOND_LOSS_MUTANTS: list[Mutant] = []
 _OF_RULES = {
     "": RESTORE_MUTANTS,
     "sync": SYNC_RESTORE_MUTANTS,
     "ssp": SSP_RESTORE_MUTANTS,
     "failing": FAILING_RESTORE_MUTANTS,
+    "second": SECOND_LOSS_MUTANTS,
 }
 
 
@@ -247,3 +249,15 @@ def what_was_told_waits_until_an_error_is_shown(patch: Patch) -> None:
         return decide.Decision() if state.failed else assign(state, *ahead)
 
     patch.setattr(decide, "assign", not_yet)
+
+
+@mutant("C1", "C3", "I10", rules="second")
+def a_round_that_is_made_anew_has_the_number_of_one_that_was(patch: Patch) -> None:
+    apply = CoordinatorState.apply
+
+    def use_twice(self: CoordinatorState, event: ev.Event) -> None:
+        apply(self, event)
+        if isinstance(event, ev.RoundUndone):
+            self.round.number -= 1
+
+    patch.setattr(CoordinatorState, "apply", use_twice)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from tests.simulation import (
     coordinated_scenario,
     scenario,
+    second_losses,
     snapshot_scenario,
     training_scenario,
 )
@@ -46,6 +47,7 @@ PROTOCOLS = {
     "ssp-restores": Protocol(training_scenario.staged, training_scenario.play_ssp_restores),
     "restores": Protocol(training_scenario.staged, training_scenario.play_restores),
     "failing-restores": Protocol(training_scenario.staged, training_scenario.play_failing_restores),
+    "second-losses": Protocol(training_scenario.staged, second_losses.play_second_losses),
 }
 """Of the data service, and of trainers and parameter servers."""
 

@@ -1,7 +1,7 @@
 """Lives of a training cluster that loses parameter servers and goes back to its checkpoints.
 
-RESTORE_SEEDS says how many (60 unless told), and half as many in rounds and with bounded staleness;
-a failure names the command that replays it.
+RESTORE_SEEDS says how many (60 unless told), half as many in rounds and with bounded staleness, a
+fifth as many that lose a second one meanwhile; a failure names the command that replays it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pstrain.coordinator import service
 from tests.simulation.base_scenario import Outcome
 from tests.simulation.mutants import Mutant
 from tests.simulation.noticing import ALL_RESTORE_MUTANTS, RESTORE_LIVES, noticed_restores
+from tests.simulation.second_losses import play_second_losses
 from tests.simulation.training_scenario import (
     play_failing_restores,
     play_restores,
@@ -25,6 +26,7 @@ from tests.simulation.training_scenario import (
 
 SEEDS = int(os.environ.get("RESTORE_SEEDS", "60"))
 RULED_SEEDS = SEEDS // 2
+SECOND_LOSS_SEEDS = SEEDS // 5
 
 
 def test_whatever_is_lost_each_closure_and_row_counts_once() -> None:
@@ -44,6 +46,13 @@ def test_whatever_is_lost_the_rule_holds_and_values_are_those_of_a_life_without_
         assert [play(seed) for seed in range(3)] == outcomes[:3]
     faults = [fault for outcome in outcomes for fault in outcome.faults]
     assert sum(fault.startswith("kill ps") for fault in faults) > RULED_SEEDS / 5
+
+
+def test_rounds_stay_what_they_were_where_a_second_server_is_lost_meanwhile() -> None:
+    with staged():
+        outcomes = [play_second_losses(seed) for seed in range(SECOND_LOSS_SEEDS)]
+        assert play_second_losses(0) == outcomes[0]
+    assert sum(len(outcome.faults) == 2 for outcome in outcomes) > SECOND_LOSS_SEEDS / 2
 
 
 @pytest.mark.parametrize("seed", [680, 748])

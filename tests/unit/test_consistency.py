@@ -406,6 +406,70 @@ def test_rounds_that_are_made_anew_have_the_closures_and_places_that_they_had() 
     assert not state.round.again
 
 
+def test_a_round_that_is_undone_shares_its_number_with_none_that_is_made_before_it_anew() -> None:
+    """A second server is lost when the first of two rounds was made anew, and the second not."""
+    state = in_rounds(Sync(), trainers=2, closures=4)
+    first = _make_round(state)
+    started(state)
+    for closure in (2, 3):
+        prepare(state, closure)
+    assert sorted(state.round.decided) == [2, 3]
+    _go_back(state, first)
+    first = _make_round(state)
+    assert list(first) == [0, 1]
+    started(state)
+    _go_back(state, first)
+    assert [list(_make_round(state)) for _ in range(2)] == [[0, 1], [2, 3]]
+    assert state.is_idle
+    assert not state.round.again
+    assert state.rounds_count == 4
+
+
+@given(chance=st.randoms(use_true_random=False), trainers=st.integers(1, 3))
+def test_rounds_are_those_of_a_life_without_faults_however_often_servers_are_lost(
+    chance: Random, trainers: int
+) -> None:
+    count = 4 * trainers
+    state = in_rounds(Sync(), trainers, count)
+    kept: dict[int, int] = {}
+    for _ in range(6):
+        for _ in range(chance.randrange(4)):
+            kept |= _make_round(state)
+        started(state)
+        for closure in sorted(state.running)[: chance.randrange(trainers + 1)]:
+            prepare(state, closure)
+        _go_back(state, kept)
+        kept = {}
+    made = []
+    while not state.is_idle:
+        made.append(list(_make_round(state)))
+    assert made == [list(range(c, c + trainers)) for c in range(0, count, trainers)]
+
+
+def _make_round(state: CoordinatorState) -> dict[int, int]:
+    """Its closures and its number; none where none is scheduled."""
+    started(state)
+    for closure in sorted(state.running):
+        prepare(state, closure)
+    made = dict.fromkeys(sorted(state.round.decided), state.round.number)
+    assert made or state.is_idle, state
+    apply(state, rounds.end_round(state))
+    return made
+
+
+def _go_back(state: CoordinatorState, ended: dict[int, int]) -> None:
+    """A server is lost; what ended since the checkpoint is made again, by the same trainers."""
+    apply(state, decide.hold(state).events)
+    apply(state, decide.await_trainers(state).events)
+    trainers = sorted(state.trainers)
+    for trainer in trainers:
+        apply(state, decide.lose_trainer(state, trainer, attempts_max=None).events)
+    apply(state, decide.reopen(state, ended).events)
+    apply(state, decide.let_go(state).events)
+    for trainer in trainers:
+        apply(state, decide.join_trainer(state, trainer, 1).events)
+
+
 def test_the_late_run_again_and_their_trainers_when_they_have_given_back() -> None:
     state = in_rounds(Sync(1), trainers=2, closures=3)
     assert started(state) == [(0, 0), (1, 1)]

@@ -1,0 +1,52 @@
+"""Lives in rounds that lose a parameter server twice, the second time while rounds are made anew.
+
+The first is lost while a round is being made and an earlier one is to be made again with it; the
+second when the earlier one was and the broken one was not. Only what is lost when is said here;
+all else is as in `training_scenario`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tests.simulation.base_scenario import FAULTS_UNTIL_S, REPLAY, Outcome
+from tests.simulation.training_scenario import Scenario
+
+_LOOK_EVERY_S = 0.002
+
+
+class SecondLoss(Scenario):
+    """Whoever is lost comes back soon, so that both losses come before all is healed."""
+
+    pauses_s: ClassVar[tuple[float, ...]] = (0.05, 0.5)
+
+    def __init__(self, seed: int, *, verbose: bool = False) -> None:
+        self._rounds_at_loss = 0
+        super().__init__(
+            seed, verbose=verbose, after_a_loss=("run again",), rules="sync", is_steady=True
+        )
+        self.command = f"{REPLAY} --second-losses"
+
+    def _plan_faults(self) -> None:
+        self.world.at(_LOOK_EVERY_S, None, self._look)
+        self.world.at(FAULTS_UNTIL_S, None, self.heal)
+
+    def _look(self) -> None:
+        if len(self.faults) == 2 or self.coordinator.is_done or not self.until_heal_s():
+            return
+        self.world.at(_LOOK_EVERY_S, None, self._look)
+        if not self.coordinator.is_losing_server and self._is_time():
+            self._rounds_at_loss = self.coordinator.scheduler.counts()["rounds"]
+            self.kill_server()
+
+    def _is_time(self) -> bool:
+        scheduler = self.coordinator.scheduler
+        this = scheduler._state.round
+        if not self.faults:
+            return bool(this.decided and scheduler._kept)
+        return bool(this.again) and scheduler.counts()["rounds"] > self._rounds_at_loss
+
+
+def play_second_losses(seed: int, *, verbose: bool = False) -> Outcome:
+    """Runs one seed; to be called inside `training_scenario.staged`."""
+    return SecondLoss(seed, verbose=verbose).play()
