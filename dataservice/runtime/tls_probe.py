@@ -101,9 +101,20 @@ def _doubt(address: str, ca_path: str | None) -> str | None:
 
 
 def _shake_hands(address: str, context: ssl.SSLContext) -> None:
+    """OSError where nothing answers, of which SSLError is one."""
     host, port = split_address(address)
-    with (
-        socket.create_connection((host, port), _PROBE_TIMEOUT_S) as plain,
-        context.wrap_socket(plain, server_hostname=host),
-    ):
-        pass
+    failure: OSError | None = None
+    for family, kind, protocol, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        # Wrapped before it is connected: wrapping one whose peer has gone by then leaks it.
+        plain = socket.socket(family, kind, protocol)
+        with context.wrap_socket(plain, server_hostname=host) as wrapped:
+            wrapped.settimeout(_PROBE_TIMEOUT_S)
+            try:
+                wrapped.connect(place)
+                return
+            except ssl.SSLError:
+                raise
+            except OSError as error:
+                failure = error
+    if failure is not None:
+        raise failure

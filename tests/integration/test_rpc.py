@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pathlib
 import queue
 import select
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -40,6 +44,7 @@ from dataservice.errors import (
 from dataservice.runtime import retry
 from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.rpc import RpcClient, RpcServer
+from dataservice.runtime.tls_probe import _speaks_tls
 from tests.ports import free_port
 
 TOKEN = "the-token"
@@ -722,3 +727,33 @@ def _call_from_a_forked_child() -> None:
 
 if __name__ == "__main__":
     {"serve": _serve_until_killed, "fork": _call_from_a_forked_child}[sys.argv[1]]()
+
+
+def test_looking_for_tls_leaves_no_socket_where_the_server_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As dispatchers that are killed do, between a connection and the first word of it."""
+    connect = socket.create_connection
+
+    def connect_and_lose(*arguments: Any) -> socket.socket:
+        connected = connect(*arguments)
+        poll = select.poll()
+        poll.register(connected, select.POLLRDHUP)
+        assert poll.poll(10_000), "the server has not ended the connection"
+        return connected
+
+    monkeypatch.setattr(socket, "create_connection", connect_and_lose)
+    with socket.create_server(("127.0.0.1", 0)) as listener, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        thread = threading.Thread(target=lambda: reset_next(listener))
+        thread.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        assert _speaks_tls(address) is None
+        thread.join()
+        gc.collect()
+
+
+def reset_next(listener: socket.socket) -> None:
+    accepted, _ = listener.accept()
+    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    accepted.close()
