@@ -106,8 +106,10 @@ def _shake_hands(address: str, context: ssl.SSLContext) -> None:
     failure: OSError | None = None
     for family, kind, protocol, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         # Wrapped before it is connected: wrapping one whose peer has gone by then leaks it.
-        plain = socket.socket(family, kind, protocol)
-        with context.wrap_socket(plain, server_hostname=host) as wrapped:
+        with (
+            socket.socket(family, kind, protocol) as plain,
+            context.wrap_socket(plain, server_hostname=host) as wrapped,
+        ):
             wrapped.settimeout(_PROBE_TIMEOUT_S)
             try:
                 wrapped.connect(place)
