@@ -78,20 +78,22 @@ def register_quietly(
 ) -> str:
     """As `register_dataset` for a target that was checked, without what readers should know."""
     node = freeze_schemas(_unread(dataset).node)
-    return _register(target, node, compression, dataset_id, timeout_s)
+    schema = Dataset(node).schema
+    return _register(target, node, schema, compression, dataset_id, timeout_s)
 
 
 def _register(
     target: str,
     node: Node,
+    schema: pa.Schema,
     compression: str | None,
     dataset_id: str | None,
     timeout_s: float,
 ) -> str:
-    """Of a plan whose schemas are filled in, so that no function is tried another time."""
+    """Of a plan whose schemas are filled in, and whose rows are of `schema`."""
     request = pb.RegisterDatasetRequest(
         plan=encode_plan(node),
-        schema=encode_schema(Dataset(node).schema),
+        schema=encode_schema(schema),
         cardinality=node.cardinality(),
         compression=check_compression(compression),
         dataset_id=None if dataset_id is None else str(dataset_id),
@@ -256,8 +258,10 @@ def distribute(
         if arguments.options.ordered:
             return _in_order(target, dataset, compression, arguments)
         frozen = freeze_schemas(dataset.node)
-        dataset_id = _register(target, frozen, compression, None, timeout_s)
-        return Dataset(_source(target, dataset_id, frozen, Dataset(frozen).schema, arguments))
+        # Of the plan that is filled in, and once: functions need not be tried another time.
+        schema = Dataset(frozen).schema
+        dataset_id = _register(target, frozen, schema, compression, None, timeout_s)
+        return Dataset(_source(target, dataset_id, frozen, schema, arguments))
 
     return apply
 
@@ -302,10 +306,10 @@ def _in_order(
             f"reading process: apply {head.kind} to rows, and batch after it, or distribute each "
             f"dataset and apply {head.kind} to the distributed ones"
         )
-    rows = Dataset(head)
+    schema = Dataset(head).schema
     if tail or dataset_id is None:
-        dataset_id = _register(target, rows.node, compression, None, arguments.timeout_s)
-    source = _source(target, dataset_id, rows.node, rows.schema, arguments)
+        dataset_id = _register(target, head, schema, compression, None, arguments.timeout_s)
+    source = _source(target, dataset_id, head, schema, arguments)
     return Dataset(with_tail(source, tail))
 
 

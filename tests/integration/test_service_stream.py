@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -559,3 +560,17 @@ def test_stopping_a_worker_leaves_no_thread_and_no_port() -> None:
         return {n for n in names if n.startswith(("reader", "producer", "worker", "dispatcher"))}
 
     wait_until(lambda: not ours(), "the end of all threads")
+
+
+def test_a_dataset_is_tried_as_often_as_its_schema_is_needed(service: LocalService) -> None:
+    calls: list[int] = []
+
+    def noted(c: dict[str, Any]) -> Any:
+        calls.append(len(c["id"]))
+        return c["id"] * 2
+
+    data = ds.Dataset.range(100).with_column("twice", noted)
+    ds.register_dataset(service.target, data)
+    assert len(calls) == 1
+    data.distribute(ds.ShardingPolicy.DYNAMIC, service.target)
+    assert len(calls) == 2
