@@ -299,6 +299,7 @@ class ClusterExecutor:
         on_trainer = _OnTrainer(function)
         promised = done
         ended: set[int] = set()
+        have_read: set[int] = set()
         losses = self._coordinator.stats()["losses"]
         while True:
             live = self._coordinator.live_trainers()
@@ -315,15 +316,17 @@ class ClusterExecutor:
                 in_flight.append(_Asked(value, share, losses))
                 promised += share
             if not in_flight:
-                if over and self._deals and len(ended) < self._coordinator.num_trainers:
-                    logger.warning(_ABSENT, sorted(ended), self._coordinator.num_trainers)
+                if over and self._deals and len(have_read) < self._coordinator.num_trainers:
+                    logger.warning(_ABSENT, sorted(have_read), self._coordinator.num_trainers)
                 return
             value, share, asked_after = in_flight[0]
             report = self._fetch(value)
             in_flight.popleft()
             promised += report["steps"] - share
-            if report["ended"] and asked_after == losses:
-                ended.add(report["trainer"])
+            if report["ended"]:
+                have_read.add(report["trainer"])
+                if asked_after == losses:
+                    ended.add(report["trainer"])
             yield report
 
     def run_once(
