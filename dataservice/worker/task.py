@@ -189,7 +189,7 @@ class Pipeline:
             with node.run(replace(context, restores=restores)) as stream:
                 yield stream
 
-    def bookmarks_of(self, share: Share | None) -> str | None:
+    def positions_id(self, share: Share | None) -> str | None:
         """Stands for the plan of `open_whole` and for what its positions mean.
 
         None where what follows a position is not the same each time.

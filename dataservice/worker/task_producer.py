@@ -136,7 +136,7 @@ class TaskProducer(PlanThread):
     def _rest_of(self, task: Task) -> Iterator[Element]:
         """Elements, or the parts of them that the reader lacks."""
         had = Ranges(task.had)
-        plan = None if task.number == NO_WINDOW else self._pipeline.bookmarks_of(self._share)
+        plan = None if task.number == NO_WINDOW else self._pipeline.positions_id(self._share)
         bookmark = _usable(task, had, plan)
         marker = Marker(task.number, plan, self._bookmark_every_s)
         omitted = self.frames.omissions.page()
