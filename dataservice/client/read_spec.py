@@ -49,9 +49,14 @@ class ReadSpec:
     position: ReaderPosition | None = None
 
     @property
+    def has_windows(self) -> bool:
+        """Whether rows are counted in windows, which readers share."""
+        return self.policy is ShardingPolicy.DYNAMIC
+
+    @property
     def counts_tasks(self) -> bool:
         """Whether no other reader can have rows of the tasks that workers make of the job."""
-        has_tasks = self.policy is not ShardingPolicy.DYNAMIC and not self.options.num_consumers
+        has_tasks = not self.has_windows and not self.options.num_consumers
         return has_tasks and self.job_name is None
 
 

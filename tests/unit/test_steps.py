@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataservice.client.delivery import Delivery
-from dataservice.client.source import ServiceSource, ServiceStream
+from dataservice.client.read_spec import ReadSpec
+from dataservice.client.service_stream import ServiceStream
 from dataservice.client.steps import Account, Step, StreamPosition
 from dataservice.dataset.receipts import Holder
 from dataservice.dataset.stream import RunContext
@@ -118,13 +119,8 @@ def steps_of(stream: ServiceStream, of: EndlessReader) -> int:
 def test_elements_that_are_used_up_are_forgotten(
     holder: Holder | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = ServiceSource(
-        target="here:1",
-        dataset_id="d",
-        policy=int(ShardingPolicy.DYNAMIC),
-        schema=pa.schema({"x": pa.int64()}),
-    )
-    stream = ServiceStream(source, RunContext(holder=holder))
+    spec = ReadSpec(target="here:1", dataset_id="d", policy=ShardingPolicy.DYNAMIC)
+    stream = ServiceStream(spec, RunContext(holder=holder))
     reader = EndlessReader()
     monkeypatch.setattr(stream, "join", lambda: reader)
     monkeypatch.setattr(stream, "_reader", reader)
