@@ -16,15 +16,9 @@ from numpy.typing import NDArray
 from dataservice.runtime.arguments import check_optional, integer_at_least
 from pstrain.callbacks.base import Callback, CallbackList
 from pstrain.errors import DataError
-from pstrain.execution import (
-    Report,
-    as_source,
-    can_be_chunked,
-    check_end,
-    executor_of,
-    take,
-    warn_of_end,
-)
+from pstrain.execution.choice import executor_of
+from pstrain.execution.data import as_source, can_be_chunked, check_end, warn_of_end
+from pstrain.execution.executor import Report, take
 from pstrain.metrics import LogLoss
 
 Logs = dict[str, float]

@@ -18,15 +18,9 @@ from dataservice.runtime.arguments import check_optional, integer_at_least
 from pstrain.callbacks.base import Callback, CallbackList, Logs, listed
 from pstrain.callbacks.progress import ProgressBar
 from pstrain.errors import DataError, InvalidArgumentError
-from pstrain.execution import (
-    Report,
-    as_source,
-    check_end,
-    executor_of,
-    steps_at_once,
-    take,
-    warn_of_end,
-)
+from pstrain.execution.choice import executor_of, steps_at_once
+from pstrain.execution.data import as_source, check_end, warn_of_end
+from pstrain.execution.executor import Report, take
 from pstrain.losses import BinaryCrossentropy, sigmoid
 from pstrain.progress import History, Progress
 from pstrain.resumption import recovery

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dataservice import Dataset
-from pstrain.execution import ClusterExecutor
+from pstrain.execution.cluster import ClusterExecutor
 
 
 class Coordinator:

@@ -1,0 +1,1 @@
+"""Where the functions of ``fit``, ``evaluate`` and ``predict`` run: here, or on trainers."""

@@ -1,0 +1,44 @@
+"""Which executor runs a model's functions, and how many steps it takes at once.
+
+The only module of the package that knows both executors. Invariant: a model that was made inside
+``strategy.scope()`` runs on that strategy's trainers unless its user says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pstrain.consistency import ASYNC
+from pstrain.coordinator.client import ClusterCoordinator
+from pstrain.errors import InvalidArgumentError
+from pstrain.execution.cluster import ClusterExecutor
+from pstrain.execution.executor import Executor
+from pstrain.execution.local import LocalExecutor
+from pstrain.strategy import ParameterServerStrategy
+
+
+def executor_of(model: Any, distributed: bool | None = None) -> Executor:
+    """The cluster that the model's variables live on, or this process.
+
+    In the V1 form each worker is a program of its own, so it runs what it is given itself.
+    ``distributed`` False: this process in any case; True: InvalidArgumentError where there is no
+    cluster.
+    """
+    strategy = getattr(model, "strategy", None)
+    if not isinstance(strategy, ParameterServerStrategy):
+        strategy = None
+    if distributed and strategy is None:
+        raise InvalidArgumentError(
+            "distributed=True needs a model that was made inside strategy.scope()"
+        )
+    if strategy is None or distributed is False:
+        return LocalExecutor(is_alone=getattr(model, "strategy", None) is None)
+    return ClusterExecutor(ClusterCoordinator(strategy))
+
+
+def steps_at_once(model: Any, wanted: int) -> int:
+    """``wanted``, or 1 where the rule of consistency counts steps."""
+    strategy = getattr(model, "strategy", None)
+    if not isinstance(strategy, ParameterServerStrategy) or strategy.consistency == ASYNC:
+        return wanted
+    return 1

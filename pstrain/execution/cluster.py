@@ -1,0 +1,230 @@
+"""Runs functions on the trainers of a coordinator, several in flight on each.
+
+Knows which trainers have read to their end, not how closures reach them. Invariant: a pass ends
+when every live trainer has seen the end of its data since the last loss of one.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pstrain.chunks import ChunkSource
+from pstrain.coordinator.client import ClusterCoordinator
+from pstrain.coordinator.per_worker import PerWorkerDataset
+from pstrain.coordinator.remote_value import RemoteValue
+from pstrain.errors import CancelledError
+from pstrain.execution.data import can_be_chunked
+from pstrain.execution.executor import Report, StepFunction, share_of
+from pstrain.input_sharding import AutoShardPolicy, DistributedDataset
+from pstrain.trainer.context import get_current_worker_index
+
+if TYPE_CHECKING:
+    from pstrain.checkpoint_manager import CheckpointManager
+
+logger = logging.getLogger(__name__)
+
+_LOST = (
+    "a trainer was lost while it read the data: rows that it had taken and not finished were left "
+    "out of this pass; those of a data service would have gone to the other trainers"
+)
+_ABSENT = (
+    "only trainers %s of %d read their share of the rows in this pass, the others' were left out: "
+    "distribute() the data to a data service, which gives rows to whoever is there"
+)
+
+
+class _Asked(NamedTuple):
+    """A run that was scheduled: of so many steps, after so many losses."""
+
+    value: RemoteValue
+    share: int
+    losses: int
+
+
+class _Readers:
+    """Which trainers have seen the end of their data, in one pass over it.
+
+    ``shares_are_dealt``: each reads a share of its own, which nobody else can read for it.
+    """
+
+    def __init__(self, coordinator: ClusterCoordinator, *, shares_are_dealt: bool) -> None:
+        self._coordinator = coordinator
+        self._shares_are_dealt = shares_are_dealt
+        self._ended: set[int] = set()
+        self._have_read: set[int] = set()
+        self.losses = coordinator.stats()["losses"]
+
+    def are_at_their_end(self) -> bool:
+        """Whether all are that live now."""
+        live = self._coordinator.live_trainers()
+        losses = self._coordinator.stats()["losses"]
+        if losses != self.losses:
+            # What a lost trainer had not finished is there again, for those at their end too.
+            self.losses = losses
+            self._ended.clear()
+            if self._shares_are_dealt and not self._coordinator.is_restoring:
+                logger.warning(_LOST)
+        return bool(self._ended) and self._ended >= live
+
+    def note_end(self, trainer: int, losses: int) -> None:
+        """A run that was asked for after so many losses found no more data."""
+        self._have_read.add(trainer)
+        if losses == self.losses:
+            self._ended.add(trainer)
+
+    def warn_of_absent(self) -> None:
+        """Says whose shares nobody has read, in a pass that is over."""
+        count = self._coordinator.num_trainers
+        if self._shares_are_dealt and len(self._have_read) < count:
+            logger.warning(_ABSENT, sorted(self._have_read), count)
+
+
+class ClusterExecutor:
+    """Runs functions on the trainers of a coordinator, several in flight on each."""
+
+    resumes = True
+
+    def __init__(self, coordinator: ClusterCoordinator) -> None:
+        self._coordinator = coordinator
+        self._deals = False
+        self._in_flight: collections.deque[_Asked] = collections.deque()
+
+    def unreported(self) -> list[Report]:
+        return [asked.value.peek() for asked in self._in_flight if asked.value.has_value]
+
+    @property
+    def checkpoint(self) -> CheckpointManager | None:
+        return self._coordinator.checkpoint
+
+    def going_back(self, manager: CheckpointManager) -> AbstractContextManager[None]:
+        return self._coordinator.going_back(manager)
+
+    def went_back(self, error: Exception) -> bool:
+        return self._coordinator.went_back(error)
+
+    def confirm(self) -> None:
+        self._coordinator.confirm()
+
+    def retire(self, is_behind: Callable[[], bool]) -> bool:
+        return self._coordinator.retire(is_behind)
+
+    def dataset(self, data: Any) -> PerWorkerDataset:
+        if isinstance(data, PerWorkerDataset):
+            return data
+        if not callable(data):
+            # An epoch is one pass over the data for all trainers: they share one job, or are dealt
+            # batches of what everyone reads, which is slower.
+            self._deals = not getattr(data, "is_distributed", True)
+            data = DistributedDataset(data, AutoShardPolicy.DATA)
+        return self._coordinator.create_per_worker_dataset(data)
+
+    def run(
+        self,
+        function: StepFunction,
+        iterator: Any,
+        steps: int | None,
+        steps_per_execution: int,
+        done: int = 0,
+    ) -> Iterator[Report]:
+        in_flight = self._in_flight = collections.deque()
+        window = 4 * self._coordinator.num_trainers
+        on_trainer = _OnTrainer(function)
+        readers = _Readers(self._coordinator, shares_are_dealt=self._deals)
+        promised = done
+        while True:
+            over = readers.are_at_their_end()
+            while len(in_flight) < window and not over and (steps is None or promised < steps):
+                share = share_of(steps, promised, steps_per_execution)
+                value = self._coordinator.schedule(on_trainer, args=(iterator, share))
+                in_flight.append(_Asked(value, share, readers.losses))
+                promised += share
+            if not in_flight:
+                if over:
+                    readers.warn_of_absent()
+                return
+            asked = in_flight[0]
+            report = self._fetch(asked.value)
+            in_flight.popleft()
+            promised += report["steps"] - asked.share
+            if report["ended"]:
+                readers.note_end(report["trainer"], asked.losses)
+            yield report
+
+    def run_once(
+        self, function: StepFunction, data: Any, steps: int | None, steps_per_execution: int
+    ) -> Iterator[Report]:
+        """Each element once, also where trainers are lost, if every trainer can read the data.
+
+        A closure names the chunk that it reads, so one that runs again reads the same rows; what
+        counts is its result, of which there is one. Data that trainers share otherwise (of the
+        data service, or by a dataset function) is read as in :meth:`run`: a service takes rows for
+        read when their report was heard, and gives others out again.
+        """
+        if not can_be_chunked(data):
+            iterator = iter(self.dataset(data))
+            yield from self.run(function, iterator, steps, steps_per_execution)
+            return
+        source = ChunkSource(data, steps_per_execution)
+        readers = iter(self._coordinator.create_per_worker_dataset(source))
+        on_chunk = _OnChunk(function)
+        window = 4 * self._coordinator.num_trainers
+        in_flight: collections.deque[RemoteValue] = collections.deque()
+        chunks = itertools.count() if steps is None else range(-(-steps // steps_per_execution))
+        shares = (
+            (n, share_of(steps, n * steps_per_execution, steps_per_execution)) for n in chunks
+        )
+        ended = False
+        try:
+            while True:
+                while not ended and len(in_flight) < window and (share := next(shares, None)):
+                    in_flight.append(self._coordinator.schedule(on_chunk, (readers, *share)))
+                if not in_flight:
+                    return
+                report = self._fetch(in_flight.popleft())
+                ended = ended or report["ended"]
+                if report["steps"]:
+                    yield report
+        finally:
+            readers.close()
+
+    def _fetch(self, value: RemoteValue) -> Report:
+        try:
+            return value.fetch()  # type: ignore[no-any-return]
+        except CancelledError:
+            self._coordinator.join()  # raises the error that cancelled it
+            raise
+        except Exception as error:
+            self._clear(error)
+            raise
+
+    def _clear(self, shown: Exception) -> None:
+        """Lets the coordinator go on after an error that the caller is about to see."""
+        try:
+            self._coordinator.join(timeout=60)
+        except type(shown):
+            pass
+
+
+class _OnTrainer:
+    """Adds to a report which trainer made it."""
+
+    def __init__(self, function: StepFunction) -> None:
+        self._function = function
+
+    def __call__(self, iterator: Any, steps: int) -> Report:
+        return {**self._function(iterator, steps), "trainer": get_current_worker_index()}
+
+
+class _OnChunk:
+    """Runs a function over the elements of one chunk."""
+
+    def __init__(self, function: StepFunction) -> None:
+        self._function = function
+
+    def __call__(self, readers: Any, chunk: int, steps: int) -> Report:
+        return self._function(iter(next(readers).read(chunk)), steps)

@@ -1,0 +1,71 @@
+"""What users hand over as data, as a source that an executor can run over.
+
+Invariant: what passes here can be read once more for the next epoch, and is known to end where it
+has to.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any
+
+import pyarrow as pa
+
+import dataservice
+from dataservice.errors import DataServiceWarning
+from pstrain.coordinator.per_worker import PerWorkerDataset
+from pstrain.errors import InvalidArgumentError
+
+
+def as_source(data: Any, batch_size: int) -> Any:
+    """A Dataset or dataset function from what users have: also a table, a DataFrame, arrays."""
+    if isinstance(data, dataservice.Dataset | PerWorkerDataset) or callable(data):
+        return data
+    if _is_pandas(data):
+        data = pa.Table.from_pandas(data, preserve_index=False)
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        table = data if isinstance(data, pa.Table) else pa.Table.from_batches([data])
+        return dataservice.Dataset.from_table(table).batch(batch_size)
+    if isinstance(data, dict):
+        return dataservice.Dataset.from_numpy(data).batch(batch_size)
+    raise InvalidArgumentError(
+        "data is a Dataset, a function that makes one, an Arrow table, a pandas DataFrame or a "
+        f"dict of NumPy arrays, got {type(data).__name__}{_remedy(data)}"
+    )
+
+
+def _is_pandas(data: Any) -> bool:
+    """Whoever has a frame has imported pandas, which is no dependency."""
+    return isinstance(data, getattr(sys.modules.get("pandas"), "DataFrame", ()))
+
+
+def _remedy(data: Any) -> str:
+    if type(data).__name__ == "DataFrame":
+        return "; write pyarrow.table(frame)"
+    if isinstance(data, tuple):
+        return "; labels are a column of it, which the model's schema names"
+    return ""
+
+
+def check_end(source: Any, steps: int | None, argument: str) -> None:
+    """InvalidArgumentError for data without an end, where no number of steps gives it one."""
+    if steps is None and isinstance(source, dataservice.Dataset) and source.is_endless:
+        raise InvalidArgumentError(
+            f"the data has no end (cardinality INFINITE): give {argument}, or leave out repeat()"
+        )
+
+
+def warn_of_end(what: str, done: int, wanted: str, rule: str) -> None:
+    """The data had fewer steps than were asked for."""
+    warnings.warn(
+        f"the data ended after {done} steps of {what}, with {wanted}: {rule}; repeat() the "
+        "dataset, or ask for fewer steps",
+        DataServiceWarning,
+        stacklevel=2,
+    )
+
+
+def can_be_chunked(data: Any) -> bool:
+    """Whether each trainer can read ``data`` by itself and finds the same rows as the others."""
+    return isinstance(data, dataservice.Dataset) and not data.is_distributed

@@ -1,0 +1,61 @@
+"""What runs a function over a dataset until the data or the steps are used up.
+
+The one place where training, evaluation and prediction differ between one process and a cluster.
+Knows nothing of models. Invariant: a run ends when whoever reads has seen the end of its data, or
+when the steps asked for are done, whichever comes first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from pstrain.resumption import Restorable
+
+Report = dict[str, Any]
+"""What a run of a function says: at least ``steps`` (how many it took) and ``ended`` (no data)."""
+
+StepFunction = Callable[[Any, int], Report]
+"""``(iterator, steps)``: takes at most so many elements; must not raise at the end of the data."""
+
+
+class Executor(Restorable, Protocol):
+    """Where the functions run."""
+
+    def dataset(self, data: Any) -> Any:
+        """A handle of which each ``iter`` is the next epoch."""
+
+    def run(
+        self,
+        function: StepFunction,
+        iterator: Any,
+        steps: int | None,
+        steps_per_execution: int,
+        done: int = 0,
+    ) -> Iterator[Report]:
+        """Yields reports as runs end; ``done`` of the steps were done before."""
+
+    def unreported(self) -> list[Report]:
+        """Reports of the present :meth:`run` that are there and were not yielded yet."""
+
+    def run_once(
+        self, function: StepFunction, data: Any, steps: int | None, steps_per_execution: int
+    ) -> Iterator[Report]:
+        """One pass over the first ``steps`` elements (None: all): reports in their order."""
+
+
+def share_of(steps: int | None, done: int, steps_per_execution: int) -> int:
+    """How many of the steps that are left (None: no end) one call of the function takes."""
+    return steps_per_execution if steps is None else min(steps_per_execution, steps - done)
+
+
+def take(iterator: Any, steps: int) -> Iterator[tuple[Any, float]]:
+    """At most ``steps`` elements, each with the seconds it was waited for."""
+    for _ in range(steps):
+        started_s = time.perf_counter()
+        try:
+            element = next(iterator)
+        except StopIteration:
+            return
+        yield element, time.perf_counter() - started_s
