@@ -116,7 +116,10 @@ class WorkerServer:
         service = WorkerService(config, self._link, _announced(config, self._flight.port))
         self._service = service
         self._snapshots = SnapshotWriters(
-            self._link, service.pipeline, threads=config.pipeline_threads, address=service.address
+            self._link,
+            service.pipelines.get,
+            threads=config.pipeline_threads,
+            address=service.address,
         )
         self._local = self._share_memory(service, token)
         self._own = self._hand_over(service, token)

@@ -11,13 +11,12 @@ import logging
 import math
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from typing import Any
 
 from dataservice.config import WorkerConfig
 from dataservice.dataset.static_sharding import Share
 from dataservice.errors import (
-    CancelledError,
     DataServiceError,
     FailedPreconditionError,
     InvalidArgumentError,
@@ -26,22 +25,21 @@ from dataservice.errors import (
 )
 from dataservice.job_options import JobOptions
 from dataservice.vocabulary import ShardingPolicy
-from dataservice.wire.elements import END, KEEPALIVE, FrameKind, pack_omitted, unpack
 from dataservice.worker.cached_task import CachedFrames, CachedTask
 from dataservice.worker.control import DispatcherLink, StreamLeases
 from dataservice.worker.leases import LeaseFeed
-from dataservice.worker.outgoing import Channel, Frame, FrameBuffer, FrameSender, FrameSource, Sink
+from dataservice.worker.outgoing import Channel, Frame, FrameBuffer, Sink
+from dataservice.worker.pipelines import Pipelines
 from dataservice.worker.producer import WindowProducer
 from dataservice.worker.production import ProducerCounters
+from dataservice.worker.pump import await_close, await_confirmation, pump
 from dataservice.worker.rounds import RoundProducer, serve_rounds
 from dataservice.worker.task import Pipeline
 from dataservice.worker.task_producer import BOOKMARK_EVERY_S, TaskProducer, tasks_of
 
 logger = logging.getLogger(__name__)
 
-KEEPALIVE_S = 1.0
 STOP_TIMEOUT_S = 2.0
-MAX_PIPELINES = 64
 # Of readers that buffer next to nothing: they get elements one by one.
 _LEAST_CREDIT = 2
 
@@ -57,8 +55,8 @@ class WorkerService:
         self.address = address
         self._config = config
         self._link = link
+        self.pipelines = Pipelines(link, allow_functions=config.allow_functions)
         self._lock = threading.Lock()
-        self._pipelines: OrderedDict[tuple[str, str], Pipeline] = OrderedDict()
         self._windows: dict[tuple[str, str], WindowProducer[FrameBuffer]] = {}
         self._tasks: dict[str, Producer] = {}
         self._rows_of_ended = 0
@@ -150,7 +148,7 @@ class WorkerService:
                 serve_rounds(self._shared_rounds(command).frames, consumer, channel)
             elif ShardingPolicy(command["policy"]) is ShardingPolicy.DYNAMIC:
                 self._stream_windows(command, channel)
-                _await_close(channel)
+                await_close(channel)
             else:
                 self._stream_task(command, channel)
         except UserFunctionError as error:
@@ -168,7 +166,7 @@ class WorkerService:
         producer = self._new_windows(key, command, run=credit if credit > _LEAST_CREDIT else 1)
         try:
             producer.start()
-            _pump(producer.frames, channel, credit)
+            pump(producer.frames, channel, credit)
         finally:
             self._drop_windows(key, producer)
 
@@ -225,8 +223,8 @@ class WorkerService:
         came_to_end = False
         producer.begin_stream()
         try:
-            _pump(producer.frames, channel, int(command["credit"]), unconfirmed)
-            _await_confirmation(channel, unconfirmed)
+            pump(producer.frames, channel, int(command["credit"]), unconfirmed)
+            await_confirmation(channel, unconfirmed)
             came_to_end = True
         finally:
             producer.end_stream(unconfirmed, came_to_end=came_to_end)
@@ -261,7 +259,7 @@ class WorkerService:
     def _stream_cached(self, command: dict[str, Any], channel: Channel) -> None:
         """Sends a trainer what it has not had, until the reader goes: there is no end."""
         frames = self._cached_frames(command).of_trainer(str(command["trainer"]))
-        _pump(frames, channel, int(command["credit"]))
+        pump(frames, channel, int(command["credit"]))
 
     def _cached_frames(self, command: dict[str, Any]) -> CachedFrames:
         """What all trainers of an iteration read; it is made from now on, unless it is already."""
@@ -332,110 +330,4 @@ class WorkerService:
 
     def _pipeline(self, command: dict[str, Any]) -> Pipeline:
         options = JobOptions.from_json(command.get("options", {}))
-        return self.pipeline(command["dataset"], options.on_error)
-
-    def pipeline(self, dataset_id: str, on_error: str = "raise") -> Pipeline:
-        """The plan of a dataset, ready to run."""
-        key = (dataset_id, on_error)
-        with self._lock:
-            known = self._pipelines.get(key)
-            if known is not None:
-                self._pipelines.move_to_end(key)
-                return known
-        reply = self._link.get_dataset(dataset_id)
-        pipeline = Pipeline(
-            reply.plan,
-            reply.compression,
-            allow_functions=self._config.allow_functions,
-            on_error=on_error,
-        )
-        with self._lock:
-            self._pipelines[key] = pipeline
-            while len(self._pipelines) > MAX_PIPELINES:
-                self._pipelines.popitem(last=False)
-        return pipeline
-
-
-def _pump(
-    frames: FrameSource, channel: Channel, credit: int, unconfirmed: deque[Frame] | None = None
-) -> None:
-    """Sends frames as they come, a sign of life when none does, and the end.
-
-    None without credit for one element at least, so that a reader that stalls leaves the rest of
-    the rows to others. A frame of more goes as a whole, and what was lacking is owed: readers give
-    credit back in parts, so one that waited for all of its own could wait for ever. `unconfirmed`
-    gets the frames that were sent, until new credit says that they arrived; they are of one
-    element each.
-    """
-    sender = FrameSender(channel)
-
-    def await_credit() -> None:
-        nonlocal credit
-        while credit < 1:
-            more = _more_credit(channel)
-            credit += more
-            if unconfirmed is not None:
-                _confirm(unconfirmed, more)
-
-    while True:
-        await_credit()
-        try:
-            frame = frames.get(KEEPALIVE_S)
-        except CancelledError:
-            _send_notes(frames, channel, is_last=True)
-            channel.send(END)
-            return
-        _send_notes(frames, channel, is_last=frame is not None and _may_be_last(frame))
-        if frame is not None:
-            credit -= frame.elements
-            if unconfirmed is not None:
-                unconfirmed.append(frame)
-            sender.send(frame)
-        elif channel.cancelled():
-            raise CancelledError("the reader has gone")
-        else:
-            channel.send(KEEPALIVE)
-        # The buffer keeps the error that ends a wait, and with its traceback would keep this.
-        frame = None
-
-
-def _may_be_last(frame: Frame) -> bool:
-    """Whether a reader that has the frame may find that it has everything, and leave."""
-    return not frame.more_follows and any(span.final for span in frame.spans)
-
-
-def _send_notes(frames: FrameSource, channel: Channel, *, is_last: bool) -> None:
-    while (notes := frames.take_notes(is_last=is_last)) is not None:
-        channel.send(pack_omitted(notes))
-        # Work goes on meanwhile, so there would always be something new of it.
-        is_last = False
-
-
-def _more_credit(channel: Channel) -> int:
-    message = channel.recv()
-    if message is None:
-        raise CancelledError("the reader has gone")
-    header = unpack(message.header)
-    if header.kind is not FrameKind.CREDIT or not header.rows:
-        raise InvalidArgumentError(f"a reader sent a frame of kind {header.kind.name}")
-    return header.rows
-
-
-def _confirm(unconfirmed: deque[Frame], count: int) -> None:
-    for _ in range(min(count, len(unconfirmed))):
-        unconfirmed.popleft()
-
-
-def _await_confirmation(channel: Channel, unconfirmed: deque[Frame]) -> None:
-    """Until the reader says that it has the end, and by credit which frames arrived before."""
-    while (message := channel.recv()) is not None:
-        _confirm(unconfirmed, unpack(message.header).rows)
-
-
-def _await_close(channel: Channel) -> None:
-    """Lets the reader go first: credit that meets a stream that is gone would look like a loss."""
-    try:
-        while channel.recv() is not None:
-            pass
-    except CancelledError:
-        logger.debug("a reader closed its stream after the end")
+        return self.pipelines.get(command["dataset"], options.on_error)

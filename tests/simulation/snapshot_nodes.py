@@ -159,7 +159,7 @@ class WritingNode(WorkerNode, Process):
     def boot(self) -> None:
         super().boot()
         for dataset_id, plan in self._plans.items():
-            self.service._pipelines[(dataset_id, "raise")] = plan  # type: ignore[index,assignment]
+            self.service.pipelines._known[dataset_id, "raise"] = plan  # type: ignore[index,assignment]
 
     def crash(self) -> None:
         self.trap = None

@@ -2,7 +2,7 @@
 
 Real: membership, the service's table of producers, leasing, the order of windows, re-batching,
 headers and checksums. Modelled, because the originals are loops that hold state over a wait: the
-leasing and assembling threads, `_pump` with its credit, and the receiving loop of `WorkerStream`.
+leasing and assembling threads, `pump` with its credit, and the receiving loop of `WorkerStream`.
 A stream is in order and loses nothing unless it breaks, like TCP; it may hand a frame over twice,
 which TCP does not. A cut delays it, and is noticed by silence.
 """
@@ -82,8 +82,10 @@ class WorkerNode(Node):
         self.streams = []
         link = DispatcherLink(self._config, token="", tls=None)
         self.service = WorkerService(self._config, link, self.address)
-        self.service._pipelines[(self.world.dispatcher.dataset_id, "raise")] = self._pipeline
-        snapshots = SnapshotWriters(link, self.service.pipeline, threads=1, address=self.address)
+        self.service.pipelines._known[(self.world.dispatcher.dataset_id, "raise")] = self._pipeline
+        snapshots = SnapshotWriters(
+            link, self.service.pipelines.get, threads=1, address=self.address
+        )
         self._membership = Membership(
             link, self.service, snapshots, interval_s=HEARTBEAT_S, on_lost=lambda _: None
         )

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 import pytest
 
 from dataservice.errors import UnavailableError, UserFunctionError
-from dataservice.worker import service
 from dataservice.worker.failures import outcome_of, reportable
 from dataservice.worker.outgoing import FrameBuffer
+from dataservice.worker.pump import pump
 from dataservice.worker.rebatch import Element
 
 
@@ -120,6 +120,6 @@ def test_a_stream_that_is_given_up_keeps_nothing_of_its_last_frame() -> None:
     frames = FrameBuffer(1 << 20, None)
     frames.put(Element(pa.record_batch({"x": pc.random(10_000)}), ()), divisible=True)
     with contextlib.suppress(UnavailableError):
-        service._pump(frames, Reader(frames), 4)
+        pump(frames, Reader(frames), 4)
     assert pa.total_allocated_bytes() == before
     assert frames.size_bytes == 0
