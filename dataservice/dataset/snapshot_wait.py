@@ -13,7 +13,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dataservice.dataset.snapshot_folder import Metadata, SnapshotFolder
+from dataservice.dataset.snapshot_folder import SnapshotFolder
+from dataservice.dataset.snapshot_format import Metadata
 from dataservice.dataset.sources.files import check_storage_options
 from dataservice.errors import (
     DataServiceError,

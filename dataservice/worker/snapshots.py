@@ -19,7 +19,8 @@ from typing import Final
 import pyarrow as pa
 
 from dataservice.dataset.ledger import Ledger
-from dataservice.dataset.snapshot_folder import DONE, Chunk, Metadata, SnapshotFolder
+from dataservice.dataset.snapshot_folder import SnapshotFolder
+from dataservice.dataset.snapshot_format import DONE, Chunk, Metadata
 from dataservice.errors import (
     CancelledError,
     DataLossError,

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pytest
 
 import dataservice as ds
-from dataservice.dataset.snapshot_folder import Metadata, SnapshotFolder
+from dataservice.dataset.snapshot_folder import SnapshotFolder
+from dataservice.dataset.snapshot_format import Metadata
 from dataservice.errors import (
     AlreadyExistsError,
     CancelledError,
@@ -365,16 +366,17 @@ def test_the_command_line_shows_and_ends_snapshots(tmp_path: pathlib.Path, gates
 
 _FREEZES_BEFORE_IT_SAYS_WHAT_IS_SAVED = """
 import os, signal, sys
+from dataservice.dataset.atomic_folder import AtomicFolder
 from dataservice.dataset.snapshot_folder import SnapshotFolder
 from tests.integration.test_snapshots import metadata_of
 
-commit = SnapshotFolder._commit
+commit = AtomicFolder.commit
 
 def freeze_and_commit(self, draft, name, **more):
     os.kill(os.getpid(), signal.SIGSTOP)
     commit(self, draft, name, **more)
 
-SnapshotFolder._commit = freeze_and_commit
+AtomicFolder.commit = freeze_and_commit
 try:
     SnapshotFolder(sys.argv[1], writes="old").write_metadata(metadata_of("old"))
 except Exception as error:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dataservice.dataset.snapshot_folder import CHUNKS, DONE, ERROR, METADATA, Chunk
+from dataservice.dataset.snapshot_format import CHUNKS, DONE, ERROR, METADATA, Chunk
 from dataservice.dispatcher import events as ev
 from dataservice.errors import CancelledError, DataServiceError, UserFunctionError
 from tests.simulation.shadow import Shadow, Violation

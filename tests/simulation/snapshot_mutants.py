@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from dataservice.dataset import snapshot_folder
-from dataservice.dataset.snapshot_folder import Chunk, SnapshotFolder
+from dataservice.dataset import atomic_folder
+from dataservice.dataset.atomic_folder import AtomicFolder
+from dataservice.dataset.snapshot_folder import SnapshotFolder
+from dataservice.dataset.snapshot_format import METADATA, Chunk
 from dataservice.dispatcher import saving
 from dataservice.dispatcher.requests import Decision
 from dataservice.dispatcher.snapshots import Snapshot, Snapshots
@@ -39,11 +41,11 @@ def attempts_write_over_each_other(patch: Patch) -> None:
 
 @mutant("S1", "S2", "S3")
 def contents_are_not_synced(patch: Patch) -> None:
-    disk = snapshot_folder.os
+    disk = atomic_folder.os
     quiet = _Without(
         disk, "fsync", lambda what: disk.fsync(what) if isinstance(what, str) else None
     )
-    patch.setattr(snapshot_folder, "os", quiet)
+    patch.setattr(atomic_folder, "os", quiet)
 
 
 class _Without:
@@ -58,7 +60,7 @@ class _Without:
 
 @mutant("S1", "S2", "S3")
 def names_are_not_synced(patch: Patch) -> None:
-    patch.setattr(snapshot_folder, "sync_folder", lambda _path: None)
+    patch.setattr(atomic_folder, "sync_folder", lambda _path: None)
 
 
 @mutant("S1", "S2", "S4")
@@ -66,20 +68,20 @@ def files_are_made_under_their_names(patch: Patch) -> None:
     def commit(self: Any, draft: str, name: str, **_more: bool) -> None:
         self._files.put_file(draft, f"{self._root}/{name}")
 
-    patch.setattr(SnapshotFolder, "_commit", commit)
-    original = SnapshotFolder.__init__
+    patch.setattr(AtomicFolder, "commit", commit)
+    original = AtomicFolder.__init__
 
-    def init(self: Any, *args: Any) -> None:
-        original(self, *args)
+    def init(self: Any, *args: Any, **more: Any) -> None:
+        original(self, *args, **more)
         self._is_local = False
 
-    patch.setattr(SnapshotFolder, "__init__", init)
+    patch.setattr(AtomicFolder, "__init__", init)
 
 
 @mutant("S2", "S4")
 def whoever_begins_takes_the_folder(patch: Patch) -> None:
     def write_metadata(self: Any, metadata: Any) -> None:
-        self._write_json(snapshot_folder.METADATA, metadata.to_json())
+        self._write_json(METADATA, metadata.to_json())
 
     patch.setattr(SnapshotFolder, "write_metadata", write_metadata)
 
@@ -91,18 +93,18 @@ def a_name_that_is_taken_is_made_free(patch: Patch) -> None:
             self._files.rm_file(final)
         self._files.mv(passing, final)
 
-    patch.setattr(SnapshotFolder, "_rename_once", rename_once)
+    patch.setattr(AtomicFolder, "_rename_once", rename_once)
 
 
 @mutant("S2", "S1")
 def windows_are_reported_before_they_have_their_names(patch: Patch) -> None:
-    original = SnapshotFolder._commit
+    original = AtomicFolder.commit
 
     def commit(self: Any, draft: str, name: str, **_more: bool) -> None:
         if not name.startswith("chunks") or self._files._world.dice.random() < 0.9:
             original(self, draft, name)
 
-    patch.setattr(SnapshotFolder, "_commit", commit)
+    patch.setattr(AtomicFolder, "commit", commit)
 
 
 @mutant("S1", "S3")

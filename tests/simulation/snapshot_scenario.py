@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dataservice.client import snapshots as client
-from dataservice.dataset import columns, snapshot_folder
+from dataservice.dataset import atomic_folder, columns, snapshot_folder
 from dataservice.dispatcher import snapshot_desk
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import RegisterDataset
@@ -308,13 +308,14 @@ def staged() -> Iterator[None]:
         patch.setattr(client, "Connection", nodes.Connection)
         patch.setattr(nodes, "new_id", lambda prefix: f"{prefix}-{next_hex().hex}")
         core = SimpleNamespace(url_to_fs=lambda path: (DISK.disk, path))
-        patch.setattr(snapshot_folder, "fsspec", SimpleNamespace(core=core))
-        patch.setattr(snapshot_folder, "os", _ThisDisk())
-        patch.setattr(snapshot_folder, "sync_folder", lambda path: DISK.disk.fsync(path))
-        patch.setattr(snapshot_folder, "open", lambda *args: DISK.disk.open(*args), raising=False)
+        patch.setattr(atomic_folder, "fsspec", SimpleNamespace(core=core))
+        patch.setattr(atomic_folder, "sync_folder", lambda path: DISK.disk.fsync(path))
+        patch.setattr(atomic_folder, "open", lambda *args: DISK.disk.open(*args), raising=False)
         gettempdir = SimpleNamespace(gettempdir=lambda: "/tmp-of-the-process")
-        patch.setattr(snapshot_folder, "tempfile", gettempdir)
-        patch.setattr(snapshot_folder, "uuid", SimpleNamespace(uuid4=next_hex))
+        patch.setattr(atomic_folder, "tempfile", gettempdir)
+        for module in (atomic_folder, snapshot_folder):
+            patch.setattr(module, "os", _ThisDisk())
+            patch.setattr(module, "uuid", SimpleNamespace(uuid4=next_hex))
         yield
 
 

@@ -1,6 +1,6 @@
 """Storage that all simulated processes reach, as far as folders of snapshots use it.
 
-Stands for `open`, `os`, `fsspec`, `tempfile` and `uuid` in `snapshot_folder`. Each operation takes
+Stands for `open`, `os`, `fsspec`, `tempfile` and `uuid` in `atomic_folder`. Each operation takes
 a moment before it takes effect, in which its process may be killed or frozen; a trap does so at the
 n-th operation from now. Knows files, nothing of what is in them. A host that loses power loses what
 its processes had not synced: contents of files, and names.

@@ -14,7 +14,9 @@ import fsspec
 import pyarrow as pa
 import pytest
 
-from dataservice.dataset.snapshot_folder import Chunk, Done, Metadata, SnapshotFolder
+from dataservice.dataset.atomic_folder import AtomicFolder
+from dataservice.dataset.snapshot_folder import SnapshotFolder
+from dataservice.dataset.snapshot_format import Chunk, Done, Metadata
 from dataservice.errors import (
     AlreadyExistsError,
     DataLossError,
@@ -269,7 +271,7 @@ def test_who_ends_its_snapshot_in_the_folder_of_another_changes_nothing(
         content = Done(snapshot_id="s0", chunks=(lost,)).to_json() if late == "DONE" else {}
         zombie.write_marker(late, {"snapshot_id": "s0", "error": {}, **content})
 
-    with folder._draft() as draft:
+    with folder._files.draft() as draft:
         pathlib.Path(draft).write_text("under way")
         end_of_zombie()
         assert folder.done() is None
@@ -287,16 +289,16 @@ def test_a_snapshot_that_has_failed_is_not_done_too(
     """Its DONE could be seen when the disk refused to keep it."""
     folder.write_metadata(META)
     done = Done(snapshot_id="s1", chunks=()).to_json()
-    commit = SnapshotFolder._commit
+    commit = AtomicFolder.commit
 
-    def fails_late(self: SnapshotFolder, draft: str, name: str, **more: bool) -> None:
+    def fails_late(self: AtomicFolder, draft: str, name: str, **more: bool) -> None:
         commit(self, draft, name, **more)
         raise OSError(errno.EIO, "input/output error")
 
-    monkeypatch.setattr(SnapshotFolder, "_commit", fails_late)
+    monkeypatch.setattr(AtomicFolder, "commit", fails_late)
     with pytest.raises(OSError, match="input/output"):
         folder.write_marker("DONE", done)
-    monkeypatch.setattr(SnapshotFolder, "_commit", commit)
+    monkeypatch.setattr(AtomicFolder, "commit", commit)
     assert folder.done() is not None
     folder.write_marker("ERROR", {"snapshot_id": "s1", "error": {"message": "EIO"}})
     assert (folder.done(), folder.failure()) == (None, {"message": "EIO"})

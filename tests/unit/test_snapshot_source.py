@@ -13,7 +13,8 @@ from dataservice import ShardingPolicy
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import decode_plan, encode_plan
-from dataservice.dataset.snapshot_folder import Done, Metadata, SnapshotFolder
+from dataservice.dataset.snapshot_folder import SnapshotFolder
+from dataservice.dataset.snapshot_format import Done, Metadata
 from dataservice.dataset.splits import linearise, open_window, plan_splits, plan_windows
 from dataservice.dataset.static_sharding import Share, list_sources, share_of
 from dataservice.dataset.stream import RunContext

@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from dataservice.dataset.node import register_node
-from dataservice.dataset.snapshot_folder import Chunk, SnapshotFolder
+from dataservice.dataset.snapshot_folder import SnapshotFolder
+from dataservice.dataset.snapshot_format import Chunk
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.sources.files import (
     InputFile,
