@@ -10,11 +10,12 @@ import re
 import threading
 from typing import NoReturn
 
-from dataservice.config import WorkerConfig
+from dataservice.config import WorkerConfig, is_loopback
 from dataservice.errors import CancelledError, FailedPreconditionError, InvalidTypeError
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.arguments import limit_s
 from dataservice.runtime.auth import TlsConfig, resolve_token
+from dataservice.runtime.checksum import load_kernel
 from dataservice.runtime.ending import end_with_program
 from dataservice.runtime.flight import FlightServer
 from dataservice.runtime.forking import Origin
@@ -123,6 +124,9 @@ class WorkerServer:
         )
         self._local = self._share_memory(service, token)
         self._own = self._hand_over(service, token)
+        if self._local is None or not is_loopback(config.host):
+            # Some readers will be sent their elements through Flight, the first without delay.
+            load_kernel()
         self._membership = Membership(
             self._link,
             service,

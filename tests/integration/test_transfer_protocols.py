@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pathlib
+import subprocess
+import sys
 import time
 from collections.abc import Iterable, Iterator
 
@@ -162,6 +164,37 @@ def test_processes_on_one_host_share_memory_unasked(tmp_path: pathlib.Path) -> N
         with iter(remote) as iterator:
             assert sum(batch.num_rows for batch in iterator) == 1_000
             assert set(iterator.stats()["protocols"].values()) == {"shared_memory"}
+
+
+READER = """
+import sys
+import dataservice as ds
+
+remote = ds.Dataset.range(100).batch(10).distribute(ds.ShardingPolicy.DYNAMIC, sys.argv[1])
+assert sum(batch.num_rows for batch in remote) == 100
+print("numba" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("protocol", "loaded"), [("shared_memory", False), ("flight", True)], ids=str
+)
+def test_only_who_checks_sums_waits_for_numba(
+    tmp_path: pathlib.Path, protocol: str, loaded: bool
+) -> None:
+    with process_cluster(tmp_path / "logs", workers=0) as cluster:
+        cluster.add_worker("--data-transfer-protocol", protocol)
+        ran = subprocess.run(
+            [sys.executable, "-c", READER, cluster.target],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert ran.stdout == f"{loaded}\n", ran.stderr
+        rows = ds.Dataset.range(1).batch(1)
+        asked = rows.with_column("loaded", lambda _: np.array(["numba" in sys.modules]))
+        (batch,) = asked.distribute(DYNAMIC, cluster.target)
+        assert batch.column("loaded").to_pylist() == [loaded]
 
 
 def test_a_worker_that_shares_no_memory_is_read_through_flight() -> None:
