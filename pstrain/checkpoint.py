@@ -12,23 +12,23 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 from dataservice.runtime.arguments import check_callable, check_true_or_false, limit_s
 from dataservice.runtime.identity import new_id
-from pstrain import foreign_names, manifest, saving
+from pstrain import foreign_names, manifest, saving, variable_names
 from pstrain.base_variable import BaseVariable
-from pstrain.deferred import RestoreStatus, defer
+from pstrain.deferred import Restored, RestoreStatus, defer
 from pstrain.errors import InvalidArgumentError, InvalidTypeError, NotFoundError
 from pstrain.foreign_names import Telling
 from pstrain.manifest import Path, checkpoints, latest_checkpoint
-from pstrain.parameters import Parameters, ParametersSnapshot
+from pstrain.parameters import ParametersSnapshot
 from pstrain.paramserver.increments import Base, size_beyond
-from pstrain.paramserver.saved import Saved, Tracking, check_shape
+from pstrain.paramserver.saved import Saved, SavedShard, Tracking, check_shape
 from pstrain.saving import Pauses, SavedCheckpoint
-from pstrain.vocabulary import VariableSpec
+from pstrain.variable_names import Named, grouped, has_variables, key_of
 
 __all__ = ["Checkpoint", "checkpoints", "latest_checkpoint", "read_config"]
 
@@ -40,6 +40,8 @@ class Checkpoint(Telling):
 
     ``Checkpoint(model=model, optimizer=optimizer, data=iterator)``: an object has ``variables``,
     is a variable, or has ``state_dict``/``load_state_dict`` (JSON-able); None stands for nothing.
+    What several of them reach, as in ``Checkpoint(net=net, encoder=net.encoder)``, is saved once
+    and restored by any of its names; state is saved with each.
     Optimizer slots are saved with the rows they belong to. Everything is saved as it is at one
     moment, at which no closure is under way. ``restore`` may come before an object has made its
     variables: they then get their values as they are made.
@@ -100,26 +102,25 @@ class Checkpoint(Telling):
         try:
             with self._lock:
                 last = self._newest if incremental else None
-                objects, parts, marks = self._hold(pauses, held, last)
+                contents, parts, marks = self._hold(pauses, held, last)
         except BaseException:
             held.close()
             partial.end()
             raise
 
         consistency = self._consistency()
-
         base = None if last is None else last.base
         newest = _Moment(None, {key: part.moment for key, part in parts.items()})
 
         def write(folder: str) -> saving.Written:
             nonlocal newest
             saved = _write_values(folder, list(parts.values()), base)
-            for group in self._groups():
+            for group in grouped(self._named()):
                 group.parameters.check_current()
             newest = newest._replace(base=Base(partial.path, saved.shards))
-            contents = {"objects": objects, "consistency": consistency, "saved": saved.to_json()}
             size_bytes = None if base is None else size_beyond(folder, saved.shards, base)
-            return saving.Written(contents, size_bytes)
+            values = {"consistency": consistency, "saved": saved.to_json()}
+            return saving.Written({**contents, **values}, size_bytes)
 
         def tell(_path: str) -> None:
             if incremental:
@@ -175,7 +176,8 @@ class Checkpoint(Telling):
         self, pauses: Pauses, held: contextlib.ExitStack, last: _Moment | None
     ) -> tuple[dict[str, Any], dict[int, ParametersSnapshot], list[tuple[Follower, Any]]]:
         """Everything as it is at one moment; ``held`` lets it go."""
-        groups = self._groups()
+        named = self._named()
+        groups = grouped(named)
         asked_s = time.monotonic()
         with contextlib.ExitStack() as barriers:
             for group in groups:
@@ -183,7 +185,8 @@ class Checkpoint(Telling):
             reached_s = time.monotonic()
             saved = {**self._objects, **self._attached}
             objects = {name: _describe(value) for name, value in saved.items()}
-            manifest.check_json(objects)
+            contents = {"objects": objects, "aliases": variable_names.aliases(named)}
+            manifest.check_json(contents)
             marks = [(follower, follower.held()) for follower in self.followers]
             parts = {}
             for group in groups:
@@ -193,7 +196,7 @@ class Checkpoint(Telling):
                 held.callback(part.close)
         pauses.drain_s = reached_s - asked_s
         pauses.pause_s = time.monotonic() - reached_s
-        return objects, parts, marks
+        return contents, parts, marks
 
     def restore(self, path: Path | None, *, with_attached: bool = False) -> RestoreStatus:
         """Restores all objects from a checkpoint, or from the newest in a directory; its path.
@@ -206,15 +209,17 @@ class Checkpoint(Telling):
         its newest, restores nothing. ``with_attached``: what is attached goes back too.
         """
         if path is None:
-            return RestoreStatus("", Saved(()), set(), [], self._named)
+            return RestoreStatus(Restored("", Saved(()), {}), self._named)
         found = manifest.find(path)
         contents = manifest.read(found)
-        saved = Saved.from_json(contents["saved"])
-        self._check(found, contents, saved)
-        for group in self._groups():
+        saved = Saved.from_json(contents["saved"]).also_called(contents["aliases"])
+        stored = {shard.name: shard for shard in saved.shards}
+        named = self._named()
+        self._check(found, contents, named, stored)
+        for group in grouped(named, stored):
             group.parameters.load(found, group.specs, saved)
         for name, value in self._objects.items():
-            if _is_stateful(value):
+            if name in contents["objects"] and _is_stateful(value):
                 value.load_state_dict(contents["objects"][name]["state"])
         for name, attached in self._attached.items() if with_attached else ():
             attached.load_state_dict(contents["objects"].get(name, {}).get("state"))
@@ -222,59 +227,69 @@ class Checkpoint(Telling):
         for follower in self.followers:
             follower.restored()
         logger.info("restored checkpoint %s", found)
-        names = {name for name, _ in self._named()}
-        later = {
-            name: value
-            for name, value in self._objects.items()
-            if not isinstance(value, BaseVariable)
-            and _has_variables(value)
-            and not any(restored.startswith(f"{name}/") for restored in names)
-        }
-        return RestoreStatus(found, saved, names, defer(found, saved, later), self._named)
+        restored = Restored(found, saved, contents["aliases"])
+        for each in named:
+            restored.give(each.variable, each.found_as(stored))
+        defer(restored, self._unmade())
+        return RestoreStatus(restored, self._named)
+
+    def _unmade(self) -> dict[str, Any]:
+        """The objects that have yet to make variables."""
+        makers = {name: value for name, value in self._objects.items() if has_variables(value)}
+        return {name: value for name, value in makers.items() if not value.variables}
 
     def _consistency(self) -> dict[str, Any] | None:
         """By which rule the values came about; None for values of this process alone."""
-        rules = (getattr(group.parameters, "consistency", None) for group in self._groups())
+        groups = grouped(self._named())
+        rules = (getattr(group.parameters, "consistency", None) for group in groups)
         return next((rule.to_json() for rule in rules if rule is not None), None)
 
-    def _check(self, path: str, contents: Mapping[str, Any], saved: Saved) -> None:
-        missing = sorted(self._objects.keys() - contents["objects"].keys())
-        if missing:
-            raise NotFoundError(
-                f"checkpoint {path} holds no object {missing[0]!r}; it holds "
-                f"{', '.join(sorted(contents['objects']))}"
-            )
-        shards = {shard.name: shard for shard in saved.shards}
-        for group in self._groups():
+    def _check(
+        self,
+        path: str,
+        contents: Mapping[str, Any],
+        named: Sequence[Named],
+        stored: Mapping[str, SavedShard],
+    ) -> None:
+        for name in sorted(self._objects.keys() - contents["objects"].keys()):
+            if not self._is_found(name, contents["objects"], named, stored):
+                raise NotFoundError(
+                    f"checkpoint {path} holds no object {name!r}; it holds "
+                    f"{', '.join(sorted(contents['objects']))}"
+                )
+        for group in grouped(named, stored):
             for name, spec in group.specs.items():
-                if name not in shards:
+                if name not in stored:
                     raise NotFoundError(
                         f"checkpoint {path} holds no variable {name!r}; it holds "
-                        f"{', '.join(sorted(shards))}"
+                        f"{', '.join(sorted(stored))}"
                     )
-                check_shape(name, spec.shape, spec.dtype, shards[name])
+                check_shape(name, spec.shape, spec.dtype, stored[name])
 
-    def _groups(self) -> list[_Group]:
-        """Variables by the parameters that hold them."""
-        groups: dict[int, _Group] = {}
-        for name, variable in self._named():
-            key = id(variable.parameters)
-            group = groups.setdefault(key, _Group(variable.parameters, {}))
-            group.specs[name] = variable.spec
-        return list(groups.values())
+    def _is_found(
+        self,
+        name: str,
+        saved: Mapping[str, Any],
+        named: Sequence[Named],
+        stored: Mapping[str, SavedShard],
+    ) -> bool:
+        """Whether all there is of an object that was not saved is there under other names."""
+        value = self._objects[name]
+        if any(value is other and n in saved for n, other in self._objects.items()):
+            return True
+        reached = {key_of(each.variable) for each in variable_names.named({name: value})}
+        mine = [each for each in named if key_of(each.variable) in reached]
+        is_stored = bool(mine) and all(each.found_as(stored) in stored for each in mine)
+        return is_stored and not _is_stateful(value)
 
-    def _named(self) -> Iterator[tuple[str, BaseVariable]]:
-        for name, value in self._objects.items():
-            if isinstance(value, BaseVariable):
-                yield name, value
-            elif _has_variables(value):
-                yield from _named_variables(name, value.variables)
+    def _named(self) -> list[Named]:
+        return variable_names.named(self._objects)
 
 
 def check_objects(objects: Mapping[str, Any]) -> None:
     """InvalidTypeError for what has nothing that a checkpoint could save."""
     for name, value in objects.items():
-        if not (_is_stateful(value) or isinstance(value, BaseVariable) or _has_variables(value)):
+        if not (_is_stateful(value) or isinstance(value, BaseVariable) or has_variables(value)):
             raise InvalidTypeError(
                 f"{name}={type(value).__name__} has neither variables nor state_dict(), so there "
                 "is nothing of it to save"
@@ -310,11 +325,6 @@ class _Moment(NamedTuple):
     moments: dict[int, str]
 
 
-class _Group(NamedTuple):
-    parameters: Parameters
-    specs: dict[str, VariableSpec]
-
-
 def read_config(path: Path, name: str = "model") -> dict[str, Any]:
     """What ``get_config`` of an object gave when it was saved, to make the object anew.
 
@@ -339,14 +349,6 @@ def _write_values(folder: str, parts: Sequence[ParametersSnapshot], base: Base |
     return Saved(tuple(shards), session, ledgers)
 
 
-def _named_variables(prefix: str, variables: Any) -> Iterator[tuple[str, BaseVariable]]:
-    """``prefix/name``, with ``#2`` and so on where a name comes again."""
-    seen: dict[str, int] = {}
-    for variable in variables:
-        count = seen[variable.name] = seen.get(variable.name, 0) + 1
-        yield f"{prefix}/{variable.name}" + (f"#{count}" if count > 1 else ""), variable
-
-
 def _describe(value: Any) -> dict[str, Any]:
     described: dict[str, Any] = {"class": type(value).__qualname__}
     if hasattr(value, "get_config"):
@@ -358,7 +360,3 @@ def _describe(value: Any) -> dict[str, Any]:
 
 def _is_stateful(value: Any) -> bool:
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
-
-
-def _has_variables(value: Any) -> bool:
-    return hasattr(value, "variables") and not isinstance(value, BaseVariable)

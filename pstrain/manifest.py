@@ -153,10 +153,12 @@ def read(path: str) -> dict[str, Any]:
             f"{file} has format {found}, this version reads {_OLDER[0]} to {FORMAT}: use the "
             f"version of pstrain that wrote it"
         )
-    for part in ("objects", "saved"):
-        if not isinstance(manifest.get(part), dict):
+    # Older checkpoints store what has several names under one of them, and do not say the others.
+    whole = {"aliases": {}, **manifest}
+    for part in ("objects", "saved", "aliases"):
+        if not isinstance(whole.get(part), dict):
             raise DataLossError(f"{file} is damaged (no {part}); restore an older checkpoint")
-    return dict(manifest)
+    return whole
 
 
 def remove(path: str) -> None:

@@ -82,7 +82,8 @@ def tensors_of(part: SavedShard) -> list[safetensors.Tensor]:
     """The value under the variable's name, with its rows where it is not whole; slots after it."""
     rows = part.row_stop - part.row_start
     is_whole = rows == (part.shape[0] if part.shape else 1)
-    name = part.name if is_whole else f"{part.name}[{part.row_start}:{part.row_stop}]"
+    variable = part.stored_as or part.name
+    name = variable if is_whole else f"{variable}[{part.row_start}:{part.row_stop}]"
     shape = part.shape if is_whole else (rows, *part.shape[1:])
     return [
         safetensors.Tensor(

@@ -30,6 +30,7 @@ class SavedShard(NamedTuple):
     what each of these begins with, for rows that were never trained. ``sums`` are those of the
     pieces of a table's file, in hexadecimal. Older checkpoints have neither of the two.
     ``changes``, oldest first, hold rows of the table that changed after ``file`` was written.
+    ``stored_as``: what the file calls the variable, where ``name`` is another of its names.
     """
 
     name: str
@@ -46,6 +47,7 @@ class SavedShard(NamedTuple):
     sums: str = ""
     changes: tuple[SavedFile, ...] = ()
     firsts: tuple[float, ...] = ()
+    stored_as: str | None = None
 
     @property
     def files(self) -> list[SavedShard]:
@@ -62,7 +64,11 @@ class SavedShard(NamedTuple):
         """JSON form, for manifests and the wire."""
         changes = [change._asdict() for change in self.changes]
         lists = {"shape": list(self.shape), "changes": changes, "firsts": list(self.firsts)}
-        return {**self._asdict(), **lists}
+        described = {**self._asdict(), **lists}
+        if self.stored_as is None:
+            # Manifests never have it: they name a value once.
+            del described["stored_as"]
+        return described
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SavedShard:
@@ -106,6 +112,20 @@ class Saved(NamedTuple):
     shards: tuple[SavedShard, ...]
     session: str | None = None
     ledgers: dict[str, Any] = {}  # noqa: RUF012
+
+    def also_called(self, aliases: Mapping[str, str]) -> Saved:
+        """The same, in which variables that are stored under a name are found under others too."""
+        stored = {shard.name for shard in self.shards}
+        others: dict[str, list[str]] = {}
+        for alias, name in aliases.items():
+            if alias not in stored:
+                others.setdefault(name, []).append(alias)
+        again = (
+            shard._replace(name=alias, stored_as=shard.name)
+            for shard in self.shards
+            for alias in others.get(shard.name, ())
+        )
+        return self._replace(shards=(*self.shards, *again))
 
     def to_json(self) -> dict[str, Any]:
         """JSON form, for manifests and the wire."""

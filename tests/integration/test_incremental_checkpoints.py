@@ -102,3 +102,29 @@ def test_what_was_restored_is_saved_whole_and_then_by_changes(
     table.assign(np.zeros((ROWS, WIDTH), np.float32))
     checkpoint.restore(tmp_path)
     np.testing.assert_array_equal(table.numpy(), expected)
+
+
+def test_a_table_of_two_names_is_on_the_disk_once(
+    cluster: ps.LocalCluster, tmp_path: pathlib.Path
+) -> None:
+    strategy = ps.ParameterServerStrategy(cluster.resolver)
+    with strategy.scope():
+        table, steps = model()
+    checkpoint = ps.Checkpoint(users=table, steps=steps, items=table)
+    sizes = []
+    for count in range(2):
+        steps.assign(count)
+        table.scatter_add(ps.IndexedSlices(np.ones((3, WIDTH), np.float32), np.arange(3)))
+        sizes.append(checkpoint.save(tmp_path, incremental=True).size_bytes)
+    whole = 4 * ROWS * WIDTH
+    assert whole <= sizes[0] < 1.5 * whole
+    assert sizes[1] < whole / 10
+    expected = table.numpy()
+    for names in ({"users", "items"}, {"items"}):
+        table.assign(np.zeros((ROWS, WIDTH), np.float32))
+        ps.Checkpoint(**dict.fromkeys(names, table)).restore(tmp_path)
+        np.testing.assert_array_equal(table.numpy(), expected)
+    with local_parameters():
+        mine, _ = model()
+        ps.Checkpoint(items=mine).restore(tmp_path)
+    np.testing.assert_array_equal(mine.numpy(), expected)

@@ -356,6 +356,130 @@ def test_a_model_made_anew_gets_its_values_while_the_old_one_lives(tmp_path: pat
     assert old.variables == [5.0, 5.0]
 
 
+class Net:
+    """An encoder, which makes its variables late, and one more variable."""
+
+    def __init__(self) -> None:
+        self.encoder = Dense(2, name="encoder")
+        self.head: list[Any] = []
+
+    @property
+    def variables(self) -> list[Any]:
+        return [*self.encoder.variables, *self.head]
+
+    def build(self, value: float) -> Net:
+        self.encoder(np.ones((1, 3), np.float32))
+        self.head = [Variable(value, name="scale")]
+        for variable in self.encoder.variables:
+            variable.assign(variable.numpy() * 0 + value)
+        return self
+
+    def restored(self) -> list[float]:
+        return sorted({float(value) for v in self.variables for value in v.numpy().reshape(-1)})
+
+
+def _one_net_of_two_names(folder: pathlib.Path) -> str:
+    net = Net().build(5.0)
+    return Checkpoint(net=net, encoder=net.encoder).save(folder)
+
+
+def _stored(path: str) -> list[str]:
+    text = (pathlib.Path(path) / "manifest.json").read_text()
+    return sorted(shard["name"] for shard in json.loads(text)["saved"]["shards"])
+
+
+def test_what_has_two_names_is_stored_once_and_restored_by_both(tmp_path: pathlib.Path) -> None:
+    path = _one_net_of_two_names(tmp_path)
+    assert _stored(path) == ["net/encoder/bias", "net/encoder/kernel", "net/scale"]
+    net = Net().build(1.0)
+    Checkpoint(net=net, encoder=net.encoder).restore(path).assert_consumed()
+    assert net.restored() == [5.0]
+
+
+def test_either_name_of_two_restores(tmp_path: pathlib.Path) -> None:
+    path = _one_net_of_two_names(tmp_path)
+    net, other = Net().build(1.0), Net().build(1.0)
+    Checkpoint(net=net).restore(path).assert_consumed()
+    Checkpoint(encoder=other.encoder).restore(path).assert_existing_objects_matched()
+    assert (net.restored(), other.restored()) == ([5.0], [1.0, 5.0])
+    apart = Net().build(1.0), Net().build(1.0)
+    Checkpoint(net=apart[0], encoder=apart[1].encoder).restore(path)
+    assert [each.restored() for each in apart] == [[5.0], [1.0, 5.0]]
+
+
+def test_values_of_two_names_wait_for_either(tmp_path: pathlib.Path) -> None:
+    path = _one_net_of_two_names(tmp_path)
+    one_row = np.ones((1, 3), np.float32)
+    both, only = Net(), Net()
+    status = Checkpoint(net=both, encoder=both.encoder).restore(path)
+    Checkpoint(encoder=only.encoder).restore(path)
+    for net in (both, only):
+        net.encoder(one_row)
+        net.head = [Variable(0.0, name="scale")]
+    status.assert_consumed()
+    assert (both.restored(), only.restored()) == ([5.0], [0.0, 5.0])
+
+
+def test_a_value_that_came_by_one_name_does_not_wait_for_others(tmp_path: pathlib.Path) -> None:
+    """Of plain objects, whose variables anybody may have made."""
+    inner = Model()
+    outer = Later()
+    outer.variables = inner.variables
+    path = Checkpoint(outer=outer, inner=inner).save(tmp_path)
+    outer, second = Later(), Later()
+    status = Checkpoint(outer=outer, inner=second).restore(path)
+    outer.build()
+    second.variables = outer.variables
+    status.assert_consumed()
+    assert [variable.numpy().tolist() for variable in outer.variables] == inner.values()
+    assert Model(seed=9).values() != inner.values(), "a value was given out twice"
+
+
+def test_two_objects_made_later_both_get_what_was_one(tmp_path: pathlib.Path) -> None:
+    model = Model()
+    path = Checkpoint(a=model, b=model).save(tmp_path)
+    assert _stored(path) == ["a/bias", "a/bias#2", "a/table"]
+    later = Later(), Later()
+    status = Checkpoint(a=later[0], b=later[1]).restore(path)
+    for each in later:
+        each.build()
+        assert [variable.numpy().tolist() for variable in each.variables] == model.values()
+    status.assert_consumed()
+
+
+def test_a_new_name_of_what_was_saved_needs_no_values_of_its_own(tmp_path: pathlib.Path) -> None:
+    net = Net().build(5.0)
+    path = Checkpoint(net=net).save(tmp_path)
+    again = Net().build(1.0)
+    Checkpoint(net=again, encoder=again.encoder).restore(path).assert_consumed()
+    assert again.restored() == [5.0]
+    later = Net()
+    Checkpoint(net=later, same=later).restore(path)
+    with pytest.raises(NotFoundError, match="no object 'other'"):
+        Checkpoint(net=again, other=Net().build(1.0)).restore(path)
+
+
+def test_one_variable_of_values_that_were_two_gets_the_first(tmp_path: pathlib.Path) -> None:
+    path = Checkpoint(a=Variable(1.0), b=Variable(2.0)).save(tmp_path)
+    tied = Variable(0.0)
+    status = Checkpoint(a=tied, b=tied).restore(path)
+    assert float(tied) == 1.0
+    with pytest.raises(AssertionError, match=r"not restored from .*: b"):
+        status.assert_consumed()
+
+
+def test_an_older_checkpoint_of_two_names_is_read(tmp_path: pathlib.Path) -> None:
+    """They stored what has several names under the last."""
+    saved = Net().build(5.0)
+    path = pathlib.Path(Checkpoint(encoder=saved.encoder, net=saved).save(tmp_path))
+    older = json.loads((path / "manifest.json").read_text())
+    assert "net/encoder/bias" in older.pop("aliases")
+    (path / "manifest.json").write_text(json.dumps(older))
+    net = Net().build(1.0)
+    Checkpoint(net=net, encoder=net.encoder).restore(path).assert_consumed()
+    assert net.restored() == [5.0]
+
+
 def test_what_was_restored_can_be_asked(tmp_path: pathlib.Path) -> None:
     model = Model()
     path = Checkpoint(model=model).save(tmp_path)
