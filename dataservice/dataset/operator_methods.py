@@ -117,6 +117,8 @@ class OperatorMethods:
     ) -> Self:
         """Rows for which an expression, or a function of the columns to a mask, is true.
 
+        Where the condition is null its row goes, also where a function returns a boolean column
+        with nulls as it got it; to compute with such a column, `fill_null` comes first.
         `on_error` and `deterministic` as for `map`.
         """
         node = ops.Filter(

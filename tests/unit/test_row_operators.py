@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -153,6 +154,28 @@ def test_filter_drops_null_conditions_and_shares_what_it_keeps() -> None:
     table = pa.table({"x": pa.array([1, None, 3])})
     assert values(run(Dataset.from_table(table).filter(col("x") > 1))) == [3]
     assert run(numbers(3).filter(col("x") < 9))[0].column(0).buffers()[1].address != 0
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        lambda c: c["keep"],
+        lambda c: pa.array([None if x == 1 else x > 1 for x in c["x"]]),
+        lambda c: np.ma.masked_array(c["x"] > 0, c["x"] == 1),
+    ],
+)
+def test_a_function_may_return_a_condition_with_nulls(condition: Callable[..., Any]) -> None:
+    table = pa.table({"x": [0, 1, 2], "keep": [False, None, True]})
+    assert values(run(Dataset.from_table(table).filter(condition))) == [2]
+
+
+def test_a_mask_with_nulls_is_boolean_and_as_long_as_its_rows() -> None:
+    table = pa.table({"x": [0, 1, 2], "count": [1, None, 3], "keep": [False, None, True]})
+    for condition in (lambda c: c["count"], lambda _: pa.array([True, None])):
+        with pytest.raises(SchemaError, match="boolean array of 3 rows"):
+            run(Dataset.from_table(table).filter(condition))
+    with pytest.raises(SchemaError, match=r"col\('keep'\).fill_null\(False\)"):
+        run(Dataset.from_table(table).filter(lambda c: ~c["keep"]))
 
 
 def test_filter_to_nothing_yields_no_batch() -> None:

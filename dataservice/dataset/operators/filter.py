@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
 
-from dataservice.dataset.columns import to_function
+from dataservice.dataset.columns import to_arrow, to_function
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import register_node
 from dataservice.dataset.operators.base import FunctionOperator
 from dataservice.dataset.stream import SAMPLE_ROWS, RunContext, Transform
+from dataservice.dataset.untouched import UntouchedColumn
 from dataservice.errors import SchemaError
+
+# Masks that may hold nulls, such as a boolean column that the function returns as it got it.
+_WITH_NULLS: Final = (UntouchedColumn, np.ma.MaskedArray, pa.Array, pa.ChunkedArray)
 
 
 @register_node
@@ -59,7 +63,10 @@ class Filter(FunctionOperator):
         function = self.function.load(context.allow_functions)
 
         def mask_of(batch: pa.RecordBatch, location: Callable[[], str]) -> pa.BooleanArray:
-            mask = np.asarray(call_user(function, to_function(batch), "filter", location))
+            returned = call_user(function, to_function(batch), "filter", location)
+            if isinstance(returned, _WITH_NULLS):
+                return _of_rows(to_arrow(returned, "the mask"), batch.num_rows)
+            mask = np.asarray(returned)
             if mask.dtype != np.bool_ or mask.shape != (batch.num_rows,):
                 raise SchemaError(
                     "the function given to filter must return a boolean array of "
@@ -68,6 +75,15 @@ class Filter(FunctionOperator):
             return pa.array(mask)
 
         return mask_of
+
+
+def _of_rows(mask: pa.Array, rows: int) -> pa.BooleanArray:
+    if not pa.types.is_boolean(mask.type) or len(mask) != rows:
+        raise SchemaError(
+            f"the function given to filter must return a boolean array of {rows} rows; it returned "
+            f"{len(mask)} of type {mask.type}"
+        )
+    return mask
 
 
 def _checked(mask: pa.Array, what: str) -> pa.BooleanArray:
