@@ -26,6 +26,7 @@ _PLAIN: Final = {
     np.dtype(kind): pa.from_numpy_dtype(np.dtype(kind))
     for kind in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 }
+_EXACT_IN_FLOATS: Final = 2**53
 # Metadata of a field whose lists are all equally long within a batch.
 PADDED: Final = {b"dataservice.padded": b"1"}
 
@@ -115,13 +116,35 @@ def array_to_numpy(array: pa.Array, name: str) -> np.ndarray:
     if array.null_count and not _holds_nulls(kind):
         raise SchemaError(
             f"column {name!r} of type {kind} has {array.null_count} nulls, which a NumPy array of "
-            f'that type cannot hold; {_without_nulls(kind, name)}, or use format="arrow"'
+            f'that type cannot hold; {_without_nulls(kind, name)}, or map(..., format="arrow")'
         )
     if pa.types.is_fixed_size_list(kind):
         inner = array_to_numpy(array.flatten(), name)
         return inner.reshape((len(array), kind.list_size, *inner.shape[1:]))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        _check_exact(array, name)
     values: np.ndarray = array.to_numpy(zero_copy_only=_is_view(kind) and not array.null_count)
     return values
+
+
+def _check_exact(array: pa.Array, name: str) -> None:
+    """SchemaError where lists hold both nulls, for which they become floats, and larger integers
+    than these can tell apart."""
+    while pa.types.is_nested(array.type) and hasattr(array, "flatten"):
+        if pa.types.is_struct(array.type):
+            return
+        array = array.flatten()
+    if not pa.types.is_integer(array.type) or array.type.bit_width < 64 or not array.null_count:
+        return
+    from pyarrow import compute  # here, for few tables have such lists
+
+    bounds = compute.min_max(array).as_py()
+    if max(abs(bounds["min"] or 0), abs(bounds["max"] or 0)) > _EXACT_IN_FLOATS:
+        raise SchemaError(
+            f"the lists of column {name!r} hold nulls and integers above 2^53, which NumPy cannot "
+            "hold together: with nulls they become floats; read Arrow instead, as in "
+            'map(..., format="arrow")'
+        )
 
 
 def _is_view(kind: pa.DataType) -> bool:

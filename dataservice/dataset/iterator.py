@@ -2,7 +2,8 @@
 
 A saved position is a JSON-able dict: the plan's fingerprint, the epoch, the seeds that were drawn,
 and the state of the stream. Invariant: an iterator that failed or was closed yields nothing more,
-so no row is ever left out silently; one that failed says why each time.
+so no row is ever left out silently; one that failed says why each time. One that was interrupted
+goes on from where it was before, or is closed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import pyarrow as pa
 
 from dataservice.dataset.ledger import Ledger
-from dataservice.dataset.node import Node, walk
+from dataservice.dataset.node import Node, unrepeatable, walk
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import fingerprint
 from dataservice.dataset.positions import check_saveable, goes_on_after_interrupt, settled
@@ -56,6 +57,9 @@ class DatasetIterator:
         self._interrupts = HeldInterrupts() if goes_on_after_interrupt(node) else NO_INTERRUPTS
         # What an interrupt found made, with the position before it.
         self._kept: tuple[pa.RecordBatch, State] | None = None
+        # Where a stream that an interrupt broke off has to begin again.
+        self._broken_off: State | None = None
+        self._goes_back = _can_go_back(node)
         self._stream: BatchStream | None = self._opened(node, epoch)
         stats.add(iterators=1)
 
@@ -92,10 +96,14 @@ class DatasetIterator:
     def next_as(self, form: Callable[[pa.RecordBatch], Form]) -> Form:
         """The next batch in another form.
 
-        Over the data service alone, an interrupt from the keyboard costs nothing: the same rows
-        come at the next call, and the position is the one before them.
+        An interrupt from the keyboard costs nothing: the same rows come at the next call, and the
+        position is the one before them. Over the data service it waits until no rows are in hand;
+        without one, what they are made of is read again. It closes the iterator of a dataset that
+        has both, or does not yield the same again.
         """
-        if self._kept is None and (self._interrupts is NO_INTERRUPTS or not can_hold()):
+        if self._interrupts is NO_INTERRUPTS:
+            return self._from_own(form)
+        if self._kept is None and not can_hold():
             return form(self._next())
         if self._failure is not None:
             raise self._failure
@@ -113,6 +121,15 @@ class DatasetIterator:
             interrupts.let_through()
         self._kept = None
         return formed
+
+    def _from_own(self, form: Callable[[pa.RecordBatch], Form]) -> Form:
+        before = self._state() if self._goes_back and self._failure is None and can_hold() else None
+        try:
+            return form(self._next())
+        except KeyboardInterrupt:
+            self._give_up()
+            self._broken_off = before
+            raise
 
     def _next(self) -> pa.RecordBatch:
         if self._failure is not None:
@@ -163,9 +180,13 @@ class DatasetIterator:
         return self._live().state() if self._kept is None else self._kept[1]
 
     def _live(self) -> BatchStream:
+        if self._stream is None and self._broken_off is not None:
+            self._stream = self._restored(self._node, self._epoch, self._broken_off)
+            self._broken_off = None
         if self._stream is None:
             raise FailedPreconditionError(
-                "the iterator is closed, or an error ended it; make a new one with iter(dataset)"
+                "the iterator is closed, or an error or interrupt ended it; make a new one with "
+                "iter(dataset)"
             )
         return self._stream
 
@@ -200,17 +221,21 @@ class DatasetIterator:
                 "so; load the state into a new one, before its first element"
             )
         self.close()
-        stream: BatchStream | None = None
         try:
-            stream = self._opened(node, int(state["epoch"]), restores=True)
-            stream.restore(state["stream"])
-        except BaseException as error:
-            if stream is not None:
-                stream.close()
-            if isinstance(error, KeyError | TypeError | IndexError):
-                raise InvalidArgumentError(f"malformed iterator state: {error!r}") from error
+            epoch = int(state["epoch"])
+            stream = self._restored(node, epoch, state["stream"])
+        except (KeyError, TypeError, IndexError) as error:
+            raise InvalidArgumentError(f"malformed iterator state: {error!r}") from error
+        self._node, self._epoch, self._stream = node, epoch, stream
+
+    def _restored(self, node: Node, epoch: int, state: State) -> BatchStream:
+        stream = self._opened(node, epoch, restores=True)
+        try:
+            stream.restore(state)
+        except BaseException:
+            stream.close()
             raise
-        self._node, self._epoch, self._stream = node, int(state["epoch"]), stream
+        return stream
 
     def _node_of(self, state: Mapping[str, Any]) -> Node:
         if not isinstance(state, Mapping) or state.get("version") != _VERSION:
@@ -249,7 +274,7 @@ class DatasetIterator:
 
     def _give_up(self) -> None:
         self._closed.set()
-        self._kept = None
+        self._kept = self._broken_off = None
         self._retire()
         if self._stream is not None:
             self._stream.close()
@@ -263,7 +288,8 @@ class DatasetIterator:
 
     def __repr__(self) -> str:
         kinds = " > ".join(node.kind for node in walk(self._node))
-        state = ", closed" if self._stream is None else ""
+        is_closed = self._stream is None and self._broken_off is None
+        state = ", closed" if is_closed else ""
         return f"<DatasetIterator of {kinds}, epoch {self._epoch}{state}>"
 
     def __enter__(self) -> DatasetIterator:
@@ -271,6 +297,11 @@ class DatasetIterator:
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
+
+
+def _can_go_back(root: Node) -> bool:
+    """Whether what was read can be read again: not what a data service hands out once."""
+    return not unrepeatable(root) and all(node.kind != "service" for node in walk(root))
 
 
 def _as_it_is(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -54,14 +54,17 @@ def check_positions(dataset: Dataset | Node, epoch: int = 0, limit: int = 200) -
     """
     expected: list[pa.RecordBatch] = []
     states: list[dict[str, Any]] = []
+    held: list[dict[str, Any]] = []
     with open_stream(dataset, epoch) as stream:
         for _ in range(limit):
-            states.append(_through_json(stream.state()))
+            held.append(stream.state())
+            states.append(_through_json(held[-1]))
             batch = next(stream, None)
             if batch is None:
                 break
             assert batch.num_rows > 0
             expected.append(batch)
+    assert held == states, "a position has changed since it was taken"
     for position, state in enumerate(states):
         _check_tail(dataset, epoch, state, expected[position:])
         again = _check_tail(dataset, epoch, state, [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -108,6 +108,30 @@ def test_nulls_that_numpy_cannot_hold(kind: pa.DataType, remedy: str) -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([None], kind)], names=["x"])
     with pytest.raises(SchemaError, match=rf"column 'x'.*1 nulls.*{remedy}"):
         to_numpy(batch)
+
+
+@pytest.mark.parametrize("large", [2**53 + 1, -(2**53) - 1])
+@pytest.mark.parametrize(
+    ("kind", "wrap"),
+    [
+        (pa.list_(pa.int64()), lambda value: [value, None]),
+        (pa.large_list(pa.int64()), lambda value: [value, None]),
+        (pa.list_(pa.list_(pa.int64())), lambda value: [[None], None, [value]]),
+    ],
+)
+def test_integers_in_lists_with_nulls_are_not_rounded(
+    kind: pa.DataType, wrap: Callable[[int], object], large: int
+) -> None:
+    table = pa.table({"x": pa.array([None, wrap(large)], kind), "n": [1, 2]})
+    data = ds.Dataset.from_table(table)
+    with pytest.raises(SchemaError, match="lists of column 'x' hold nulls and integers above 2"):
+        list(data.numpy())
+    assert data.map(lambda c: {**c, "n": c["n"] * 1}).to_table().equals(table)
+    exact = pa.table({"x": pa.array([None, wrap(2**53)], kind)})
+    assert len(next(iter(ds.Dataset.from_table(exact).numpy()))["x"]) == 2
+    if wrap(1) == [1, None]:
+        without = pa.table({"x": pa.array([None, [large]], kind)})
+        assert next(iter(ds.Dataset.from_table(without).numpy()))["x"][1].tolist() == [large]
 
 
 def test_the_remedies_for_nulls_work() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -185,6 +186,20 @@ def test_concatenate_takes_the_schema_of_the_first() -> None:
         run(first.concatenate(numbers(3)))
     with pytest.raises(SchemaError, match="given to concatenate"):
         _ = first.concatenate(numbers(3)).schema
+
+
+def test_concatenate_reads_what_comes_first_once() -> None:
+    runs: list[int] = []
+
+    def generate() -> Iterator[dict[str, Any]]:
+        runs.append(1)
+        yield from ({"x": x} for x in range(3))
+
+    schema = pa.schema([("x", pa.int64())])
+    first = Dataset.from_generator(generate, schema).map(lambda c: {"x": c["x"] * 2.0})
+    assert values(run(first.concatenate(numbers(2)))) == [0.0, 2.0, 4.0, 0.0, 1.0]
+    assert len(runs) == 1
+    assert values(run(first.filter(col("x") < 0).concatenate(numbers(2)))) == [0.0, 1.0]
 
 
 def test_a_position_in_rows_that_are_gone_is_noticed() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -13,6 +16,7 @@ import dataservice as ds
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.stream import BatchStream, RunContext, State
+from dataservice.errors import FailedPreconditionError
 from dataservice.runtime.interrupts import HeldInterrupts
 from tests.unit.checkpoint_checker import numbers, open_stream, values
 
@@ -155,3 +159,77 @@ def test_operators_lose_nothing_and_know_where_they_are(
             break
     assert values(seen) == expected
     assert interruptions > 1
+
+
+class _Interrupting:
+    """A function of columns during whose calls of these numbers Ctrl-C is pressed."""
+
+    def __init__(self, *calls: int) -> None:
+        self._calls = calls
+        self._count = 0
+
+    def __call__(self, columns: dict[str, Any]) -> dict[str, Any]:
+        self._count += 1
+        if self._count in self._calls:
+            signal.raise_signal(signal.SIGINT)
+        return {"x": columns["x"] * 2}
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        lambda d, function: d.map(function),
+        lambda d, function: d.map(function).batch(3),
+        lambda d, function: d.shuffle(8, seed=3).batch(2).map(function).repeat(2),
+        lambda d, function: d.map(function).concatenate(d).batch(7),
+        lambda d, function: d.map(function).prefetch(2),
+    ],
+)
+def test_a_dataset_that_is_read_here_goes_on_where_it_was(pipeline: Callable[..., Dataset]) -> None:
+    expected = values(list(pipeline(numbers(20), _Interrupting())))
+    iterator = iter(pipeline(numbers(20), _Interrupting(2, 3, 5)))
+    seen: list[pa.RecordBatch] = []
+    interruptions = 0
+    while True:
+        try:
+            seen.append(next(iterator))
+        except KeyboardInterrupt:
+            interruptions += 1
+            assert "closed" not in repr(iterator)
+            again = iter(pipeline(numbers(20), _Interrupting()))
+            again.load_state_dict(iterator.state_dict())
+            assert values([*seen, *again]) == expected
+        except StopIteration:
+            break
+    assert values(seen) == expected
+    assert interruptions > 1
+
+
+def test_an_interrupt_while_rows_take_their_form_costs_none() -> None:
+    function = _Interrupting(2)
+    iterator = iter(numbers(20).batch(8))
+    seen = []
+    while len(seen) < 3:
+        with contextlib.suppress(KeyboardInterrupt):
+            seen.append(iterator.next_as(lambda batch: function({"x": np.array(batch["x"])})["x"]))
+    assert np.concatenate(seen).tolist() == [2 * x for x in range(20)]
+
+
+def test_what_cannot_be_read_again_is_closed_by_an_interrupt() -> None:
+    data = numbers(20).map(_Interrupting(2), deterministic=False)
+    iterator = iter(data)
+    next(iterator)
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    assert "closed" in repr(iterator)
+    with pytest.raises(FailedPreconditionError, match=r"interrupt ended it.*make a new one"):
+        next(iterator)
+
+
+def test_an_interrupted_iterator_that_is_closed_stays_closed() -> None:
+    iterator = iter(numbers(20).map(_Interrupting(1)))
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    iterator.close()
+    with pytest.raises(FailedPreconditionError, match="closed"):
+        next(iterator)

@@ -67,11 +67,13 @@ class _ConcatenateStream(BatchStream):
         self._context = context
         self._part = 0
         self._stream: BatchStream | None = None
+        self._schema: pa.Schema | None = None
 
     def __next__(self) -> pa.RecordBatch:
         while True:
             batch = next(self._opened(), None)
             if batch is not None:
+                self._schema = self._schema or batch.schema
                 return batch
             if self._part == 1:
                 raise StopIteration
@@ -83,7 +85,8 @@ class _ConcatenateStream(BatchStream):
             if self._part == 0:
                 self._stream = self._node.first.run(self._context)
             else:
-                schema = self._node.common_schema(self._context)
+                # A sample would run sources and functions of the first a second time.
+                schema = self._schema or self._node.common_schema(self._context)
                 self._stream = TransformStream(
                     self._node.second.run(self._context),
                     lambda batch, _location: conform(batch, schema, what=_WHAT),
