@@ -21,7 +21,8 @@ from pstrain.kernels import embedding as kernels
 from pstrain.layers.base import looked_up
 from pstrain.layers.projection import project_embedding
 from pstrain.models.base import Model
-from pstrain.tape import Tensor, record
+from pstrain.recording import record
+from pstrain.tensor import Tensor
 
 WIDTH = 16
 ROWS_IN_MEMORY = 262_144

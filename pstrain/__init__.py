@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from pstrain.server import Server
     from pstrain.sidecar import SidecarEvaluator
     from pstrain.strategy import ParameterServerStrategy, get_strategy, has_strategy
-    from pstrain.tape import GradientTape, Tensor
+    from pstrain.tape import GradientTape
+    from pstrain.tensor import Tensor
     from pstrain.tokens import Vocabulary
     from pstrain.trainer.context import (
         InputContext,
@@ -94,7 +95,7 @@ _HOMES = {
     "Category": "pstrain.category",
     "Vocabulary": "pstrain.tokens",
     "GradientTape": "pstrain.tape",
-    "Tensor": "pstrain.tape",
+    "Tensor": "pstrain.tensor",
     # training
     "Checkpoint": "pstrain.checkpoint",
     "latest_checkpoint": "pstrain.checkpoint",

@@ -19,7 +19,7 @@ from pstrain import initializers
 from pstrain.kernels.keys import NO_KEY
 from pstrain.key_map import Asked, KeyFields, KeyMap, distinct
 from pstrain.parameters import KeyParameters
-from pstrain.tape import recording
+from pstrain.recording import recording
 from pstrain.variable import create_variable
 
 logger = logging.getLogger(__name__)

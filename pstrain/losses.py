@@ -13,7 +13,8 @@ from pstrain.columns import vector
 from pstrain.errors import InvalidArgumentError
 from pstrain.foreign_names import instead_of
 from pstrain.kernels import losses as kernels
-from pstrain.tape import Tensor, record
+from pstrain.recording import record
+from pstrain.tensor import Tensor
 
 if not TYPE_CHECKING:  # checkers shall go on to report unknown names
     __getattr__ = foreign_names.module_getattr(__name__, foreign_names.LOSSES)

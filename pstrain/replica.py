@@ -27,7 +27,7 @@ from pstrain.errors import (
 from pstrain.foreign_names import Telling
 from pstrain.indexed_slices import IndexedSlices
 from pstrain.input_sharding import DistributedDataset, DistributedDatasetFunction
-from pstrain.tape import Tensor
+from pstrain.tensor import Tensor
 from pstrain.trainer.context import current_trainer
 from pstrain.vocabulary import Update
 

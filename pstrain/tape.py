@@ -1,279 +1,22 @@
-"""Records what a step computes and turns it into gradients of the variables it read.
+"""Turns what a step has computed into gradients of the variables it read.
 
-Knows nothing of networks, of layers or of where variables live: a leaf is whatever has ``spec``,
-``parameters`` and ``trainable``. Invariant: a tape belongs to the thread that entered it, and an
-operation never changes an array it was handed, so one gradient may reach two consumers.
+Knows nothing of networks, of layers or of where variables live. Invariant: a tape belongs to the
+thread that entered it, and adding up changes no array, so one gradient may reach two consumers.
 """
 
 from __future__ import annotations
 
-import numbers
-import operator
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from pstrain.errors import InvalidArgumentError, InvalidTypeError
+from pstrain.errors import InvalidArgumentError
+from pstrain.recording import Leaf, Record, records
+from pstrain.tensor import Tensor
 from pstrain.vocabulary import Lookup, Update, VariableSpec
-
-Gradient: TypeAlias = "NDArray[Any] | None"
-Operand: TypeAlias = "Tensor | ArrayLike"
-Backward: TypeAlias = "Callable[..., Sequence[Gradient] | Gradient]"
-
-# What `==` compares values with; anything else is another object.
-VALUES = (numbers.Number, np.ndarray, np.generic, list, tuple)
-
-# NumPy's functions that are operators of tensors.
-_OPERATORS: dict[Any, Callable[..., Any]] = {
-    np.add: operator.add,
-    np.subtract: operator.sub,
-    np.multiply: operator.mul,
-    np.divide: operator.truediv,
-    np.negative: operator.neg,
-}
-
-
-class Tensor:
-    """A value computed in a step. ``tracked``: a tape knows how it depends on a variable.
-
-    Sums, products, quotients and powers with numbers, arrays, tensors and variables of its shape,
-    or scalar variables, are tensors too; comparisons, and what other functions of NumPy make of a
-    tensor, are arrays.
-    """
-
-    __slots__ = ("tracked", "value")
-
-    def __init__(self, value: ArrayLike) -> None:
-        self.value: NDArray[Any] = np.asarray(value)
-        self.tracked = False
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.value.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.value.dtype
-
-    def numpy(self) -> NDArray[Any]:
-        """The value itself, not a copy; it must not be changed while a tape is active."""
-        return self.value
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return np.array(self.value, dtype=dtype, copy=copy)
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        """`array * tensor` is a tensor, whose gradient NumPy's own answer would lose.
-
-        `array += tensor` adds in place, and what has no gradient here is computed of the values.
-        An array or number of the tensor's shape keeps its precision, so that sums can be kept in
-        float64.
-        """
-        if method == "__call__" and not options and ufunc in _OPERATORS:
-            return _OPERATORS[ufunc](*_operands(inputs, self))
-        changed = (*options.get("out", ()), *(inputs[:1] if method == "at" else ()))
-        if any(isinstance(one, Tensor) for one in changed):
-            return NotImplemented
-        values = (one.value if isinstance(one, Tensor) else one for one in inputs)
-        return getattr(ufunc, method)(*values, **options)
-
-    def __float__(self) -> float:
-        return float(self.value)
-
-    def __int__(self) -> int:
-        return int(self.value)
-
-    def __bool__(self) -> bool:
-        return bool(self.value)
-
-    def __format__(self, spec: str) -> str:
-        return format(self.value[()], spec) if spec else str(self)
-
-    def __len__(self) -> int:
-        return len(self.value)
-
-    def __repr__(self) -> str:
-        return f"Tensor(shape={self.shape}, dtype={self.dtype}, value={self.value!r})"
-
-    def __add__(self, other: Operand) -> Tensor:
-        right = _operand(other, self)
-        output = Tensor(self.value + right.value)
-        return record(output, (self, right), lambda grad: (grad, grad))
-
-    __radd__ = __add__
-
-    def __neg__(self) -> Tensor:
-        return record(Tensor(-self.value), (self,), lambda grad: -grad)
-
-    def __sub__(self, other: Operand) -> Tensor:
-        return self + (-_operand(other, self))
-
-    def __rsub__(self, other: Operand) -> Tensor:
-        return (-self) + other
-
-    def __mul__(self, other: Operand) -> Tensor:
-        left, right = self, _operand(other, self)
-        output = Tensor(left.value * right.value)
-        return record(output, (left, right), lambda g: (g * right.value, g * left.value))
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Operand) -> Tensor:
-        top, bottom = self, _operand(other, self)
-        output = Tensor(top.value / bottom.value)
-
-        def backward(grad: NDArray[Any]) -> Sequence[Gradient]:
-            to_top = grad / bottom.value
-            return to_top, -to_top * output.value
-
-        return record(output, (top, bottom), backward)
-
-    def __rtruediv__(self, other: Operand) -> Tensor:
-        return _operand(other, self) / self
-
-    def __pow__(self, exponent: float) -> Tensor:
-        if not isinstance(exponent, numbers.Real):
-            raise InvalidTypeError(f"a Tensor can be raised to a number, got {exponent!r}")
-        # Numbers of Python take the tensor's dtype, whatever NumPy's would make of it.
-        power = int(exponent) if isinstance(exponent, numbers.Integral) else float(exponent)
-
-        def backward(grad: NDArray[Any]) -> Gradient:
-            if not power:
-                return np.zeros_like(grad)
-            return np.asarray(grad * power * self.value ** (power - 1.0), grad.dtype)
-
-        return record(Tensor(self.value**power), (self,), backward)
-
-    def __eq__(self, other: Any) -> Any:
-        given = other.value if isinstance(other, Tensor) else other
-        return self.value == np.asarray(given) if isinstance(given, VALUES) else NotImplemented
-
-    def __ne__(self, other: Any) -> Any:
-        given = other.value if isinstance(other, Tensor) else other
-        return self.value != np.asarray(given) if isinstance(given, VALUES) else NotImplemented
-
-    __hash__ = object.__hash__
-
-    def __lt__(self, other: Operand) -> Any:
-        return self.value < np.asarray(other)
-
-    def __le__(self, other: Operand) -> Any:
-        return self.value <= np.asarray(other)
-
-    def __gt__(self, other: Operand) -> Any:
-        return self.value > np.asarray(other)
-
-    def __ge__(self, other: Operand) -> Any:
-        return self.value >= np.asarray(other)
-
-
-def _operands(inputs: Sequence[Any], tensor: Tensor) -> list[Tensor]:
-    """What NumPy was given, of which ``tensor`` is the first tensor, as tensors."""
-    for other in inputs:
-        is_numpys = isinstance(other, np.ndarray | np.generic)
-        if is_numpys and other.shape == tensor.shape and other.dtype.kind == "f":
-            like = _cast(tensor, np.promote_types(other.dtype, tensor.dtype))
-            break
-    else:
-        like = tensor
-    return [like if one is tensor else _operand(one, like) for one in inputs]
-
-
-def _cast(tensor: Tensor, dtype: np.dtype[Any]) -> Tensor:
-    if tensor.dtype == dtype:
-        return tensor
-    output = Tensor(tensor.value.astype(dtype))
-    return record(output, (tensor,), lambda grad: np.asarray(grad, tensor.dtype))
-
-
-def _operand(other: Operand, like: Tensor) -> Tensor:
-    """``other`` with the shape of ``like``, so that gradients need no reduction, and its dtype."""
-    if hasattr(other, "spec"):
-        other = _of_variable(other, like)
-    shape = other.shape if isinstance(other, Tensor) else np.shape(other) or like.shape
-    if shape != like.shape:
-        raise InvalidArgumentError(
-            f"tensors of shapes {like.shape} and {shape} cannot be combined: "
-            "both need the same shape"
-        )
-    if isinstance(other, Tensor):
-        return other
-    dtype = like.dtype if like.dtype.kind == "f" else None
-    return Tensor(np.full(shape, other, dtype))
-
-
-def _of_variable(variable: Any, like: Tensor) -> Tensor:
-    """What is read of a variable; a scalar in each place of ``like``. A leaf if it is trained."""
-    value = Tensor(np.asarray(variable.numpy(), like.dtype if like.dtype.kind == "f" else None))
-    if variable.trainable and variable.dtype == np.float32:
-        leaf(value, variable)
-    if value.shape or not like.shape:
-        return value
-    spread = Tensor(np.full(like.shape, value.value))
-    return record(spread, (value,), lambda grad: np.asarray(grad.sum()))
-
-
-class _Operation(NamedTuple):
-    outputs: tuple[Tensor, ...]
-    inputs: tuple[Tensor, ...]
-    backward: Backward
-
-
-class _Leaf(NamedTuple):
-    tensor: Tensor
-    variable: Any
-    lookup: Lookup | None
-
-
-_active = threading.local()
-
-
-def _tapes() -> list[GradientTape]:
-    tapes: list[GradientTape] | None = getattr(_active, "tapes", None)
-    if tapes is None:
-        tapes = _active.tapes = []
-    return tapes
-
-
-def recording() -> bool:
-    """Whether a tape is active in this thread."""
-    return bool(_tapes())
-
-
-def leaf(tensor: Tensor, variable: Any, lookup: Lookup | None = None) -> Tensor:
-    """Says that ``tensor`` is ``variable``'s value, or (``lookup``) the rows looked up from it."""
-    tapes = _tapes()
-    if tapes and variable.trainable:
-        tensor.tracked = True
-        for tape in tapes:
-            tape.leaves.append(_Leaf(tensor, variable, lookup))
-    return tensor
-
-
-def record(output: Tensor, inputs: Sequence[Tensor], backward: Backward) -> Tensor:
-    """Says how ``output`` was made; without an active tape nothing is kept.
-
-    ``backward(output_gradient)`` returns one gradient per input (or the gradient itself where
-    there is one input), None for "no dependence"; it must not change its argument.
-    """
-    record_all((output,), inputs, backward)
-    return output
-
-
-def record_all(outputs: Sequence[Tensor], inputs: Sequence[Tensor], backward: Backward) -> None:
-    """Like :func:`record` with several outputs; ``backward`` takes one gradient, or None, each."""
-    tapes = _tapes()
-    if not tapes or not any(tensor.tracked for tensor in inputs):
-        return
-    operation = _Operation(tuple(outputs), tuple(inputs), backward)
-    for output in outputs:
-        output.tracked = True
-    for tape in tapes:
-        tape.operations.append(operation)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -309,18 +52,18 @@ class GradientTape:
     """
 
     def __init__(self) -> None:
-        self.operations: list[_Operation] = []
-        self.leaves: list[_Leaf] = []
+        self._seen = Record()
 
     def __repr__(self) -> str:
-        return f"<GradientTape of {len(self.operations)} operations, {len(self.leaves)} reads>"
+        operations, reads = len(self._seen.operations), len(self._seen.leaves)
+        return f"<GradientTape of {operations} operations, {reads} reads>"
 
     def __enter__(self) -> GradientTape:
-        _tapes().append(self)
+        records().append(self._seen)
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        _tapes().remove(self)
+        records().remove(self._seen)
 
     def gradients(self, loss: Tensor) -> Gradients:
         """Gradients of a scalar ``loss`` with respect to every trainable variable it depends on.
@@ -334,8 +77,8 @@ class GradientTape:
                 f"gradients need a scalar Tensor as loss, got {found}: take the mean first"
             )
         found_by_tensor = self._backpropagate(loss)
-        per_variable: dict[tuple[int, int], list[tuple[_Leaf, NDArray[Any]]]] = {}
-        for entry in self.leaves:
+        per_variable: dict[tuple[int, int], list[tuple[Leaf, NDArray[Any]]]] = {}
+        for entry in self._seen.leaves:
             gradient = found_by_tensor.get(id(entry.tensor))
             if gradient is not None:
                 key = (id(entry.variable.parameters), entry.variable.spec.id)
@@ -351,8 +94,9 @@ class GradientTape:
                 f"the loss mixes variables of different scopes ({', '.join(names)}): create them "
                 "all inside one strategy.scope(), or all outside"
             )
-        parameters = self.leaves[0].variable.parameters
-        return Gradients(tuple(_summed(uses) for uses in per_variable.values()), parameters)
+        (first, _), *_ = next(iter(per_variable.values()))
+        updates = tuple(_summed(uses) for uses in per_variable.values())
+        return Gradients(updates, first.variable.parameters)
 
     def gradient(self, target: Tensor, sources: Any) -> Any:
         """Those of :meth:`gradients` for the given variables, None where there is none.
@@ -372,7 +116,7 @@ class GradientTape:
 
     def _backpropagate(self, loss: Tensor) -> dict[int, NDArray[Any]]:
         found: dict[int, NDArray[Any]] = {id(loss): np.ones_like(loss.value)}
-        for outputs, inputs, backward in reversed(self.operations):
+        for outputs, inputs, backward in reversed(self._seen.operations):
             given = [found.pop(id(output), None) for output in outputs]
             if all(gradient is None for gradient in given):
                 continue
@@ -385,7 +129,7 @@ class GradientTape:
         return found
 
 
-def _summed(uses: list[tuple[_Leaf, NDArray[Any]]]) -> Update:
+def _summed(uses: list[tuple[Leaf, NDArray[Any]]]) -> Update:
     first, gradient = uses[0]
     spec: VariableSpec = first.variable.spec
     if len(uses) == 1:
@@ -400,7 +144,7 @@ def _summed(uses: list[tuple[_Leaf, NDArray[Any]]]) -> Update:
     return _merge_lookups(spec, uses)
 
 
-def _merge_lookups(spec: VariableSpec, uses: list[tuple[_Leaf, NDArray[Any]]]) -> Update:
+def _merge_lookups(spec: VariableSpec, uses: list[tuple[Leaf, NDArray[Any]]]) -> Update:
     """Shards hold consecutive rows, so ids in ascending order are grouped by shard."""
     lookups = [entry.lookup for entry, _ in uses if entry.lookup is not None]
     unique, places = np.unique(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
-from pstrain.tape import VALUES, Tensor
+from pstrain.tensor import VALUES, Tensor
 
 _Operator: TypeAlias = "Callable[[Any, Any], Any]"
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from pstrain.tape import Tensor, leaf
+from pstrain.recording import leaf
+from pstrain.tensor import Tensor
 from pstrain.variable import ShardedVariable
 from pstrain.vocabulary import Fetch, Lookup
 

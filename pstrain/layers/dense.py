@@ -16,7 +16,8 @@ from pstrain.foreign_names import instead_of
 from pstrain.kernels import network
 from pstrain.layers.base import Layer, as_tensor, whole
 from pstrain.parameters import current_step
-from pstrain.tape import Tensor, record
+from pstrain.recording import record
+from pstrain.tensor import Tensor
 from pstrain.variable import create_variable
 from pstrain.vocabulary import Fetch, InitializerSpec
 

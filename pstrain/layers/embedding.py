@@ -21,7 +21,8 @@ from pstrain.foreign_names import instead_of
 from pstrain.kernels import embedding as kernels
 from pstrain.layers.base import Layer, whole
 from pstrain.layers.pooling import field_rows
-from pstrain.tape import Tensor, record, record_all
+from pstrain.recording import record, record_all
+from pstrain.tensor import Tensor
 from pstrain.variable import create_variable
 from pstrain.vocabulary import Fetch, Lookup
 

@@ -17,7 +17,8 @@ from pstrain.errors import InvalidArgumentError
 from pstrain.kernels import interaction as kernels
 from pstrain.layers.base import Layer, as_tensor, whole
 from pstrain.layers.dense import Dense
-from pstrain.tape import Tensor, record
+from pstrain.recording import record
+from pstrain.tensor import Tensor
 from pstrain.variable import create_variable
 from pstrain.vocabulary import Fetch
 

@@ -17,7 +17,8 @@ from pstrain.features import Features
 from pstrain.field_groups import FieldGroups, group_rows
 from pstrain.kernels import pooling as kernels
 from pstrain.layers.base import looked_up
-from pstrain.tape import Tensor, record
+from pstrain.recording import record
+from pstrain.tensor import Tensor
 from pstrain.vocabulary import Lookup
 
 

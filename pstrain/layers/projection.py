@@ -24,7 +24,8 @@ from pstrain.layers.base import whole
 from pstrain.layers.dense import Dense
 from pstrain.layers.embedding import Embedding, WideDeepTable
 from pstrain.layers.pooling import FieldRows, distinct_rows, field_rows
-from pstrain.tape import Tensor, record_all
+from pstrain.recording import record_all
+from pstrain.tensor import Tensor
 from pstrain.vocabulary import Lookup
 
 Float32 = NDArray[np.float32]

@@ -24,7 +24,7 @@ from pstrain.losses import BinaryCrossentropy, sigmoid
 from pstrain.models.weights import Weights
 from pstrain.online_columns import OnlineColumns
 from pstrain.strategy import get_strategy, has_strategy
-from pstrain.tape import Tensor
+from pstrain.tensor import Tensor
 from pstrain.vocabulary import Fetch
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pstrain.layers.embedding import WideDeepTable
 from pstrain.layers.interaction import Cross, concatenate
 from pstrain.models.base import Model
 from pstrain.models.network import checked_sizes, logit, rectified, run
-from pstrain.tape import Tensor
+from pstrain.tensor import Tensor
 
 
 class DCNv2(Model):

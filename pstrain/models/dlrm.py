@@ -11,7 +11,7 @@ from pstrain.layers.embedding import Embedding
 from pstrain.layers.interaction import Interaction, concatenate
 from pstrain.models.base import Model
 from pstrain.models.network import checked_sizes, logit, rectified, run
-from pstrain.tape import Tensor
+from pstrain.tensor import Tensor
 
 
 class DLRM(Model):

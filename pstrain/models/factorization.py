@@ -16,7 +16,7 @@ from pstrain.layers.embedding import WideDeepTable
 from pstrain.layers.interaction import Interaction, NumericEmbedding, concatenate
 from pstrain.models.base import Model
 from pstrain.models.network import checked_sizes, linear, logit, rectified, run
-from pstrain.tape import Tensor
+from pstrain.tensor import Tensor
 
 
 class DeepFM(Model):

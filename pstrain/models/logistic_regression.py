@@ -9,7 +9,7 @@ from pstrain.features import Features
 from pstrain.layers.embedding import WideDeepTable
 from pstrain.models.base import Model
 from pstrain.models.network import linear
-from pstrain.tape import Tensor
+from pstrain.tensor import Tensor
 
 
 class LogisticRegression(Model):

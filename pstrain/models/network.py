@@ -9,7 +9,7 @@ from typing import Any
 from dataservice.runtime.arguments import integer_at_least, sizes_of
 from pstrain import initializers
 from pstrain.layers.dense import Dense
-from pstrain.tape import Tensor
+from pstrain.tensor import Tensor
 
 
 def checked_sizes(model: str, dim: int, **layers: Sequence[int]) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from pstrain.layers.embedding import WideDeepTable
 from pstrain.layers.projection import project
 from pstrain.models.base import Model
 from pstrain.models.network import checked_sizes, linear, logit, rectified
-from pstrain.tape import Tensor
+from pstrain.tensor import Tensor
 
 
 class WideDeep(Model):

@@ -18,7 +18,8 @@ from pstrain.errors import InvalidArgumentError
 from pstrain.initializers import seed_for
 from pstrain.layers import base
 from pstrain.parameters import current_step
-from pstrain.tape import Tensor, record, recording
+from pstrain.recording import record, recording
+from pstrain.tensor import Tensor
 from pstrain.torch import modules
 from pstrain.trainer.context import current_trainer
 from pstrain.variable import create_variable

@@ -16,7 +16,8 @@ from pstrain.layers.base import as_tensor
 from pstrain.layers.embedding import Embedding
 from pstrain.layers.interaction import concatenate
 from pstrain.models import base
-from pstrain.tape import Tensor, record
+from pstrain.recording import record
+from pstrain.tensor import Tensor
 from pstrain.torch import modules
 from pstrain.torch.layer import Layer
 

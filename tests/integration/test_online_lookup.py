@@ -12,8 +12,8 @@ import pytest
 
 import pstrain as ps
 from pstrain.kernels.keys import NO_KEY
+from pstrain.recording import record
 from pstrain.scope import local_parameters
-from pstrain.tape import record
 
 DEADLINE_S = 60.0
 CAPACITY = 5_000

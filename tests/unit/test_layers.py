@@ -21,8 +21,10 @@ from pstrain.layers import (
     concatenate,
 )
 from pstrain.parameters import step_scope
+from pstrain.recording import record
 from pstrain.scope import local_parameters
-from pstrain.tape import GradientTape, Tensor, record
+from pstrain.tape import GradientTape
+from pstrain.tensor import Tensor
 from pstrain.variable import ShardedVariable, Variable
 from pstrain.vocabulary import StepToken
 

@@ -15,8 +15,10 @@ from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.features import Category, Features, FeatureSchema
 from pstrain.layers import Embedding
 from pstrain.models import Model
+from pstrain.recording import record
 from pstrain.scope import local_parameters
-from pstrain.tape import GradientTape, Tensor, record
+from pstrain.tape import GradientTape
+from pstrain.tensor import Tensor
 
 LISTS = [[1, 3], [], None, [2, 2, 2], [0]]
 

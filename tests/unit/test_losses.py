@@ -14,7 +14,8 @@ from pstrain.layers.base import whole
 from pstrain.losses import BinaryCrossentropy, sigmoid
 from pstrain.metrics import LogLoss
 from pstrain.scope import local_parameters
-from pstrain.tape import GradientTape, Tensor
+from pstrain.tape import GradientTape
+from pstrain.tensor import Tensor
 from pstrain.variable import Variable
 
 LABELS = np.array([0, 1, 1, 0])

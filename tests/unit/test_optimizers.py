@@ -16,8 +16,10 @@ from pstrain.indexed_slices import IndexedSlices
 from pstrain.layers import Embedding
 from pstrain.optimizers import SGD, Adagrad, schedules
 from pstrain.paramserver.rules import BoundRule
+from pstrain.recording import record
 from pstrain.scope import local_parameters
-from pstrain.tape import GradientTape, Tensor, record
+from pstrain.tape import GradientTape
+from pstrain.tensor import Tensor
 from pstrain.variable import Variable
 from pstrain.vocabulary import OptimizerSpec, Update
 

@@ -13,7 +13,8 @@ from pstrain.layers import Dense, Embedding, WideDeepTable
 from pstrain.layers.projection import project, project_embedding
 from pstrain.losses import BinaryCrossentropy
 from pstrain.scope import local_parameters
-from pstrain.tape import Gradients, GradientTape, Tensor
+from pstrain.tape import Gradients, GradientTape
+from pstrain.tensor import Tensor
 
 FIELDS, VALUES, DIM, UNITS = 3, 6, 8, 80
 

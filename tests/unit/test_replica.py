@@ -11,7 +11,7 @@ import pytest
 import pstrain as ps
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.replica import Replica
-from pstrain.tape import Tensor
+from pstrain.tensor import Tensor
 from pstrain.trainer.context import trainer_scope
 
 VALUE = np.arange(6.0).reshape(2, 3)

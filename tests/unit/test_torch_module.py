@@ -14,8 +14,9 @@ import pstrain as ps
 from pstrain import session
 from pstrain.errors import InvalidArgumentError, UnimplementedError
 from pstrain.parameters import step_scope
+from pstrain.recording import record
 from pstrain.scope import local_parameters
-from pstrain.tape import Tensor, record
+from pstrain.tensor import Tensor
 from pstrain.trainer.context import trainer_scope
 from pstrain.vocabulary import StepToken
 

@@ -17,8 +17,10 @@ from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.optimizers import SGD
 from pstrain.parameters import LocalParameters, current_staging, current_step, step_scope
 from pstrain.per_worker_variable import PerWorkerVariable
+from pstrain.recording import leaf, record
 from pstrain.scope import LocalPlacement, local_parameters, placement_scope
-from pstrain.tape import GradientTape, Tensor, leaf, record
+from pstrain.tape import GradientTape
+from pstrain.tensor import Tensor
 from pstrain.trainer.staging import ClosureRun
 from pstrain.variable import ShardedVariable, Variable, create_variable
 from pstrain.vocabulary import Fetch, OptimizerSpec, StepToken, Update

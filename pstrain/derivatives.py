@@ -1,0 +1,144 @@
+"""NumPy's functions whose gradients a tape can take, and those that are constant in between steps.
+
+Arrays in, arrays out: knows nothing of tensors and tapes. Invariant: nothing here changes an array
+it was given, and what goes back to an argument has its shape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = "NDArray[Any]"
+# Of the gradient of an output, the output, and the inputs, to the gradients of these.
+Derivative: TypeAlias = "Callable[..., Sequence[Array]]"
+
+
+def _of_power(grad: Array, output: Array, base: Array, exponent: Array) -> Sequence[Array]:
+    # A power of 0 has slope 0, also at 0; of a base below 0 there is none by its exponent.
+    lowered = np.where(exponent == 0, 1, base) ** np.where(exponent == 0, 0, exponent - 1)
+    logarithm = np.log(np.where(base > 0, base, 1))
+    return grad * exponent * lowered, grad * output * logarithm
+
+
+def _of_logaddexp(grad: Array, output: Array, left: Array, right: Array) -> Sequence[Array]:
+    return grad * np.exp(left - output), grad * np.exp(right - output)
+
+
+_LN_2, _LN_10 = math.log(2), math.log(10)
+
+# At a kink that of one side: of equal values `maximum` and `minimum` take the first.
+UFUNCS: dict[Any, Derivative] = {
+    np.add: lambda g, *_: (g, g),
+    np.subtract: lambda g, *_: (g, -g),
+    np.multiply: lambda g, _, x, y: (g * y, g * x),
+    np.divide: lambda g, out, _, y: (g / y, -(g / y) * out),
+    np.power: _of_power,
+    np.maximum: lambda g, _, x, y: (g * (x >= y), g * (x < y)),
+    np.minimum: lambda g, _, x, y: (g * (x <= y), g * (x > y)),
+    np.logaddexp: _of_logaddexp,
+    np.negative: lambda g, *_: (-g,),
+    np.positive: lambda g, *_: (g,),
+    np.absolute: lambda g, _, x: (g * np.sign(x),),
+    np.fabs: lambda g, _, x: (g * np.sign(x),),
+    np.square: lambda g, _, x: (g * 2 * x,),
+    np.sqrt: lambda g, out, _: (g / (2 * out),),
+    np.cbrt: lambda g, out, _: (g / (3 * out * out),),
+    np.reciprocal: lambda g, out, _: (-g * out * out,),
+    np.exp: lambda g, out, _: (g * out,),
+    np.exp2: lambda g, out, _: (g * out * _LN_2,),
+    np.expm1: lambda g, out, _: (g * (out + 1),),
+    np.log: lambda g, _, x: (g / x,),
+    np.log2: lambda g, _, x: (g / (x * _LN_2),),
+    np.log10: lambda g, _, x: (g / (x * _LN_10),),
+    np.log1p: lambda g, _, x: (g / (x + 1),),
+    np.sin: lambda g, _, x: (g * np.cos(x),),
+    np.cos: lambda g, _, x: (-g * np.sin(x),),
+    np.tan: lambda g, out, _: (g * (1 + out * out),),
+    np.arctan: lambda g, _, x: (g / (1 + x * x),),
+    np.sinh: lambda g, _, x: (g * np.cosh(x),),
+    np.cosh: lambda g, _, x: (g * np.sinh(x),),
+    np.tanh: lambda g, out, _: (g * (1 - out * out),),
+}
+
+
+class Computed(NamedTuple):
+    """What a function gave, and how its gradient goes back to the arguments that have some."""
+
+    value: Array
+    backward: Callable[[Array], Sequence[Array]]
+
+
+class Rule(NamedTuple):
+    """How a function is computed, and to the arguments of which places its gradient goes."""
+
+    compute: Callable[..., Computed]
+    places: tuple[int, ...] = (0,)
+
+
+def _sum(values: Array, axis: Any = None, *, keepdims: bool = False) -> Computed:
+    def backward(grad: Array) -> Sequence[Array]:
+        whole = grad if keepdims or axis is None else np.expand_dims(grad, axis)
+        return (np.broadcast_to(whole, values.shape).copy(),)
+
+    return Computed(np.asarray(np.sum(values, axis=axis, keepdims=keepdims)), backward)
+
+
+def _mean(values: Array, axis: Any = None, *, keepdims: bool = False) -> Computed:
+    value = np.asarray(np.mean(values, axis=axis, keepdims=keepdims))
+    total = _sum(values, axis, keepdims=keepdims)
+    # Of nothing the mean is no number, and there is nothing to give a gradient to.
+    share = value.size / max(values.size, 1)
+    return Computed(value, lambda grad: [part * share for part in total.backward(grad)])
+
+
+def _where(condition: Any, x: Any, y: Any) -> Computed:
+    def backward(grad: Array) -> Sequence[Array]:
+        parts = np.where(condition, grad, 0), np.where(condition, 0, grad)
+        return [_summed_to(np.shape(one), part) for one, part in zip((x, y), parts, strict=True)]
+
+    return Computed(np.where(condition, x, y), backward)
+
+
+def _summed_to(shape: tuple[int, ...], grad: Array) -> Array:
+    """The gradient of what was broadcast to the shape of ``grad``."""
+    added = grad.ndim - len(shape)
+    spread = tuple(axis + added for axis, size in enumerate(shape) if size == 1)
+    return grad.sum(axis=(*range(added), *spread)).reshape(shape)
+
+
+def _clip(values: Array, a_min: Any = None, a_max: Any = None) -> Computed:
+    low = -np.inf if a_min is None else a_min
+    high = np.inf if a_max is None else a_max
+    inside = (values >= low) & (values <= high)
+    return Computed(
+        np.clip(values, a_min, a_max), lambda grad: (_summed_to(values.shape, grad * inside),)
+    )
+
+
+def _reshape(values: Array, shape: Any) -> Computed:
+    return Computed(np.reshape(values, shape), lambda grad: (np.reshape(grad, values.shape),))
+
+
+FUNCTIONS: dict[Any, Rule] = {
+    np.sum: Rule(_sum),
+    np.mean: Rule(_mean),
+    np.where: Rule(_where, places=(1, 2)),
+    np.clip: Rule(_clip),
+    np.reshape: Rule(_reshape),
+}
+
+_STEPS = (np.sign, np.floor, np.ceil, np.rint, np.trunc, np.fix, np.floor_divide, np.round)
+_SHAPES = (np.zeros_like, np.ones_like, np.full_like, np.empty_like)
+# What changes in steps only, or not at all: it has no gradient to lose.
+CONSTANT: frozenset[Any] = frozenset((*_STEPS, np.around, *_SHAPES))
+
+
+def names() -> str:
+    """Of all that have gradients, as users write them."""
+    found = {function.__name__ for function in (*UFUNCS, *FUNCTIONS)}
+    return ", ".join(sorted(found))

@@ -1,0 +1,100 @@
+"""What is noted of a step's operations while a tape is active, in the thread that entered it.
+
+Knows neither what a tensor can do nor how gradients are added up: a leaf is whatever has ``spec``,
+``parameters`` and ``trainable``. Invariant: without an active tape nothing is kept.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from numpy.typing import NDArray
+
+from pstrain.vocabulary import Lookup
+
+Gradient: TypeAlias = "NDArray[Any] | None"
+Backward: TypeAlias = "Callable[..., Sequence[Gradient] | Gradient]"
+
+
+class Recorded(Protocol):
+    """A value that depends on others."""
+
+    value: NDArray[Any]
+    tracked: bool
+
+
+_R = TypeVar("_R", bound=Recorded)
+
+
+class Record:
+    """The operations and leaves that one tape has seen."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.leaves: list[Leaf] = []
+
+
+class Operation(NamedTuple):
+    """How outputs were made of inputs."""
+
+    outputs: tuple[Recorded, ...]
+    inputs: tuple[Recorded, ...]
+    backward: Backward
+
+
+class Leaf(NamedTuple):
+    """A tensor that is what was read of a variable."""
+
+    tensor: Recorded
+    variable: Any
+    lookup: Lookup | None
+
+
+_active = threading.local()
+
+
+def records() -> list[Record]:
+    """Those of the tapes that are active in this thread."""
+    tapes: list[Record] | None = getattr(_active, "tapes", None)
+    if tapes is None:
+        tapes = _active.tapes = []
+    return tapes
+
+
+def recording() -> bool:
+    """Whether a tape is active in this thread."""
+    return bool(records())
+
+
+def leaf(tensor: _R, variable: Any, lookup: Lookup | None = None) -> _R:
+    """Says that ``tensor`` is ``variable``'s value, or (``lookup``) the rows looked up from it."""
+    tapes = records()
+    if tapes and variable.trainable:
+        tensor.tracked = True
+        for tape in tapes:
+            tape.leaves.append(Leaf(tensor, variable, lookup))
+    return tensor
+
+
+def record(output: _R, inputs: Sequence[Recorded], backward: Backward) -> _R:
+    """Says how ``output`` was made; without an active tape nothing is kept.
+
+    ``backward(output_gradient)`` returns one gradient per input (or the gradient itself where
+    there is one input), None for "no dependence"; it must not change its argument.
+    """
+    record_all((output,), inputs, backward)
+    return output
+
+
+def record_all(outputs: Sequence[Recorded], inputs: Sequence[Recorded], backward: Backward) -> None:
+    """Like :func:`record` with several outputs; ``backward`` takes one gradient, or None, each."""
+    tapes = records()
+    if not tapes or not any(tensor.tracked for tensor in inputs):
+        return
+    operation = Operation(tuple(outputs), tuple(inputs), backward)
+    for output in outputs:
+        output.tracked = True
+    for tape in tapes:
+        tape.operations.append(operation)

@@ -1,0 +1,103 @@
+"""Derivatives of NumPy's functions against differences of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pstrain import derivatives
+
+Array = np.ndarray[Any, Any]
+STEP = 1e-6
+BELOW_0 = {np.add, np.subtract, np.multiply, np.divide, np.absolute, np.fabs, np.square, np.cbrt}
+BELOW_0 |= {np.exp, np.exp2, np.expm1, np.sin, np.cos, np.tan, np.tanh, np.maximum, np.minimum}
+
+
+def _differences(compute: Callable[..., Array], inputs: list[Array], place: int) -> Array:
+    """Of the sum of what ``compute`` gives, by each value of one input."""
+    found = np.empty_like(inputs[place])
+    for index in np.ndindex(*found.shape):
+        sums = []
+        for change in (STEP, -STEP):
+            moved = [one.copy() for one in inputs]
+            moved[place][index] += change
+            sums.append(float((compute(*moved) * _weights(compute(*moved))).sum()))
+        found[index] = (sums[0] - sums[1]) / (2 * STEP)
+    return found
+
+
+def _weights(output: Array) -> Array:
+    """A gradient that is another for each value."""
+    return np.arange(1.0, output.size + 1).reshape(np.shape(output))
+
+
+def _inputs(count: int, *, low: float) -> list[Array]:
+    random = np.random.default_rng(7)
+    return [random.uniform(low, 0.9, (2, 3)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("ufunc", derivatives.UFUNCS, ids=lambda ufunc: ufunc.__name__)
+def test_ufuncs(ufunc: np.ufunc) -> None:
+    for low in (0.1, -0.9) if ufunc in BELOW_0 else (0.1,):
+        inputs = _inputs(ufunc.nin, low=low)
+        output = ufunc(*inputs)
+        found = derivatives.UFUNCS[ufunc](_weights(output), output, *inputs)
+        assert len(found) == ufunc.nin
+        for place, gradient in enumerate(found):
+            expected = _differences(ufunc, inputs, place)
+            np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("function", "compute"),
+    [
+        (np.sum, lambda rule, x: rule(x)),
+        (np.sum, lambda rule, x: rule(x, 1)),
+        (np.sum, lambda rule, x: rule(x, axis=(0, 1), keepdims=True)),
+        (np.mean, lambda rule, x: rule(x)),
+        (np.mean, lambda rule, x: rule(x, -1)),
+        (np.mean, lambda rule, x: rule(x, axis=0, keepdims=True)),
+        (np.clip, lambda rule, x: rule(x, 0.3, 0.6)),
+        (np.clip, lambda rule, x: rule(x, np.full((4, 1, 1), 0.3), None)),
+        (np.reshape, lambda rule, x: rule(x, (3, 2))),
+    ],
+)
+def test_functions_of_one_array(
+    function: Any, compute: Callable[[Callable[..., Any], Array], Any]
+) -> None:
+    (values,) = _inputs(1, low=0.1)
+    computed = compute(derivatives.FUNCTIONS[function].compute, values)
+    np.testing.assert_array_equal(computed.value, compute(function, values))
+    (gradient,) = computed.backward(_weights(computed.value))
+    expected = _differences(lambda x: compute(function, x), [values], 0)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((2, 3), (2, 3)), ((3,), (2, 1)), ((), (4, 2, 3)), ((1, 3), ())]
+)
+def test_where_adds_up_what_it_spread(shapes: tuple[tuple[int, ...], ...]) -> None:
+    condition = np.array([[True, False, True], [False, False, True]])
+    inputs = [np.array(np.random.default_rng(3).normal(size=shape)) for shape in shapes]
+    computed = derivatives.FUNCTIONS[np.where].compute(condition, *inputs)
+    for place, gradient in enumerate(computed.backward(_weights(computed.value))):
+        assert gradient.shape == shapes[place]
+        expected = _differences(lambda x, y: np.where(condition, x, y), inputs, place)
+        np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_powers_of_nothing_have_no_slope() -> None:
+    base, exponent = np.array([0.0, 0.0, 0.0, -2.0]), np.array([0.0, 1.0, 2.0, 3.0])
+    of_base, of_exponent = derivatives.UFUNCS[np.power](np.ones(4), base**exponent, base, exponent)
+    assert of_base.tolist() == [0.0, 1.0, 0.0, 12.0]
+    assert of_exponent.tolist() == [0.0, 0.0, 0.0, 0.0]
+
+
+def test_a_mean_of_nothing_gives_no_gradient() -> None:
+    with pytest.warns(RuntimeWarning):
+        computed = derivatives.FUNCTIONS[np.mean].compute(np.zeros(0))
+    (gradient,) = computed.backward(np.ones(()))
+    assert gradient.shape == (0,)
