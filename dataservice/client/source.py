@@ -15,6 +15,7 @@ import pyarrow as pa
 from dataservice.client.connection import DEFAULT_TIMEOUT_S
 from dataservice.client.coordinated_stream import CoordinatedStream
 from dataservice.client.read_spec import DEFAULT_BUFFERED_ELEMENTS, ReadSpec
+from dataservice.client.samples import sample_registered
 from dataservice.client.service_stream import ServiceStream
 from dataservice.config import DEFAULT_BUFFER_BYTES
 from dataservice.dataset.node import (
@@ -22,6 +23,7 @@ from dataservice.dataset.node import (
     UNKNOWN_CARDINALITY,
     Node,
     register_node,
+    rows_of_known,
 )
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.job_options import JobOptions
@@ -100,8 +102,14 @@ class ServiceSource(Node):
         endless = self.elements == INFINITE_CARDINALITY
         return INFINITE_CARDINALITY if endless and policy in _ALL_SEE_ALL else UNKNOWN_CARDINALITY
 
-    def sample(self, context: RunContext) -> pa.RecordBatch:  # noqa: ARG002
-        return pa.RecordBatch.from_pylist([], schema=self.schema)
+    def sample(self, context: RunContext) -> pa.RecordBatch:
+        return rows_of_known(self.schema, self._beginning, context, "the data service")
+
+    def _beginning(self, context: RunContext) -> pa.RecordBatch:
+        skips, timeout_s = self.on_error == "skip", self.timeout_s
+        return sample_registered(
+            self.target, self.dataset_id, context, skips=skips, timeout_s=timeout_s
+        )
 
     @property
     def is_repeatable(self) -> bool:
