@@ -111,10 +111,10 @@ class LocalCluster:
                             logger.warning("it did not start, and is tried again: %s", error)
 
     def _start(self, workers: int, ps: int, data_workers: int) -> None:
-        # Once here, into the cache, rather than in every process at the same time.
-        compile_kernels()
         if data_workers:
             self._spawn("dispatcher", 0)
+        # Once here, into the cache, rather than in every server at the same time.
+        compile_kernels()
         for role, count in (("ps", ps), ("worker", workers)):
             for index in range(count):
                 self._spawn(role, index)
