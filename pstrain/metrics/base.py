@@ -28,6 +28,13 @@ State = NDArray[np.int64]
 _creation = threading.Lock()
 
 
+class MetricValue(float):
+    """A float that also answers ``numpy()``, as what TensorFlow's metrics give does."""
+
+    def numpy(self) -> np.float64:
+        return np.float64(self)
+
+
 class Metric(Maker, ABC):
     """A metric over (labels, probabilities), as pure functions and as an object with a state.
 
@@ -78,10 +85,10 @@ class Metric(Maker, ABC):
         """Merges ``state`` into this object's own."""
         self._own().assign_add(state)
 
-    def result(self) -> float:
+    def result(self) -> MetricValue:
         """The metric's value for this object's own state."""
         state = self.initial_state() if self._variable is None else self._variable.numpy()
-        return self.compute(state)
+        return MetricValue(self.compute(state))
 
     def reset_state(self) -> None:
         """Forgets all examples."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import pickle
 from collections.abc import Iterator
 
 import numpy as np
@@ -111,6 +113,19 @@ def test_without_examples_a_metric_is_nan(kind: type) -> None:
 
 def test_auc_of_one_class_is_nan() -> None:
     assert math.isnan(_value(AUC(), np.ones(3), np.full(3, 0.5)))
+
+
+def test_an_objects_value_is_a_float_that_is_read_as_tensorflows_is() -> None:
+    metric = Accuracy()
+    metric.update_state([0, 1, 1], [0.1, 0.9, 0.2])
+    value = metric.result()
+    assert value == 2 / 3
+    assert value.numpy() == 2 / 3
+    assert isinstance(value.numpy(), np.generic)
+    assert isinstance(value, float)
+    assert f"{value:.2f} {value}" == "0.67 0.6666666666666666"
+    assert json.loads(json.dumps({"accuracy": value})) == {"accuracy": 2 / 3}
+    assert pickle.loads(pickle.dumps(value)) == value
 
 
 @pytest.mark.parametrize("kind", KINDS)
