@@ -164,7 +164,7 @@ CALLBACKS: Final = {
 _TORCH: Final = "pstrain.torch.Layer(module) takes torch's"
 _SCHEMA: Final = "a FeatureSchema says what a model reads, and its Category how"
 LAYERS: Final = {
-    "Activation": 'Dense takes activation="relu"; losses.sigmoid makes probabilities',
+    "Activation": 'Dense takes activation="relu" and "sigmoid"',
     "BatchNormalization": _TORCH,
     "CategoryEncoding": _SCHEMA,
     "Concatenate": "write layers.concatenate(...)",

@@ -1,4 +1,4 @@
-"""What a dense layer does around its matrix products: bias, rectifier and their gradients.
+"""What a dense layer does around its matrix products: bias, activations and their gradients.
 
 Invariant: float32 in, float32 out; matrices are row-major [n, units].
 """
@@ -42,6 +42,17 @@ def relu_gradient(gradient: Array, activation: Array, out: Array, bias_gradient:
 
 
 @njit(nogil=True, cache=True)
+def sigmoid_gradient(gradient: Array, activation: Array, out: Array, bias_gradient: Array) -> None:
+    """out = gradient times a (1 - a) of activation a; adds out's column sums to bias_gradient."""
+    for i in range(gradient.shape[0]):
+        for j in range(gradient.shape[1]):
+            a = activation[i, j]
+            value = gradient[i, j] * a * (np.float32(1) - a)
+            out[i, j] = value
+            bias_gradient[j] += value
+
+
+@njit(nogil=True, cache=True)
 def column_sums(values: Array, out: Array) -> None:
     """Adds values[i, j] over i to out[j]."""
     for i in range(values.shape[0]):
@@ -67,4 +78,5 @@ def warm_up() -> None:
         add_bias_relu(values, bias)
         outer_product(sums[:1], bias, values)
     relu_gradient(values, values, values, sums)
+    sigmoid_gradient(values, values, values, sums)
     column_sums(values, sums)

@@ -8,12 +8,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dataservice.runtime.arguments import integer_at_least
+from dataservice.runtime.arguments import check_choice, integer_at_least
 from pstrain import buffers, foreign_names, initializers
 from pstrain.creation import Maker
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.foreign_names import instead_of
-from pstrain.kernels import network
+from pstrain.kernels import losses, network
 from pstrain.layers.base import Layer, as_tensor, whole
 from pstrain.parameters import current_step
 from pstrain.recording import record
@@ -21,7 +21,9 @@ from pstrain.tensor import Tensor
 from pstrain.variable import create_variable
 from pstrain.vocabulary import Fetch, InitializerSpec
 
-Activation = Literal["relu"] | None
+Activation = Literal["relu", "sigmoid"] | None
+
+_GRADIENTS = {"relu": network.relu_gradient, "sigmoid": network.sigmoid_gradient}
 
 
 class Dense(Layer, Maker):
@@ -29,7 +31,9 @@ class Dense(Layer, Maker):
 
     Without ``input_size`` the variables are made at the first call, which must then be outside of
     any trainer. The kernel starts Glorot-uniform unless ``kernel_initializer`` (of
-    ``pstrain.initializers``) is given, the bias at 0.
+    ``pstrain.initializers``) is given, the bias at 0. ``activation``: "relu", or "sigmoid", whose
+    probabilities ``losses.BinaryCrossentropy()`` takes; without one, and with ``from_logits=True``,
+    the loss stays exact where they round to 0 or 1.
     """
 
     @instead_of("Dense", foreign_names.DENSE)
@@ -48,12 +52,7 @@ class Dense(Layer, Maker):
         units = integer_at_least(units, 1, f"layer {name!r}: units")
         if input_size is not None:
             input_size = integer_at_least(input_size, 1, f"layer {name!r}: input_size")
-        if activation not in (None, "relu"):
-            raise InvalidArgumentError(
-                f"layer {name!r}: activation must be None or 'relu', got {activation!r}; for "
-                "probabilities give the logits to losses.BinaryCrossentropy(from_logits=True) and "
-                "predict with losses.sigmoid"
-            )
+        check_choice(f"layer {name!r}: activation", activation, (None, *_GRADIENTS))
         if not isinstance(kernel_initializer, InitializerSpec | None):
             raise InvalidTypeError(
                 f"layer {name!r}: kernel_initializer must be one of pstrain.initializers, such as "
@@ -122,6 +121,9 @@ class Dense(Layer, Maker):
             network.add_bias_relu(output.value, bias)
         elif self.use_bias:
             network.add_bias(output.value, bias)
+        if self.activation == "sigmoid":
+            flat = output.value.reshape(-1)
+            losses.sigmoid(flat, flat)
         return record(output, (tensor, *leaves), _Backward(self, tensor, leaves[0], output))
 
 
@@ -133,9 +135,10 @@ class _Backward:
 
     def __call__(self, gradient: NDArray[np.float32]) -> list[NDArray[np.float32] | None]:
         bias_gradient = np.zeros(self.layer.units, dtype=np.float32)
-        if self.layer.activation == "relu":
+        if self.layer.activation is not None:
             upstream, gradient = gradient, buffers.empty(gradient.shape)
-            network.relu_gradient(upstream, self.output.value, gradient, bias_gradient)
+            through = _GRADIENTS[self.layer.activation]
+            through(upstream, self.output.value, gradient, bias_gradient)
         elif self.layer.use_bias:
             network.column_sums(gradient, bias_gradient)
         to_inputs = None

@@ -35,6 +35,16 @@ def test_rectifier_gradient_passes_where_the_output_is_positive() -> None:
     np.testing.assert_allclose(sums, 1 + expected.sum(axis=0), rtol=1e-5)
 
 
+def test_sigmoid_gradient_is_that_of_its_output() -> None:
+    activation = 1 / (1 + np.exp(-VALUES))
+    gradient = RANDOM.normal(size=VALUES.shape).astype(np.float32)
+    out, sums = np.empty_like(VALUES), np.ones(5, dtype=np.float32)
+    network.sigmoid_gradient(gradient, activation, out, sums)
+    expected = gradient * activation * (1 - activation)
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(sums, 1 + expected.sum(axis=0), rtol=1e-5)
+
+
 def test_column_sums_are_added_to_what_is_there() -> None:
     sums = np.ones(5, dtype=np.float32)
     network.column_sums(VALUES, sums)

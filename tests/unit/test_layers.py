@@ -20,6 +20,7 @@ from pstrain.layers import (
     WideDeepTable,
     concatenate,
 )
+from pstrain.losses import BinaryCrossentropy
 from pstrain.parameters import step_scope
 from pstrain.recording import record
 from pstrain.scope import local_parameters
@@ -74,7 +75,7 @@ def _check(variables: list[Any], forward: Callable[[], Tensor]) -> None:
         np.testing.assert_allclose(full, expected, rtol=2e-3, atol=2e-3, err_msg=variable.name)
 
 
-@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("activation", [None, "relu", "sigmoid"])
 @pytest.mark.parametrize("use_bias", [True, False])
 def test_dense_gradients(activation: Any, use_bias: bool) -> None:
     layer = Dense(3, activation, input_size=4, use_bias=use_bias)
@@ -84,7 +85,8 @@ def test_dense_gradients(activation: Any, use_bias: bool) -> None:
 
 def test_dense_gradients_flow_to_its_inputs() -> None:
     first, second = Dense(4, "relu", input_size=2, name="a"), Dense(3, input_size=4, name="b")
-    inputs = RANDOM.normal(size=(5, 2)).astype(np.float32)
+    # Numbers of its own: none of these is where the rectifier bends.
+    inputs = np.random.default_rng(6).normal(size=(5, 2)).astype(np.float32)
     _check(first.variables + second.variables, lambda: _weighted(second(first(inputs))))
 
 
@@ -96,6 +98,16 @@ def test_dense_computes_what_its_name_says() -> None:
     output = layer(inputs)
     assert output.dtype == np.float32
     np.testing.assert_allclose(output, np.maximum(inputs @ kernel + bias, 0), rtol=1e-5)
+
+
+def test_dense_puts_out_probabilities_where_told() -> None:
+    layer = Dense(1, "sigmoid", input_size=4)
+    inputs = RANDOM.normal(size=(6, 4)).astype(np.float32)
+    kernel, bias = (variable.numpy() for variable in layer.variables)
+    expected = 1 / (1 + np.exp(-(inputs @ kernel + bias)))
+    np.testing.assert_allclose(layer(inputs), expected, rtol=1e-5)
+    labels = np.array([0, 1, 1, 0, 1, 0])
+    _check(layer.variables, lambda: BinaryCrossentropy()(labels, layer(inputs)))
 
 
 def test_dense_starts_as_its_initializer_says() -> None:
