@@ -28,6 +28,7 @@ from pstrain.parameters import ParametersSnapshot
 from pstrain.paramserver.increments import Base, size_beyond
 from pstrain.paramserver.saved import Saved, SavedShard, Tracking, check_shape
 from pstrain.saving import Pauses, SavedCheckpoint
+from pstrain.session import captured_changed
 from pstrain.variable_names import Named, grouped, has_variables, key_of
 
 __all__ = ["Checkpoint", "checkpoints", "latest_checkpoint", "read_config"]
@@ -224,6 +225,7 @@ class Checkpoint(Telling):
         for name, attached in self._attached.items() if with_attached else ():
             attached.load_state_dict(contents["objects"].get(name, {}).get("state"))
         self._restored = dict(contents["objects"])
+        captured_changed()
         for follower in self.followers:
             follower.restored()
         logger.info("restored checkpoint %s", found)

@@ -25,7 +25,7 @@ from pstrain.optimizers.clipping import Clipping
 from pstrain.optimizers.schedules import LearningRateSchedule
 from pstrain.parameters import current_step
 from pstrain.rows import as_rows, look_up
-from pstrain.session import captured_changed
+from pstrain.session import captured_changed, generation
 from pstrain.tape import Gradients
 from pstrain.variable import create_variable
 from pstrain.vocabulary import OptimizerSpec, Update
@@ -172,17 +172,20 @@ class _StepCounter:
     """The number of the next step, as far as this process knows it. Thread safe.
 
     Exact where one process steps; among several trainers behind by what the others did since
-    the last look, which is little beside what a schedule notices.
+    the last look, which is little beside what a schedule notices. After a restore it looks again,
+    and so does each trainer, which gets the functions of another generation anew.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._step = 0
         self._until_look = 0
+        self._generation = generation()
 
     def next_step(self, iterations: Any) -> int:
         with self._lock:
-            if self._until_look <= 0:
+            if self._until_look <= 0 or self._generation != generation():
+                self._generation = generation()
                 self._step = int(iterations)
                 self._until_look = _STEPS_PER_LOOK
             step = self._step
@@ -191,7 +194,7 @@ class _StepCounter:
             return step
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}
+        return {"generation": generation()}
 
     def __setstate__(self, _state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]

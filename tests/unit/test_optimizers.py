@@ -6,11 +6,13 @@ import dataclasses
 import json
 import pickle
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pstrain import optimizers
+from pstrain.checkpoint import Checkpoint
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.indexed_slices import IndexedSlices
 from pstrain.layers import Embedding
@@ -182,6 +184,22 @@ def test_a_copy_in_another_process_goes_on_with_the_schedule() -> None:
     optimizer.apply_gradients([(GRADIENT, variable)])
     counter = pickle.loads(pickle.dumps(optimizer._counter))
     assert counter.next_step(optimizer.iterations) == 1
+
+
+def test_after_a_restore_a_schedule_goes_on_where_the_checkpoint_was(tmp_path: Path) -> None:
+    variable = Variable(np.zeros(3, np.float32), name="x")
+    optimizer = SGD(schedules.PiecewiseConstantDecay([2], [1.0, 0.0]))
+    checkpoint = Checkpoint(x=variable, optimizer=optimizer)
+    optimizer.apply_gradients([(GRADIENT, variable)])
+    path = checkpoint.save(tmp_path)
+    at_trainers = pickle.dumps(optimizer._counter)
+    for _ in range(5):
+        optimizer.apply_gradients([(GRADIENT, variable)])
+    checkpoint.restore(path)
+    assert pickle.dumps(optimizer._counter) != at_trainers, "trainers would keep theirs"
+    for _ in range(5):
+        optimizer.apply_gradients([(GRADIENT, variable)])
+    np.testing.assert_array_equal(variable.numpy(), -3 * GRADIENT)
 
 
 def test_a_global_norm_bounds_all_variables_together() -> None:
