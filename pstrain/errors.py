@@ -59,6 +59,7 @@ __all__ = [
     "MissingFileError",
     "NoAxisError",
     "NotFoundError",
+    "OpError",
     "OutOfRangeError",
     "PSTrainError",
     "RemoteError",
@@ -70,6 +71,10 @@ __all__ = [
     "UnavailableError",
     "UnimplementedError",
 ]
+
+
+# What TensorFlow calls the base of all.
+OpError = DataServiceError
 
 
 @register_error

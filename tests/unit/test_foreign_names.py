@@ -6,6 +6,7 @@ import copy
 import inspect
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,11 @@ def test_layers_tell_what_stands_for_what_keras_does() -> None:
     metric.update_state([1, 0], [1, 1])
     metric.reset_states()
     assert np.isnan(metric.result())
+
+
+def test_a_sidecar_may_except_errors_by_tensorflows_name(tmp_path: Path) -> None:
+    with pytest.raises(ps.errors.OpError):
+        ps.Checkpoint(value=ps.Variable(1.0)).restore(tmp_path / "ckpt-1")
 
 
 def _model() -> ps.models.Model:
