@@ -113,6 +113,11 @@ class Dataset(SourceMethods, OperatorMethods):
         """Whether some of it runs on the data service."""
         return any(node.kind == "service" for node in walk(self._node))
 
+    @property
+    def is_batched(self) -> bool:
+        """Whether an element is a record batch, as after `batch(n)`, rather than a row."""
+        return self._node.batched
+
     def shared(self, job_name: str) -> Dataset:
         """The same dataset, whose private jobs are jobs of that name, shared by all readers."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 
-from dataservice.runtime.arguments import check_callable
+from dataservice.runtime.arguments import check_callable, non_negative
 from pstrain.callbacks.base import Callback, Logs
 
 
@@ -24,7 +24,7 @@ class LearningRateScheduler(Callback):
     def on_epoch_begin(self, epoch: int) -> None:
         optimizer = self.model.optimizer
         arguments = (epoch, optimizer.learning_rate) if self._wants_rate else (epoch,)
-        rate = float(self._schedule(*arguments))
+        rate = non_negative(self._schedule(*arguments), f"the learning rate of epoch {epoch}")
         if self._verbose:
             print(f"epoch {epoch + 1}: learning rate {rate:g}")
         self.model.optimizer = optimizer.with_learning_rate(rate)

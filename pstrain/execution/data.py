@@ -14,13 +14,20 @@ import pyarrow as pa
 
 import dataservice
 from dataservice.errors import DataServiceWarning
+from dataservice.runtime.arguments import integer_at_least
 from pstrain.coordinator.per_worker import PerWorkerDataset
 from pstrain.errors import InvalidArgumentError
 
 
 def as_source(data: Any, batch_size: int) -> Any:
-    """A Dataset or dataset function from what users have: also a table, a DataFrame, arrays."""
-    if isinstance(data, dataservice.Dataset | PerWorkerDataset) or callable(data):
+    """A Dataset or dataset function from what users have: also a table, a DataFrame, arrays.
+
+    Rows that are in no batches yet come in batches of ``batch_size``, except a function's.
+    """
+    integer_at_least(batch_size, 1, "batch_size")
+    if isinstance(data, dataservice.Dataset):
+        return data if data.is_batched else data.batch(batch_size)
+    if isinstance(data, PerWorkerDataset) or callable(data):
         return data
     if _is_pandas(data):
         data = pa.Table.from_pandas(data, preserve_index=False)

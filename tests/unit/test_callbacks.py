@@ -186,6 +186,12 @@ def test_a_schedule_may_want_the_rate_so_far() -> None:
     assert history.history["learning_rate"] == [0.25, 0.125, 0.0625]
 
 
+def test_a_schedule_that_gives_no_rate_is_told() -> None:
+    scheduler = ps.callbacks.LearningRateScheduler(lambda _epoch: None)  # type: ignore[arg-type,return-value]
+    with pytest.raises(TypeError, match="the learning rate of epoch 0 must be a number, got None"):
+        model().fit(data(), callbacks=[scheduler], verbose=0)
+
+
 def test_event_files_need_no_package(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +239,15 @@ def test_event_files_are_what_tensorboard_reads(tmp_path: pathlib.Path) -> None:
 def test_verbose_is_checked() -> None:
     with pytest.raises(InvalidArgumentError, match="verbose"):
         model().fit(data(), verbose=3)
+
+
+def test_rows_that_are_in_no_batches_come_in_batches_of_the_size_asked_for() -> None:
+    def loss(given: Any, size: int) -> list[float]:
+        return model().fit(given, 2, batch_size=size, verbose=0).history["loss"]
+
+    rows = Dataset.from_numpy(data(256))
+    assert loss(rows, 32) == loss(data(256), 32) != loss(rows, 128)
+    assert loss(rows.batch(128), 32) == loss(rows, 128)
 
 
 def test_data_without_an_end_needs_a_number_of_steps() -> None:
@@ -286,13 +301,14 @@ def test_held_out_data_is_looked_at_before_training(wrong: Any, message: str) ->
 
 
 @pytest.mark.parametrize(
-    "options", [{"steps_per_execution": None}, {"steps_per_execution": 0}, {"steps": 0}]
+    "options",
+    [{"steps_per_execution": None}, {"steps_per_execution": 0}, {"steps": 0}, {"batch_size": 0}],
 )
 def test_numbers_of_steps_are_looked_at(options: dict[str, Any]) -> None:
     (name,) = options
     for call in (model().evaluate, model().predict):
         with pytest.raises((TypeError, ValueError), match=f"{name} must be a positive integer"):
-            call(data(), **options)
-    if name == "steps_per_execution":
+            call(Dataset.from_numpy(data()).batch(8), **options)
+    if name != "steps":
         with pytest.raises((TypeError, ValueError), match=f"{name} must be a positive integer"):
             model().fit(data(), **options)
