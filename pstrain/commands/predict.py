@@ -31,11 +31,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     from pstrain.errors import InvalidArgumentError
     from pstrain.narration import Narrator
+    from pstrain.tabular.files import check_output
     from pstrain.tabular.program import predictions
 
     narrator = Narrator()
     if args.output.suffix not in (".parquet", ".csv"):
         raise InvalidArgumentError(f"--output must end in .parquet or .csv, got {args.output}")
+    check_output(args.output, args.data)
     batches = predictions(args.folder, args.data, args.column)
     if args.only:
         batches = (batch.select([args.column]) for batch in batches)

@@ -54,6 +54,17 @@ def check_columns(dataset: Dataset, columns: Sequence[str], where: str) -> None:
         )
 
 
+def check_output(output: str | os.PathLike[str], pattern: str) -> None:
+    """InvalidArgumentError where a file that is to be written is one of those that are read."""
+    if os.path.exists(output) and any(
+        os.path.samefile(output, path) for path in _paths(pattern) if os.path.exists(path)
+    ):
+        raise InvalidArgumentError(
+            f"--output {os.fspath(output)} is one of the files of --data, and would take its "
+            "place: name another file"
+        )
+
+
 def _paths(pattern: str) -> list[str]:
     if "://" in pattern:
         return [pattern]

@@ -79,7 +79,7 @@ def inspect(sample: pa.Table, wanted: Wanted) -> Findings:
         label=wanted.label,
         label_values=(negative, positive),
         dense=tuple(dense),
-        log1p=tuple(name for name in dense if _is_skewed(sample[name])),
+        log1p=tuple(name for name in dense if _is_skewed(name, sample[name])),
         categorical=tuple(categorical),
         lists=tuple(lists),
         types={f.name: str(f.type) for f in sample.schema if _has_alias(f.type)},
@@ -177,9 +177,9 @@ def _kind_of_integers(name: str, column: pa.ChunkedArray) -> tuple[str, str]:
     return "dense", f"dense: integers of {distinct:,} values"
 
 
-def _is_skewed(column: pa.ChunkedArray) -> bool:
+def _is_skewed(name: str, column: pa.ChunkedArray) -> bool:
     """Whether the values have a long tail, as counts and amounts do: their logarithm says more."""
-    values = _finite(column)
+    values = _finite(name, column)
     if not len(values) or values.min() < 0:
         return False
     middle, high = np.quantile(values, [0.5, 0.995])
@@ -193,7 +193,7 @@ def _schema(preparation: Preparation, sample: pa.Table, wanted: Wanted) -> Featu
         categorical[name] = Category(buckets, pooling=_pooling(name, wanted))
     normalization = {}
     for name in preparation.dense:
-        values = _finite(sample[name])
+        values = _finite(name, sample[name])
         values = np.log1p(values) if name in preparation.log1p else values
         std = float(values.std()) if len(values) else 1.0
         normalization[name] = (float(values.mean()) if len(values) else 0.0, std or 1.0)
@@ -211,12 +211,12 @@ def _buckets(column: pa.ChunkedArray) -> int:
     return int(min(max(2 ** int(np.ceil(np.log2(max(wanted, 1)))), _MIN_BUCKETS), _MAX_BUCKETS))
 
 
-def _finite(column: pa.ChunkedArray) -> Any:
+def _finite(name: str, column: pa.ChunkedArray) -> Any:
     try:
         values = column.drop_null().cast(pa.float32()).to_numpy().astype(np.float64)
     except pa.ArrowException as error:
         raise InvalidArgumentError(
-            f"a dense column must hold numbers, it holds {column.type}: {error}"
+            f"dense column {name!r} must hold numbers, it holds {column.type}: {error}"
         ) from error
     return values[np.isfinite(values)]
 

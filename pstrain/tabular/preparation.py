@@ -96,8 +96,14 @@ class Preparation:
                 f"label column {self.label!r} holds {values.null_count} nulls: filter them out"
             )
         negative, positive = (pa.scalar(value) for value in self.label_values)
-        is_positive = pc.equal(values, positive)
-        is_known = pc.or_(is_positive, pc.equal(values, negative))
+        try:
+            is_positive = pc.equal(values, positive)
+            is_known = pc.or_(is_positive, pc.equal(values, negative))
+        except pa.ArrowException as error:
+            raise DataError(
+                f"label column {self.label!r} holds {values.type}; in training its values were "
+                f"{self.label_values[0]!r} and {self.label_values[1]!r}"
+            ) from error
         if not pc.all(is_known, min_count=0).as_py():
             found = ", ".join(repr(value) for value in values.unique()[:6].to_pylist())
             raise DataError(

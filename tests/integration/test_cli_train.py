@@ -123,6 +123,16 @@ def test_predictions_stand_next_to_the_rows(
     assert list(tmp_path.iterdir()) == [output]
 
 
+def test_predictions_do_not_take_the_place_of_the_rows(
+    model: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.parquet"
+    pq.write_table(clicks(10), rows)
+    arguments = ["predict", str(model), "--data", str(rows), "--only", "--output", str(rows)]
+    assert "is one of the files of --data" in fails(capsys, arguments)
+    assert pq.read_table(rows).equals(clicks(10))
+
+
 def test_rows_without_the_label_can_be_predicted(
     model: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

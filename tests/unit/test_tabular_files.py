@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pstrain.errors import DataError, InvalidArgumentError, NotFoundError
-from pstrain.tabular.files import check_columns, open_files
+from pstrain.tabular.files import check_columns, check_output, open_files
 
 
 def write(folder: pathlib.Path, name: str, text: str) -> str:
@@ -57,3 +57,12 @@ def test_missing_columns_are_named_with_those_there_are(tmp_path: pathlib.Path) 
     check_columns(dataset, ["x", "y"], "the data")
     with pytest.raises(InvalidArgumentError, match=r"the data has no column 'z'; it has x, y"):
         check_columns(dataset, ["x", "z"], "the data")
+
+
+def test_a_file_that_is_read_is_not_written(tmp_path: pathlib.Path) -> None:
+    write(tmp_path, "a.csv", "x\n1\n")
+    (tmp_path / "link.csv").symlink_to(tmp_path / "a.csv")
+    check_output(tmp_path / "b.csv", str(tmp_path / "*.csv"))
+    for name in ("a.csv", "link.csv"):
+        with pytest.raises(InvalidArgumentError, match=rf"--output .*{name} is one of the files"):
+            check_output(tmp_path / name, str(tmp_path / "a.csv"))

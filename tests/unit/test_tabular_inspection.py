@@ -113,6 +113,12 @@ def test_names_that_are_not_there_are_refused_with_those_that_are() -> None:
         inspect(table(), Wanted(label="clicked", ignore=["clicked"]))
 
 
+def test_text_that_is_to_be_dense_is_refused_by_its_column() -> None:
+    wanted = Wanted(label="clicked", dense=["site"])
+    with pytest.raises(InvalidArgumentError, match="dense column 'site' must hold numbers"):
+        inspect(table(site=["a"] * ROWS), wanted)
+
+
 def test_no_feature_left_is_an_error() -> None:
     with pytest.raises(DataError, match="no column is left"):
         inspect(table().select(["clicked", "hour"]), Wanted(label="clicked", ignore=["hour"]))

@@ -68,6 +68,12 @@ def test_other_labels_are_refused(values: list[str | None]) -> None:
         PREPARATION(batch(answer=values))
 
 
+def test_labels_of_another_type_are_refused_by_name() -> None:
+    said = "label column 'answer' holds int64; in training its values were 'no' and 'yes'"
+    with pytest.raises(DataError, match=said):
+        PREPARATION(batch(answer=[1, 0, 1]))
+
+
 def test_text_that_is_no_number_is_refused_by_its_column() -> None:
     with pytest.raises(InvalidArgumentError, match="column 'price' holds string"):
         PREPARATION(batch(price=["1.5", "cheap", "2"]))
