@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 
-from dataservice.client.reader import RELEASE_TIMEOUT_S, ServiceReader
+from dataservice.client.joined_iteration import RELEASE_TIMEOUT_S
+from dataservice.client.reader import ServiceReader
 from dataservice.client.round_reader import RoundReader
 
 

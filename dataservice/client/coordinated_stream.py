@@ -55,4 +55,4 @@ class CoordinatedStream(BatchStream):
             self.reader.close()
 
     def location(self) -> str:
-        return f"data service {self.reader.iteration_id}"
+        return f"data service {self.reader.iteration.id}"

@@ -7,7 +7,6 @@ accepted by the tracker reaches a taker, unless the reader is closed first.
 
 from __future__ import annotations
 
-import json
 import logging
 import socket
 import threading
@@ -19,11 +18,11 @@ import pyarrow as pa
 from dataservice.client import quarantine
 from dataservice.client.attendance import Attendance, Gathering, Starvation
 from dataservice.client.buffer import ElementBuffer
-from dataservice.client.connection import Connection
 from dataservice.client.cutting import cut, new_rows
-from dataservice.client.delivery import Delivery as Delivery
+from dataservice.client.delivery import Delivery
+from dataservice.client.joined_iteration import RELEASE_TIMEOUT_S, JoinedIteration
 from dataservice.client.pacing import GROUP_S, Pacing
-from dataservice.client.read_spec import ReadSpec, open_request, stream_command
+from dataservice.client.read_spec import ReadSpec
 from dataservice.client.sequence import Sequencer
 from dataservice.client.session import Call, ReadSession
 from dataservice.client.statistics import ReadStatistics
@@ -31,13 +30,12 @@ from dataservice.client.streams import StreamTable
 from dataservice.client.targets import Targets
 from dataservice.client.tasks import TaskMark, TaskTracker
 from dataservice.client.tracker import RowMark
-from dataservice.client.worker_stream import StreamEvents, WorkerStream
+from dataservice.client.worker_stream import SILENCE_S, StreamEvents, WorkerStream
 from dataservice.config import DEFAULT_DISPATCHER_TIMEOUT_MS
 from dataservice.dataset.columns import encoded_bytes
 from dataservice.dataset.ledger import Ledger
 from dataservice.errors import CancelledError, DataServiceError, InternalError
 from dataservice.ranges import Consumed
-from dataservice.runtime.frames import decode_schema
 from dataservice.runtime.identity import host_identity
 from dataservice.runtime.in_process import is_served_here
 from dataservice.runtime.interrupts import NO_INTERRUPTS, HeldInterrupts
@@ -52,10 +50,6 @@ logger = logging.getLogger(__name__)
 # Elements under way from one worker, which may come as one frame: it finds room in the buffer
 # while a third of that is taken, and hides the way there and back.
 MAX_CREDIT = 16
-RELEASE_TIMEOUT_S = 2.0
-# A worker sends a sign of life each second; many missed ones mean that it is frozen.
-SILENCE_S = 10.0
-MAX_HEARTBEAT_S = 1.0
 _TAKE_POLL_S = 1.0
 
 
@@ -77,21 +71,8 @@ class ServiceReader:
         self._closed = False
         self._failure: DataServiceError | None = None
         self._targets = Targets(spec.options, spec.policy, host_identity())
-        self._connection = Connection(spec.target, token=spec.token)
-        try:
-            request = open_request(spec)
-            self._join = self._connection.open_iteration(
-                request, timeout_s=spec.timeout_s, should_stop=interrupts.is_due
-            )
-            self._targets.narrow(self._join)
-        except BaseException:
-            self._connection.close()
-            interrupts.let_through()
-            raise
-        self.schema = decode_schema(self._join.schema)
-        self.reader_id = self._join.reader_id
-        self.iteration_id = self._join.iteration_id
-        self.notice = self._join.notice  # of those who read before, for who takes an element
+        self.iteration = JoinedIteration(spec, interrupts, self._targets.narrow)
+        self.notice = self.iteration.joined.notice  # for who takes an element
         self._tasks = self._new_tasks()
         self._session = self._new_session()
         self._sequencer = self._new_sequencer()
@@ -101,10 +82,13 @@ class ServiceReader:
         here = socket.gethostname() if self._targets.only_local else None
         self._starvation = Starvation(spec.target, spec.timeout_s, here)
         self._thread = StoppableThread(
-            self._synchronise, owner=f"reader {self.reader_id}", name="sync", on_failure=self._crash
+            self._synchronise,
+            owner=f"reader {self.iteration.reader_id}",
+            name="sync",
+            on_failure=self._crash,
         )
         with self._lock:
-            self._session.follow(self._join, time.monotonic())
+            self._session.follow(self.iteration.joined, time.monotonic())
         self._thread.start()
 
     def _new_tasks(self) -> TaskTracker | None:
@@ -112,10 +96,10 @@ class ServiceReader:
         return TaskTracker(self._spec.policy, saved) if self._spec.counts_tasks else None
 
     def _new_session(self) -> ReadSession:
-        pacing = Pacing(min(MAX_HEARTBEAT_S, self._join.heartbeat_s), time.monotonic())
+        pacing = Pacing(self.iteration.heartbeat_s, time.monotonic())
         return ReadSession(
-            self.reader_id,
-            self.iteration_id,
+            self.iteration.reader_id,
+            self.iteration.id,
             self._spec.policy,
             StreamTable(self._open_stream),
             pacing,
@@ -130,10 +114,11 @@ class ServiceReader:
         if not self._spec.options.ordered:
             return None
         position = self._spec.position
+        chunk_rows = 0 if position is None else position.chunk_rows
         try:
-            return Sequencer(self.base()[0], 0 if position is None else position.chunk_rows)
+            return Sequencer(self.iteration.base()[0], chunk_rows)
         except BaseException:
-            self._connection.close()
+            self.iteration.close()
             raise
 
     @property
@@ -174,24 +159,9 @@ class ServiceReader:
             return self._session.foresee(spans)
 
     @property
-    def dataset_id(self) -> str:
-        """The job's own, which need not be the one that was asked for."""
-        return self._join.dataset_id or self._spec.dataset_id
-
-    @property
-    def division(self) -> str:
-        """Stands for the windows, or for the files dealt out, that positions count in."""
-        return self._join.division or self._join.listing
-
-    @property
     def is_over(self) -> bool:
         """Whether an end is the last one: of a shared job others may yet leave the rest to it."""
         return self._spec.job_name is None or self._session.is_finished
-
-    @property
-    def num_shards(self) -> int:
-        """Into how many shares a static policy divides; 0 under others."""
-        return self._join.num_shards
 
     def consumed(self) -> Consumed:
         """What was acknowledged here since the reader was opened."""
@@ -202,25 +172,6 @@ class ServiceReader:
         """What was acknowledged of each task, but for `later` rows; none where none are counted."""
         with self._lock:
             return () if self._tasks is None else self._tasks.marks(later)
-
-    def base(self, timeout_s: float | None = None) -> tuple[Consumed, tuple[str, ...]]:
-        """What was consumed by nobody who reads now, and who reads now.
-
-        A call to the dispatcher, unless nobody else can know the job.
-        """
-        if self._spec.job_name is None:
-            position = self._spec.position
-            known = Consumed() if position is None else position.consumed.copy()
-            return known, (self.reader_id,)
-        mine = {"reader_id": self.reader_id, "iteration_id": self.iteration_id}
-        request = pb.DescribePositionRequest(**mine)
-        timeout_s = timeout_s or self._spec.timeout_s
-        reply = self._connection.describe_position(request, timeout_s=timeout_s)
-        return Consumed.from_json(json.loads(reply.consumed_json)), tuple(reply.peers)
-
-    def plan_of(self, dataset_id: str, timeout_s: float) -> bytes:
-        """A registered plan."""
-        return self._connection.get_dataset(dataset_id, timeout_s=timeout_s).plan
 
     def _wait_for_element(self, interrupts: HeldInterrupts) -> Delivery | None:
         with self._lock:
@@ -258,15 +209,15 @@ class ServiceReader:
             worker_id,
             address,
             {
-                **stream_command(self._spec, self._join),
+                **self.iteration.stream_command(),
                 **({} if self._tasks is None else self._tasks.command_to(worker_id)),
                 "trainer": self._spec.trainer_id,
-                "shards": self._join.num_shards,
-                "listing": self._join.listing,
+                "shards": self.iteration.num_shards,
+                "listing": self.iteration.joined.listing,
                 "confirm_end": self._spec.policy is not ShardingPolicy.DYNAMIC,
                 "credit": max(2, min(MAX_CREDIT, self._spec.max_elements * 2 // 3)),
             },
-            self.schema,
+            self.iteration.schema,
             StreamEvents(
                 self._on_open,
                 self._on_frame,
@@ -278,8 +229,8 @@ class ServiceReader:
                 self.statistics.omissions.record_all,
                 self._on_bookmark,
             ),
-            token=self._connection.token,
-            tls=self._connection.tls,
+            token=self.iteration.connection.token,
+            tls=self.iteration.connection.tls,
             silence_s=SILENCE_S,
             protocol=self._spec.protocol,
         )
@@ -378,7 +329,7 @@ class ServiceReader:
             if stop.is_set():
                 return
             try:
-                reply = self._connection.sync(
+                reply = self.iteration.connection.sync(
                     call.request,
                     timeout_s=DEFAULT_DISPATCHER_TIMEOUT_MS / 1_000,
                     should_stop=stop.is_set,
@@ -438,10 +389,10 @@ class ServiceReader:
             stream.drop()
         self._buffer.close()
         try:
-            self._connection.release_reader(farewell, timeout_s=RELEASE_TIMEOUT_S)
+            self.iteration.connection.release_reader(farewell, timeout_s=RELEASE_TIMEOUT_S)
         except DataServiceError as error:
-            logger.info("could not release reader %s: %s", self.reader_id, error)
-        self._connection.close()
+            logger.info("could not release reader %s: %s", self.iteration.reader_id, error)
+        self.iteration.close()
         # A thread inside the transport can take the process with it when the interpreter goes.
         deadline_s = time.monotonic() + RELEASE_TIMEOUT_S
         self._thread.stop(RELEASE_TIMEOUT_S)

@@ -14,23 +14,21 @@ import time
 import pyarrow as pa
 
 from dataservice.client.attendance import Roll, Starvation
-from dataservice.client.connection import Connection
-from dataservice.client.read_spec import ReadSpec, open_request, stream_command
-from dataservice.client.reader import (
+from dataservice.client.delivery import Delivery
+from dataservice.client.joined_iteration import (
     MAX_HEARTBEAT_S,
     RELEASE_TIMEOUT_S,
-    SILENCE_S,
-    Delivery,
+    JoinedIteration,
 )
+from dataservice.client.read_spec import ReadSpec
 from dataservice.client.round_stream import RoundStream
 from dataservice.client.rounds import Answer, Block, Report, RoundPacing, RoundTracker
 from dataservice.client.session import MAX_DAMAGED_STREAMS
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import Slot, StreamTable
-from dataservice.client.worker_stream import StreamEvents, WorkerStream
+from dataservice.client.worker_stream import SILENCE_S, StreamEvents, WorkerStream
 from dataservice.config import DEFAULT_DISPATCHER_TIMEOUT_MS
 from dataservice.errors import CancelledError, DataLossError, DataServiceError, InternalError
-from dataservice.runtime.frames import decode_schema
 from dataservice.runtime.interrupts import NO_INTERRUPTS, HeldInterrupts
 from dataservice.runtime.threads import StoppableThread
 from dataservice.wire import dispatcher_pb2 as pb
@@ -64,28 +62,19 @@ class RoundReader:
         self._has_met = False
         self._sleeps_until_s = 0.0
         self._tracker: RoundTracker[Delivery] = RoundTracker(spec.max_elements, spec.buffer_bytes)
-        self._connection = Connection(spec.target, token=spec.token)
-        try:
-            request = open_request(spec)
-            self._join = self._connection.open_iteration(
-                request, timeout_s=spec.timeout_s, should_stop=interrupts.is_due
-            )
-        except BaseException:
-            self._connection.close()
-            interrupts.let_through()
-            raise
-        if self._join.notice:
-            logger.warning("%s", self._join.notice)
-        self.schema = decode_schema(self._join.schema)
-        self.reader_id = self._join.reader_id
-        self.iteration_id = self._join.iteration_id
+        self.iteration = JoinedIteration(spec, interrupts)
+        notice = self.iteration.joined.notice
+        if notice:
+            logger.warning("%s", notice)
         self._streams: StreamTable[RoundStream] = StreamTable(self._open_stream)
-        heartbeat_s = min(MAX_HEARTBEAT_S, self._join.heartbeat_s)
-        self._pacing = RoundPacing(heartbeat_s, time.monotonic())
+        self._pacing = RoundPacing(self.iteration.heartbeat_s, time.monotonic())
         self._roll = Roll(spec.consumer_index, spec.options.num_consumers, spec.timeout_s)
         self._starvation = Starvation(spec.target, spec.timeout_s)
         self._thread = StoppableThread(
-            self._synchronise, owner=f"reader {self.reader_id}", name="sync", on_failure=self._crash
+            self._synchronise,
+            owner=f"reader {self.iteration.reader_id}",
+            name="sync",
+            on_failure=self._crash,
         )
         self._thread.start()
         self._meet()
@@ -159,11 +148,11 @@ class RoundReader:
             worker_id,
             address,
             {
-                **stream_command(self._spec, self._join),
+                **self.iteration.stream_command(),
                 "consumer": self._spec.consumer_index,
                 "credit": 0,
             },
-            self.schema,
+            self.iteration.schema,
             StreamEvents(
                 self._on_open,
                 self._on_frame,
@@ -175,8 +164,8 @@ class RoundReader:
                 _refuse,
                 _refuse,
             ),
-            token=self._connection.token,
-            tls=self._connection.tls,
+            token=self.iteration.connection.token,
+            tls=self.iteration.connection.tls,
             silence_s=SILENCE_S,
             protocol=self._spec.protocol,
         )
@@ -232,7 +221,7 @@ class RoundReader:
             if stop.is_set():
                 return
             try:
-                reply = self._connection.sync_rounds(
+                reply = self.iteration.connection.sync_rounds(
                     request,
                     timeout_s=DEFAULT_DISPATCHER_TIMEOUT_MS / 1_000,
                     should_stop=stop.is_set,
@@ -254,8 +243,8 @@ class RoundReader:
         self, report: Report, broken: tuple[Slot[RoundStream], ...]
     ) -> pb.SyncRoundsRequest:
         return pb.SyncRoundsRequest(
-            reader_id=self.reader_id,
-            iteration_id=self.iteration_id,
+            reader_id=self.iteration.reader_id,
+            iteration_id=self.iteration.id,
             broken_worker_ids=[slot.stream.worker_id for slot in broken],
             rows_consumed=self.statistics.rows,
             wait_share=self.statistics.take_wait_share(),
@@ -327,13 +316,15 @@ class RoundReader:
             self._arrivals.notify_all()
         for stream in streams:
             stream.drop()
-        farewell = pb.ReleaseReaderRequest(reader_id=self.reader_id, iteration_id=self.iteration_id)
+        farewell = pb.ReleaseReaderRequest(
+            reader_id=self.iteration.reader_id, iteration_id=self.iteration.id
+        )
         try:
             self._tell_last()
-            self._connection.release_reader(farewell, timeout_s=RELEASE_TIMEOUT_S)
+            self.iteration.connection.release_reader(farewell, timeout_s=RELEASE_TIMEOUT_S)
         except DataServiceError as error:
-            logger.info("could not release reader %s: %s", self.reader_id, error)
-        self._connection.close()
+            logger.info("could not release reader %s: %s", self.iteration.reader_id, error)
+        self.iteration.close()
         # A thread inside the transport can take the process with it when the interpreter goes.
         deadline_s = time.monotonic() + RELEASE_TIMEOUT_S
         self._thread.stop(RELEASE_TIMEOUT_S)
@@ -346,7 +337,7 @@ class RoundReader:
             if not self._tracker.unreported:
                 return
             request = self._request(self._tracker.report(), ())
-        self._connection.sync_rounds(
+        self.iteration.connection.sync_rounds(
             request, timeout_s=RELEASE_TIMEOUT_S, should_stop=lambda: False
         )
 

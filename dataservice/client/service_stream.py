@@ -116,15 +116,15 @@ class ServiceStream(BatchStream, SteppedSource):
         position = self._position
         if position is None or position.has_windows:
             return
-        if position.shards != reader.num_shards:
+        if position.shards != reader.iteration.num_shards:
             raise InvalidArgumentError(
                 f"the state counts {position.policy} shares of a list of {position.shards} "
-                f"workers, and the dispatcher at {self.target} has a list of {reader.num_shards} "
-                "(DispatcherConfig.worker_addresses), which divides the data in another way; use a "
-                "list of the same length, or ShardingPolicy.DYNAMIC, which any number can go on "
-                "with"
+                f"workers, and the dispatcher at {self.target} has a list of "
+                f"{reader.iteration.num_shards} (DispatcherConfig.worker_addresses), which divides "
+                "the data in another way; use a list of the same length, or "
+                "ShardingPolicy.DYNAMIC, which any number can go on with"
             )
-        if position.division != reader.division:
+        if position.division != reader.iteration.division:
             raise InvalidArgumentError(
                 "the state counts shares of other files than there are now; read the same files, "
                 "or begin anew without the state"
@@ -189,7 +189,7 @@ class ServiceStream(BatchStream, SteppedSource):
                 return None
             spans = self._account.until(position)
         marks = [list(mark) for mark in reader.foresee(spans)]
-        return {"service": self.target, "reader": reader.reader_id, "marks": marks}
+        return {"service": self.target, "reader": reader.iteration.reader_id, "marks": marks}
 
     def stats(self) -> dict[str, Any]:
         """Rows, bytes and waits of this reader, and how each worker's elements came."""
@@ -213,17 +213,17 @@ class ServiceStream(BatchStream, SteppedSource):
         consumed, peers = self._consumed(reader, later)
         return ReaderPosition(
             plan=self._plan,
-            division=reader.division,
+            division=reader.iteration.division,
             policy=self._spec.policy.name,
             delivery=self._spec.delivery,
             ordered=self._spec.options.ordered,
             repetition=self._spec.repetition,
             seeds=self._seeds_of(reader),
             consumed=consumed,
-            origins=(reader.reader_id,),
+            origins=(reader.iteration.reader_id,),
             peers=peers,
             chunk_rows=reader.chunk_rows,
-            shards=reader.num_shards,
+            shards=reader.iteration.num_shards,
             tasks=tasks,
         )
 
@@ -232,8 +232,8 @@ class ServiceStream(BatchStream, SteppedSource):
     ) -> tuple[Consumed, tuple[str, ...]]:
         """Windows, but for what came later, and who reads."""
         if not self._spec.has_windows:
-            return Consumed(), (reader.reader_id,)
-        base, peers = self._base if self._base is not None else reader.base()
+            return Consumed(), (reader.iteration.reader_id,)
+        base, peers = self._base if self._base is not None else reader.iteration.base()
         consumed = base.copy()
         # Before the elements: what is taken meanwhile is among them.
         consumed.merge(reader.consumed())
@@ -248,7 +248,7 @@ class ServiceStream(BatchStream, SteppedSource):
         """
         self._has_ended = True
         try:
-            base = reader.base(_LAST_CALL_TIMEOUT_S) if self._spec.has_windows else None
+            base = reader.iteration.base(_LAST_CALL_TIMEOUT_S) if self._spec.has_windows else None
             self._seeds_of(reader, _LAST_CALL_TIMEOUT_S)
         except DataServiceError as error:
             logger.debug("the position at the end is not known: %s", error)
@@ -262,10 +262,10 @@ class ServiceStream(BatchStream, SteppedSource):
 
     def _seeds_of(self, reader: ServiceReader, timeout_s: float | None = None) -> tuple[int, ...]:
         """Seeds of the plan that the job reads, which another reader may have registered."""
-        if reader.dataset_id == self._spec.dataset_id:
+        if reader.iteration.dataset_id == self._spec.dataset_id:
             return self._given_seeds
         if self._seeds is None:
-            plan = reader.plan_of(reader.dataset_id, timeout_s or self._spec.timeout_s)
+            plan = reader.iteration.plan(timeout_s)
             self._seeds = tuple(drawn_seeds(decode_plan(plan)))
         return self._seeds
 
@@ -316,7 +316,7 @@ class ServiceStream(BatchStream, SteppedSource):
             reader.close()
 
     def location(self) -> str:
-        return "" if self._reader is None else f"data service {self._reader.iteration_id}"
+        return "" if self._reader is None else f"data service {self._reader.iteration.id}"
 
 
 def _check_can_go_on(spec: ReadSpec) -> None:

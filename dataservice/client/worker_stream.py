@@ -33,6 +33,8 @@ from dataservice.wire.elements import EXCHANGE, FrameKind, Header, pack_credit, 
 logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 5.0
+# A worker sends a sign of life each second; many missed ones mean that it is frozen.
+SILENCE_S = 10.0
 # What may pass on replay; all else is wrong with the data or the program and is the user's.
 _TRANSIENT = (UnavailableError, DeadlineExceededError, CancelledError, DataLossError)
 

@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 
-from dataservice.client import attendance, round_reader, round_stream, worker_stream
+from dataservice.client import (
+    attendance,
+    joined_iteration,
+    round_reader,
+    round_stream,
+    worker_stream,
+)
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.errors import UnavailableError
 from dataservice.runtime.frames import decode_batch
@@ -207,8 +213,8 @@ def staged() -> Iterator[None]:
         patch.setattr(production, "time", TIME)
         for module in (round_reader, worker_stream, plan_thread):
             patch.setattr(module, "StoppableThread", nodes.Thread)
-        patch.setattr(round_reader, "Connection", nodes.Connection)
-        patch.setattr(round_reader, "decode_schema", lambda _schema: nodes.SCHEMA)
+        patch.setattr(joined_iteration, "Connection", nodes.Connection)
+        patch.setattr(joined_iteration, "decode_schema", lambda _schema: nodes.SCHEMA)
         patch.setattr(round_reader, "SILENCE_S", SILENCE_S)
         for module in (round_reader, attendance):
             patch.setattr(module.logger, "disabled", True)

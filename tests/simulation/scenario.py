@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 
 from dataservice import pairs
-from dataservice.client import cutting, read_spec, sequence, statistics, worker_stream
+from dataservice.client import (
+    cutting,
+    joined_iteration,
+    read_spec,
+    sequence,
+    statistics,
+    worker_stream,
+)
 from dataservice.client import reader as client_reader
 from dataservice.client.positions import ReaderPosition
 from dataservice.dispatcher import endpoint, ledger, listings, ordering, service, surroundings
@@ -330,9 +337,9 @@ def staged() -> Iterator[None]:
         patch.setattr(sequence, "_suitable_rows", lambda _batch: 2)
         patch.setattr(ordering, "LOOKAHEAD", 1)
         patch.setattr(client_reader, "ElementBuffer", stage.Buffer)
-        patch.setattr(client_reader, "Connection", stage.Rpc)
+        patch.setattr(joined_iteration, "Connection", stage.Rpc)
         patch.setattr(client_reader, "WorkerStream", Stream)
-        patch.setattr(client_reader, "decode_schema", lambda schema: schema)
+        patch.setattr(joined_iteration, "decode_schema", lambda schema: schema)
         patch.setattr(worker_stream, "decode_batch", stage.decode_rows)
         patch.setattr(control, "RpcClient", stage.Rpc)
         patch.setattr(worker_service, "FrameBuffer", stage.Frames)
