@@ -1,4 +1,4 @@
-"""One Unix socket between two processes of a host, and the memory that they lend each other.
+"""A connection between two processes of a host, by the memory that they lend each other.
 
 Both ends are alike: each sends headers with bodies, each reads what it gets in place. A body is
 written once, into a segment of the sender; then a packet of some bytes says where it lies.
@@ -10,13 +10,8 @@ nothing of commands, tokens or what bodies mean. Invariant: no wait outlives its
 
 from __future__ import annotations
 
-import array
-import errno
 import logging
-import os
-import select
 import socket
-import struct
 import threading
 import time
 from collections import deque
@@ -30,14 +25,8 @@ from dataservice.errors import (
     UnavailableError,
 )
 from dataservice.runtime.local_bodies import MAX_BODY_BYTES, room_for, write_into, written
-from dataservice.runtime.local_messages import (
-    MAX_PACKET_BYTES,
-    MAX_TEXT_BYTES,
-    Kind,
-    Packet,
-    pack,
-    unpack,
-)
+from dataservice.runtime.local_messages import MAX_TEXT_BYTES, Kind, Packet, pack
+from dataservice.runtime.packet_socket import SLICE_S, PacketSocket
 from dataservice.runtime.segment_pool import SegmentPool
 from dataservice.runtime.shared_memory import Body, Holdings, OwnSegment
 
@@ -46,21 +35,11 @@ __all__ = ["MAX_BODY_BYTES", "LocalConnection", "Received"]
 logger = logging.getLogger(__name__)
 
 
-# A thread that waits looks up this often for segments that others could not give back.
-_SLICE_S: Final = 0.25
 # A sender takes in the peer's messages only up to so many, unless it needs a segment back.
 _MAX_UNCLAIMED: Final = 16
 # Who sends so often without reading looks whether the peer has said something.
 _MAX_UNANSWERED: Final = 8
-_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(array.array("i", [0]).itemsize)
 _EMPTY: Final = pa.py_buffer(b"")
-_RECEIVE_TIMEOUT: Final = struct.Struct("@ll")
-# As numbers: flags of an enumeration take a microsecond to put together.
-_TRUNCATED: Final = int(socket.MSG_TRUNC) | int(socket.MSG_CTRUNC)
-_CLOEXEC: Final = int(socket.MSG_CMSG_CLOEXEC)
-_AT_ONCE: Final = int(socket.MSG_DONTWAIT)
-_SEND: Final = int(socket.MSG_NOSIGNAL) | _AT_ONCE
-_GONE: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF})
 
 
 class Received(NamedTuple):
@@ -80,15 +59,10 @@ class LocalConnection:
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        # Only who waits for a message blocks, in one system call instead of three, and looks up.
-        self._slice_s = _SLICE_S
-        limit = _RECEIVE_TIMEOUT.pack(int(_SLICE_S), int(_SLICE_S % 1 * 1e6))
-        sock.setblocking(True)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-        self._socket = sock
+        self._packets = PacketSocket(sock)
         self._pool = SegmentPool()
         self._own: dict[int, OwnSegment] = {}
-        self._holdings = Holdings(self._try_release)
+        self._holdings = Holdings(self._packets.release)
         self._inbox: deque[Received] = deque()
         self._peer_ended = False
         self.peer_error: bytes | None = None
@@ -98,7 +72,6 @@ class LocalConnection:
         self._reading = False
         self._waiters = 0
         self._unanswered = 0
-        self._packet = bytearray(MAX_PACKET_BYTES + 1)
 
     # Sending
 
@@ -147,7 +120,7 @@ class LocalConnection:
             data = written(body)
             text, body_bytes = header + data, len(data)
         packet = Packet(kind, len(header), body_bytes, text, released=released)
-        self._write(pack(packet), deadline_s)
+        self._packets.send(pack(packet), self._holdings, deadline_s)
 
     def _send_in_segment(
         self,
@@ -170,7 +143,8 @@ class LocalConnection:
             packet = Packet(
                 kind, len(header), body_bytes, text, segment, first, is_new, True, released
             )
-            self._write(pack(packet), deadline_s, own.descriptor if is_new else None)
+            descriptor = own.descriptor if is_new else None
+            self._packets.send(pack(packet), self._holdings, deadline_s, descriptor)
         except BaseException:
             self._take_back(segment, is_new)
             raise
@@ -186,7 +160,8 @@ class LocalConnection:
             for retired in place.retired:
                 self._own.pop(retired)
         for retired in place.retired:
-            self._write(pack(Packet(Kind.RETIRE, segment=retired)), deadline_s)
+            packet = pack(Packet(Kind.RETIRE, segment=retired))
+            self._packets.send(packet, self._holdings, deadline_s)
         if place.is_new:
             try:
                 self._own[place.segment] = OwnSegment(place.capacity)
@@ -204,28 +179,6 @@ class LocalConnection:
                 own = self._own.pop(segment, None)
                 if own is not None:
                     own.forget_descriptor()
-
-    def _write(self, packet: bytes, deadline_s: float, descriptor: int | None = None) -> None:
-        rights = []
-        if descriptor is not None:
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
-        while True:
-            try:
-                self._socket.sendmsg([packet], rights, _SEND)
-                return
-            except BlockingIOError:
-                self._wait_for(select.POLLOUT, deadline_s, "the peer does not read")
-            except OSError as error:
-                raise self._gone(error) from error
-
-    def _try_release(self, segment: int) -> bool:
-        try:
-            self._socket.send(pack(Packet(Kind.RELEASE, segment=segment)), _SEND)
-        except OSError as error:
-            # The memory of a peer that is gone ends with it, and whoever reads or sends next
-            # learns that it is. All else passes: a segment that is forgotten is lost for good.
-            return error.errno in _GONE
-        return True
 
     # Receiving
 
@@ -256,11 +209,7 @@ class LocalConnection:
 
     def is_gone(self) -> bool:
         """Whether the peer closed its end, or this one was shut down; does not read."""
-        if self._failure is not None or self._socket.fileno() < 0:
-            return True
-        poll = select.poll()
-        poll.register(self._socket, select.POLLRDHUP)
-        return any(event & (select.POLLRDHUP | select.POLLHUP) for _, event in poll.poll(0))
+        return self._failure is not None or self._packets.is_gone()
 
     def _read_held(self, deadline_s: float, *, wait: bool) -> None:
         """Reads what is there; with `wait`, returns once something came, for whomever."""
@@ -277,7 +226,7 @@ class LocalConnection:
                 return
             self._news.release()
             try:
-                packet = self._await_packet(deadline_s)
+                packet = self._packets.receive(self._holdings, deadline_s)
             finally:
                 self._news.acquire()
             self._digest(*packet)
@@ -309,44 +258,11 @@ class LocalConnection:
         Not all: while messages come as fast as they are read, that would never end.
         """
         known = len(self._inbox)
-        while len(self._inbox) == known and (packet := self._next_packet(_AT_ONCE)) is not None:
+        while len(self._inbox) == known:
+            packet = self._packets.try_receive(at_once=True)
+            if packet is None:
+                return
             self._digest(*packet)
-
-    def _await_packet(self, deadline_s: float) -> tuple[Packet, int | None]:
-        """The next packet; only the thread that reads may call this."""
-        while True:
-            flags = 0
-            if self._holdings.owes or deadline_s - time.monotonic() < self._slice_s:
-                self._wait_for(select.POLLIN, deadline_s, "nothing came from the peer")
-                flags = _AT_ONCE
-            packet = self._next_packet(flags)
-            if packet is not None:
-                return packet
-
-    def _next_packet(self, flags: int) -> tuple[Packet, int | None] | None:
-        """None where there was none at once (_AT_ONCE), or for a while."""
-        try:
-            size, ancillary, flags, _ = self._socket.recvmsg_into(
-                [self._packet], _ANCILLARY_BYTES, flags | _CLOEXEC
-            )
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            raise self._gone(error) from error
-        descriptor = _descriptor_in(ancillary) if ancillary else None
-        if not size:
-            raise self._gone(None)
-        try:
-            if flags & _TRUNCATED:
-                raise DataLossError(f"a packet of more than {MAX_PACKET_BYTES} bytes")
-            packet = unpack(memoryview(self._packet)[:size])
-            if packet.is_new != (descriptor is not None):
-                raise DataLossError("a peer sent a descriptor without a segment, or the opposite")
-        except DataLossError:
-            if descriptor is not None:
-                os.close(descriptor)
-            raise
-        return packet, descriptor
 
     def _digest(self, packet: Packet, descriptor: int | None) -> None:
         if descriptor is not None:
@@ -382,36 +298,11 @@ class LocalConnection:
         body = self._holdings.take(packet.segment, packet.offset, packet.body_bytes)
         return Received(packet.kind, header, body)
 
-    # Waiting and ending
-
-    def _wait_for(self, events: int, deadline_s: float, what: str) -> None:
-        poll = select.poll()
-        while True:
-            left_s = deadline_s - time.monotonic()
-            # The peer may need what could not be given back before it sends anything.
-            owes = self._holdings.flush()
-            try:
-                poll.register(self._socket, events | (select.POLLOUT if owes else 0))
-            except ValueError as error:  # closed by another thread
-                raise self._gone(None) from error
-            ready = poll.poll(max(0.0, min(left_s, _SLICE_S)) * 1_000)
-            if any(happened & ~select.POLLOUT or events & happened for _, happened in ready):
-                return
-            if left_s <= 0:
-                raise DeadlineExceededError(f"{what} in time")
-
-    def _gone(self, error: OSError | None) -> UnavailableError:
-        if error is None or error.errno in _GONE:
-            return UnavailableError("the peer closed the connection")
-        return UnavailableError(f"the connection broke: {error}")
+    # Ending
 
     def shut_down(self) -> None:
         """Ends all calls, here and at the peer, from any thread. Idempotent."""
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError as error:
-            if error.errno not in _GONE:
-                raise
+        self._packets.shut_down()
 
     def close(self) -> None:
         """Frees the socket once other calls have ended; bodies that were received stay valid."""
@@ -419,26 +310,14 @@ class LocalConnection:
         with self._send_lock, self._news:
             self._waiters += 1
             while self._reading:
-                self._news.wait(_SLICE_S)
+                self._news.wait(SLICE_S)
             self._waiters -= 1
             # An error that was raised knows the calls it left, with bodies and this connection.
             self._failure = UnavailableError("the connection is closed")
             self._holdings.close()
-            # Buffers know this connection, which the collector cannot see: a cycle would stay.
             self._inbox.clear()
-            self._socket.close()
+            self._packets.close()
             for segment in self._own.values():
                 segment.forget_descriptor()
             self._own.clear()
             self._news.notify_all()
-
-
-def _descriptor_in(ancillary: list[Any]) -> int | None:
-    """The one descriptor that came; more than one are closed, as nobody asked for them."""
-    found = array.array("i")
-    for level, kind, data in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            found.frombytes(data[: len(data) - len(data) % found.itemsize])
-    for extra in found[1:]:
-        os.close(extra)
-    return found[0] if found else None

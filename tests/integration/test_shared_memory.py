@@ -33,7 +33,7 @@ from dataservice.errors import (
     UnavailableError,
     UserFunctionError,
 )
-from dataservice.runtime import local_connection, local_exchange, shared_memory
+from dataservice.runtime import local_exchange, packet_socket, shared_memory
 from dataservice.runtime.flight import FlightServer
 from dataservice.runtime.local_connection import LocalConnection
 from dataservice.runtime.local_exchange import (
@@ -584,7 +584,7 @@ def test_what_nobody_asked_for_holds_the_sender_back() -> None:
 def test_a_receiver_that_waits_gives_back_as_soon_as_it_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(local_connection, "_SLICE_S", 30.0)
+    monkeypatch.setattr(packet_socket, "SLICE_S", 30.0)
     sender, receiver = connected()
     sent = send_until_refused(sender, bytes(MIB))
     try:

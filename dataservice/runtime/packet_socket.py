@@ -1,0 +1,174 @@
+"""A Unix socket of packets between two processes of a host, some with a descriptor.
+
+Sends and receives whole packets, waits no longer than it is told, and while it waits has what is
+owed to the peer given back: the peer may need that before it sends anything. Knows nothing of who
+waits for what. Invariant: every descriptor that comes is either handed on or closed.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import os
+import select
+import socket
+import struct
+import time
+from typing import Any, Final, Protocol
+
+from dataservice.errors import DataLossError, DeadlineExceededError, UnavailableError
+from dataservice.runtime.local_messages import MAX_PACKET_BYTES, Kind, Packet, pack, unpack
+
+# A thread that waits looks up this often for segments that others could not give back.
+SLICE_S: Final = 0.25
+_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(array.array("i", [0]).itemsize)
+_RECEIVE_TIMEOUT: Final = struct.Struct("@ll")
+# As numbers: flags of an enumeration take a microsecond to put together.
+_TRUNCATED: Final = int(socket.MSG_TRUNC) | int(socket.MSG_CTRUNC)
+_CLOEXEC: Final = int(socket.MSG_CMSG_CLOEXEC)
+_AT_ONCE: Final = int(socket.MSG_DONTWAIT)
+_SEND: Final = int(socket.MSG_NOSIGNAL) | _AT_ONCE
+_GONE: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF})
+
+
+class Debts(Protocol):
+    """What is to go back to the peer and could not yet."""
+
+    @property
+    def owes(self) -> bool: ...
+
+    def flush(self) -> bool:
+        """Sends back what it can; whether some is left."""
+
+
+class PacketSocket:
+    """An end of a connected socket, which it owns. Any thread may send; one receives at a time.
+
+    UnavailableError from any call means that the peer is gone or that `shut_down` was called.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        # Only who waits for a message blocks, in one system call instead of three, and looks up.
+        self._slice_s = SLICE_S
+        limit = _RECEIVE_TIMEOUT.pack(int(SLICE_S), int(SLICE_S % 1 * 1e6))
+        sock.setblocking(True)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        self._socket = sock
+        self._packet = bytearray(MAX_PACKET_BYTES + 1)
+
+    def send(
+        self, packet: bytes, debts: Debts, deadline_s: float, descriptor: int | None = None
+    ) -> None:
+        """Sends one; waits while the peer does not read.
+
+        DeadlineExceededError at `deadline_s` of the monotonic clock; nothing was sent then.
+        """
+        rights = []
+        if descriptor is not None:
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
+        while True:
+            try:
+                self._socket.sendmsg([packet], rights, _SEND)
+                return
+            except BlockingIOError:
+                self._wait_for(select.POLLOUT, debts, deadline_s, "the peer does not read")
+            except OSError as error:
+                raise _lost(error) from error
+
+    def release(self, segment: int) -> bool:
+        """Gives a segment back to the peer; False when it cannot be done now. Never waits."""
+        try:
+            self._socket.send(pack(Packet(Kind.RELEASE, segment=segment)), _SEND)
+        except OSError as error:
+            # The memory of a peer that is gone ends with it, and whoever reads or sends next
+            # learns that it is. All else passes: a segment that is forgotten is lost for good.
+            return error.errno in _GONE
+        return True
+
+    def receive(self, debts: Debts, deadline_s: float) -> tuple[Packet, int | None]:
+        """The next packet, with its descriptor; waits for it."""
+        while True:
+            at_once = False
+            if debts.owes or deadline_s - time.monotonic() < self._slice_s:
+                self._wait_for(select.POLLIN, debts, deadline_s, "nothing came from the peer")
+                at_once = True
+            packet = self.try_receive(at_once=at_once)
+            if packet is not None:
+                return packet
+
+    def try_receive(self, *, at_once: bool) -> tuple[Packet, int | None] | None:
+        """None where there is no packet at once, or, without that, for a while."""
+        try:
+            size, ancillary, flags, _ = self._socket.recvmsg_into(
+                [self._packet], _ANCILLARY_BYTES, _AT_ONCE | _CLOEXEC if at_once else _CLOEXEC
+            )
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise _lost(error) from error
+        descriptor = _descriptor_in(ancillary) if ancillary else None
+        if not size:
+            raise _lost(None)
+        try:
+            if flags & _TRUNCATED:
+                raise DataLossError(f"a packet of more than {MAX_PACKET_BYTES} bytes")
+            packet = unpack(memoryview(self._packet)[:size])
+            if packet.is_new != (descriptor is not None):
+                raise DataLossError("a peer sent a descriptor without a segment, or the opposite")
+        except DataLossError:
+            if descriptor is not None:
+                os.close(descriptor)
+            raise
+        return packet, descriptor
+
+    def _wait_for(self, events: int, debts: Debts, deadline_s: float, what: str) -> None:
+        poll = select.poll()
+        while True:
+            left_s = deadline_s - time.monotonic()
+            owes = debts.flush()
+            try:
+                poll.register(self._socket, events | (select.POLLOUT if owes else 0))
+            except ValueError as error:  # closed by another thread
+                raise _lost(None) from error
+            ready = poll.poll(max(0.0, min(left_s, self._slice_s)) * 1_000)
+            if any(happened & ~select.POLLOUT or events & happened for _, happened in ready):
+                return
+            if left_s <= 0:
+                raise DeadlineExceededError(f"{what} in time")
+
+    def is_gone(self) -> bool:
+        """Whether the peer closed its end, or this one was shut down; does not read."""
+        if self._socket.fileno() < 0:
+            return True
+        poll = select.poll()
+        poll.register(self._socket, select.POLLRDHUP)
+        return any(event & (select.POLLRDHUP | select.POLLHUP) for _, event in poll.poll(0))
+
+    def shut_down(self) -> None:
+        """Ends all calls, here and at the peer, from any thread. Idempotent."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+
+    def close(self) -> None:
+        """Frees the socket; no call may be under way."""
+        self._socket.close()
+
+
+def _lost(error: OSError | None) -> UnavailableError:
+    if error is None or error.errno in _GONE:
+        return UnavailableError("the peer closed the connection")
+    return UnavailableError(f"the connection broke: {error}")
+
+
+def _descriptor_in(ancillary: list[Any]) -> int | None:
+    """The one descriptor that came; more than one are closed, as nobody asked for them."""
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    for extra in found[1:]:
+        os.close(extra)
+    return found[0] if found else None
