@@ -26,7 +26,8 @@ import pyarrow as pa
 
 from bench.peers import children
 from dataservice.runtime.allocator import keep_freed_memory
-from dataservice.runtime.flight import FlightClient, FlightServer, ServerChannel
+from dataservice.runtime.exchange import ServerChannel
+from dataservice.runtime.flight import FlightClient, FlightServer
 from dataservice.runtime.identity import new_id
 from dataservice.runtime.process import ChildProcess, announce_ready, exit_with_parent, spawn_module
 from pstrain import initializers

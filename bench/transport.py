@@ -25,7 +25,7 @@ from bench.peers import children
 from dataservice.runtime.checksum import aligned, checksum
 from dataservice.runtime.flight import FlightServer
 from dataservice.runtime.frames import decode_batch
-from dataservice.runtime.local_exchange import LocalServer
+from dataservice.runtime.local_server import LocalServer
 from dataservice.runtime.process import announce_ready, exit_with_parent, spawn_module
 from dataservice.runtime.transport import open_exchange
 from dataservice.wire.elements import NO_WINDOW, RowSpan, unpack

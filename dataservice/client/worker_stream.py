@@ -24,8 +24,8 @@ from dataservice.errors import (
 )
 from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.checksum import aligned, checksum
-from dataservice.runtime.exchange import Message
 from dataservice.runtime.frames import BatchBody, decode_batch
+from dataservice.runtime.message import Message
 from dataservice.runtime.threads import StoppableThread
 from dataservice.runtime.transport import AnyExchange, open_exchange
 from dataservice.wire.elements import EXCHANGE, FrameKind, Header, pack_credit, unpack

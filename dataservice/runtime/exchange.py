@@ -1,157 +1,36 @@
 """Both ends of a message stream over a Flight exchange.
 
-A message is opaque header bytes and an optional opaque body, which travels as the single value of
-a one-row batch of a fixed schema: neither side copies it. A batch without rows is a control
-message of this module (the greeting that opens an exchange, or the error that ends it), so that an
-error of any size reaches the client as the class it was raised as.
-
-Knows nothing of what headers and bodies mean, nor of connections. Invariant: no call of the
-client's end outlives its timeout.
+Knows neither what headers and bodies mean, nor how they are laid out, nor connections. Invariant:
+no call of the client's end outlives its timeout.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import struct
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from dataservice.errors import (
     CancelledError,
-    DataLossError,
     DataServiceError,
     DeadlineExceededError,
     InvalidArgumentError,
-    NotFoundError,
     UnavailableError,
-    error_from_dict,
-    error_to_dict,
 )
+from dataservice.runtime.flight_messages import CONTROL, SCHEMA, unpack, write
+from dataservice.runtime.message import Message, error_from_payload, error_payload
 from dataservice.runtime.sockets import sever_connections, sever_connections_to
 from dataservice.runtime.threads import Watchdog
 
-__all__ = ["MAX_BODY_BYTES", "TRANSPORT_ERRORS", "Exchange", "Message", "ServerChannel"]
+__all__ = ["TRANSPORT_ERRORS", "Exchange", "ServerChannel"]
 
 logger = logging.getLogger(__name__)
 
-MAX_BODY_BYTES = (1 << 31) - (1 << 20)
 TRANSPORT_ERRORS = (pa.ArrowException, OSError)
-
-Handler = TypeVar("Handler")
-
-_SCHEMA = pa.schema([pa.field("body", pa.large_binary(), nullable=False)])
-_EMPTY_BODY = pa.py_buffer(b"")
-# Not by `pa.array`, which imports pandas wherever it is installed: a third of a second.
-_NO_ROWS = pa.Array.from_buffers(pa.large_binary(), 0, [None, pa.py_buffer(bytes(8)), _EMPTY_BODY])
-_CONTROL = pa.RecordBatch.from_arrays([_NO_ROWS], schema=_SCHEMA)
 _CANCEL_GRACE_S = 0.3
-_ALIGNMENT = 16
-# Of all other protobuf fields before the body, counted modulo the alignment.
-_FIELDS_BYTES = 14
-_PADDINGS = [bytes([extra]) + bytes(extra) for extra in range(_ALIGNMENT)]
-_OFFSETS = struct.Struct("<qq")
-
-
-class Message(NamedTuple):
-    """Header bytes and body of one message.
-
-    The body usually starts at a multiple of 16 bytes, but need not. `handed`: a body that was not
-    written, from a sender in this process.
-    """
-
-    header: bytes
-    body: pa.Buffer | None
-    handed: object = None
-
-
-def _body_batch(buffer: pa.Buffer) -> pa.RecordBatch:
-    if buffer.size > MAX_BODY_BYTES:
-        raise InvalidArgumentError(
-            f"a body of {buffer.size} bytes exceeds {MAX_BODY_BYTES}; send it in parts"
-        )
-    offsets = pa.py_buffer(_OFFSETS.pack(0, buffer.size))
-    column = pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, buffer])
-    return pa.RecordBatch.from_arrays([column], schema=_SCHEMA)
-
-
-def _write(writer: Any, header: bytes, body: Any) -> None:
-    if body is None:
-        if not header:
-            raise InvalidArgumentError("a message needs a header or a body, this one has neither")
-        writer.write_metadata(header)
-    else:
-        buffer = body if isinstance(body, pa.Buffer) else pa.py_buffer(body)
-        padding = _padding(len(header), buffer.size)
-        writer.write_with_metadata(_body_batch(buffer), padding + header)
-
-
-def _padding(header_bytes: int, body_bytes: int) -> bytes:
-    """What goes before a header so that the receiver finds the body at a multiple of 16 bytes.
-
-    Arrow gives out a received body where it lies in gRPC's buffer, behind protobuf fields whose
-    length depends on header and body alone; reading a misaligned one costs a copy, a third of
-    the time of a large message. The first byte counts the ones that follow. Were Arrow to lay
-    fields out differently, messages would be slower, not wrong.
-    """
-    body_field = _varint_bytes(_OFFSETS.size + -(-body_bytes // 8) * 8)
-    for extra in range(_ALIGNMENT):
-        total = header_bytes + 1 + extra
-        if (_FIELDS_BYTES + _varint_bytes(total) + total + body_field) % _ALIGNMENT == 0:
-            return _PADDINGS[extra]
-    return _PADDINGS[0]
-
-
-def _varint_bytes(value: int) -> int:
-    return max(1, -(-value.bit_length() // 7))
-
-
-def _unpack(chunk: Any) -> tuple[Message, bool]:
-    """The message in a chunk, and whether it is a control message."""
-    metadata = chunk.app_metadata
-    header = b"" if metadata is None else metadata.to_pybytes()
-    batch = chunk.data
-    if batch is None:
-        return Message(header, None), False
-    if batch.num_rows == 0:
-        return Message(header, None), True
-    buffers = batch.column(0).buffers()
-    if len(buffers) != 3 or not header:
-        raise DataLossError("a peer sent a batch that is not a message of this protocol")
-    return Message(header[1 + header[0] :], buffers[2] or _EMPTY_BODY), False
-
-
-def error_payload(error: BaseException, max_chars: int | None = None) -> bytes:
-    """An error as bytes for the wire, each of its texts cut to `max_chars`."""
-
-    def cut(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: cut(inner) for key, inner in value.items()}
-        return value[:max_chars]
-
-    return json.dumps(cut(error_to_dict(error))).encode()
-
-
-def error_from_payload(payload: bytes) -> DataServiceError:
-    """The error that `error_payload` encoded."""
-    return error_from_dict(json.loads(payload))
-
-
-def find_handler(
-    exchanges: Mapping[str, Handler], command: bytes
-) -> tuple[Handler, dict[str, Any]]:
-    """The handler that a command names, and the decoded command."""
-    try:
-        decoded = json.loads(command)
-        name = decoded["exchange"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InvalidArgumentError(f"not an exchange command: {command[:80]!r}") from error
-    if name not in exchanges:
-        raise NotFoundError(f"no exchange {name!r}; there are {sorted(exchanges)}")
-    return exchanges[name], decoded
 
 
 def _severing(writing: threading.Lock, address: str) -> Callable[[], None]:
@@ -208,7 +87,7 @@ class ServerChannel:
             raise CancelledError(f"the client at {self.peer} is gone: {error}") from error
         finally:
             self.idle = False
-        message, is_control = _unpack(chunk)
+        message, is_control = unpack(chunk)
         if is_control:
             raise InvalidArgumentError("a client sent a control message")
         return message
@@ -217,7 +96,7 @@ class ServerChannel:
         """Send one message; waits while the client does not read."""
         with self._send_lock:
             try:
-                _write(self._writer, header, body)
+                write(self._writer, header, body)
             except TRANSPORT_ERRORS as error:
                 raise CancelledError(f"the client at {self.peer} is gone: {error}") from error
 
@@ -236,14 +115,14 @@ class ServerChannel:
 
     def open(self) -> None:
         """Greet the client: the exchange is known and its token was accepted."""
-        self._writer.begin(_SCHEMA)
-        self._writer.write_with_metadata(_CONTROL, b"")
+        self._writer.begin(SCHEMA)
+        self._writer.write_with_metadata(CONTROL, b"")
 
     def fail(self, error: BaseException) -> None:
         """Tell the client which error ended the exchange."""
         try:
             with self._send_lock:
-                self._writer.write_with_metadata(_CONTROL, error_payload(error))
+                self._writer.write_with_metadata(CONTROL, error_payload(error))
         except TRANSPORT_ERRORS as lost:
             logger.debug("the client at %s is gone, it misses the error: %s", self.peer, lost)
 
@@ -299,8 +178,8 @@ class Exchange:
             try:
                 if not self._begun:
                     self._begun = True
-                    self._writer.begin(_SCHEMA)
-                _write(self._writer, header, body)
+                    self._writer.begin(SCHEMA)
+                write(self._writer, header, body)
             except TRANSPORT_ERRORS as error:
                 raise self._send_failed(error) from error
             finally:
@@ -327,7 +206,7 @@ class Exchange:
                 raise self._failed(error) from error
             finally:
                 self._recv_deadline.disarm()
-            message, is_control = _unpack(chunk)
+            message, is_control = unpack(chunk)
             if is_control and message.header:
                 raise self._keep(error_from_payload(message.header))
             return message

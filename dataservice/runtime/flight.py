@@ -32,20 +32,13 @@ from dataservice.errors import (
     UnavailableError,
 )
 from dataservice.runtime.auth import TOKEN_METADATA_KEY, WRONG_TOKEN, TlsConfig, tokens_equal
-from dataservice.runtime.exchange import (
-    TRANSPORT_ERRORS,
-    Exchange,
-    Message,
-    ServerChannel,
-    error_from_payload,
-    error_payload,
-    find_handler,
-)
+from dataservice.runtime.exchange import TRANSPORT_ERRORS, Exchange, ServerChannel
 from dataservice.runtime.forking import left_to_parent
+from dataservice.runtime.message import error_from_payload, error_payload, find_handler
 from dataservice.runtime.sockets import sever_connections
 from dataservice.runtime.tls_probe import explained
 
-__all__ = ["Exchange", "FlightClient", "FlightServer", "Message", "ServerChannel"]
+__all__ = ["FlightClient", "FlightServer"]
 
 logger = logging.getLogger(__name__)
 

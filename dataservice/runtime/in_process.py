@@ -1,6 +1,6 @@
 """Message streams within one process: what one side sends, the other gets as it is.
 
-The third way beside `flight` and `local_exchange`, for a server whose client lives in the same
+The third way beside `flight` and `local_server`, for a server whose client lives in the same
 process: the same handlers, the same calls and errors at both ends, and no byte is written. A server
 is found by the address that it announces; a forked child finds none, as it has none of its threads.
 
@@ -28,12 +28,17 @@ from dataservice.errors import (
     DataServiceError,
     DeadlineExceededError,
     FailedPreconditionError,
-    InvalidArgumentError,
     UnauthenticatedError,
     UnavailableError,
 )
 from dataservice.runtime.auth import WRONG_TOKEN, tokens_equal
-from dataservice.runtime.exchange import Message, error_from_payload, error_payload, find_handler
+from dataservice.runtime.message import (
+    Message,
+    check_message,
+    error_from_payload,
+    error_payload,
+    find_handler,
+)
 from dataservice.runtime.shared_memory import Body
 from dataservice.runtime.threads import BoundedQueue, end_all
 
@@ -75,8 +80,7 @@ class _Line:
 def _message(header: bytes, body: pa.Buffer | bytes | Body | None) -> tuple[Message, int]:
     """A message and its size in bytes."""
     if body is None:
-        if not header:
-            raise InvalidArgumentError("a message needs a header or a body, this one has neither")
+        check_message(header, body)
         return Message(header, None), len(header)
     if isinstance(body, bytes | pa.Buffer):
         buffer = pa.py_buffer(body)

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from dataservice.errors import InvalidArgumentError
+from dataservice.runtime.message import check_size
 from dataservice.runtime.shared_memory import Body
 
-__all__ = ["MAX_BODY_BYTES", "MAX_HEADER_BYTES", "room_for", "write_into", "written"]
+__all__ = ["MAX_HEADER_BYTES", "room_for", "write_into", "written"]
 
-MAX_BODY_BYTES: Final = (1 << 31) - (1 << 20)
 MAX_HEADER_BYTES: Final = 64 << 20
 
 
@@ -34,10 +34,7 @@ def room_for(header: bytes, body: pa.Buffer | bytes | Body | None) -> int:
         size = len(body)
     else:
         size = body.room
-    if size > MAX_BODY_BYTES:
-        raise InvalidArgumentError(
-            f"a body of {size} bytes exceeds {MAX_BODY_BYTES}; send it in parts"
-        )
+    check_size(size)
     return size + len(header)
 
 

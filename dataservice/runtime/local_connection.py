@@ -24,13 +24,13 @@ from dataservice.errors import (
     DeadlineExceededError,
     UnavailableError,
 )
-from dataservice.runtime.local_bodies import MAX_BODY_BYTES, room_for, write_into, written
+from dataservice.runtime.local_bodies import room_for, write_into, written
 from dataservice.runtime.local_messages import MAX_TEXT_BYTES, Kind, Packet, pack
 from dataservice.runtime.packet_socket import SLICE_S, PacketSocket
 from dataservice.runtime.segment_pool import SegmentPool
 from dataservice.runtime.shared_memory import Body, Holdings, OwnSegment
 
-__all__ = ["MAX_BODY_BYTES", "LocalConnection", "Received"]
+__all__ = ["LocalConnection", "Received"]
 
 logger = logging.getLogger(__name__)
 

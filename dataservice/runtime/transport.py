@@ -18,7 +18,9 @@ from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.exchange import Exchange, ServerChannel
 from dataservice.runtime.flight import FlightClient
 from dataservice.runtime.in_process import InProcessExchange, connect
-from dataservice.runtime.local_exchange import LocalChannel, LocalExchange, NotLocalError, dial
+from dataservice.runtime.local_address import NotLocalError, dial
+from dataservice.runtime.local_exchange import LocalExchange
+from dataservice.runtime.local_server import LocalChannel
 from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS, LOCAL, SHARED_MEMORY
 
 __all__ = ["AnyChannel", "AnyExchange", "open_exchange", "open_local"]

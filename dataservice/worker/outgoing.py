@@ -18,8 +18,8 @@ from dataservice.dataset.columns import encoded_bytes
 from dataservice.dataset.ledger import Outbox
 from dataservice.errors import CancelledError, DeadlineExceededError, UnavailableError
 from dataservice.runtime.checksum import checksum
-from dataservice.runtime.exchange import Message
 from dataservice.runtime.frames import BatchEncoder, Compression, encode_batch
+from dataservice.runtime.message import Message
 from dataservice.runtime.shared_memory import Body
 from dataservice.runtime.threads import BoundedQueue
 from dataservice.wire.elements import RowSpan, elements_in, pack_bookmark, pack_data

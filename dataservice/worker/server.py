@@ -20,7 +20,8 @@ from dataservice.runtime.ending import end_with_program
 from dataservice.runtime.flight import FlightServer
 from dataservice.runtime.forking import Origin
 from dataservice.runtime.in_process import InProcessServer
-from dataservice.runtime.local_exchange import LocalServer, NotLocalError
+from dataservice.runtime.local_address import NotLocalError
+from dataservice.runtime.local_server import LocalServer
 from dataservice.vocabulary import PROTOCOL, SHARED_MEMORY
 from dataservice.wire.elements import EXCHANGE
 from dataservice.worker.control import DispatcherLink

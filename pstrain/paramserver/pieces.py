@@ -15,8 +15,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from dataservice.runtime.exchange import MAX_BODY_BYTES
-from dataservice.runtime.flight import Message
+from dataservice.runtime.message import MAX_BODY_BYTES, Message
 from pstrain.errors import DataLossError
 from pstrain.paramserver.messages import (
     Body,

@@ -21,7 +21,8 @@ from dataservice.errors import DataServiceError
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.flight import FlightServer
 from dataservice.runtime.identity import new_id
-from dataservice.runtime.local_exchange import LocalServer, NotLocalError
+from dataservice.runtime.local_address import NotLocalError
+from dataservice.runtime.local_server import LocalServer
 from dataservice.runtime.transport import AnyChannel
 from pstrain.compiling import compile_kernels
 from pstrain.errors import AbortedError, ServerRestartedError

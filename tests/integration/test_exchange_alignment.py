@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dataservice.runtime.flight import Exchange, FlightClient, FlightServer
+from dataservice.runtime.exchange import Exchange
+from dataservice.runtime.flight import FlightClient, FlightServer
 
 TOKEN = "token-of-these-tests"
 

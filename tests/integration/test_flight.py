@@ -35,7 +35,8 @@ from dataservice.errors import (
     UserFunctionError,
 )
 from dataservice.runtime.auth import TOKEN_METADATA_KEY, TlsConfig
-from dataservice.runtime.flight import Exchange, FlightClient, FlightServer, ServerChannel
+from dataservice.runtime.exchange import Exchange, ServerChannel
+from dataservice.runtime.flight import FlightClient, FlightServer
 from tests.ports import free_port
 
 TOKEN = "secret-of-the-test"

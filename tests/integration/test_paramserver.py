@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataservice.runtime.flight import Exchange
+from dataservice.runtime.exchange import Exchange
 from dataservice.runtime.local_exchange import LocalExchange
 from dataservice.runtime.process import ChildProcess, spawn_module
 from pstrain import initializers, results

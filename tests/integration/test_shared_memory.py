@@ -33,18 +33,13 @@ from dataservice.errors import (
     UnavailableError,
     UserFunctionError,
 )
-from dataservice.runtime import local_exchange, packet_socket, shared_memory
+from dataservice.runtime import local_address, local_server, packet_socket, shared_memory
 from dataservice.runtime.flight import FlightServer
+from dataservice.runtime.local_address import NotLocalError, dial, socket_name
 from dataservice.runtime.local_connection import LocalConnection
-from dataservice.runtime.local_exchange import (
-    LocalChannel,
-    LocalExchange,
-    LocalServer,
-    NotLocalError,
-    dial,
-    socket_name,
-)
+from dataservice.runtime.local_exchange import LocalExchange
 from dataservice.runtime.local_messages import Kind
+from dataservice.runtime.local_server import LocalChannel, LocalServer
 from dataservice.runtime.segment_pool import HELD_BYTES, POOL_BYTES
 from dataservice.runtime.shared_memory import OwnSegment, PeerSegment, is_supported
 from dataservice.runtime.transport import open_exchange
@@ -261,7 +256,8 @@ def test_a_client_that_says_nothing_in_order_is_refused(server: LocalServer) -> 
 def test_another_user_is_refused_on_both_sides(
     server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_exchange, "_peer_uid", lambda _sock: os.getuid() + 1)
+    for module in (local_address, local_server):
+        monkeypatch.setattr(module, "peer_uid", lambda _sock: os.getuid() + 1)
     with pytest.raises(NotLocalError, match=f"user {os.getuid() + 1}"):
         dial(server.address)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -394,7 +390,7 @@ def test_nothing_is_left_behind_by_many_exchanges(server: LocalServer) -> None:
 SERVER = """
 import sys
 from tests.integration.test_shared_memory import EXCHANGES, TOKEN
-from dataservice.runtime.local_exchange import LocalServer
+from dataservice.runtime.local_server import LocalServer
 LocalServer(sys.argv[1], token=TOKEN, exchanges=EXCHANGES).start()
 print("ready", flush=True)
 sys.stdin.read()

@@ -214,7 +214,7 @@ def test_a_worker_that_shares_no_memory_is_read_through_flight() -> None:
 def test_a_worker_that_must_share_memory_and_cannot_does_not_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dataservice.runtime.local_exchange.is_supported", lambda: False)
+    monkeypatch.setattr("dataservice.runtime.local_address.is_supported", lambda: False)
     with local_service(workers=1) as service:
         assert read_ids(ds.Dataset.range(10).distribute(DYNAMIC, service.target)) == list(range(10))
         with pytest.raises(FailedPreconditionError, match="memfd"):

@@ -23,7 +23,7 @@ from dataservice.errors import (
     UnavailableError,
 )
 from dataservice.job_options import JobOptions
-from dataservice.runtime.exchange import Message
+from dataservice.runtime.message import Message
 from dataservice.vocabulary import ShardingPolicy
 from tests.simulation.fibers import Event, Fiber, Process, SimpleQueue, running, wait
 from tests.simulation.stage import HASTE

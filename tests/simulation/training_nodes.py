@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dataservice.errors import CancelledError, DataServiceError
-from dataservice.runtime.flight import Message
+from dataservice.runtime.message import Message
 from pstrain.parameters import current_step
 from pstrain.paramserver import messages
 from pstrain.paramserver.commits import Commits

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from dataservice.errors import CancelledError, FailedPreconditionError, UnavailableError
-from dataservice.runtime.exchange import Message
+from dataservice.runtime.message import Message
 from dataservice.runtime.shared_memory import Body
 from dataservice.wire.elements import Ask, FrameKind, Header, pack_asks, unpack
 from dataservice.worker.outgoing import Frame

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from dataservice.errors import CancelledError
-from dataservice.runtime.exchange import Message
+from dataservice.runtime.message import Message
 from dataservice.wire.elements import FrameKind, RowSpan, pack_credit, unpack
 from dataservice.worker.outgoing import FrameBuffer
 from dataservice.worker.pump import pump

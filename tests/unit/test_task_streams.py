@@ -8,7 +8,7 @@ import pytest
 
 import dataservice as ds
 from dataservice.dataset.plan import encode_plan, freeze_schemas
-from dataservice.runtime.exchange import Message
+from dataservice.runtime.message import Message
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.bookmarks import Bookmark, decode_bookmark
 from dataservice.wire.elements import FrameKind, Header, pack_credit, unpack

@@ -1,0 +1,81 @@
+"""Where the processes of one user on one host find each other to share memory.
+
+A server listens on an abstract Unix socket whose name follows from the user and the address that it
+announces, so a client needs to be told nothing: it tries, and where nobody listens, the server is
+elsewhere. Invariant: who is dialled is of the same user as who dials.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import struct
+from typing import Final
+
+from dataservice.runtime.shared_memory import is_supported
+
+__all__ = ["HELLO_TIMEOUT_S", "NotLocalError", "dial", "listen", "peer_uid", "socket_name"]
+
+# Within that time a client says what it wants, and a server whether it has it.
+HELLO_TIMEOUT_S: Final = 5.0
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+_BACKLOG: Final = 128
+
+
+class NotLocalError(Exception):
+    """Memory cannot be shared with a server; says why."""
+
+
+def socket_name(address: str) -> bytes:
+    """The abstract name under which the server of this user at `address` listens."""
+    digest = hashlib.sha256(address.encode()).hexdigest()[:32]
+    return f"\0dataservice.{os.getuid()}.{digest}".encode()
+
+
+def peer_uid(sock: socket.socket) -> int:
+    """The user of the process at the other end."""
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(raw)[1])
+
+
+def dial(address: str) -> socket.socket:
+    """A connection to the server that announces `address`; NotLocalError where there is none."""
+    _check_supported()
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        sock.setblocking(False)
+        sock.connect(socket_name(address))
+        uid = peer_uid(sock)
+        if uid != os.getuid():
+            raise NotLocalError(f"it runs as user {uid}, this process as {os.getuid()}")
+    except ConnectionRefusedError:
+        sock.close()
+        raise NotLocalError("no server of this user shares memory on this host") from None
+    except OSError as error:
+        sock.close()
+        raise NotLocalError(f"its socket on this host cannot be used: {error}") from error
+    except NotLocalError:
+        sock.close()
+        raise
+    return sock
+
+
+def listen(address: str) -> socket.socket:
+    """What waits for those who dial `address`; NotLocalError where that cannot be, or is taken."""
+    _check_supported()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        listener.bind(socket_name(address))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise NotLocalError(
+            f"another server of this user announces {address} too: {error}"
+        ) from error
+    return listener
+
+
+def _check_supported() -> None:
+    if not is_supported():
+        raise NotLocalError("this platform has no memfd_create, which sharing memory needs")
