@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import dataservice
 from dataservice.runtime.arguments import integer_at_least, limit_s, positive
 from dataservice.runtime.ending import end_with_program
-from pstrain import session
 from pstrain.consistency import Sync
 from pstrain.coordinator.applying import RoundApplier
 from pstrain.coordinator.functions import KnownFunctions
@@ -25,26 +24,17 @@ from pstrain.coordinator.join_progress import Report
 from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.links import make_links
 from pstrain.coordinator.options import check_options
+from pstrain.coordinator.packing import Packer
 from pstrain.coordinator.per_worker import IteratorsInUse, PerWorkerDataset, PerWorkerIterator
-from pstrain.coordinator.remote_value import (
-    InputValues,
-    RemoteValue,
-    RemoteValueFound,
-    fetched,
-)
-from pstrain.coordinator.restoring import RecoverySwitch, Restorer, is_server_loss
+from pstrain.coordinator.recovering import RecoverySwitch, ServerRecovery
+from pstrain.coordinator.remote_value import RemoteValue, fetched
 from pstrain.coordinator.service import Scheduler
 from pstrain.coordinator.tracing import RUNS_MAX
 from pstrain.coordinator.trainer_stats import TrainerTable
-from pstrain.errors import (
-    InvalidArgumentError,
-    InvalidTypeError,
-    ServerLostError,
-)
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.replica import call_arguments
 from pstrain.strategy import ParameterServerStrategy
 from pstrain.trainer.outlasting import never
-from pstrain.vocabulary import CLOSURE_MAX_BYTES
 
 if TYPE_CHECKING:
     from pstrain.checkpoint_manager import CheckpointManager
@@ -105,21 +95,24 @@ class ClusterCoordinator:
             closures_at_once=closures_in_flight,
         )
         self._iterators = IteratorsInUse()
-        self._manager: CheckpointManager | None = None
-        self._recovery = RecoverySwitch()
+        self._packer = Packer(strategy)
+        switch = RecoverySwitch()
         self._links = make_links(
             strategy,
             self._scheduler,
             self._functions.pickled,
-            self._recovery,
+            switch,
             closures_in_flight=closures_in_flight,
         )
-        applier = RoundApplier(self._scheduler, strategy.parameters, self._recovery)
+        self.recovery = ServerRecovery(
+            strategy, self._scheduler, self._iterators, switch, _leaving(self._links)
+        )
+        applier = RoundApplier(self._scheduler, strategy.parameters, switch)
         strategy.coordinator = self
         strategy.parameters.hold_closures = Barrier(self)
-        strategy.parameters.outlast = Outlast(self)
+        strategy.parameters.outlast = Outlast(self.recovery)
         self._finalizer = weakref.finalize(
-            self, _shut_down, self._scheduler, self._recovery, self._links, applier
+            self, _shut_down, self._scheduler, switch, self._links, applier
         )
         end_with_program(self, lambda coordinator: coordinator._finalizer())
         if isinstance(strategy.consistency, Sync):
@@ -131,90 +124,12 @@ class ClusterCoordinator:
 
     def recover_from(self, manager: CheckpointManager) -> None:
         """What ``checkpoint=`` says, from now on; another manager takes the place of the first."""
-        self._manager = manager
-        self._scheduler.keep_ended()
-        self._recovery.use(self._restorer(manager))
-
-    @contextmanager
-    def going_back(self, manager: CheckpointManager) -> Iterator[None]:
-        """Scope in which a lost server takes the program back too, rather than its closures again.
-
-        Once everything is restored from the newest checkpoint of ``manager``, all closures that
-        have not ended raise RolledBackError; :meth:`went_back` must follow. Afterwards what
-        ``recover_from`` said holds again, from the next save on.
-        """
-        self._scheduler.keep_none()
-        self._recovery.use(self._restorer(manager, gives_up=True))
-        try:
-            yield
-        finally:
-            if self._manager is None:
-                self._recovery.use(None)
-            else:
-                self.recover_from(self._manager)
-
-    def went_back(self, error: Exception) -> bool:
-        """Whether ``error`` comes of a lost server and everything is back at a checkpoint.
-
-        Waits until it is. If so, closures may be scheduled again.
-        """
-        if not self._recovery.outlast(error):
-            return False
-        self._scheduler.forget_given_up()
-        return True
+        self.recovery.recover_from(manager)
 
     @property
     def checkpoint(self) -> CheckpointManager | None:
         """Where a lost server takes everything back to."""
-        return self._manager
-
-    def confirm(self) -> None:
-        """Raises ServerLostError, or the like, where values of this session are lost."""
-        self.strategy.parameters.check_current()
-        if self._recovery.is_restoring:
-            raise ServerLostError("a parameter server was lost, and is being restored")
-
-    def retire(self, is_behind: Callable[[], bool]) -> bool:
-        """Inside :meth:`going_back`, at its end: nothing goes back from now on.
-
-        False where it has begun to, or has done so, as ``is_behind`` says; :meth:`went_back` must
-        follow then.
-        """
-        return self._recovery.retire(is_behind)
-
-    def outlast(self, error: Exception | None) -> bool:
-        """Waits, for a read, while everything goes back, or until what ``error`` tells of is back.
-
-        And until closures that had ended have run again, so that nothing is read without them.
-        Not within :meth:`barrier`, which a restore may wait for.
-        """
-        if self._scheduler.is_held_here():
-            return False
-        self._recovery.wait_over(self.strategy.parameters.config.transfer_timeout_s)
-        return error is not None and is_server_loss(error) and self._recovery.outlast(error)
-
-    @property
-    def is_restoring(self) -> bool:
-        """Whether everything goes back to a checkpoint just now."""
-        return self._recovery.is_restoring
-
-    def _restorer(self, manager: CheckpointManager, *, gives_up: bool = False) -> Restorer:
-        links = self._links
-
-        def leave() -> None:
-            for link in links:
-                link.leave()
-
-        earlier = self._recovery.restorer
-        return Restorer(
-            manager,
-            self.strategy,
-            self._scheduler,
-            self._iterators,
-            leave,
-            gives_up=gives_up,
-            is_saved=earlier is not None and earlier.is_saved_by(manager),
-        )
+        return self.recovery.checkpoint
 
     @property
     def num_trainers(self) -> int:
@@ -265,15 +180,12 @@ class ClusterCoordinator:
             in_rounds = isinstance(self.strategy.consistency, Sync)
             indices = [link.index for link in self._links]
             check_options(trainer, priority, deadline_s, indices=indices, in_rounds=in_rounds)
-        function = self._functions.find(fn, self._dump)
+        function = self._functions.find(fn, self._packer.function)
         arguments = call_arguments(args, kwargs)
         pickled = b""
         inputs: tuple[RemoteValue, ...] = ()
         if args or kwargs:
-            found = InputValues(self._scheduler, self._reference)
-            pickled = session.dumps(arguments, found.reference)
-            inputs = found.values
-            _bounded("the arguments of", fn, pickled)
+            pickled, inputs = self._packer.arguments(fn, arguments, self._scheduler)
         return self._scheduler.submit(
             function.id,
             pickled,
@@ -350,7 +262,7 @@ class ClusterCoordinator:
 
     def stats(self) -> dict[str, int]:
         """Counts of closures waiting, running, ended in one way or another, run again; trainers."""
-        return {**self._scheduler.counts(), "restores": self._recovery.restores}
+        return {**self._scheduler.counts(), "restores": self.recovery.restores}
 
     def trainer_stats(self) -> TrainerTable:
         """How each trainer does, and who is a straggler; printed, it is a table.
@@ -399,31 +311,23 @@ class ClusterCoordinator:
             f"{counts['finished']:,} finished>"
         )
 
-    def _dump(self, fn: Callable[..., Any]) -> bytes:
-        return _bounded("what is captured by", fn, session.dumps_function(fn, self._reference))
-
     def note_iterator(self, iterator: PerWorkerIterator) -> None:
         """An iterator was made."""
         self._iterators.add(iterator)
 
     def define_resource(self, resource_id: str, source: tuple[Any, ...]) -> None:
         """Has every trainer make an iterator of (dataset, epoch, positions by trainer)."""
-        pickled = session.dumps_function(source, self._reference)
-        _bounded("the dataset of", source[0], pickled)
-        self._scheduler.add_resource(resource_id, pickled)
+        self._scheduler.add_resource(resource_id, self._packer.dataset(source))
 
-    def _reference(self, value: object) -> tuple[str, ...] | None:
-        """What is not pickled but found again on the trainer."""
-        if isinstance(value, PerWorkerIterator):
-            value.note_use()
-            return ("resource", value.resource_id)
-        if isinstance(value, RemoteValue):
-            raise RemoteValueFound
-        if value is self.strategy:
-            return ("strategy",)
-        if value is self.strategy.parameters:
-            return ("parameters",)
-        return None
+
+def _leaving(links: list[TrainerLink]) -> Callable[[], None]:
+    """Has all trainers let go of their session."""
+
+    def leave() -> None:
+        for link in links:
+            link.leave()
+
+    return leave
 
 
 def _shut_down(
@@ -438,13 +342,3 @@ def _shut_down(
     recovery.stop()
     for link in links:
         link.stop()
-
-
-def _bounded(what: str, of: object, pickled: bytes) -> bytes:
-    if len(pickled) > CLOSURE_MAX_BYTES:
-        name = getattr(of, "__qualname__", type(of).__name__)
-        raise InvalidArgumentError(
-            f"{what} {name} takes {len(pickled):,} bytes; at most {CLOSURE_MAX_BYTES:,} travel: "
-            "read large data from files, or keep it in variables"
-        )
-    return pickled

@@ -10,17 +10,22 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 
-class Coordinator(Protocol):
+class Scheduling(Protocol):
     """Who schedules."""
 
     def barrier(self) -> AbstractContextManager[None]: ...
+
+
+class Recovery(Protocol):
+    """Who restores."""
+
     def outlast(self, error: Exception | None) -> bool: ...
 
 
 class Barrier:
     """A coordinator's barrier."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Scheduling) -> None:
         self._coordinator = weakref.ref(coordinator)
 
     def __call__(self) -> AbstractContextManager[None]:
@@ -31,9 +36,9 @@ class Barrier:
 class Outlast:
     """A coordinator's wait for restores."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = weakref.ref(coordinator)
+    def __init__(self, recovery: Recovery) -> None:
+        self._recovery = weakref.ref(recovery)
 
     def __call__(self, error: Exception | None) -> bool:
-        coordinator = self._coordinator()
-        return coordinator is not None and coordinator.outlast(error)
+        recovery = self._recovery()
+        return recovery is not None and recovery.outlast(error)

@@ -333,67 +333,6 @@ class Restorer:
             self._changed.notify_all()
 
 
-class RecoverySwitch:
-    """Asks the restorer, once there is one; without, whoever uses a lost server is told."""
-
-    def __init__(self) -> None:
-        self._restorer: Restorer | None = None
-        self._earlier = 0
-
-    def use(self, restorer: Restorer | None) -> None:
-        """Starts it, if it is one; the one before ends."""
-        self.stop()
-        self._earlier = self.restores
-        self._restorer = restorer
-        if restorer is not None:
-            restorer.start()
-
-    @property
-    def restorer(self) -> Restorer | None:
-        """The present one."""
-        return self._restorer
-
-    @property
-    def restores(self) -> int:
-        """Of all that were used."""
-        return self._earlier + (0 if self._restorer is None else self._restorer.restores)
-
-    def outlast(self, error: Exception) -> bool:
-        """Waits until all that ``error`` tells of is restored; False if it was no lost server."""
-        if isinstance(error, RolledBackError):
-            # It may be told as soon as some of it is.
-            self.wait_open()
-            return True
-        return self._restorer is not None and self._restorer.outlast(error)
-
-    @property
-    def is_restoring(self) -> bool:
-        return self._restorer is not None and self._restorer.is_restoring
-
-    def wait_open(self) -> None:
-        if self._restorer is not None:
-            self._restorer.wait_open()
-
-    def wait_over(self, timeout_s: float) -> None:
-        if self._restorer is not None:
-            self._restorer.wait_over(timeout_s)
-
-    def retire(self, is_behind: Callable[[], bool]) -> bool:
-        if self._restorer is None:
-            return not is_behind()
-        return self._restorer.retire(is_behind)
-
-    def wait_restoring(self, timeout_s: float) -> bool:
-        return self._restorer is not None and self._restorer.wait_restoring(timeout_s)
-
-    def notice(self, error: Exception) -> bool:
-        return self._restorer is not None and self._restorer.notice(error)
-
-    def stop(self) -> None:
-        if self._restorer is not None:
-            self._restorer.stop()
-
-
 def is_server_loss(error: BaseException) -> bool:
     """Whether an error says that a parameter server is not what it was."""
     return isinstance(error, ServerLostError | ServerRestartedError)

@@ -67,7 +67,7 @@ class _Readers:
             # What a lost trainer had not finished is there again, for those at their end too.
             self.losses = losses
             self._ended.clear()
-            if self._shares_are_dealt and not self._coordinator.is_restoring:
+            if self._shares_are_dealt and not self._coordinator.recovery.is_restoring:
                 logger.warning(_LOST)
         return bool(self._ended) and self._ended >= live
 
@@ -102,16 +102,16 @@ class ClusterExecutor:
         return self._coordinator.checkpoint
 
     def going_back(self, manager: CheckpointManager) -> AbstractContextManager[None]:
-        return self._coordinator.going_back(manager)
+        return self._coordinator.recovery.going_back(manager)
 
     def went_back(self, error: Exception) -> bool:
-        return self._coordinator.went_back(error)
+        return self._coordinator.recovery.went_back(error)
 
     def confirm(self) -> None:
-        self._coordinator.confirm()
+        self._coordinator.recovery.confirm()
 
     def retire(self, is_behind: Callable[[], bool]) -> bool:
-        return self._coordinator.retire(is_behind)
+        return self._coordinator.recovery.retire(is_behind)
 
     def dataset(self, data: Any) -> PerWorkerDataset:
         if isinstance(data, PerWorkerDataset):

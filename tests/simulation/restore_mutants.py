@@ -14,7 +14,8 @@ from pstrain.coordinator import events as ev
 from pstrain.coordinator.holding import Holding
 from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.orders import Ended
-from pstrain.coordinator.restoring import RecoverySwitch, Restorer
+from pstrain.coordinator.recovering import RecoverySwitch
+from pstrain.coordinator.restoring import Restorer
 from pstrain.coordinator.service import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import RolledBackError

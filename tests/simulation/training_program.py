@@ -18,8 +18,9 @@ from pstrain import session
 from pstrain.consistency import ASYNC, Consistency, Sync
 from pstrain.coordinator.applying import RoundApplier
 from pstrain.coordinator.link import PickledFunction, TrainerLink
+from pstrain.coordinator.recovering import RecoverySwitch
 from pstrain.coordinator.remote_value import RemoteValue
-from pstrain.coordinator.restoring import RecoverySwitch, Restorer
+from pstrain.coordinator.restoring import Restorer
 from pstrain.errors import (
     CancelledError,
     DataServiceError,

@@ -153,14 +153,14 @@ class Executor:
         self._node = node
 
     def went_back(self, error: Exception) -> bool:
-        """`ClusterCoordinator.went_back`."""
+        """`ServerRecovery.went_back`."""
         if not self._node.recovery.outlast(error):
             return False
         self._node.scheduler.forget_given_up()
         return True
 
     def confirm(self) -> None:
-        """`ClusterCoordinator.confirm`."""
+        """`ServerRecovery.confirm`."""
         self._node.parameters.check_current()
         if self._node.recovery.is_restoring:
             raise ServerLostError("is being restored")
@@ -168,5 +168,5 @@ class Executor:
         wait(self._node.world.dice.choice((0.0, 0.01, 1.0)))
 
     def retire(self, is_behind: Callable[[], bool]) -> bool:
-        """`ClusterCoordinator.retire`."""
+        """`ServerRecovery.retire`."""
         return bool(self._node.recovery.retire(is_behind))

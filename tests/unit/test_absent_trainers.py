@@ -16,7 +16,7 @@ class Coordinator:
     """Runs each closure on the next of the trainers that live; all are at their end at once."""
 
     num_trainers = 2
-    is_restoring = False
+    recovery = SimpleNamespace(is_restoring=False)
 
     def __init__(self, *live: int) -> None:
         self.live = set(live)

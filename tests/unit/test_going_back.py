@@ -11,8 +11,9 @@ import pytest
 
 from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.orders import Ended, Outbox, Run
+from pstrain.coordinator.recovering import RecoverySwitch
 from pstrain.coordinator.recovery import Legacy
-from pstrain.coordinator.restoring import RecoverySwitch, Restorer
+from pstrain.coordinator.restoring import Restorer
 from pstrain.coordinator.service import Scheduler
 from pstrain.errors import (
     AbortedError,

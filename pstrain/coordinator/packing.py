@@ -1,0 +1,64 @@
+"""What of a program travels to trainers, as bytes: functions, arguments, datasets.
+
+Knows what is not pickled but found again there; sends nothing. Invariant: what is packed is small
+enough to travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pstrain import session
+from pstrain.coordinator.per_worker import PerWorkerIterator
+from pstrain.coordinator.remote_value import InputValues, Owner, RemoteValue, RemoteValueFound
+from pstrain.errors import InvalidArgumentError
+from pstrain.strategy import ParameterServerStrategy
+from pstrain.vocabulary import CLOSURE_MAX_BYTES
+
+
+class Packer:
+    """For the trainers of one strategy. InvalidArgumentError where something is too large."""
+
+    def __init__(self, strategy: ParameterServerStrategy) -> None:
+        self._strategy = strategy
+
+    def function(self, fn: Callable[..., Any]) -> bytes:
+        """A function with all that it captures."""
+        return _bounded("what is captured by", fn, session.dumps_function(fn, self._reference))
+
+    def arguments(
+        self, fn: Callable[..., Any], arguments: object, owner: Owner
+    ) -> tuple[bytes, tuple[RemoteValue, ...]]:
+        """Those of one call of ``fn``, and the RemoteValues among them, by their places."""
+        found = InputValues(owner, self._reference)
+        pickled = session.dumps(arguments, found.reference)
+        return _bounded("the arguments of", fn, pickled), found.values
+
+    def dataset(self, source: tuple[Any, ...]) -> bytes:
+        """(dataset, epoch, positions by trainer)."""
+        pickled = session.dumps_function(source, self._reference)
+        return _bounded("the dataset of", source[0], pickled)
+
+    def _reference(self, value: object) -> tuple[str, ...] | None:
+        """What is not pickled but found again on the trainer."""
+        if isinstance(value, PerWorkerIterator):
+            value.note_use()
+            return ("resource", value.resource_id)
+        if isinstance(value, RemoteValue):
+            raise RemoteValueFound
+        if value is self._strategy:
+            return ("strategy",)
+        if value is self._strategy.parameters:
+            return ("parameters",)
+        return None
+
+
+def _bounded(what: str, of: object, pickled: bytes) -> bytes:
+    if len(pickled) > CLOSURE_MAX_BYTES:
+        name = getattr(of, "__qualname__", type(of).__name__)
+        raise InvalidArgumentError(
+            f"{what} {name} takes {len(pickled):,} bytes; at most {CLOSURE_MAX_BYTES:,} travel: "
+            "read large data from files, or keep it in variables"
+        )
+    return pickled
