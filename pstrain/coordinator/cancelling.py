@@ -61,8 +61,7 @@ class Cancelling(Holding):
     def _ask_to_cancel(self, closure: int) -> None:
         """Its trainer; one that was lost is not asked, for what it has left says it all."""
         run = self._state.running[closure]
-        if run.trainer in self._outboxes:
-            self._outboxes[run.trainer].items.put(Cancel(closure, run.attempt))
+        self._outboxes.put_if_there(run.trainer, Cancel(closure, run.attempt))
 
     def _pop(self, closure: int) -> Closure:
         """It has ended."""

@@ -188,12 +188,11 @@ class Holding(Waiting):
                 )
                 losses = self._state.lost_count
                 self._positions = {}
-                for outbox in self._outboxes.values():
-                    outbox.items.put(AskPosition(resource_id))
+                self._outboxes.put_all(AskPosition(resource_id))
                 self._wait(
                     lambda: (
                         not self._state.is_settled
-                        or self._positions.keys() >= self._outboxes.keys()
+                        or self._positions.keys() >= self._outboxes.trainers
                     ),
                     deadline_s,
                     "trainers to say how far their data is",

@@ -11,7 +11,6 @@ import queue
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 from pstrain.consistency import ASYNC, Consistency, Sync
 from pstrain.coordinator import decide, rounds
@@ -21,9 +20,7 @@ from pstrain.coordinator.join_progress import Meter, Report
 from pstrain.coordinator.observing import Observing
 from pstrain.coordinator.orders import (
     Closure,
-    DefineResource,
     Drop,
-    DropResource,
     Ended,
     Outbox,
     RoundOrder,
@@ -31,6 +28,7 @@ from pstrain.coordinator.orders import (
     Settled,
 )
 from pstrain.coordinator.paces import Paces
+from pstrain.coordinator.readings import Readings
 from pstrain.coordinator.recovery import Legacy, Marks
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.state import CoordinatorState
@@ -70,13 +68,8 @@ class Scheduler(Observing):
         self._closures: OrderedDict[int, Closure] = OrderedDict()
         self._next_id = 0
         self._paces = Paces(closures_at_once)
-        self._rows: dict[int, Marks] = {}
-        # Of all trainers: one may be lost before it said where it reads, which others know.
-        self._services: set[str] = set()
-        self._lost_names: list[str] = []
+        self._readings = Readings()
         self._ids = ids
-        self._outboxes: dict[int, Outbox] = {}
-        self._resources: dict[str, bytes] = {}
         self._errors: list[Exception] = []
         self._fatal: Exception | None = None
         self._given_up: Exception | None = None
@@ -177,15 +170,11 @@ class Scheduler(Observing):
 
     def add_resource(self, resource_id: str, pickled: bytes) -> None:
         with self.changed:
-            self._resources[resource_id] = pickled
-            for outbox in self._outboxes.values():
-                outbox.items.put(DefineResource(resource_id, pickled))
+            self._outboxes.define(resource_id, pickled)
 
     def drop_resource(self, resource_id: str) -> None:
         """May be called from a finalizer on any thread: touches the queues only."""
-        self._resources.pop(resource_id, None)
-        for outbox in list(self._outboxes.values()):
-            outbox.items.put(DropResource(resource_id))
+        self._outboxes.drop(resource_id)
 
     def low_water(self) -> int:
         """All closures below have ended for good."""
@@ -202,8 +191,7 @@ class Scheduler(Observing):
         with self.changed:
             self._fatal = self._fatal or error
             self._apply(decide.cancel_all(self._state))
-            for outbox in self._outboxes.values():
-                outbox.items.put(None)
+            self._outboxes.close_all()
             self.orders.put(None)
             self.deadlines.close()
             self.changed.notify_all()
@@ -212,9 +200,7 @@ class Scheduler(Observing):
 
     def trainer_joined(self, trainer: int, slots: int, outbox: Outbox) -> None:
         with self.changed:
-            for resource_id, pickled in list(self._resources.items()):
-                outbox.items.put(DefineResource(resource_id, pickled))
-            self._outboxes[trainer] = outbox
+            self._outboxes.open(trainer, outbox)
             self._apply(decide.join_trainer(self._state, trainer, slots))
             self._idle.add(trainer)
             self._go_on()
@@ -222,10 +208,8 @@ class Scheduler(Observing):
     def trainer_silenced(self, trainer: int) -> bool:
         """Takes a trainer for lost; False if it was not there. :meth:`trainer_lost` must follow."""
         with self.changed:
-            outbox = self._outboxes.pop(trainer, None)
-            if outbox is None:
+            if not self._outboxes.close(trainer):
                 return False
-            outbox.items.put(None)
             self._apply(decide.silence_trainer(self._state, trainer))
             return True
 
@@ -235,17 +219,17 @@ class Scheduler(Observing):
         From now on ``name``, the trainer's, is among the lost ones of `reads_services`.
         """
         with self.changed:
-            self._lost_names.append(name)
-            return frozenset(self._services), dict(self._rows.get(trainer, {}))
+            return self._readings.left_by(trainer, name)
 
     def trainer_lost(self, trainer: int, legacy: Legacy) -> None:
         """What a silenced trainer left is settled; its other closures run again."""
         with self.changed:
-            self._rows.pop(trainer, None)
+            self._readings.forget(trainer)
             for closure_id, (value, error) in legacy.outcomes.items():
                 run = self._state.running.get(closure_id)
                 if run is not None and run.trainer == trainer:
-                    self._keep(self._closures[closure_id], value, error)
+                    closure = self._closures[closure_id]
+                    closure.result, closure.error = value, error
             self._apply(
                 decide.lose_trainer(
                     self._state, trainer, legacy.left, attempts_max=self._attempts_max
@@ -262,48 +246,39 @@ class Scheduler(Observing):
         Returns those that were not known, and the trainers lost so far, which may have read them.
         """
         with self.changed:
-            new = frozenset(services) - self._services
-            self._services |= new
-            return new, tuple(self._lost_names)
+            return self._readings.begin(services)
 
     def results(self, trainer: int, ended: Sequence[Ended]) -> None:
         """In the order in which they ended."""
         with self.changed:
-            settled = []
             self._note_results(trainer, ended)
-            for end in ended:
-                if end.was_dropped:
-                    dropped = rounds.end_drop(self._state, end.closure, trainer, end.attempt)
-                    self._apply(decide.Decision(dropped))
-                    continue
-                if not decide.is_current(self._state, end.closure, trainer, end.attempt):
-                    continue
-                closure = self._closures[end.closure]
-                self._keep(closure, end.value, end.error)
-                if end.part is not None:
-                    closure.part = end.part
-                    prepared = decide.prepare(
-                        self._state,
-                        end.closure,
-                        trainer,
-                        end.attempt,
-                        has_changes=bool(end.part.servers),
-                    )
-                    self._apply(prepared)
-                    continue
-                if end.needs_settling:
-                    settled.append(end.closure)
-                self._paces.note(closure.function_id, end.seconds)
-                error = self._error_that_counts(closure, end.error)
-                closure.error = error
-                self._note_rows(trainer, end.rows)
-                settle = decide.finish if error is None else decide.fail
-                self._apply(settle(self._state, end.closure, trainer, end.attempt))
-            self._settle(trainer, settled)
+            self._settle(trainer, [end.closure for end in ended if self._take_in(trainer, end)])
             self._go_on()
             if not self._has_work(trainer):
                 self._idle.add(trainer)
             self.changed.notify_all()
+
+    def _take_in(self, trainer: int, end: Ended) -> bool:
+        """How a run ended; whether its trainer waits to hear that this was heard."""
+        run = (end.closure, trainer, end.attempt)
+        if end.was_dropped:
+            self._apply(decide.Decision(rounds.end_drop(self._state, *run)))
+            return False
+        if not decide.is_current(self._state, *run):
+            return False
+        closure = self._closures[end.closure]
+        closure.result, closure.error = end.value, end.error
+        if end.part is not None:
+            closure.part = end.part
+            has_changes = bool(end.part.servers)
+            self._apply(decide.prepare(self._state, *run, has_changes=has_changes))
+            return False
+        self._paces.note(closure.function_id, end.seconds)
+        closure.error = self._error_that_counts(closure, end.error)
+        self._readings.note(trainer, end.rows)
+        settle = decide.finish if closure.error is None else decide.fail
+        self._apply(settle(self._state, *run))
+        return end.needs_settling
 
     def _ahead(self, closure: int) -> int:
         return self._paces.ahead(self._closures[closure].function_id)
@@ -348,16 +323,8 @@ class Scheduler(Observing):
 
     def _settle(self, trainer: int, closures: list[int]) -> None:
         """Before anything that follows from the results, such as dropping an iterator."""
-        if closures and trainer in self._outboxes:
-            self._outboxes[trainer].items.put(Settled(tuple(closures)))
-
-    def _note_rows(self, trainer: int, rows: Iterable[dict[str, Any]]) -> None:
-        known = self._rows.setdefault(trainer, {})
-        known.update((mark["reader"], mark) for mark in rows)
-
-    @staticmethod
-    def _keep(closure: Closure, value: Any, error: Exception | None) -> None:
-        closure.result, closure.error = value, error
+        if closures:
+            self._outboxes.put_if_there(trainer, Settled(tuple(closures)))
 
     def awaited(self, closure: int) -> None:
         """The program waits for a closure."""
@@ -388,7 +355,7 @@ class Scheduler(Observing):
         for closure, run in this.decided.items():
             part = self._closures[closure].part
             if part is not None:
-                self._note_rows(run.trainer, part.rows)
+                self._readings.note(run.trainer, part.rows)
                 parts.append((closure, run.attempt, part))
         self._order = RoundOrder(this.number, sorted(parts, key=lambda part: part[0]))
         self.orders.put(self._order)
@@ -404,7 +371,7 @@ class Scheduler(Observing):
                 case ev.ClosureStarted():
                     parts = self._state.parts.get(event.closure, 0)
                     run = Run(self._closures[event.closure], event.attempt, parts)
-                    self._outboxes[event.trainer].items.put(run)
+                    self._outboxes.put(event.trainer, run)
                 case ev.ClosureFinished():
                     ended = self._pop(event.closure)
                     ended.round = self._state.round.number if self._in_rounds else None
@@ -412,8 +379,7 @@ class Scheduler(Observing):
                         ended.value._set(ended.result, None)
                     self._keep_ended(ended)
                 case ev.ClosureDropped():
-                    drop = Drop(event.closure, event.attempt)
-                    self._outboxes[event.trainer].items.put(drop)
+                    self._outboxes.put(event.trainer, Drop(event.closure, event.attempt))
                 case ev.RoundDecided():
                     self._order_round()
                 case ev.RoundUndone() | ev.WorkGivenUp():

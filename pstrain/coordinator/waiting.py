@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Final
 
 from pstrain.coordinator import decide
-from pstrain.coordinator.orders import Closure, Outbox
+from pstrain.coordinator.orders import Closure
+from pstrain.coordinator.outboxes import Outboxes
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import DeadlineExceededError, UnavailableError
 
@@ -28,12 +29,12 @@ class Waiting(ABC):
 
     _state: CoordinatorState
     _closures: OrderedDict[int, Closure]
-    _outboxes: dict[int, Outbox]
     _fatal: Exception | None
     _capacity: int
 
     def __init__(self, trainer_timeout_s: float) -> None:
         self.changed = threading.Condition()
+        self._outboxes = Outboxes()
         self._trainer_timeout_s = trainer_timeout_s
         self._alone_since_s = time.monotonic()
         self._away_since_s: dict[int, float] = {}  # of trainers that closures are bound to
@@ -78,7 +79,7 @@ class Waiting(ABC):
 
     def _give_up_on_those_away(self) -> None:
         now_s = time.monotonic()
-        away = set(self._state.bound_waiting) - self._outboxes.keys()
+        away = set(self._state.bound_waiting) - self._outboxes.trainers
         self._away_since_s = {t: self._away_since_s.get(t, now_s) for t in away}
         for trainer, since_s in self._away_since_s.items():
             line = self._state.bound_waiting.get(trainer)
@@ -151,5 +152,5 @@ class Waiting(ABC):
         """Who would have to come for closures to go on; empty if nobody."""
         if not self._outboxes:
             return "a trainer"
-        away = sorted(set(self._state.bound_waiting) - self._outboxes.keys())
+        away = sorted(set(self._state.bound_waiting) - self._outboxes.trainers)
         return f"trainers {away}, which closures are bound to," if away else ""

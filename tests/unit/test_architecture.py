@@ -90,6 +90,8 @@ PURE = (
     "pstrain/coordinator/ends.py",
     "pstrain/coordinator/inputs.py",
     "pstrain/coordinator/line.py",
+    "pstrain/coordinator/outboxes.py",
+    "pstrain/coordinator/readings.py",
     "pstrain/coordinator/join_progress.py",
     "pstrain/coordinator/trainer_stats.py",
 )
