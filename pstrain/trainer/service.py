@@ -1,286 +1,31 @@
-"""A trainer's sessions: definitions, closures, results.
+"""The rpcs of a trainer: which coordinator it belongs to, and what it says of itself.
 
-Decodes requests, runs closures in a few threads and encodes what they return; it knows nothing
-of the gRPC server around it, and what a closure does is the user's business. Invariant: at most
-one session lives; closures of an older one may finish, but the parameter servers refuse what
-they commit and nobody hears their results.
+Knows nothing of the gRPC server around it, nor of how closures run. Invariant: at most one session
+lives; closures of an older one may finish, but the parameter servers refuse what they commit and
+nobody hears their results.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import os
-import queue
 import threading
-import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
 
-import dataservice
-from dataservice.errors import CancelledError, UnavailableError
+from dataservice.errors import CancelledError
 from dataservice.runtime.identity import new_id
-from pstrain import results, session
-from pstrain.errors import FailedPreconditionError, InvalidArgumentError
-from pstrain.parameters import current_staging, step_scope
+from pstrain.errors import FailedPreconditionError
 from pstrain.paramserver.transport import FLOAT32
-from pstrain.strategy import Replica
 from pstrain.trainer.client import RemoteParameters
-from pstrain.trainer.committing import Committer
-from pstrain.trainer.context import InputContext, trainer_scope
-from pstrain.trainer.reports import Reports
-from pstrain.trainer.resources import TrainerIterator, open_dataset
-from pstrain.trainer.rounds import RoundCommitter
-from pstrain.trainer.staging import ClosureRun, Held
-from pstrain.vocabulary import CLOSURE_MAX_BYTES, StepToken, trainer_name
+from pstrain.trainer.closure_stream import ClosureStream
+from pstrain.trainer.trainer_session import TrainerSession
 from pstrain.wire import trainer_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
 Connect = Callable[[list[str], str, str], RemoteParameters]
 """With the addresses of parameter servers, the session, and the dtype of gradients on the wire."""
-
-
-class SentFunction:
-    """A function as it came, unpickled when it is first called."""
-
-    __slots__ = ("_load", "_loaded", "_pickled")
-
-    def __init__(self, pickled: bytes, load: Callable[[bytes], Callable[..., Any]]) -> None:
-        self._pickled, self._load = pickled, load
-        self._loaded: Callable[..., Any] | None = None
-
-    def get(self) -> Callable[..., Any]:
-        if self._loaded is None:
-            self._loaded = self._load(self._pickled)
-            self._pickled = b""
-        return self._loaded
-
-
-class ClosureOrder(NamedTuple):
-    """A closure with its function, which the coordinator may have forgotten meanwhile."""
-
-    closure: pb.Closure
-    function: SentFunction
-
-
-Order = ClosureOrder | pb.RunId
-
-
-class TrainerSession:
-    """What one coordinator has defined on this trainer."""
-
-    def __init__(self, request: pb.ConfigureRequest, parameters: RemoteParameters) -> None:
-        self.id = request.session
-        self.trainer_index = request.trainer_index
-        self.closures_in_flight = max(1, request.closures_in_flight)
-        self._context = InputContext(
-            request.trainer_count, request.trainer_index, max(1, request.num_replicas_in_sync)
-        )
-        self._parameters = parameters
-        self.incarnation = request.incarnation
-        # Also the owner of what it reads from data services.
-        self._name = trainer_name(request.session, request.trainer_index, request.incarnation)
-        self.outlet = Reports(lambda: 0)
-        self.committer = self._new_committer(request)
-        self._functions: dict[str, SentFunction] = {}
-        self._resources: dict[str, TrainerIterator] = {}
-        self._where = f"trainer {request.trainer_index}, pid {os.getpid()}"
-
-    def _new_committer(self, request: pb.ConfigureRequest) -> Committer:
-        def send(results: list[pb.ClosureResult]) -> None:
-            self.outlet.put(pb.RunReply(results=results))
-
-        def give_up(error: Exception) -> None:
-            self.outlet.put(error)
-
-        common = (self._parameters, self._name, send, give_up, self._failed)
-        if request.in_rounds:
-            return RoundCommitter(*common, request.keeps_elements)
-        return Committer(*common)
-
-    def token(self, closure: int, attempt: int) -> StepToken:
-        """Names a run."""
-        return StepToken(self.id, closure, attempt)
-
-    def define(self, request: pb.RunRequest) -> None:
-        self._parameters.key_maps.advance(request.key_generation)
-        for function_id in request.dropped_function_ids:
-            self._functions.pop(function_id, None)
-        for function in request.functions:
-            self._functions[function.id] = SentFunction(function.pickled, self._loads)
-        for resource in request.resources:
-            make = functools.partial(self._make_iterator, resource.pickled)
-            replaced = self._resources.get(resource.id)
-            self._resources[resource.id] = TrainerIterator(make, self._note_taken)
-            if replaced is not None:
-                replaced.close()
-        for resource_id in request.dropped_resource_ids:
-            dropped = self._resources.pop(resource_id, None)
-            if dropped is not None:
-                dropped.close()
-
-    def position(self, resource_id: str) -> pb.Position:
-        """How far an iterator is; null where it was not used yet."""
-        position = pb.Position(resource_id=resource_id)
-        resource = self._resources.get(resource_id)
-        try:
-            position.json = json.dumps(None if resource is None else resource.position())
-        except Exception as error:
-            position.error_json = results.encode_error(error, self._where)
-        return position
-
-    def order(self, closure: pb.Closure) -> ClosureOrder:
-        """A closure of the message that was defined last, as it is to be run."""
-        return ClosureOrder(closure, self._functions[closure.function_id])
-
-    def run(self, order: ClosureOrder, held: Held | None = None) -> Held | None:
-        """Runs one closure to its end; whatever it raises becomes its result, which is sent.
-
-        What it leaves held goes to the next run of the same thread, or to :meth:`flush`.
-        """
-        closure = order.closure
-        started_s = time.perf_counter()
-        result = pb.ClosureResult(id=closure.id, attempt=closure.attempt)
-        token = self.token(closure.id, closure.attempt)
-        run = self.committer.new_run(token, closure.parts_decided, held)
-        try:
-            self.committer.check_wanted(run)
-            with trainer_scope(self.trainer_index), step_scope(token, run):
-                function = order.function.get()
-                args, kwargs = self._arguments(closure)
-                result.value = _bounded(results.encode(function(*args, **kwargs)))
-        except BaseException as error:  # sys.exit() in a closure ends the closure, not its thread
-            result.error_json = results.encode_error(error, self._where)
-        run.ran_s = time.perf_counter()
-        result.seconds = run.ran_s - started_s
-        try:
-            return self.committer.end(run, result)
-        except CancelledError:
-            logger.debug("nobody hears of the end of closure %d", result.id)
-        except Exception as error:
-            self._end_failed(run, result, error)
-        return run.held
-
-    def flush(self, held: Held) -> None:
-        """Commits what a thread holds that has no closure to run now."""
-        try:
-            self.committer.flush(held)
-        except CancelledError:
-            logger.debug("nobody hears of the end of what was held")
-
-    def cancel(self, run: pb.RunId) -> pb.CancelAnswer:
-        """Whether nothing of a run is committed, nor will be."""
-        is_granted = self.committer.cancel((run.id, run.attempt))
-        return pb.CancelAnswer(id=run.id, attempt=run.attempt, is_granted=is_granted)
-
-    def note_late(self, late: pb.RunId) -> None:
-        """Its round was decided without this run; :meth:`give_back` follows when it has ended."""
-        if isinstance(self.committer, RoundCommitter):
-            self.committer.note_late(self.token(late.id, late.attempt))
-
-    def give_back(self, late: pb.RunId) -> None:
-        """Undoes a late run that has ended."""
-        if isinstance(self.committer, RoundCommitter):
-            self.committer.give_back(self.token(late.id, late.attempt))
-
-    def _end_failed(self, run: ClosureRun, result: pb.ClosureResult, error: Exception) -> None:
-        """A closure whose commit failed has failed."""
-        try:
-            self.committer.end(run, self._failed(result, error))
-        except CancelledError:
-            logger.debug("nobody hears of the end of closure %d", result.id)
-
-    def _failed(self, result: pb.ClosureResult, error: Exception) -> pb.ClosureResult:
-        failed = pb.ClosureResult(id=result.id, attempt=result.attempt, seconds=result.seconds)
-        failed.error_json = results.encode_error(error, self._where)
-        return failed
-
-    def _note_taken(self, source: int, receipt: Any) -> None:
-        run = current_staging()
-        if isinstance(run, ClosureRun):
-            self.committer.take(run, source, receipt)
-
-    def close(self) -> None:
-        self.committer.close()
-        for resource in self._resources.values():
-            resource.close()
-        self._parameters.close()
-
-    def _loads(self, pickled: bytes) -> Any:
-        return session.loads(pickled, self._resolve)
-
-    def _arguments(self, closure: pb.Closure) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Nothing is how no arguments travel."""
-        if not closure.inputs:
-            pickled = closure.pickled_arguments
-            return self._loads(pickled) if pickled else ((), {})
-        inputs = [results.decode(value) for value in closure.inputs]
-
-        def resolve(key: tuple[Any, ...]) -> Any:
-            return inputs[key[1]] if key[0] == "input" else self._resolve(key)
-
-        found: tuple[tuple[Any, ...], dict[str, Any]] = session.loads(
-            closure.pickled_arguments, resolve
-        )
-        return found
-
-    def _make_iterator(self, pickled: bytes) -> Iterator[Any]:
-        source, epoch, positions = self._loads(pickled)
-        iterator: Any = open_dataset(source, epoch, self._context, self._name)
-        services = getattr(iterator, "services", None)
-        position = positions.get(str(self.trainer_index))
-        # What readers share, the coordinator loads into the service.
-        if position is not None and not dataservice.is_service_state(position):
-            iterator.load_state_dict(position)
-        if services:
-            # Before the first element is used: the coordinator answers for it then.
-            self.outlet.put(pb.RunReply(services=services))
-        return iterator
-
-    def _resolve(self, key: tuple[str, ...]) -> Any:
-        match key:
-            case ("parameters",):
-                return self._parameters
-            case ("strategy",):
-                return Replica(self._context.num_replicas_in_sync)
-            case ("resource", resource_id) if resource_id in self._resources:
-                return self._resources[resource_id]
-            case ("resource", _):
-                raise InvalidArgumentError(
-                    "this per-worker iterator was closed: make another with iter()"
-                )
-        raise InvalidArgumentError(f"unknown reference {key!r} in a closure")
-
-
-def _bounded(value: bytes) -> bytes:
-    if len(value) > CLOSURE_MAX_BYTES:
-        raise InvalidArgumentError(
-            f"a closure returned {len(value):,} bytes; at most {CLOSURE_MAX_BYTES:,} travel to the "
-            "coordinator: return less, or write it to a file or a variable"
-        )
-    return value
-
-
-def _next(
-    waiting: queue.SimpleQueue[Order | None], current: TrainerSession, held: Held | None
-) -> Order | None:
-    """What to do next; nothing is held while a thread waits for that."""
-    try:
-        return waiting.get_nowait()
-    except queue.Empty:
-        if held is not None:
-            current.flush(held)
-        return waiting.get()
-
-
-def _drain(waiting: queue.SimpleQueue[Order | None]) -> None:
-    try:
-        while True:
-            waiting.get_nowait()
-    except queue.Empty:
-        return
 
 
 class TrainerService:
@@ -327,16 +72,10 @@ class TrainerService:
 
     def run_closures(self, requests: Iterator[pb.RunRequest]) -> Iterator[pb.RunReply]:
         """Results in the order in which closures end, until the coordinator closes the stream."""
-        waiting: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
-        ended = Reports(waiting.qsize)
-        reader = threading.Thread(
-            target=self._read, args=(requests, waiting, ended), name="closures", daemon=True
-        )
-        reader.start()
-        while (message := ended.take()) is not None:
-            if isinstance(message, Exception):
-                raise message
-            yield message
+        return ClosureStream(requests, self._current, self._note_run).replies()
+
+    def _note_run(self) -> None:
+        self._closures_run += 1
 
     def get_status(self, request: pb.GetStatusRequest) -> pb.GetStatusReply:  # noqa: ARG002
         session_id = self._session.id if self._session is not None else None
@@ -349,70 +88,6 @@ class TrainerService:
             old, self._session = self._session, None
         if old is not None:
             old.close()
-
-    def _read(
-        self,
-        requests: Iterator[pb.RunRequest],
-        waiting: queue.SimpleQueue[Order | None],
-        ended: Reports,
-    ) -> None:
-        """Feeds the runner threads from the stream; always ends by ending them and the results."""
-        runners: list[threading.Thread] = []
-        current: TrainerSession | None = None
-        try:
-            for request in requests:
-                found = self._current(request)
-                if current is not None and found is not current:
-                    raise CancelledError("the coordinator has configured this trainer anew")
-                current = found
-                current.outlet = ended
-                current.committer.low_water = request.low_water
-                current.committer.is_traced = request.is_traced
-                current.committer.settle(request.settled)
-                current.define(request)
-                for resource_id in request.positions_of:
-                    ended.put(pb.RunReply(positions=[current.position(resource_id)]))
-                while len(runners) < current.closures_in_flight:
-                    runners.append(self._start_runner(current, waiting, len(runners)))
-                for late in request.dropped:
-                    current.note_late(late)
-                current.committer.admit((each.id, each.attempt) for each in request.closures)
-                for closure in request.closures:
-                    waiting.put(current.order(closure))
-                for late in request.dropped:
-                    waiting.put(late)
-                for run in request.cancelled:
-                    ended.put(pb.RunReply(cancels=[current.cancel(run)]))
-        except (CancelledError, UnavailableError) as error:
-            logger.info("closure stream ended: %s", error)
-        except Exception as error:
-            ended.put(error)
-        finally:
-            _drain(waiting)
-            for _ in runners:
-                waiting.put(None)
-            if current is not None:
-                current.committer.close()
-            ended.put(None)
-
-    def _start_runner(
-        self,
-        current: TrainerSession,
-        waiting: queue.SimpleQueue[Order | None],
-        number: int,
-    ) -> threading.Thread:
-        def run() -> None:
-            held: Held | None = None
-            while (order := _next(waiting, current, held)) is not None:
-                if isinstance(order, pb.RunId):
-                    current.give_back(order)
-                else:
-                    held = current.run(order, held)
-                    self._closures_run += 1
-
-        thread = threading.Thread(target=run, name=f"closure-runner-{number}", daemon=True)
-        thread.start()
-        return thread
 
     def _current(self, request: pb.RunRequest) -> TrainerSession:
         """The session that a message belongs to; an old stream may speak up after a standstill."""

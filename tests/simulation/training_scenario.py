@@ -33,12 +33,20 @@ from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.errors import CancelledError, InvalidArgumentError
 from pstrain.paramserver import requests
 from pstrain.trainer import cancelling as trainer_cancelling
-from pstrain.trainer import client, committing, overdue, reports, resources
+from pstrain.trainer import (
+    client,
+    closure_stream,
+    committing,
+    overdue,
+    reports,
+    resources,
+    trainer_session,
+)
 from pstrain.trainer import rounds as trainer_rounds
 from pstrain.trainer import service as trainer_service
 from pstrain.trainer.committing import Committer
-from pstrain.trainer.service import TrainerSession
 from pstrain.trainer.staging import ClosureRun
+from pstrain.trainer.trainer_session import TrainerSession
 from tests.simulation import training_program
 from tests.simulation.base_scenario import FAULTS_UNTIL_S, REPLAY, BaseScenario, Outcome
 from tests.simulation.consistency_checker import ConsistencyChecker, rule_of
@@ -336,6 +344,8 @@ def staged() -> Iterator[None]:
             link,
             remote_value,
             trainer_service,
+            trainer_session,
+            closure_stream,
             committing,
             trainer_cancelling,
             overdue,
@@ -360,7 +370,7 @@ def staged() -> Iterator[None]:
         )
         patch.setattr(client, "Connections", Connections)
         patch.setattr(requests, "read_changes", _read_changes)
-        patch.setattr(trainer_service, "open_dataset", training_program.open_dataset)
+        patch.setattr(trainer_session, "open_dataset", training_program.open_dataset)
         for module in (committing, trainer_rounds):
             patch.setattr(module, "reached", _reached)
         patch.setattr(RemoteValue, "_set", set_and_tell)

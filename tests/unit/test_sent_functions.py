@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pstrain import session
 from pstrain.coordinator.sent import SentFunctions
 from pstrain.trainer.client import RemoteParameters
-from pstrain.trainer.service import TrainerSession
+from pstrain.trainer.trainer_session import TrainerSession
 from pstrain.wire import trainer_pb2 as pb
 
 

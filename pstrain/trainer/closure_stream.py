@@ -1,0 +1,123 @@
+"""One stream of closures from a coordinator: read by one thread, run by a few.
+
+Knows the order of things: what is defined before what is run, what is given back after it. What is
+done is the session's business. Invariant: however a stream ends, its threads end, and so does who
+waits for its results.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from dataservice.errors import CancelledError, UnavailableError
+from pstrain.trainer.reports import Reports
+from pstrain.trainer.staging import Held
+from pstrain.trainer.trainer_session import ClosureOrder, TrainerSession
+from pstrain.wire import trainer_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+Order: TypeAlias = "ClosureOrder | pb.RunId"
+"""A closure to be run, or a run that was late and is to be given back."""
+
+
+class ClosureStream:
+    """``session_of`` finds the session of a message; ``note_run`` hears of each run's end."""
+
+    def __init__(
+        self,
+        requests: Iterator[pb.RunRequest],
+        session_of: Callable[[pb.RunRequest], TrainerSession],
+        note_run: Callable[[], None],
+    ) -> None:
+        self._requests = requests
+        self._session_of = session_of
+        self._note_run = note_run
+        self._waiting: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+        self._ended = Reports(self._waiting.qsize)
+        self._runners: list[threading.Thread] = []
+        self._session: TrainerSession | None = None
+
+    def replies(self) -> Iterator[pb.RunReply]:
+        """Results in the order in which closures end, until the coordinator closes the stream."""
+        threading.Thread(target=self._read, name="closures", daemon=True).start()
+        while (message := self._ended.take()) is not None:
+            if isinstance(message, Exception):
+                raise message
+            yield message
+
+    def _read(self) -> None:
+        """Feeds the runner threads; always ends by ending them and the results."""
+        try:
+            for request in self._requests:
+                self._obey(request)
+        except (CancelledError, UnavailableError) as error:
+            logger.info("closure stream ended: %s", error)
+        except Exception as error:
+            self._ended.put(error)
+        finally:
+            self._drain()
+            for _ in self._runners:
+                self._waiting.put(None)
+            if self._session is not None:
+                self._session.committer.close()
+            self._ended.put(None)
+
+    def _obey(self, request: pb.RunRequest) -> None:
+        session = self._session_of(request)
+        if self._session is not None and session is not self._session:
+            raise CancelledError("the coordinator has configured this trainer anew")
+        self._session = session
+        session.outlet = self._ended
+        session.committer.low_water = request.low_water
+        session.committer.is_traced = request.is_traced
+        session.committer.settle(request.settled)
+        session.define(request)
+        for resource_id in request.positions_of:
+            self._ended.put(pb.RunReply(positions=[session.position(resource_id)]))
+        while len(self._runners) < session.closures_in_flight:
+            self._start_runner(session)
+        for late in request.dropped:
+            session.note_late(late)
+        session.committer.admit((each.id, each.attempt) for each in request.closures)
+        for closure in request.closures:
+            self._waiting.put(session.order(closure))
+        for late in request.dropped:
+            self._waiting.put(late)
+        for run in request.cancelled:
+            self._ended.put(pb.RunReply(cancels=[session.cancel(run)]))
+
+    def _start_runner(self, session: TrainerSession) -> None:
+        name = f"closure-runner-{len(self._runners)}"
+        runner = threading.Thread(target=self._run, args=(session,), name=name, daemon=True)
+        runner.start()
+        self._runners.append(runner)
+
+    def _run(self, session: TrainerSession) -> None:
+        held: Held | None = None
+        while (order := self._next(session, held)) is not None:
+            if isinstance(order, pb.RunId):
+                session.give_back(order)
+            else:
+                held = session.run(order, held)
+                self._note_run()
+
+    def _next(self, session: TrainerSession, held: Held | None) -> Order | None:
+        """What to do next; nothing is held while a thread waits for that."""
+        try:
+            return self._waiting.get_nowait()
+        except queue.Empty:
+            if held is not None:
+                session.flush(held)
+            return self._waiting.get()
+
+    def _drain(self) -> None:
+        try:
+            while True:
+                self._waiting.get_nowait()
+        except queue.Empty:
+            return
