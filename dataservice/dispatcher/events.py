@@ -1,45 +1,18 @@
-"""Facts about the data service: what happened, in the past tense, and how each is written down.
+"""Facts about the data service: what happened, in the past tense.
 
-The journal holds nothing else, and `DispatcherState.apply` reads nothing else. Pure: no clock, no
-random, so ids are fields. A frame is one decision, JSON of a list of facts: a torn tail loses a
-whole decision or nothing. Invariant: `decode_frame(encode_frame(events)) == events`.
+`DispatcherState.apply` reads nothing else; `journal_frames` writes them down. Those of coordinated
+reads are in `round_events`, those of saved datasets in `snapshot_events`. Pure: no clock, no
+random, so ids and times are fields. Invariant: every field is one that the journal can hold.
 """
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any
 
-from dataservice.dispatcher import round_events
-from dataservice.dispatcher.fact import Event as Event
-from dataservice.dispatcher.images import TableImage, image_from_json, image_to_json
-from dataservice.dispatcher.party_events import (
-    DatasetDeleted as DatasetDeleted,
-)
-from dataservice.dispatcher.party_events import (
-    DatasetRegistered as DatasetRegistered,
-)
-from dataservice.dispatcher.party_events import (
-    PlaceBound as PlaceBound,
-)
-from dataservice.dispatcher.party_events import (
-    WorkerAcquitted as WorkerAcquitted,
-)
-from dataservice.dispatcher.party_events import (
-    WorkerListSet as WorkerListSet,
-)
-from dataservice.dispatcher.party_events import (
-    WorkerLost as WorkerLost,
-)
-from dataservice.dispatcher.party_events import (
-    WorkerRegistered as WorkerRegistered,
-)
-from dataservice.dispatcher.plans import RowMark, WindowPlan, plan_from_json, plan_to_json
+from dataservice.dispatcher.images import TableImage
+from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.resumption import Resumption
-from dataservice.errors import DataLossError
 from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
 from dataservice.ranges import Consumed
 from dataservice.vocabulary import (
@@ -48,9 +21,79 @@ from dataservice.vocabulary import (
     JobId,
     ReaderId,
     ShardingPolicy,
-    SnapshotId,
     WorkerId,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetRegistered(Event):
+    dataset_id: DatasetId
+    plan: bytes
+    schema: bytes
+    cardinality: int
+    compression: str
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetDeleted(Event):
+    """A dataset is gone. Its id stays used: workers may still know the plan by it."""
+
+    dataset_id: DatasetId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerListSet(Event):
+    """The fixed list of workers became this one; none of its places is bound yet."""
+
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceBound(Event):
+    """A place of the worker list belongs to this address from now on."""
+
+    index: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRegistered(Event):
+    """A worker joined; it gets a task of every unfinished OFF iteration.
+
+    `formerly`: the id under which the same process was taken for lost: nothing has killed it.
+    """
+
+    worker_id: WorkerId
+    address: str
+    host: str
+    pid: int
+    host_id: str = ""
+    formerly: WorkerId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLost(Event):
+    """A worker was silent for too long or replaced.
+
+    Its leases are fenced, its OFF tasks count as finished, its shards stay unfinished. `left`: it
+    said so, and nothing has killed it.
+    """
+
+    worker_id: WorkerId
+    left: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerAcquitted(Event):
+    """A worker of which a stream broke was heard of afterwards."""
+
+    worker_id: WorkerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,165 +315,3 @@ class ReadersDeparted(Event):
     """Readers that were gone, and why, when the journal was shortened."""
 
     reasons: tuple[tuple[Any, ...], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotStarted(Event):
-    """A dataset is to be written to a folder, window by window; `is_whole`: it has only one."""
-
-    snapshot_id: SnapshotId
-    dataset_id: DatasetId
-    path: str
-    compression: str
-    storage_options: str = field(repr=False)
-    is_whole: bool
-    plan: WindowPlan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotRoundOpened(Event):
-    """The windows of the next reading of the splits may be written."""
-
-    snapshot_id: SnapshotId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotWindowsLeased(Event):
-    snapshot_id: SnapshotId
-    worker_id: WorkerId
-    windows: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotWindowsFinished(Event):
-    """Windows are written; `chunks` (number, rows, bytes, batches, tag) hold them.
-
-    `rows` is how many each window has.
-    """
-
-    snapshot_id: SnapshotId
-    windows: tuple[int, ...]
-    rows: tuple[int, ...]
-    chunks: tuple[tuple[Any, ...], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotFailed(Event):
-    """No more of it is written; `error` is JSON."""
-
-    snapshot_id: SnapshotId
-    error: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotMarkerLeased(Event):
-    """A worker is to write the last file of a snapshot, DONE or ERROR."""
-
-    snapshot_id: SnapshotId
-    worker_id: WorkerId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotDone(Event):
-    """The last file of a snapshot, DONE or ERROR, is written; nobody works on it any more."""
-
-    snapshot_id: SnapshotId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotRestored(Event):
-    """A snapshot as it was when the journal was shortened."""
-
-    snapshot_id: SnapshotId
-    dataset_id: DatasetId
-    path: str
-    compression: str
-    storage_options: str = field(repr=False)
-    is_whole: bool
-    table: TableImage | None
-    chunks: tuple[tuple[Any, ...], ...]
-    totals: tuple[int, ...]
-    error: str
-    marker_worker: WorkerId | None
-    is_closed: bool
-
-
-# Not Event.__subclasses__(): slots make dataclasses classes anew, and both would be listed.
-FACTS: Final[dict[str, type[Event]]] = {
-    name: value
-    for name, value in [*vars(round_events).items(), *globals().items()]
-    if isinstance(value, type) and issubclass(value, Event) and value is not Event
-}
-
-
-def _encode_bytes(value: bytes) -> str:
-    return base64.b64encode(value).decode()
-
-
-def _decode_marks(rows: list[list[int]]) -> tuple[RowMark, ...]:
-    return tuple(RowMark(window, generation, row, bool(f)) for window, generation, row, f in rows)
-
-
-# Fields whose type JSON does not have, by the name of the type.
-_ENCODERS: dict[str, Callable[[Any], Any]] = {
-    "bytes": _encode_bytes,
-    "Consumed": Consumed.to_json,
-    "JobOptions": JobOptions.to_json,
-    "Resumption | None": lambda value: None if value is None else value.to_json(),
-    "WindowPlan": plan_to_json,
-    "TableImage | None": image_to_json,
-}
-_DECODERS: dict[str, Callable[[Any], Any]] = {
-    "bytes": base64.b64decode,
-    "Consumed": Consumed.from_json,
-    "JobOptions": JobOptions.from_json,
-    "Resumption | None": lambda row: None if row is None else Resumption.from_json(row),
-    "WindowPlan": plan_from_json,
-    "TableImage | None": image_from_json,
-    "ShardingPolicy": ShardingPolicy,
-    "tuple[tuple[Any, ...], ...]": lambda rows: tuple(tuple(row) for row in rows),
-    "tuple[int, ...]": tuple,
-    "tuple[str, ...]": tuple,
-    "tuple[bool, ...]": tuple,
-    "tuple[RowMark, ...]": _decode_marks,
-}
-
-
-def encode_frame(events: Sequence[Event]) -> bytes:
-    """One decision as bytes."""
-    return json.dumps([_encode_event(event) for event in events], separators=(",", ":")).encode()
-
-
-def decode_frame(frame: bytes) -> tuple[Event, ...]:
-    """The facts of a frame; DataLossError when it holds anything else."""
-    try:
-        return tuple(_decode_event(item) for item in json.loads(frame))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataLossError(
-            f"the journal holds a frame that is not a list of known facts ({error!r}); was it "
-            "written by a newer version? Use that version, or start with an empty work_dir"
-        ) from error
-
-
-# Of each fact: the names of its fields, with what they are.
-_FIELDS: Final = {
-    name: [(entry.name, str(entry.type)) for entry in fields(cls)] for name, cls in FACTS.items()
-}
-
-
-def _encode_event(event: Event) -> list[Any]:
-    fact = type(event).__name__
-    values: dict[str, Any] = {}
-    for name, kind in _FIELDS[fact]:
-        value, encode = getattr(event, name), _ENCODERS.get(kind)
-        values[name] = value if encode is None else encode(value)
-    return [fact, values]
-
-
-def _decode_event(item: list[Any]) -> Event:
-    fact, values = item
-    arguments: dict[str, Any] = {}
-    for name, kind in _FIELDS[fact]:
-        value, decode = values[name], _DECODERS.get(kind)
-        arguments[name] = value if decode is None else decode(value)
-    return FACTS[fact](**arguments)

@@ -18,6 +18,7 @@ from dataservice.dispatcher import delivery
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.commit import GroupCommit, Telling
 from dataservice.dispatcher.compaction import facts_of
+from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
 from dataservice.dispatcher.requests import Decision
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import UnavailableError
@@ -83,7 +84,7 @@ class Ledger:
             self.check_open()
             facts = list(facts_of(self.state))
             commits.begin_replacing()
-        commits.replace([ev.encode_frame([fact]) for fact in facts])
+        commits.replace([encode_frame([fact]) for fact in facts])
         self._shorten_at = max(SHORTEN_AFTER_FRAMES, _SHORTEN_FACTOR * commits.frames_kept)
         logger.info("the journal had %d frames and has %d", before, commits.frames_kept)
 
@@ -99,7 +100,7 @@ class Ledger:
     def commit(self, decision: Decision) -> Any:
         """Records and applies a decision; its answer must not leave before it is durable."""
         if decision.events and self._commits is not None:
-            self._commits.enqueue(ev.encode_frame(decision.events))
+            self._commits.enqueue(encode_frame(decision.events))
         for event in decision.events:
             touched = delivery.touched(self.state, event, self._waiting)
             self.state.apply(event)
@@ -137,7 +138,7 @@ class Ledger:
         frames = 0
         for frame in journal.replay():
             frames += 1
-            for event in ev.decode_frame(frame):
+            for event in decode_frame(frame):
                 self.state.apply(event)
         if self._commits is not None:
             self._commits.frames_kept = frames

@@ -1,6 +1,6 @@
-"""Facts about coordinated reads, a part of `events`, whose codec writes them down.
+"""Facts about coordinated reads, beside those of `events`.
 
-Pure: no clock, no random. Invariant: every field is one that the codec knows by its type.
+Pure: no clock, no random. Invariant: every field is one that the journal can hold.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dataservice.dispatcher.fact import Event
+from dataservice.dispatcher.events import Event
 from dataservice.vocabulary import IterationId, ReaderId, WorkerId
 
 

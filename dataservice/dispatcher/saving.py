@@ -12,7 +12,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from dataservice.dispatcher import events as ev
+from dataservice.dispatcher import snapshot_events as ev
+from dataservice.dispatcher.events import Event
 from dataservice.dispatcher.parties import Dataset
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import Decision, Lease
@@ -209,7 +210,7 @@ def report(state: DispatcherState, request: WorkOnSnapshot) -> Decision:
         return Decision((done,) if snapshot.awaits_marker else ())
     if snapshot.error or snapshot.windows is None:
         return Decision(())
-    facts: list[ev.Event] = []
+    facts: list[Event] = []
     leased = set(snapshot.leased_to(request.worker_id))
     news = tuple(written for written in request.written if written.window in leased)
     if news:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from dataservice.dispatcher import events as ev
+from dataservice.dispatcher import snapshot_events as ev
+from dataservice.dispatcher.events import Event
 from dataservice.dispatcher.images import image_of, table_of
 from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.windows import Phase, WindowTable
@@ -219,7 +220,7 @@ def _lease_marker(snapshot: Snapshot, event: ev.SnapshotMarkerLeased) -> None:
     snapshot.marker_worker = event.worker_id
 
 
-_APPLY: dict[type[ev.Event], Callable[[Snapshot, Any], None]] = {
+_APPLY: dict[type[Event], Callable[[Snapshot, Any], None]] = {
     ev.SnapshotRoundOpened: _open_round,
     ev.SnapshotWindowsLeased: _lease,
     ev.SnapshotWindowsFinished: Snapshot.finish,

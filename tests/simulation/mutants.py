@@ -19,6 +19,7 @@ from dataservice.client.tracker import Tracker
 from dataservice.dispatcher import decide, delivery, ordering
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.jobs import Iteration
+from dataservice.dispatcher.journal_frames import decode_frame
 from dataservice.dispatcher.liveness import Deadlines
 from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.waiting_room import WaitingRoom
@@ -153,7 +154,7 @@ def dispatcher_does_not_journal_leases(patch: Patch) -> None:
     original = Commits.enqueue
 
     def enqueue(self: Commits, frame: bytes) -> None:
-        if not all(isinstance(event, ev.WindowsLeased) for event in ev.decode_frame(frame)):
+        if not all(isinstance(event, ev.WindowsLeased) for event in decode_frame(frame)):
             original(self, frame)
 
     patch.setattr(Commits, "enqueue", enqueue)
@@ -161,7 +162,7 @@ def dispatcher_does_not_journal_leases(patch: Patch) -> None:
 
 @mutant("I5")
 def replay_forgets_releases(patch: Patch) -> None:
-    original = ev.decode_frame
+    original = decode_frame
 
     def decode(frame: bytes) -> tuple[ev.Event, ...]:
         return tuple(e for e in original(frame) if not isinstance(e, ev.WindowsReleased))
@@ -170,7 +171,7 @@ def replay_forgets_releases(patch: Patch) -> None:
 
     def apply_all(self: Any, journal: Any) -> None:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(ledger.ev, "decode_frame", decode)
+            inner.setattr(ledger, "decode_frame", decode)
             recover(self, journal)
 
     recover = ledger.Ledger._recover

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.invariants import check_invariants
+from dataservice.dispatcher.journal_frames import decode_frame
 from dataservice.dispatcher.state import DispatcherState
 
 
@@ -27,7 +28,7 @@ class Shadow(ABC):
 
     def durable(self, frame: bytes) -> None:
         """A decision is on disk."""
-        for event in ev.decode_frame(frame):
+        for event in decode_frame(frame):
             self._before(event)
             self.shadow.apply(event)
         if self.thorough:
@@ -48,7 +49,7 @@ class Shadow(ABC):
         """The journal was replaced."""
         state = DispatcherState()
         for frame in frames:
-            for event in ev.decode_frame(frame):
+            for event in decode_frame(frame):
                 state.apply(event)
         self.replayed(state)
 

@@ -18,7 +18,8 @@ from typing import Any
 import pyarrow as pa
 
 from dataservice.dataset.snapshot_format import CHUNKS, DONE, ERROR, METADATA, Chunk
-from dataservice.dispatcher import events as ev
+from dataservice.dispatcher import snapshot_events as ev
+from dataservice.dispatcher.events import Event
 from dataservice.errors import CancelledError, DataServiceError, UserFunctionError
 from tests.simulation.shadow import Shadow, Violation
 from tests.simulation.snapshot_nodes import PATH, Rows
@@ -43,7 +44,7 @@ class SnapshotChecker(Shadow):
 
     # The dispatcher
 
-    def _before(self, event: ev.Event) -> None:
+    def _before(self, event: Event) -> None:
         match event:
             case ev.SnapshotStarted():
                 self._datasets[event.snapshot_id] = event.dataset_id

@@ -20,6 +20,7 @@ from dataservice.dispatcher import decide, delivery, quarantine
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.invariants import check_invariants
+from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
 from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.requests import (
     Decision,
@@ -144,9 +145,9 @@ class Cluster:
     def commit(self, decision: Decision) -> object:
         before = self._is_finished()
         if decision.events:
-            frame = ev.encode_frame(decision.events)
+            frame = encode_frame(decision.events)
             self.frames.append(frame)
-            for event in ev.decode_frame(frame):
+            for event in decode_frame(frame):
                 self._watch(event)
                 self.state.apply(event)
         check_invariants(self.state)
@@ -220,12 +221,12 @@ class Cluster:
     def restart_dispatcher(self) -> None:
         replayed = DispatcherState()
         for frame in self.frames:
-            for event in ev.decode_frame(frame):
+            for event in decode_frame(frame):
                 replayed.apply(event)
         assert replayed == self.state
         shortened = DispatcherState()
         for event in facts_of(self.state):
-            for read in ev.decode_frame(ev.encode_frame([event])):
+            for read in decode_frame(encode_frame([event])):
                 shortened.apply(read)
         assert shortened == self.state
         self.state = shortened
@@ -334,7 +335,7 @@ class Cluster:
     def _acknowledged(self) -> dict[str, dict[int, int]]:
         rows: dict[str, dict[int, int]] = {}
         for frame in self.frames:
-            for event in ev.decode_frame(frame):
+            for event in decode_frame(frame):
                 if isinstance(event, ev.RowsConsumed):
                     mine = rows.setdefault(event.reader_id, {})
                     for mark in event.marks:

@@ -14,6 +14,7 @@ from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.images import image_of
 from dataservice.dispatcher.images import table_of as table_from
 from dataservice.dispatcher.invariants import check_invariants, check_windows
+from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
 from dataservice.dispatcher.plans import RowMark, WindowPlan, with_division
 from dataservice.dispatcher.requests import LeaseWindows, OpenIteration, RegisterDataset, Sync
 from dataservice.dispatcher.resumption import SavedPosition
@@ -186,7 +187,7 @@ def state_with_dataset() -> DispatcherState:
 
 def apply(state: DispatcherState, decision: Any) -> Any:
     for event in decision.events:
-        state.apply(ev.decode_frame(ev.encode_frame([event]))[0])
+        state.apply(decode_frame(encode_frame([event]))[0])
     check_invariants(state)
     restored = DispatcherState()
     for event in facts_of(state):

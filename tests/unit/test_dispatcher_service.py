@@ -14,7 +14,7 @@ import pytest
 
 from dataservice.dispatcher.commit import GroupCommit
 from dataservice.dispatcher.endpoint import DispatcherEndpoint
-from dataservice.dispatcher.events import decode_frame
+from dataservice.dispatcher.journal_frames import decode_frame
 from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.report import datasets_text, jobs_text, status_text
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher import round_events as rounds
 from dataservice.dispatcher.compaction import facts_of
-from dataservice.dispatcher.events import decode_frame, encode_frame
 from dataservice.dispatcher.images import image_from_json, image_of, image_to_json
 from dataservice.dispatcher.images import table_of as table_from_image
 from dataservice.dispatcher.invariants import check_invariants, check_windows
+from dataservice.dispatcher.journal_frames import FACTS, decode_frame, encode_frame
 from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.state import DEPARTED_READERS_KEPT, DispatcherState
 from dataservice.dispatcher.windows import Phase, WindowTable
@@ -168,7 +168,7 @@ def test_every_fact_survives_the_journal() -> None:
         ),
         *facts_of(replayed(SCRIPT)),
     )
-    assert {type(event) for event in (*SCRIPT, *rest)} == set(ev.FACTS.values())
+    assert {type(event) for event in (*SCRIPT, *rest)} == set(FACTS.values())
     assert decode_frame(encode_frame(rest)) == rest
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
 from dataservice.errors import InvalidArgumentError
 from dataservice.job_options import ON_ERROR, TARGETS, JobOptions
 from dataservice.vocabulary import DatasetId, JobId, ShardingPolicy
@@ -33,7 +34,7 @@ def test_a_journal_keeps_them(options: JobOptions) -> None:
         delivery="exactly_once",
         options=options,
     )
-    assert ev.decode_frame(ev.encode_frame([created])) == (created,)
+    assert decode_frame(encode_frame([created])) == (created,)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from dataservice.dispatcher import decide, delivery, lifecycle
 from dataservice.dispatcher.compaction import facts_of
-from dataservice.dispatcher.events import decode_frame, encode_frame
 from dataservice.dispatcher.history import ENDINGS_KEPT, JobHistory, merged
 from dataservice.dispatcher.invariants import check_invariants
+from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
 from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.requests import (
     Decision,

@@ -10,8 +10,8 @@ from dataservice.dispatcher import decide, quarantine
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.delivery import answer_sync, give_back, lease_windows, sync
-from dataservice.dispatcher.events import decode_frame, encode_frame
 from dataservice.dispatcher.invariants import check_invariants
+from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
 from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.requests import (
     ALL_WINDOWS,

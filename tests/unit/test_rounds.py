@@ -22,9 +22,9 @@ from dataservice.client.rounds import (
     RoundTracker,
 )
 from dataservice.dispatcher import decide, rounds
-from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.invariants import check_invariants
+from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
 from dataservice.dispatcher.requests import (
     Decision,
     OpenIteration,
@@ -66,7 +66,7 @@ class Cluster:
             self.add_worker()
 
     def commit(self, decision: Decision) -> None:
-        for event in ev.decode_frame(ev.encode_frame(decision.events)):
+        for event in decode_frame(encode_frame(decision.events)):
             self.state.apply(event)
         check_invariants(self.state)
 
@@ -663,10 +663,10 @@ class Rounds(RuleBasedStateMachine):
 
     @rule()
     def restart_dispatcher(self) -> None:
-        frames = [ev.encode_frame([fact]) for fact in facts_of(self.cluster.state)]
+        frames = [encode_frame([fact]) for fact in facts_of(self.cluster.state)]
         state = DispatcherState()
         for frame in frames:
-            for event in ev.decode_frame(frame):
+            for event in decode_frame(frame):
                 state.apply(event)
         assert state == self.cluster.state
         self.cluster.state = state

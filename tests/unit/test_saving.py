@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from dataservice.dispatcher import decide, saving
 from dataservice.dispatcher import events as ev
+from dataservice.dispatcher import snapshot_events as facts
 from dataservice.dispatcher import snapshots as snapshots_module
 from dataservice.dispatcher.compaction import facts_of
-from dataservice.dispatcher.events import decode_frame, encode_frame
 from dataservice.dispatcher.invariants import check_invariants
+from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import Decision, Lease
 from dataservice.dispatcher.saving import Chunk, StartSnapshot, WorkOnSnapshot, WrittenWindow
@@ -50,7 +51,7 @@ def worker(name: str) -> ev.WorkerRegistered:
     return ev.WorkerRegistered(worker_id=name, address=f"{name}:1", host="h", pid=1)
 
 
-STARTED = ev.SnapshotStarted(
+STARTED = facts.SnapshotStarted(
     snapshot_id="s1",
     dataset_id="1000",
     path="/data/s",
@@ -64,19 +65,19 @@ SCRIPT: tuple[ev.Event, ...] = (
     worker("w1"),
     worker("w2"),
     STARTED,
-    ev.SnapshotRoundOpened(snapshot_id="s1"),
-    ev.SnapshotWindowsLeased(snapshot_id="s1", worker_id="w1", windows=(0, 1)),
-    ev.SnapshotWindowsLeased(snapshot_id="s1", worker_id="w2", windows=(2, 3)),
-    ev.SnapshotWindowsFinished(
+    facts.SnapshotRoundOpened(snapshot_id="s1"),
+    facts.SnapshotWindowsLeased(snapshot_id="s1", worker_id="w1", windows=(0, 1)),
+    facts.SnapshotWindowsLeased(snapshot_id="s1", worker_id="w2", windows=(2, 3)),
+    facts.SnapshotWindowsFinished(
         snapshot_id="s1", windows=(0,), rows=(10,), chunks=((0, 10, 99, 1, "t"),)
     ),
-    ev.SnapshotRoundOpened(snapshot_id="s1"),
+    facts.SnapshotRoundOpened(snapshot_id="s1"),
     ev.WorkerLost(worker_id="w1"),
-    ev.SnapshotWindowsLeased(snapshot_id="s1", worker_id="w2", windows=(1, 4)),
-    ev.SnapshotWindowsFinished(snapshot_id="s1", windows=(3, 4), rows=(0, 0), chunks=()),
-    ev.SnapshotFailed(snapshot_id="s1", error=ERROR),
-    ev.SnapshotMarkerLeased(snapshot_id="s1", worker_id="w2"),
-    ev.SnapshotDone(snapshot_id="s1"),
+    facts.SnapshotWindowsLeased(snapshot_id="s1", worker_id="w2", windows=(1, 4)),
+    facts.SnapshotWindowsFinished(snapshot_id="s1", windows=(3, 4), rows=(0, 0), chunks=()),
+    facts.SnapshotFailed(snapshot_id="s1", error=ERROR),
+    facts.SnapshotMarkerLeased(snapshot_id="s1", worker_id="w2"),
+    facts.SnapshotDone(snapshot_id="s1"),
 )
 
 
@@ -130,7 +131,7 @@ def test_the_oldest_closed_snapshots_are_forgotten(monkeypatch: pytest.MonkeyPat
     for number in range(5):
         name = f"s{number}"
         for event in (
-            ev.SnapshotStarted(
+            facts.SnapshotStarted(
                 snapshot_id=name,
                 dataset_id="1000",
                 path=f"/{number % 3}",
@@ -139,8 +140,8 @@ def test_the_oldest_closed_snapshots_are_forgotten(monkeypatch: pytest.MonkeyPat
                 is_whole=True,
                 plan=saving.WHOLE,
             ),
-            ev.SnapshotFailed(snapshot_id=name, error=ERROR),
-            ev.SnapshotDone(snapshot_id=name),
+            facts.SnapshotFailed(snapshot_id=name, error=ERROR),
+            facts.SnapshotDone(snapshot_id=name),
         ):
             state.apply(event)
             check_invariants(state)
@@ -333,7 +334,7 @@ def test_what_a_path_holds_decides_whether_saving_begins() -> None:
     run(state, saving.cancel(state, "s1"))
     with pytest.raises(AlreadyExistsError, match="snapshot s1, which failed"):
         saving.attach(state, again)
-    state.apply(ev.SnapshotDone(snapshot_id="s1"))
+    state.apply(facts.SnapshotDone(snapshot_id="s1"))
     with pytest.raises(AlreadyExistsError, match="snapshot s1, which failed"):
         saving.attach(state, start_request(snapshot_id="s3", found_id="s1"))
     assert saving.attach(state, again) is None, "the folder was deleted"
@@ -348,7 +349,7 @@ def test_a_repeat_finds_what_the_first_request_began_however_far_it_is() -> None
     for _ in range(2):
         assert run(state, saving.start(state, start_request(found_id="s0"), plan_of(4))) == "s1"
         run(state, saving.cancel(state, "s1"))
-        state.apply(ev.SnapshotDone(snapshot_id="s1"))
+        state.apply(facts.SnapshotDone(snapshot_id="s1"))
 
 
 def test_a_dataset_that_is_being_saved_cannot_be_deleted() -> None:
@@ -356,7 +357,7 @@ def test_a_dataset_that_is_being_saved_cannot_be_deleted() -> None:
     with pytest.raises(FailedPreconditionError, match=r"is being saved to /data/s.*cancel"):
         decide.delete_dataset(state, "1000")
     run(state, saving.cancel(state, "s1"))
-    state.apply(ev.SnapshotDone(snapshot_id="s1"))
+    state.apply(facts.SnapshotDone(snapshot_id="s1"))
     assert decide.delete_dataset(state, "1000").events
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from dataservice.dispatcher import decide, delivery, shares
-from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.invariants import check_invariants
+from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
 from dataservice.dispatcher.members import Members
 from dataservice.dispatcher.requests import (
     Decision,
@@ -166,10 +166,10 @@ def test_a_restarted_worker_takes_its_address_over() -> None:
 def test_bindings_and_shards_survive_the_shortened_journal() -> None:
     state = divided()
     commit(state, decide.finish_task(state, "w1", "i1"))
-    frames = [ev.encode_frame([fact]) for fact in facts_of(state)]
+    frames = [encode_frame([fact]) for fact in facts_of(state)]
     short = DispatcherState()
     for frame in frames:
-        for event in ev.decode_frame(frame):
+        for event in decode_frame(frame):
             short.apply(event)
     check_invariants(short)
     assert short == state
