@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import Final, TypeVar
 
 from dataservice.dispatcher.autoscale import Production
-from dataservice.dispatcher.decide import check_policy
 from dataservice.dispatcher.members import MembersUpdate
+from dataservice.dispatcher.opening import check_policy
 from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport
 from dataservice.dispatcher.requests import (

@@ -19,7 +19,7 @@ from dataservice.config import (
     HEARTBEATS_PER_S,
     POLLS_REFUSED_PER_S,
 )
-from dataservice.dispatcher import decide, delivery, lifecycle, positions, shares
+from dataservice.dispatcher import decide, delivery, lifecycle, opening, positions, shares
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.ledger import Ledger
@@ -241,7 +241,7 @@ class DispatcherService:
     def _dataset_to_plan(self, request: OpenIteration) -> Dataset | None:
         with self._transaction() as telling:
             telling.has_facts = False
-            return decide.dataset_to_plan(self._state, request)
+            return opening.dataset_to_plan(self._state, request)
 
     def _plan(self, dataset: Dataset, request: OpenIteration) -> WindowPlan | str:
         if request.policy.is_static:
@@ -253,7 +253,7 @@ class DispatcherService:
         self, request: OpenIteration, plan: WindowPlan | str | None
     ) -> tuple[OpenAnswer, Dataset, MembersUpdate]:
         with self._transaction():
-            answer: OpenAnswer = self._commit(decide.open_iteration(self._state, request, plan))
+            answer: OpenAnswer = self._commit(opening.open_iteration(self._state, request, plan))
             self.presence.hear_reader(request.reader_id, self._clock.now_s())
             dataset = self._state.datasets[answer.dataset_id]
             iteration = self._state.iterations[answer.iteration_id]

@@ -46,6 +46,7 @@ PURE = (
     "dataservice/dispatcher/events.py",
     "dataservice/dispatcher/state.py",
     "dataservice/dispatcher/decide.py",
+    "dataservice/dispatcher/opening.py",
     "dataservice/dispatcher/windows.py",
     "dataservice/dispatcher/plans.py",
     "dataservice/dispatcher/images.py",

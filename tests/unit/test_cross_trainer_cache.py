@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataservice.dispatcher import decide, delivery
+from dataservice.dispatcher import decide, delivery, opening
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import (
@@ -166,19 +166,19 @@ def apply(state: DispatcherState, decision: Decision) -> object:
 )
 def test_a_job_that_cannot_be_cached_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
-        decide.dataset_to_plan(state_of(), cached_job(**change))
+        opening.dataset_to_plan(state_of(), cached_job(**change))
 
 
 def test_a_finite_dataset_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="to be infinite, got cardinality 10"):
-        decide.dataset_to_plan(state_of(10), cached_job())
+        opening.dataset_to_plan(state_of(10), cached_job())
 
 
 def test_windows_go_to_a_worker_for_all_trainers_and_are_done_at_once() -> None:
     state = state_of()
     splits = tuple(Split(start=i, stop=i + 1, rows=1) for i in range(3))
     plan = WindowPlan(splits=splits, target_rows=1, rounds=None)
-    apply(state, decide.open_iteration(state, cached_job(), plan))
+    apply(state, opening.open_iteration(state, cached_job(), plan))
     got: list[int] = []
     for sequence in range(1, 7):
         apply(state, delivery.open_round(state, "i1"))
@@ -203,7 +203,7 @@ def test_a_trainer_that_comes_after_others_is_told_nothing_of_them() -> None:
     state = state_of()
     for reader in ("r1", "r2"):
         request = cached_job(ShardingPolicy.OFF, reader_id=reader, reader_pid=7)
-        answer = apply(state, decide.open_iteration(state, request, None))
+        answer = apply(state, opening.open_iteration(state, request, None))
         assert isinstance(answer, OpenAnswer)
         assert answer.notice == ""
         apply(state, decide.release_reader(state, reader, ()))
@@ -211,7 +211,7 @@ def test_a_trainer_that_comes_after_others_is_told_nothing_of_them() -> None:
 
 def test_an_endless_pass_does_not_end_with_its_worker() -> None:
     state = state_of()
-    apply(state, decide.open_iteration(state, cached_job(ShardingPolicy.OFF), None))
+    apply(state, opening.open_iteration(state, cached_job(ShardingPolicy.OFF), None))
     apply(state, decide.lose_worker(state, "w1"))
     assert (state.iterations["i1"].tasks, state.iterations["i1"].finished) == ({}, False)
     apply(state, decide.register_worker(state, RegisterWorker(worker_id="w2", address="a:2")))

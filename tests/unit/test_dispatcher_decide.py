@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dataservice.dispatcher import decide, delivery, lifecycle
+from dataservice.dispatcher import decide, delivery, lifecycle, opening
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.requests import (
@@ -60,7 +60,7 @@ def cluster(windows: int = 4, *, workers: int = 1, rounds: int | None = 1) -> Di
     for number in range(1, workers + 1):
         request = RegisterWorker(worker_id=f"w{number}", address=f"a:{number}")
         commit(state, decide.register_worker(state, request))
-    commit(state, decide.open_iteration(state, OPEN, plan_of(windows, rounds)))
+    commit(state, opening.open_iteration(state, OPEN, plan_of(windows, rounds)))
     return state
 
 
@@ -125,7 +125,7 @@ def test_unknown_datasets_are_not_found() -> None:
     with pytest.raises(NotFoundError, match="Dataset id 7 not found"):
         decide.find_dataset(DispatcherState(), "7")
     with pytest.raises(NotFoundError, match="Dataset id 1000"):
-        decide.open_iteration(DispatcherState(), OPEN, plan_of(1))
+        opening.open_iteration(DispatcherState(), OPEN, plan_of(1))
 
 
 def test_an_empty_dataset_id_is_refused() -> None:
@@ -152,7 +152,7 @@ def test_a_restarted_worker_keeps_an_iteration_alive() -> None:
     commit(state, decide.register_dataset(state, DATASET))
     commit(state, decide.register_worker(state, RegisterWorker(worker_id="w1", address="a:1")))
     off = replace(OPEN, policy=ShardingPolicy.OFF)
-    commit(state, decide.open_iteration(state, off, None))
+    commit(state, opening.open_iteration(state, off, None))
     commit(state, decide.register_worker(state, RegisterWorker(worker_id="w2", address="a:1")))
     assert not state.iterations["i1"].finished
     assert state.iterations["i1"].tasks == {"w1": True, "w2": False}
@@ -167,7 +167,7 @@ def test_a_restarted_worker_keeps_an_iteration_alive() -> None:
 
 def test_unknown_policies_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="9"):
-        decide.check_policy(9)
+        opening.check_policy(9)
 
 
 @pytest.mark.parametrize(
@@ -181,21 +181,21 @@ def test_unknown_policies_are_refused() -> None:
 def test_bad_requests_to_open_name_the_value(change: dict[str, object], named: str) -> None:
     state = cluster()
     with pytest.raises(InvalidArgumentError, match=named):
-        decide.open_iteration(state, replace(OPEN, reader_id="r2", **change), plan_of(1))
+        opening.open_iteration(state, replace(OPEN, reader_id="r2", **change), plan_of(1))
 
 
 def test_readers_of_a_name_share_an_iteration() -> None:
     state = cluster()
     second = replace(OPEN, reader_id="r2", job_id="j2", iteration_id="i2")
-    assert decide.dataset_to_plan(state, second) is None
-    answer = commit(state, decide.open_iteration(state, second, None))
+    assert opening.dataset_to_plan(state, second) is None
+    answer = commit(state, opening.open_iteration(state, second, None))
     assert answer == OpenAnswer("j1", "i1", "1000")
     assert set(state.iterations["i1"].readers) == {"r1", "r2"}
 
 
 def test_a_repeated_open_joins_once() -> None:
     state = cluster()
-    again = decide.open_iteration(state, replace(OPEN, job_id="j2", iteration_id="i2"), None)
+    again = opening.open_iteration(state, replace(OPEN, job_id="j2", iteration_id="i2"), None)
     assert again.events == ()
     assert again.reply == OpenAnswer("j1", "i1", "1000")
 
@@ -203,8 +203,8 @@ def test_a_repeated_open_joins_once() -> None:
 def test_a_repeated_anonymous_open_joins_its_own_job() -> None:
     state = cluster()
     anonymous = replace(OPEN, job_name=None, reader_id="r2", job_id="j2", iteration_id="i2")
-    commit(state, decide.open_iteration(state, anonymous, plan_of(1)))
-    again = decide.open_iteration(state, replace(anonymous, job_id="j3", iteration_id="i3"), None)
+    commit(state, opening.open_iteration(state, anonymous, plan_of(1)))
+    again = opening.open_iteration(state, replace(anonymous, job_id="j3", iteration_id="i3"), None)
     assert again == Decision((), OpenAnswer("j2", "i2", "1000"))
 
 
@@ -221,17 +221,17 @@ def test_a_name_with_other_parameters_is_refused(change: dict[str, object], name
     commit(state, decide.register_dataset(state, replace(DATASET, cardinality=3)))
     request = replace(OPEN, reader_id="r2", **change)
     with pytest.raises(InvalidArgumentError, match=named):
-        decide.open_iteration(state, request, None)
+        opening.open_iteration(state, request, None)
 
 
 def test_trainers_that_each_register_the_dataset_share_a_job() -> None:
     state = cluster()
     commit(state, decide.register_dataset(state, DATASET))
     request = replace(OPEN, dataset_id="1001", reader_id="r2")
-    answer = commit(state, decide.open_iteration(state, request, None))
+    answer = commit(state, opening.open_iteration(state, request, None))
     assert answer == OpenAnswer("j1", "i1", "1000"), "the reader learns which dataset the job reads"
     later = replace(request, repetition=1, reader_id="r3")
-    dataset = decide.dataset_to_plan(state, later)
+    dataset = opening.dataset_to_plan(state, later)
     assert dataset is not None
     assert dataset.dataset_id == "1000"
 
@@ -239,7 +239,7 @@ def test_trainers_that_each_register_the_dataset_share_a_job() -> None:
 def test_a_job_without_a_name_goes_with_its_reader() -> None:
     state = DispatcherState()
     commit(state, decide.register_dataset(state, DATASET))
-    commit(state, decide.open_iteration(state, replace(OPEN, job_name=None), plan_of(2)))
+    commit(state, opening.open_iteration(state, replace(OPEN, job_name=None), plan_of(2)))
     commit(state, decide.release_reader(state, "r1", ()))
     assert (state.jobs, state.iterations) == ({}, {})
     assert decide.release_reader(state, "r1", ()) == Decision(())
@@ -250,7 +250,7 @@ def test_a_deleted_job_frees_its_name_and_fences_its_readers() -> None:
     commit(state, decide.delete_job(state, "train"))
     with pytest.raises(FailedPreconditionError, match="fenced: its job train was deleted"):
         decide.find_reader(state, "r1", "i1")
-    commit(state, decide.open_iteration(state, replace(OPEN, reader_id="r2"), plan_of(1)))
+    commit(state, opening.open_iteration(state, replace(OPEN, reader_id="r2"), plan_of(1)))
     with pytest.raises(NotFoundError, match="named jobs: train"):
         decide.delete_job(state, "trian")
 
@@ -275,7 +275,7 @@ def test_a_lost_reader_cannot_come_back() -> None:
     with pytest.raises(FailedPreconditionError, match="fenced"):
         decide.find_reader(state, "r1", "i1")
     with pytest.raises(FailedPreconditionError, match="fenced"):
-        decide.open_iteration(state, OPEN, None)
+        opening.open_iteration(state, OPEN, None)
     with pytest.raises(NotFoundError, match="fault_tolerant_mode"):
         decide.find_reader(state, "r7", "i1")
 
@@ -283,20 +283,20 @@ def test_a_lost_reader_cannot_come_back() -> None:
 def test_only_unread_iterations_are_collected() -> None:
     state = DispatcherState()
     commit(state, decide.register_dataset(state, DATASET))
-    commit(state, decide.open_iteration(state, replace(OPEN, policy=ShardingPolicy.OFF), None))
+    commit(state, opening.open_iteration(state, replace(OPEN, policy=ShardingPolicy.OFF), None))
     assert lifecycle.collect_iteration(state, "i1") == Decision(())
     commit(state, decide.release_reader(state, "r1", ()))
     commit(state, lifecycle.collect_iteration(state, "i1"))
     assert state.iterations == {}
     fresh = replace(OPEN, policy=ShardingPolicy.OFF, reader_id="r2", iteration_id="i2")
-    assert decide.open_iteration(state, fresh, None).reply == OpenAnswer("j1", "i2", "1000")
+    assert opening.open_iteration(state, fresh, None).reply == OpenAnswer("j1", "i2", "1000")
 
 
 def test_a_job_deleted_while_it_was_planned_is_tried_again() -> None:
     state = DispatcherState()
     commit(state, decide.register_dataset(state, DATASET))
     with pytest.raises(UnavailableError, match="try again"):
-        decide.open_iteration(state, OPEN, None)
+        opening.open_iteration(state, OPEN, None)
 
 
 # Windows
@@ -304,7 +304,7 @@ def test_a_job_deleted_while_it_was_planned_is_tried_again() -> None:
 
 def test_a_grant_is_a_fair_part_of_the_last_epoch() -> None:
     state = cluster(16, workers=2)
-    commit(state, decide.open_iteration(state, replace(OPEN, reader_id="r2"), None))
+    commit(state, opening.open_iteration(state, replace(OPEN, reader_id="r2"), None))
     sizes = []
     while answer := lease(state).leases:
         sizes.append(len(answer))
@@ -322,7 +322,7 @@ def test_grants_shrink_with_the_streams_that_there_are(
     windows = 20_000
     state = cluster(windows, workers=workers)
     for number in range(2, readers + 1):
-        commit(state, decide.open_iteration(state, replace(OPEN, reader_id=f"r{number}"), None))
+        commit(state, opening.open_iteration(state, replace(OPEN, reader_id=f"r{number}"), None))
     sizes: list[int] = []
     while not sizes or sum(sizes) < windows:
         for reader in range(readers):
@@ -347,7 +347,7 @@ def test_epochs_go_on_through_repetitions() -> None:
     state = cluster(1, rounds=2)
     plan = replace(plan_of(1, 2), repetition=3)
     third = replace(OPEN, reader_id="r2", iteration_id="i2", repetition=3)
-    commit(state, decide.open_iteration(state, third, plan))
+    commit(state, opening.open_iteration(state, third, plan))
     request = LeaseWindows(worker_id="w1", iteration_id="i2", reader_id="r2", count=1)
     answer = commit(state, delivery.lease_windows(state, request))
     assert isinstance(answer, LeaseAnswer)
@@ -373,7 +373,7 @@ def test_a_lease_for_a_reader_that_is_gone_ends() -> None:
 def test_nothing_to_lease_now_is_not_the_end() -> None:
     state = cluster(1)
     lease(state)
-    commit(state, decide.open_iteration(state, replace(OPEN, reader_id="r2"), None))
+    commit(state, opening.open_iteration(state, replace(OPEN, reader_id="r2"), None))
     assert lease(state, reader="r2") == LeaseAnswer((), False)
     assert sync(state, "r2").ended, "its reader need not wait for the other one"
     commit(state, decide.lose_reader(state, "r1"))
@@ -383,7 +383,7 @@ def test_nothing_to_lease_now_is_not_the_end() -> None:
 def test_windows_are_not_leased_without_windows() -> None:
     state = DispatcherState()
     commit(state, decide.register_dataset(state, DATASET))
-    commit(state, decide.open_iteration(state, replace(OPEN, policy=ShardingPolicy.OFF), None))
+    commit(state, opening.open_iteration(state, replace(OPEN, policy=ShardingPolicy.OFF), None))
     with pytest.raises(FailedPreconditionError, match="no windows"):
         lease(state)
 
@@ -452,7 +452,7 @@ def test_impossible_marks_are_refused(kind: str, mark: RowMark) -> None:
 
 def test_a_released_reader_hands_on_what_it_did_not_consume() -> None:
     state = cluster(1)
-    commit(state, decide.open_iteration(state, replace(OPEN, reader_id="r2"), None))
+    commit(state, opening.open_iteration(state, replace(OPEN, reader_id="r2"), None))
     lease(state)
     commit(state, decide.release_reader(state, "r1", (RowMark(0, 0, 2, False),)))
     resumed = lease(state, reader="r2").leases[0]
@@ -463,7 +463,7 @@ def test_windows_that_nobody_leased_take_no_records() -> None:
     state = DispatcherState()
     commit(state, decide.register_dataset(state, DATASET))
     plan = WindowPlan(splits=(Split(stop=1, rows=1),) * 10_000, target_rows=1, rounds=None)
-    commit(state, decide.open_iteration(state, OPEN, plan))
+    commit(state, opening.open_iteration(state, OPEN, plan))
     table = state.iterations["i1"].windows
     assert table is not None
     lease(state, count=8)

@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dataservice.dispatcher import decide, delivery, quarantine
+from dataservice.dispatcher import decide, delivery, opening, quarantine
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.invariants import check_invariants
@@ -192,8 +192,8 @@ class Cluster:
             job_id="j1",
             iteration_id=ITERATION,
         )
-        self.commit(decide.open_iteration(self.state, request, self.plan))
-        self.commit(decide.open_iteration(self.state, request, self.plan))
+        self.commit(opening.open_iteration(self.state, request, self.plan))
+        self.commit(opening.open_iteration(self.state, request, self.plan))
         assert list(self.state.iterations[ITERATION].readers).count(reader_id) == 1
         self.readers[reader_id] = SimReader(reader_id)
         return reader_id

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dataservice.dispatcher import decide, delivery, ordering
+from dataservice.dispatcher import decide, delivery, opening, ordering
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.plans import RowMark, WindowPlan
@@ -54,7 +54,7 @@ def open_(state: DispatcherState, reader: str) -> None:
         iteration_id="i",
         options=JobOptions(ordered=True),
     )
-    apply(state, decide.open_iteration(state, request, PLAN))
+    apply(state, opening.open_iteration(state, request, PLAN))
 
 
 def lease(state: DispatcherState, worker: str, count: int = 50) -> tuple[int, ...]:

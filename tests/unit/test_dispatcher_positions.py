@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataservice.dispatcher import decide, delivery, positions
+from dataservice.dispatcher import decide, delivery, opening, positions
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.images import image_of
@@ -228,9 +228,9 @@ def open_(
         iteration_id=f"i-{reader}",
         position=position,
     )
-    needed = decide.dataset_to_plan(state, request)
+    needed = opening.dataset_to_plan(state, request)
     given = plan or plan_of(4) if needed is not None else None
-    return apply(state, decide.open_iteration(state, request, given))
+    return apply(state, opening.open_iteration(state, request, given))
 
 
 def lease(state: DispatcherState, reader: str, count: int = 9) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataservice.dispatcher import decide, delivery, lifecycle
+from dataservice.dispatcher import decide, delivery, lifecycle, opening
 from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.history import ENDINGS_KEPT, JobHistory, merged
 from dataservice.dispatcher.invariants import check_invariants
@@ -77,7 +77,7 @@ class Cluster:
             program_age_s=self.now_s - started_s,
         )
         dynamic = policy is ShardingPolicy.DYNAMIC
-        answer = self.commit(decide.open_iteration(self.state, request, PLAN if dynamic else None))
+        answer = self.commit(opening.open_iteration(self.state, request, PLAN if dynamic else None))
         assert isinstance(answer, OpenAnswer)
         return answer
 

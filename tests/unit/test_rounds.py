@@ -21,7 +21,7 @@ from dataservice.client.rounds import (
     RoundPacing,
     RoundTracker,
 )
-from dataservice.dispatcher import decide, rounds
+from dataservice.dispatcher import decide, opening, rounds
 from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
@@ -86,7 +86,7 @@ class Cluster:
 
     def join(self, index: int, **changed: Any) -> str:
         reader = self.new_id("r")
-        request: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "dataset_id": "1000",
             "policy": ShardingPolicy.OFF,
             "job_name": "steps",
@@ -98,8 +98,8 @@ class Cluster:
             "iteration_id": "i",
             "consumer_index": index,
         }
-        opening = OpenIteration(**{**request, **changed})
-        self.commit(decide.open_iteration(self.state, opening, None))
+        request = OpenIteration(**{**fields, **changed})
+        self.commit(opening.open_iteration(self.state, request, None))
         return reader
 
     def sync(self, reader: str, **marks: Any) -> RoundsAnswer:

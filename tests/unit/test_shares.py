@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dataservice.dispatcher import decide, delivery, shares
+from dataservice.dispatcher import decide, delivery, opening, shares
 from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
@@ -62,7 +62,7 @@ def divided() -> DispatcherState:
     state = listed()
     add_worker(state, "w0", "a:1")
     add_worker(state, "w1", "b:7")
-    commit(state, decide.open_iteration(state, OPEN, None))
+    commit(state, opening.open_iteration(state, OPEN, None))
     return state
 
 
@@ -98,8 +98,8 @@ def test_without_a_list_static_policies_say_what_to_set(policy: ShardingPolicy) 
     state = listed(())
     request = replace(OPEN, policy=policy)
     for ask in (
-        lambda: decide.dataset_to_plan(state, request),
-        lambda: decide.open_iteration(state, request, None),
+        lambda: opening.dataset_to_plan(state, request),
+        lambda: opening.open_iteration(state, request, None),
     ):
         with pytest.raises(NotFoundError, match=r"in the workers list.*worker_addresses"):
             ask()
@@ -107,7 +107,7 @@ def test_without_a_list_static_policies_say_what_to_set(policy: ShardingPolicy) 
 
 @pytest.mark.parametrize("policy", STATIC)
 def test_only_policies_that_divide_sources_list_them(policy: ShardingPolicy) -> None:
-    needed = decide.dataset_to_plan(listed(), replace(OPEN, policy=policy))
+    needed = opening.dataset_to_plan(listed(), replace(OPEN, policy=policy))
     expects = policy in (ShardingPolicy.FILE, ShardingPolicy.FILE_OR_DATA)
     assert (needed is not None) == expects
 
@@ -126,9 +126,9 @@ def test_an_iteration_ends_when_all_shards_are_finished() -> None:
 def test_a_worker_that_never_came_is_missing() -> None:
     state = listed()
     add_worker(state, "w1", "b:7")
-    answer = commit(state, decide.open_iteration(state, OPEN, "files"))
+    answer = commit(state, opening.open_iteration(state, OPEN, "files"))
     assert (answer.num_shards, answer.listing) == (2, "files")
-    again = commit(state, decide.open_iteration(state, replace(OPEN, reader_id="r2"), None))
+    again = commit(state, opening.open_iteration(state, replace(OPEN, reader_id="r2"), None))
     assert (again.num_shards, again.listing) == (2, "files"), "also for who joins later"
     commit(state, decide.finish_task(state, "w1", "i1"))
     assert answer_of(state) == (False, False, ("worker 0 of 2 at a:%port%",))
@@ -196,17 +196,17 @@ def test_a_named_job_keeps_its_plan() -> None:
         )
         assert commit(state, decide.register_dataset(state, dataset)) == str(number)
     first = replace(OPEN, job_name="p", dataset_id="1001", reader_id="r5", job_id="j5")
-    commit(state, decide.open_iteration(state, replace(first, iteration_id="i5"), None))
+    commit(state, opening.open_iteration(state, replace(first, iteration_id="i5"), None))
     same = replace(first, dataset_id="1002", reader_id="r6")
-    commit(state, decide.open_iteration(state, same, None))
+    commit(state, opening.open_iteration(state, same, None))
     assert state.iteration_of_reader["r6"] == "i5"
     with pytest.raises(InvalidArgumentError, match="dataset 1001 has another plan"):
-        decide.open_iteration(state, replace(same, dataset_id="1003", reader_id="r7"), None)
+        opening.open_iteration(state, replace(same, dataset_id="1003", reader_id="r7"), None)
 
 
 def test_a_named_job_keeps_its_policy() -> None:
     state = divided()
     with pytest.raises(InvalidArgumentError, match="existing DATA, got FILE"):
-        decide.open_iteration(
+        opening.open_iteration(
             state, replace(OPEN, policy=ShardingPolicy.FILE, reader_id="r2"), None
         )
