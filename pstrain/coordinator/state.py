@@ -10,7 +10,6 @@ trainer runs there or waits.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -379,49 +378,3 @@ class CoordinatorState:
             if not trainer.is_silenced and len(trainer.running) < trainer.slots:
                 self.free.append(run.trainer)
         return run
-
-    def check_invariants(self) -> None:
-        """Raises AssertionError where two indexes disagree."""
-        assert all(self.bound_waiting.values())
-        places: list[Iterable[int]] = [
-            self.waiting,
-            self.inputs,
-            *self.bound_waiting.values(),
-            self.running,
-            self.round.prepared,
-            self.round.decided,
-        ]
-        known = [closure for place in places for closure in place]
-        assert len(set(known)) == len(known)
-        assert set(self.attempts) == set(known)
-        assert set(self.parts) <= set(self.attempts)
-        assert set(self.drops) <= set(self.attempts)
-        assert set(self.priorities) <= set(self.attempts)
-        assert self.told <= set(self.attempts)
-        for line in (self.waiting, *self.bound_waiting.values()):
-            ranks = [self.rank(closure)[0] for closure in line]
-            assert ranks == sorted(ranks)
-            assert len(ranks) == len(line)
-        self.inputs.check_invariants()
-        assert all(
-            each in self.attempts for closure in self.inputs for each in self.inputs.of(closure)
-        )
-        assert +self.bound_blocked == Counter(self.bound[c] for c in self.inputs if c in self.bound)
-        assert set(self.cancelling) <= set().union(*places[-3:])
-        assert set(self.round.again) <= set(self.attempts)
-        for closure, run in self.running.items():
-            assert closure in self.trainers[run.trainer].running
-            assert run.trainer == self.bound.get(closure, run.trainer)
-        for index, line in self.bound_waiting.items():
-            assert all(self.bound[closure] == index for closure in line)
-        assert set(self.bound) <= set(self.attempts)
-        assert not set(self.bound) & set(self.waiting)
-        for run in self.round.prepared.values():
-            assert not self.trainers[run.trainer].is_silenced
-        for index, trainer in self.trainers.items():
-            free = self.free.count(index)
-            busy = len(trainer.running) + len(trainer.dropping)
-            assert free == (0 if trainer.is_silenced else max(trainer.slots - busy, 0))
-            assert all(self.running[c].trainer == index for c in trainer.running)
-        assert set(self.free) <= set(self.trainers)
-        assert self.holds >= 0

@@ -29,6 +29,7 @@ from pstrain.coordinator import (
     service,
     waiting,
 )
+from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.errors import CancelledError, InvalidArgumentError
 from pstrain.paramserver import requests
@@ -216,7 +217,7 @@ class Scenario(BaseScenario):
     def _check_end(self) -> None:
         world = self.world
         world.checker.over([row for row in range(world.data.rows) if row not in world.data.void])
-        self.coordinator.scheduler._state.check_invariants()
+        check_invariants(self.coordinator.scheduler._state)
         if self._rules == "sync":
             world.checker.rounds_over(self.coordinator.scheduler)
         low_water = self.coordinator.scheduler.low_water()

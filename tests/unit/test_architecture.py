@@ -90,6 +90,7 @@ PURE = (
     "pstrain/coordinator/rounds.py",
     "pstrain/coordinator/ends.py",
     "pstrain/coordinator/inputs.py",
+    "pstrain/coordinator/invariants.py",
     "pstrain/coordinator/line.py",
     "pstrain/coordinator/outboxes.py",
     "pstrain/coordinator/readings.py",

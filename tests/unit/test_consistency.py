@@ -15,6 +15,7 @@ from pstrain import consistency
 from pstrain.consistency import ASYNC, Consistency, Ssp, Sync, consistency_of
 from pstrain.coordinator import decide, rounds
 from pstrain.coordinator import events as ev
+from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import AbortedError, InvalidArgumentError
 from pstrain.paramserver.commits import Commits, PartKey
@@ -81,7 +82,7 @@ class Scheduling(RuleBasedStateMachine):
             if isinstance(event, ev.ClosureDropped):
                 self.to_drop.append((event.closure, event.trainer, event.attempt))
                 self.dropped.append((event.closure, event.attempt))
-        self.state.check_invariants()
+        check_invariants(self.state)
 
     def before(self, event: ev.Event) -> None:
         """Looks at an event before it is applied."""
@@ -240,7 +241,7 @@ TestWithSpare = WithSpare.TestCase
 def apply(state: CoordinatorState, events: tuple[ev.Event, ...]) -> tuple[ev.Event, ...]:
     for event in events:
         state.apply(event)
-    state.check_invariants()
+    check_invariants(state)
     return events
 
 

@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from pstrain.coordinator import decide
 from pstrain.coordinator import events as ev
+from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.state import CoordinatorState
 
 ATTEMPTS_MAX = 3
@@ -15,7 +16,7 @@ ATTEMPTS_MAX = 3
 def apply(state: CoordinatorState, decision: decide.Decision) -> tuple[ev.Event, ...]:
     for event in decision.events:
         state.apply(event)
-    state.check_invariants()
+    check_invariants(state)
     return decision.events
 
 
@@ -41,15 +42,15 @@ def test_short_closures_wait_at_the_trainers_too() -> None:
         apply(state, decide.schedule(state, closure))
     apply(state, decide.assign(state, lambda closure: 128 if closure < 300 else 0))
     assert [len(t.running) for t in state.trainers.values()] == [128] * 2
-    state.check_invariants()
+    check_invariants(state)
     while state.running:
         closure, run = next(iter(state.running.items()))
         apply(state, decide.finish(state, closure, run.trainer, run.attempt))
-        state.check_invariants()
+        check_invariants(state)
     assert sorted(state.free) == [0, 0, 1, 1]
     apply(state, decide.assign(state, lambda closure: 128 if closure < 300 else 0))
     assert len(state.running) == 44
-    state.check_invariants()
+    check_invariants(state)
 
 
 def test_as_many_wait_at_a_trainer_as_the_closure_allows() -> None:
@@ -76,7 +77,7 @@ def test_a_short_closure_that_lost_its_trainer_takes_a_slot() -> None:
     apply(state, decide.join_trainer(state, 1, 1))
     apply(state, decide.assign(state, lambda _: 128))
     assert list(state.running) == [0]
-    state.check_invariants()
+    check_invariants(state)
 
 
 def test_closures_start_oldest_first_on_the_slots_in_turn() -> None:
@@ -231,7 +232,7 @@ def test_what_the_program_was_told_is_made_again_whatever_fails_meanwhile() -> N
     apply(state, decide.report_errors(state))
     assert state.is_idle
     assert not state.told
-    state.check_invariants()
+    check_invariants(state)
 
 
 def test_what_was_told_is_made_again_also_after_an_error_that_nobody_has_seen() -> None:

@@ -1,0 +1,75 @@
+"""What must hold in every state of the scheduler; run after each step in tests, never in use.
+
+Every index is compared with the records it is an index of.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from pstrain.coordinator.state import CoordinatorState
+
+
+def check_invariants(state: CoordinatorState) -> None:
+    """Raises AssertionError where two parts of the state contradict each other."""
+    _check_places(state)
+    _check_lines(state)
+    _check_inputs(state)
+    _check_trainers(state)
+
+
+def _check_places(state: CoordinatorState) -> None:
+    """A closure is in one place, and what is known of closures is known of these."""
+    assert all(state.bound_waiting.values())
+    under_way = [state.running, state.round.prepared, state.round.decided]
+    places: list[Iterable[int]] = [
+        state.waiting,
+        state.inputs,
+        *state.bound_waiting.values(),
+        *under_way,
+    ]
+    known = [closure for place in places for closure in place]
+    assert len(set(known)) == len(known)
+    assert set(state.attempts) == set(known)
+    assert set(state.parts) <= set(state.attempts)
+    assert set(state.drops) <= set(state.attempts)
+    assert set(state.priorities) <= set(state.attempts)
+    assert set(state.bound) <= set(state.attempts)
+    assert set(state.round.again) <= set(state.attempts)
+    assert state.told <= set(state.attempts)
+    assert set(state.cancelling) <= set().union(*under_way)
+
+
+def _check_lines(state: CoordinatorState) -> None:
+    for line in (state.waiting, *state.bound_waiting.values()):
+        ranks = [state.rank(closure)[0] for closure in line]
+        assert ranks == sorted(ranks)
+        assert len(ranks) == len(line)
+    assert not set(state.bound) & set(state.waiting)
+    for index, line in state.bound_waiting.items():
+        assert all(state.bound[closure] == index for closure in line)
+
+
+def _check_inputs(state: CoordinatorState) -> None:
+    state.inputs.check_invariants()
+    assert all(
+        each in state.attempts for closure in state.inputs for each in state.inputs.of(closure)
+    )
+    assert +state.bound_blocked == Counter(state.bound[c] for c in state.inputs if c in state.bound)
+
+
+def _check_trainers(state: CoordinatorState) -> None:
+    """What runs, runs on the trainer that knows of it, and free slots are those that are left."""
+    for closure, run in state.running.items():
+        assert closure in state.trainers[run.trainer].running
+        assert run.trainer == state.bound.get(closure, run.trainer)
+    for run in state.round.prepared.values():
+        assert not state.trainers[run.trainer].is_silenced
+    for index, trainer in state.trainers.items():
+        free = state.free.count(index)
+        busy = len(trainer.running) + len(trainer.dropping)
+        assert free == (0 if trainer.is_silenced else max(trainer.slots - busy, 0))
+        assert all(state.running[c].trainer == index for c in trainer.running)
+    assert set(state.free) <= set(state.trainers)
+    assert state.holds >= 0
