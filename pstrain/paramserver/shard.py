@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from pstrain.errors import InvalidArgumentError
 from pstrain.kernels import claims, updates
 from pstrain.kernels.keys import NO_KEY, NO_ROW_EVER
-from pstrain.paramserver.changed_rows import ChangedRows
 from pstrain.paramserver.initial import fill
 from pstrain.paramserver.rules import BoundRule, apply_rule, find_rule
 from pstrain.paramserver.sharing import in_parts
 from pstrain.paramserver.slab import Slab
 from pstrain.paramserver.snapshot import Snapshot
+from pstrain.paramserver.watching import Watchers
 from pstrain.vocabulary import OptimizerSpec, VariableSpec
 
 Array = NDArray[Any]
@@ -76,11 +76,10 @@ class Shard:
         self.refused = 0
         """How many claims have found their bucket full."""
         self._lock = threading.Lock()
-        self._snapshots: list[Snapshot] = []
-        self._changed: ChangedRows | None = None
         self._unfilled = self.row_start
         self._initial_version = version if value is None else None
         self._rows = Slab((self.row_stop - self.row_start, self.width), spec.dtype)
+        self._watchers = Watchers(self._rows, self.row_start, self.row_stop)
         if value is not None:
             self.slab[...] = np.asarray(value).reshape(self.slab.shape)
             self._unfilled = self.row_stop
@@ -117,7 +116,7 @@ class Shard:
     def reset(self) -> None:
         """Gives all rows their initial values again, and takes their slots."""
         with self._lock:
-            self._keep_range(self.row_start, self.row_stop)
+            self._watchers.tell_range(self.row_start, self.row_stop)
             self._resize_slots(0, 0)
             self.optimizer, self.firsts = None, ()
             fill(self.spec.initializer, self.slab, self.row_start)
@@ -184,7 +183,7 @@ class Shard:
         rule = rule or BoundRule.of(optimizer)
         with self._lock:
             self._own_slots(optimizer)
-            self._keep(ids)
+            self._watchers.tell(ids)
             apply_rule(rule, self.slab, self.width, self.row_start, ids, gradient)
             self.version += 1
 
@@ -199,7 +198,7 @@ class Shard:
         self.check_assign(op, start, len(value))
         with self._lock:
             self._settle()
-            self._keep_range(start, start + len(value))
+            self._watchers.tell_range(start, start + len(value))
             _WHOLE[op](self._view(start, start + len(value))[:, : self.width], value)
             self.version += 1
 
@@ -216,7 +215,7 @@ class Shard:
         self.check_scatter(op, ids)
         with self._lock:
             self._settle()
-            self._keep(ids)
+            self._watchers.tell(ids)
             values = self.slab[:, : self.width]
             if op == "set":
                 values[ids - self.row_start] = rows
@@ -266,7 +265,7 @@ class Shard:
             free = rows >= 0
             free[free] = self.slab[numbers[free], 0] == NO_KEY
             if free.any():
-                self._keep(rows[free])
+                self._watchers.tell(rows[free])
                 self.slab[numbers[free], 0] = keys[free]
                 self.version += 1
         return rows
@@ -292,7 +291,7 @@ class Shard:
         self._check_range(start, stop)
         with self._lock:
             self._resize_slots(len(columns) - 1 - row_slots, row_slots)
-            self._keep_range(start, stop)
+            self._watchers.tell_range(start, stop)
             self.optimizer, self.firsts = optimizer, firsts
             rows, at = self._view(start, stop), 0
             for column in columns:
@@ -313,7 +312,7 @@ class Shard:
         self.check_ids(ids)
         with self._lock:
             self._resize_slots(len(columns) - 1 - row_slots, row_slots)
-            self._keep(ids)
+            self._watchers.tell(ids)
             self.optimizer, self.firsts = optimizer, firsts
             self.slab[ids - self.row_start] = np.concatenate(columns, axis=1)
             self.version += 1
@@ -325,11 +324,7 @@ class Shard:
         """
         with self._lock:
             self._settle()
-            changed = None
-            if moment is not None:
-                rows = self.row_stop - self.row_start
-                self._changed = self._changed or ChangedRows(self.row_start, rows)
-                changed = self._changed.next_moment(moment, since)
+            changed = None if moment is None else self._watchers.next_moment(moment, since)
             snapshot = Snapshot(
                 self.spec,
                 self.row_start,
@@ -340,30 +335,8 @@ class Shard:
                 self.firsts,
                 changed,
             )
-            self._snapshots.append(snapshot)
+            self._watchers.add(snapshot)
         return snapshot
-
-    def _keep(self, ids: NDArray[np.int64] | None) -> None:
-        """What is about to change stays in the snapshots, and is noted; ``ids`` None: all rows."""
-        if ids is None:
-            self._keep_range(self.row_start, self.row_stop)
-            return
-        if self._changed is not None:
-            self._changed.add_rows(ids)
-        if self._snapshots:
-            for snapshot in self._needing():
-                snapshot.keep_rows(ids)
-
-    def _keep_range(self, start: int, stop: int) -> None:
-        if self._changed is not None:
-            self._changed.add_range(start, stop)
-        if self._snapshots:
-            for snapshot in self._needing():
-                snapshot.keep_range(start, stop)
-
-    def _needing(self) -> list[Snapshot]:
-        self._snapshots = [each for each in self._snapshots if each.needs(self.slab)]
-        return self._snapshots
 
     def _view(self, start: int, stop: int) -> Array:
         return self.slab[start - self.row_start : stop - self.row_start]
@@ -411,9 +384,8 @@ class Shard:
             self._settle()
 
     def _widen(self, slots: int, row_slots: int, firsts: Array) -> None:
-        self._rows.widen(self.width, firsts, is_kept=bool(self._needing()))
-        # All rows have other columns than at any moment before.
-        self._changed = None
+        self._rows.widen(self.width, firsts, is_kept=self._watchers.are_reading())
+        self._watchers.forget_moments()
         self.slots, self.row_slots = slots, row_slots
 
     def _settle(self, most_bytes: int | None = None) -> int:

@@ -42,7 +42,7 @@ def store() -> Store:
 def kept_bytes(shard: Shard) -> int:
     """What snapshots have kept once everything has changed."""
     shard.update(SGD, None, ones(10))
-    return sum(snapshot.kept_bytes for snapshot in shard._snapshots)
+    return sum(snapshot.kept_bytes for snapshot in shard._watchers.snapshots)
 
 
 def test_what_is_dropped_keeps_nothing(store: Store) -> None:

@@ -1,0 +1,70 @@
+"""Who has to know which rows of a shard are about to change: snapshots, and a note of changes.
+
+Knows rows by number, not what changes them. Invariant: whoever changes rows says so before; so a
+snapshot has what was there at its moment, and a moment what has changed since.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pstrain.paramserver.changed_rows import ChangedRows, MarkedRows
+from pstrain.paramserver.slab import Slab
+from pstrain.paramserver.snapshot import Snapshot
+
+
+class Watchers:
+    """Of rows ``[row_start, row_stop)``, numbered globally. The shard's lock guards it."""
+
+    def __init__(self, slab: Slab, row_start: int, row_stop: int) -> None:
+        self._slab = slab
+        self._row_start, self._row_stop = row_start, row_stop
+        self._snapshots: list[Snapshot] = []
+        self._changed: ChangedRows | None = None
+
+    def tell(self, ids: NDArray[np.int64] | None) -> None:
+        """These rows are about to change; None: all."""
+        if ids is None:
+            self.tell_range(self._row_start, self._row_stop)
+            return
+        if self._changed is not None:
+            self._changed.add_rows(ids)
+        if self._snapshots:
+            for snapshot in self._needing():
+                snapshot.keep_rows(ids)
+
+    def tell_range(self, start: int, stop: int) -> None:
+        """Rows ``[start, stop)`` are about to change."""
+        if self._changed is not None:
+            self._changed.add_range(start, stop)
+        if self._snapshots:
+            for snapshot in self._needing():
+                snapshot.keep_range(start, stop)
+
+    def are_reading(self) -> bool:
+        """Whether a snapshot still reads rows where they are."""
+        return bool(self._needing())
+
+    def forget_moments(self) -> None:
+        """All rows have other columns than at any moment before."""
+        self._changed = None
+
+    def next_moment(self, moment: str, since: str | None) -> MarkedRows | None:
+        """Gives now a name; what changed ``since`` another, None where that is not known."""
+        if self._changed is None:
+            self._changed = ChangedRows(self._row_start, self._row_stop - self._row_start)
+        return self._changed.next_moment(moment, since)
+
+    def add(self, snapshot: Snapshot) -> None:
+        """It is told from now on, until it has been read or closed."""
+        self._snapshots.append(snapshot)
+
+    @property
+    def snapshots(self) -> tuple[Snapshot, ...]:
+        """Those that may still have to be told."""
+        return tuple(self._snapshots)
+
+    def _needing(self) -> list[Snapshot]:
+        self._snapshots = [each for each in self._snapshots if each.needs(self._slab.array)]
+        return self._snapshots
