@@ -10,12 +10,24 @@ from collections.abc import Iterator
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.history import JobHistory
 from dataservice.dispatcher.images import image_of
-from dataservice.dispatcher.jobs import Job
+from dataservice.dispatcher.jobs import Iteration, Job
 from dataservice.dispatcher.state import DispatcherState
 
 
 def facts_of(state: DispatcherState) -> Iterator[ev.Event]:
     """Facts that lead from nothing to `state`."""
+    yield from _parties(state)
+    for job in state.jobs.values():
+        yield from _job(job)
+    for iteration in state.iterations.values():
+        yield from _iteration(iteration)
+    yield from state.snapshots.facts()
+    for owner in state.released_owners:
+        yield ev.OwnerReleased(owner=owner)
+    yield ev.ReadersDeparted(reasons=tuple(state.departed.items()))
+
+
+def _parties(state: DispatcherState) -> Iterator[ev.Event]:
     for dataset in state.datasets.values():
         yield ev.DatasetRegistered(
             dataset_id=dataset.dataset_id,
@@ -39,44 +51,44 @@ def facts_of(state: DispatcherState) -> Iterator[ev.Event]:
             pid=worker.pid,
             host_id=worker.host_id,
         )
-    for job in state.jobs.values():
-        yield ev.JobCreated(
-            job_id=job.job_id,
-            name=job.name,
-            dataset_id=job.dataset_id,
-            policy=job.policy,
-            delivery=job.delivery,
-            options=job.options,
-            created_s=job.created_s,
-        )
-        if job.history != JobHistory():
-            yield _history_fact(job)
-    for iteration in state.iterations.values():
-        yield ev.IterationRestored(
+
+
+def _job(job: Job) -> Iterator[ev.Event]:
+    yield ev.JobCreated(
+        job_id=job.job_id,
+        name=job.name,
+        dataset_id=job.dataset_id,
+        policy=job.policy,
+        delivery=job.delivery,
+        options=job.options,
+        created_s=job.created_s,
+    )
+    if job.history != JobHistory():
+        yield _history_fact(job)
+
+
+def _iteration(iteration: Iteration) -> Iterator[ev.Event]:
+    yield ev.IterationRestored(
+        iteration_id=iteration.iteration_id,
+        job_id=iteration.job_id,
+        repetition=iteration.repetition,
+        finished=iteration.finished,
+        tasks=tuple(iteration.tasks.items()),
+        table=None if iteration.windows is None else image_of(iteration.windows),
+        shards=tuple(iteration.shards),
+        listing=iteration.listing,
+        programs=iteration.programs,
+        resumption=iteration.resumption and iteration.resumption.copy(),
+        rounds=None if iteration.rounds is None else iteration.rounds.to_json(),
+    )
+    for reader in iteration.readers.values():
+        yield ev.ReaderJoined(
+            reader_id=reader.reader_id,
             iteration_id=iteration.iteration_id,
-            job_id=iteration.job_id,
-            repetition=iteration.repetition,
-            finished=iteration.finished,
-            tasks=tuple(iteration.tasks.items()),
-            table=None if iteration.windows is None else image_of(iteration.windows),
-            shards=tuple(iteration.shards),
-            listing=iteration.listing,
-            programs=iteration.programs,
-            resumption=iteration.resumption and iteration.resumption.copy(),
-            rounds=None if iteration.rounds is None else iteration.rounds.to_json(),
+            host=reader.host,
+            pid=reader.pid,
+            owner=reader.owner,
         )
-        for reader in iteration.readers.values():
-            yield ev.ReaderJoined(
-                reader_id=reader.reader_id,
-                iteration_id=iteration.iteration_id,
-                host=reader.host,
-                pid=reader.pid,
-                owner=reader.owner,
-            )
-    yield from state.snapshots.facts()
-    for owner in state.released_owners:
-        yield ev.OwnerReleased(owner=owner)
-    yield ev.ReadersDeparted(reasons=tuple(state.departed.items()))
 
 
 def _history_fact(job: Job) -> ev.JobHistoryRestored:
