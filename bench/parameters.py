@@ -126,8 +126,9 @@ def measure_raw(address: str, rows: int, seconds: float) -> dict[str, Any]:
         with client.exchange({"exchange": "echo"}, timeout_s=_READY_S) as exchange:
 
             def step(_number: int) -> None:
-                exchange.request(b"%d" % values.nbytes, pa.py_buffer(ids), timeout_s=_READY_S)
-                exchange.request(b"0", push, timeout_s=_READY_S)
+                for header, body in ((b"%d" % values.nbytes, pa.py_buffer(ids)), (b"0", push)):
+                    exchange.send(header, body, timeout_s=_READY_S)
+                    exchange.recv(_READY_S)
 
             return _timed(step, "raw flight", rows, seconds)
     finally:

@@ -150,7 +150,6 @@ class Exchange:
         self._name = name
         self._writer = writer
         self._reader = reader
-        self._request_lock = threading.Lock()
         self._send_lock = threading.Lock()
         self._recv_lock = threading.Lock()
         self._send_deadline = Watchdog.shared().deadline(reader.cancel)
@@ -210,17 +209,6 @@ class Exchange:
             if is_control and message.header:
                 raise self._keep(error_from_payload(message.header))
             return message
-
-    def request(
-        self, header: bytes, body: pa.Buffer | bytes | None = None, *, timeout_s: float
-    ) -> Message:
-        """Send a message and receive its answer; requests of several threads take turns."""
-        with self._request_lock:
-            self.send(header, body, timeout_s=timeout_s)
-            message = self.recv(timeout_s)
-        if message is None:
-            raise UnavailableError(f"{self._address} ended {self._name!r} without an answer")
-        return message
 
     def done_writing(self) -> None:
         """Tell the server that nothing more is sent; its `recv` gives None."""

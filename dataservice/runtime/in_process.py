@@ -237,7 +237,6 @@ class InProcessExchange:
         self._subject = f"the exchange {name!r} with {address}"
         self._error: DataServiceError | None = None
         self._cancelled = False
-        self._request_lock = threading.Lock()
 
     def send(
         self,
@@ -278,17 +277,6 @@ class InProcessExchange:
             if reason is not None:
                 raise reason from closed
             return None
-
-    def request(
-        self, header: bytes, body: pa.Buffer | bytes | Body | None = None, *, timeout_s: float
-    ) -> Message:
-        """Send a message and receive its answer; requests of several threads take turns."""
-        with self._request_lock:
-            self.send(header, body, timeout_s=timeout_s)
-            message = self.recv(timeout_s)
-        if message is None:
-            raise UnavailableError(f"{self._subject} ended without an answer")
-        return message
 
     def done_writing(self) -> None:
         """Tell the server that nothing more is sent; its `recv` gives None."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -51,7 +50,6 @@ class LocalExchange:
         self._address = address
         self._name = str(command.get("exchange"))
         self._connection = LocalConnection(sock)
-        self._request_lock = threading.Lock()
         self._error: DataServiceError | None = None
         self._cancelled = False
         self._ended = False
@@ -102,17 +100,6 @@ class LocalExchange:
             self._ended = True
             return None
         return Message(received.header, received.body)
-
-    def request(
-        self, header: bytes, body: pa.Buffer | bytes | Body | None = None, *, timeout_s: float
-    ) -> Message:
-        """Send a message and receive its answer; requests of several threads take turns."""
-        with self._request_lock:
-            self.send(header, body, timeout_s=timeout_s)
-            message = self.recv(timeout_s)
-        if message is None:
-            raise UnavailableError(f"{self._address} ended {self._name!r} without an answer")
-        return message
 
     def done_writing(self) -> None:
         """Tell the server that nothing more is sent; its `recv` gives None."""

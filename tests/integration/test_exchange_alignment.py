@@ -10,6 +10,7 @@ import pytest
 
 from dataservice.runtime.exchange import Exchange
 from dataservice.runtime.flight import FlightClient, FlightServer
+from tests.exchanges import answer_to
 
 TOKEN = "token-of-these-tests"
 
@@ -37,7 +38,7 @@ def test_large_bodies_are_aligned_on_both_sides(exchange: Exchange, size_bytes: 
     body = pa.py_buffer(bytes(size_bytes))
     for header_bytes in [*range(0, 40, 3), *range(108, 132), 16_370, 16_384]:
         header = b"h" * header_bytes
-        reply = exchange.request(header, body, timeout_s=10.0)
+        reply = answer_to(exchange, header, body, timeout_s=10.0)
         assert reply.header[1:] == header
         assert reply.body is not None
         assert reply.body.size == size_bytes
@@ -47,6 +48,6 @@ def test_large_bodies_are_aligned_on_both_sides(exchange: Exchange, size_bytes: 
 @pytest.mark.parametrize("size_bytes", [0, 1, 100, 127, 20_000])
 def test_small_bodies_arrive_wherever_they_lie(exchange: Exchange, size_bytes: int) -> None:
     body = bytes(range(256)) * 100
-    reply = exchange.request(b"", body[:size_bytes], timeout_s=10.0)
+    reply = answer_to(exchange, b"", body[:size_bytes], timeout_s=10.0)
     assert reply.body is not None
     assert reply.body.to_pybytes() == body[:size_bytes]

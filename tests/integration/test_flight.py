@@ -37,6 +37,7 @@ from dataservice.errors import (
 from dataservice.runtime.auth import TOKEN_METADATA_KEY, TlsConfig
 from dataservice.runtime.exchange import Exchange, ServerChannel
 from dataservice.runtime.flight import FlightClient, FlightServer
+from tests.exchanges import answer_to
 from tests.ports import free_port
 
 TOKEN = "secret-of-the-test"
@@ -175,7 +176,7 @@ def test_messages_come_back_unchanged(
                 exchange.send(header, body)
             return
         for _ in range(3):
-            reply = exchange.request(header, body, timeout_s=TIMEOUT_S)
+            reply = answer_to(exchange, header, body, timeout_s=TIMEOUT_S)
             assert reply.header == header
             assert (None if reply.body is None else reply.body.to_pybytes()) == body
 
@@ -183,7 +184,7 @@ def test_messages_come_back_unchanged(
 def test_a_large_body(client: FlightClient) -> None:
     body = np.random.default_rng(7).integers(0, 255, 64 << 20, np.uint8)
     with client.exchange({"exchange": "echo"}) as exchange:
-        reply = exchange.request(b"big", pa.py_buffer(body), timeout_s=TIMEOUT_S)
+        reply = answer_to(exchange, b"big", pa.py_buffer(body), timeout_s=TIMEOUT_S)
         assert reply.body is not None
         assert reply.body.equals(pa.py_buffer(body))
 
@@ -219,11 +220,13 @@ def test_nothing_is_lost_when_the_server_ends_at_once(client: FlightClient, atte
 
 def test_requests_of_many_threads_and_exchanges(client: FlightClient) -> None:
     def converse(number: int) -> int:
+        turns = threading.Lock()
         with client.exchange({"exchange": "echo"}) as exchange, ThreadPoolExecutor(2) as pool:
 
             def ask(index: int) -> bool:
                 body = bytes([index % 256]) * (index * 17 % 5000)
-                reply = exchange.request(b"%d" % index, body, timeout_s=TIMEOUT_S)
+                with turns:
+                    reply = answer_to(exchange, b"%d" % index, body, timeout_s=TIMEOUT_S)
                 return reply.header == b"%d" % index and reply.body == pa.py_buffer(body)
 
             return sum(pool.map(ask, range(number, number + 40)))
@@ -277,7 +280,7 @@ def test_a_service_error_keeps_its_class_and_long_details(
 ) -> None:
     with client.exchange({"exchange": "fail", "how": "user", "after_message": after_message}) as x:
         with pytest.raises(UserFunctionError, match="map function failed") as caught:
-            x.request(b"go", timeout_s=TIMEOUT_S) if after_message else x.recv(TIMEOUT_S)
+            answer_to(x, b"go", timeout_s=TIMEOUT_S) if after_message else x.recv(TIMEOUT_S)
         assert caught.value.user_traceback.startswith('File "features.py", line 3')
         assert len(caught.value.user_traceback) > 100_000
         assert caught.value.source == "part-7.parquet rows 10-20"
@@ -408,10 +411,10 @@ def test_a_frozen_peer_is_a_deadline(peer: tuple[subprocess.Popen[str], str]) ->
     process, address = peer
     with contextlib.closing(FlightClient(address, token=TOKEN)) as client:
         exchange = client.exchange({"exchange": "echo"})
-        exchange.request(b"warm", timeout_s=TIMEOUT_S)
+        answer_to(exchange, b"warm", timeout_s=TIMEOUT_S)
         freeze(process)
         with takes(0.9), pytest.raises(DeadlineExceededError):
-            exchange.request(b"frozen", b"x", timeout_s=1.0)
+            answer_to(exchange, b"frozen", b"x", timeout_s=1.0)
         with takes(0.4), pytest.raises(DeadlineExceededError):
             client.exchange({"exchange": "echo"}, timeout_s=0.5)
         with takes():
@@ -486,7 +489,7 @@ def test_stop_ends_open_exchanges_and_frees_the_port(server: FlightServer) -> No
             reader.join(TIMEOUT_S)
         assert [type(error) for error in failures] == [UnavailableError] * 4
         with pytest.raises(UnavailableError):
-            exchanges[4].request(b"x", timeout_s=TIMEOUT_S)
+            answer_to(exchanges[4], b"x", timeout_s=TIMEOUT_S)
         for exchange in exchanges:
             exchange.close()
     make_server(server.port).stop()
@@ -569,12 +572,12 @@ def test_abort_cuts_one_client_only() -> None:
     second = FlightClient(other.address, token=TOKEN)
     try:
         cut = first.exchange({"exchange": "register"})
-        cut.request(b"x", timeout_s=TIMEOUT_S)
+        answer_to(cut, b"x", timeout_s=TIMEOUT_S)
         kept = second.exchange({"exchange": "register"})
         channels[0].abort()
         with takes(), pytest.raises(UnavailableError):
             cut.recv(TIMEOUT_S)
-        assert kept.request(b"y", timeout_s=TIMEOUT_S).header == b"y"
+        assert answer_to(kept, b"y", timeout_s=TIMEOUT_S).header == b"y"
     finally:
         first.close()
         second.close()
@@ -593,7 +596,7 @@ def test_nothing_is_left_behind_by_many_exchanges(server: FlightServer) -> None:
         for index in range(200):
             with client.exchange({"exchange": "echo"}) as exchange:
                 if index % 2:
-                    exchange.request(b"x", timeout_s=TIMEOUT_S)
+                    answer_to(exchange, b"x", timeout_s=TIMEOUT_S)
         assert len(os.listdir("/proc/self/fd")) <= before + 50
 
 
@@ -616,7 +619,7 @@ def test_tls(tmp_path: pathlib.Path) -> None:
     )
     try:
         with client.exchange({"exchange": "echo"}) as exchange:
-            assert exchange.request(b"x", b"y", timeout_s=TIMEOUT_S).body == pa.py_buffer(b"y")
+            assert answer_to(exchange, b"x", b"y", timeout_s=TIMEOUT_S).body == pa.py_buffer(b"y")
         with pytest.raises(UnauthenticatedError, match="PSTRAIN_TLS_CA"):
             plain.exchange({"exchange": "echo"}, timeout_s=TIMEOUT_S)
         with pytest.raises(UnauthenticatedError, match="other: name the CA"):
@@ -672,7 +675,8 @@ def converse(seed):
             for index in range(100):
                 text = b"%d-%d" % (seed, index)
                 assert call(text, timeout=60) == text
-                reply = exchange.request(text, text * 1000, timeout_s=60.0)
+                exchange.send(text, text * 1000)
+                reply = exchange.recv(60.0)
                 assert reply.header == text and reply.body.to_pybytes() == text * 1000
 
 with ThreadPoolExecutor(4) as pool:

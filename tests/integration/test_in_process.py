@@ -34,6 +34,7 @@ from dataservice.runtime.in_process import (
     InProcessServer,
     connect,
 )
+from tests.exchanges import answer_to
 from tests.integration.service_cluster import local_service, read_ids, wait_until
 
 TOKEN = "secret-of-the-test"
@@ -92,13 +93,13 @@ def test_bodies_are_handed_over_as_they_are() -> None:
     batch = pa.RecordBatch.from_pydict({"a": [1, 2, 3]})
     handed, body = BatchBody(batch, 0, 24), pa.py_buffer(b"text")
     with open_to("echo") as exchange:
-        answer = exchange.request(b"h", handed, timeout_s=TIMEOUT_S)
+        answer = answer_to(exchange, b"h", handed, timeout_s=TIMEOUT_S)
         assert (answer.header, answer.body, answer.handed) == (b"h", None, handed)
-        answer = exchange.request(b"h", body, timeout_s=TIMEOUT_S)
+        answer = answer_to(exchange, b"h", body, timeout_s=TIMEOUT_S)
         assert answer.body is not None
         assert answer.body.address == body.address
-        assert exchange.request(b"", b"bytes", timeout_s=TIMEOUT_S).body == b"bytes"
-        assert exchange.request(b"h", timeout_s=TIMEOUT_S).body is None
+        assert answer_to(exchange, b"", b"bytes", timeout_s=TIMEOUT_S).body == b"bytes"
+        assert answer_to(exchange, b"h", timeout_s=TIMEOUT_S).body is None
         exchange.done_writing()
         assert exchange.recv(TIMEOUT_S) is None
         assert exchange.recv(TIMEOUT_S) is None

@@ -43,6 +43,7 @@ from dataservice.runtime.local_server import LocalChannel, LocalServer
 from dataservice.runtime.segment_pool import HELD_BYTES, POOL_BYTES
 from dataservice.runtime.shared_memory import OwnSegment, PeerSegment, is_supported
 from dataservice.runtime.transport import open_exchange
+from tests.exchanges import answer_to
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="the platform cannot share memory")
 
@@ -145,7 +146,7 @@ def test_messages_come_back_unchanged(server: LocalServer, header: bytes, size: 
     body = None if size is None else np.random.default_rng(1).bytes(size)
     with open_to(server.address, "echo") as exchange:
         for _ in range(3):
-            answer = exchange.request(header, body, timeout_s=TIMEOUT_S)
+            answer = answer_to(exchange, header, body, timeout_s=TIMEOUT_S)
             assert answer.header == header
             assert (answer.body is None) == (body is None)
             assert body is None or answer.body == pa.py_buffer(body)
@@ -155,7 +156,7 @@ def test_a_body_larger_than_everything_that_may_be_lent(server: LocalServer) -> 
     body = np.random.default_rng(1).bytes(POOL_BYTES + MIB)
     with open_to(server.address, "echo") as exchange:
         for _ in range(2):
-            answer = exchange.request(b"large", body, timeout_s=TIMEOUT_S)
+            answer = answer_to(exchange, b"large", body, timeout_s=TIMEOUT_S)
             assert answer.body == pa.py_buffer(body)
 
 
@@ -179,13 +180,13 @@ def test_segments_are_used_again_once_nobody_looks_at_them(server: LocalServer) 
     with open_to(server.address, "echo") as exchange:
         body = bytes(MIB)
         for _ in range(100):
-            view = np.frombuffer(exchange.request(b"h", body, timeout_s=TIMEOUT_S).body, np.uint8)[
-                5:
-            ]
+            view = np.frombuffer(
+                answer_to(exchange, b"h", body, timeout_s=TIMEOUT_S).body, np.uint8
+            )[5:]
             assert not view.any()
         del view
         gc.collect()
-        exchange.request(b"last", timeout_s=TIMEOUT_S)
+        answer_to(exchange, b"last", timeout_s=TIMEOUT_S)
         assert exchange._connection._holdings.held_bytes == 0
         assert exchange._connection._pool.total_bytes <= 4 * MIB
 
@@ -199,11 +200,13 @@ def test_many_small_messages_that_are_kept(server: LocalServer) -> None:
 
 def test_requests_of_many_threads_and_exchanges(server: LocalServer) -> None:
     def converse(number: int) -> int:
+        turns = threading.Lock()
         with open_to(server.address, "echo") as exchange, ThreadPoolExecutor(4) as pool:
 
             def ask(index: int) -> bool:
                 body = np.full(50_000 + index, number, np.uint8).tobytes()
-                answer = exchange.request(str(index).encode(), body, timeout_s=TIMEOUT_S)
+                with turns:
+                    answer = answer_to(exchange, str(index).encode(), body, timeout_s=TIMEOUT_S)
                 return answer.header == str(index).encode() and answer.body == pa.py_buffer(body)
 
             return sum(pool.map(ask, range(50)))
@@ -314,7 +317,7 @@ def test_a_message_needs_something(server: LocalServer) -> None:
     with open_to(server.address, "echo") as exchange:
         with pytest.raises(InvalidArgumentError, match="neither"):
             exchange.send(b"")
-        assert exchange.request(b"still open", timeout_s=TIMEOUT_S).header == b"still open"
+        assert answer_to(exchange, b"still open", timeout_s=TIMEOUT_S).header == b"still open"
 
 
 def test_recv_ends_at_its_timeout_and_so_does_the_exchange(server: LocalServer) -> None:
@@ -435,7 +438,7 @@ def test_a_frozen_peer_is_a_deadline(peer: tuple[subprocess.Popen[str], str]) ->
         os.waitpid(process.pid, os.WUNTRACED)
         try:
             with pytest.raises(DeadlineExceededError):
-                exchange.request(b"h", timeout_s=0.3)
+                answer_to(exchange, b"h", timeout_s=0.3)
             with pytest.raises(DeadlineExceededError):
                 LocalExchange(
                     dial(address), address, {"exchange": "echo"}, token=TOKEN, timeout_s=0.3
@@ -631,7 +634,7 @@ def test_the_way_is_chosen(
         flight.address, command, protocol=wanted, token=TOKEN, tls=None, timeout_s=TIMEOUT_S
     ) as exchange:
         assert exchange.protocol == taken
-        assert exchange.request(b"h", bytes(100_000), timeout_s=TIMEOUT_S).body == bytes(100_000)
+        assert answer_to(exchange, b"h", bytes(100_000), timeout_s=TIMEOUT_S).body == bytes(100_000)
     local.stop()
 
 

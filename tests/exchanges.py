@@ -1,0 +1,18 @@
+"""One message and its answer, over whatever exchange."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dataservice.runtime.message import Message
+from dataservice.runtime.transport import AnyExchange
+
+
+def answer_to(
+    exchange: AnyExchange, header: bytes, body: Any = None, *, timeout_s: float
+) -> Message:
+    """What the server says to a message, which is one message; of one thread at a time."""
+    exchange.send(header, body, timeout_s=timeout_s)
+    answer = exchange.recv(timeout_s)
+    assert answer is not None, "the server ended the exchange without an answer"
+    return answer
