@@ -88,10 +88,9 @@ class PacketSocket:
     def receive(self, debts: Debts, deadline_s: float) -> tuple[Packet, int | None]:
         """The next packet, with its descriptor; waits for it."""
         while True:
-            at_once = False
-            if debts.owes or deadline_s - time.monotonic() < self._slice_s:
+            at_once = debts.owes or deadline_s - time.monotonic() < self._slice_s
+            if at_once:
                 self._wait_for(select.POLLIN, debts, deadline_s, "nothing came from the peer")
-                at_once = True
             packet = self.try_receive(at_once=at_once)
             if packet is not None:
                 return packet

@@ -92,7 +92,7 @@ class ClusterCoordinator:
             trainer_timeout_s=trainer_timeout_s,
             consistency=strategy.consistency,
             trainers_expected=strategy.num_input_pipelines,
-            closures_at_once=closures_in_flight,
+            closures_in_flight=closures_in_flight,
         )
         self._iterators = IteratorsInUse()
         self._packer = Packer(strategy)

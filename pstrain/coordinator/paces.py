@@ -21,11 +21,11 @@ _REMEMBERED: Final = 1024
 class Paces:
     """How long the latest runs took, by function. Not thread-safe.
 
-    ``at_once``: how many a trainer runs side by side.
+    ``closures_in_flight``: how many a trainer runs side by side.
     """
 
-    def __init__(self, at_once: int = 1) -> None:
-        self._work_s = AHEAD_S * at_once
+    def __init__(self, closures_in_flight: int = 1) -> None:
+        self._work_s = AHEAD_S * closures_in_flight
         self._latest: OrderedDict[str, deque[float]] = OrderedDict()
 
     def note(self, function_id: str, seconds: float) -> None:

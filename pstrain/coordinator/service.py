@@ -54,7 +54,7 @@ class Scheduler(Observing):
         trainer_timeout_s: float,
         consistency: Consistency = ASYNC,
         trainers_expected: int = 1,
-        closures_at_once: int = 1,
+        closures_in_flight: int = 1,
     ) -> None:
         super().__init__(trainer_timeout_s)
         self.orders: queue.SimpleQueue[RoundOrder | None] = queue.SimpleQueue()
@@ -67,7 +67,7 @@ class Scheduler(Observing):
         self._joining_since_s = time.monotonic()
         self._closures: OrderedDict[int, Closure] = OrderedDict()
         self._next_id = 0
-        self._paces = Paces(closures_at_once)
+        self._paces = Paces(closures_in_flight)
         self._readings = Readings()
         self._ids = ids
         self._errors: list[Exception] = []
