@@ -119,6 +119,28 @@ def overlaps(spec: VariableSpec, start: int, stop: int) -> Iterator[tuple[int, i
             yield index, int(a), int(b)
 
 
+def transfers(
+    spec: VariableSpec, start: int, stop: int, chunk_bytes: int
+) -> Iterator[dict[int, tuple[int, int, int]]]:
+    """Rows ``[start, stop)`` in turns, each of a chunk per server that has any left.
+
+    As {server: (shard, first, last + 1)}.
+    """
+    rows = max(1, chunk_bytes // row_bytes(spec))
+    queues: dict[int, list[tuple[int, int, int]]] = {}
+    for index, a, b in overlaps(spec, start, stop):
+        chunks = [(index, c, min(c + rows, b)) for c in range(a, b, rows)]
+        queues.setdefault(spec.shards[index].ps, []).extend(chunks)
+    while queues:
+        yield {ps: chunks.pop(0) for ps, chunks in queues.items()}
+        queues = {ps: chunks for ps, chunks in queues.items() if chunks}
+
+
+def row_bytes(spec: VariableSpec) -> int:
+    """Of a row's values, without slots."""
+    return max(1, spec.width * np.dtype(spec.dtype).itemsize)
+
+
 def update_parts(update: Update) -> Iterator[tuple[int, NDArray[np.int64] | None, Array]]:
     """(shard index, ids or None, gradient [n, width]) of each shard that an update touches."""
     spec, gradient, lookup = update

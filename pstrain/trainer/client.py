@@ -8,7 +8,7 @@ is never sent twice.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
@@ -26,10 +26,11 @@ from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.rows import (
     as_rows,
     look_up,
-    overlaps,
+    row_bytes,
     rows_of_value,
     scatter_parts,
     shape_of_rows,
+    transfers,
     update_parts,
 )
 from pstrain.trainer.claiming import KeyClaims
@@ -185,7 +186,7 @@ class RemoteParameters(KeyClaims):
         header = {"kind": "read", **transport.named(transport_dtype)}
         dtype = transport.wire_dtype(spec.dtype, transport_dtype)
         out = np.empty((stop - start, spec.width), spec.dtype)
-        for batch in self._rounds(spec, start, stop):
+        for batch in transfers(spec, start, stop, self._config.chunk_bytes):
             replies = self._ask(
                 {
                     ps: self._request({**header, "shard": [spec.id, index], "rows": [a, b]})
@@ -202,7 +203,7 @@ class RemoteParameters(KeyClaims):
     def read_rows(self, spec: VariableSpec, ids: Array) -> Array:
         _before_read([spec])
         lookup = look_up(spec, ids)
-        rows_at_once = max(1, self._config.chunk_bytes // _row_bytes(spec))
+        rows_at_once = max(1, self._config.chunk_bytes // row_bytes(spec))
         rows = np.empty((len(lookup.unique), spec.width), spec.dtype)
         for start in range(0, len(rows), rows_at_once):
             part = look_up(spec, lookup.unique[start : start + rows_at_once])
@@ -217,7 +218,7 @@ class RemoteParameters(KeyClaims):
     def assign(self, spec: VariableSpec, op: str, value: Any, start: int = 0) -> None:
         count = rows_of_value(spec, value, start)
         rows = as_rows(spec, value, count)
-        for batch in self._rounds(spec, start, start + count):
+        for batch in transfers(spec, start, start + count, self._config.chunk_bytes):
             changes = {}
             for ps, (index, a, b) in batch.items():
                 header = {"kind": "assign", "op": op, "shard": [spec.id, index]}
@@ -347,7 +348,7 @@ class RemoteParameters(KeyClaims):
             key = (spec.id, optimizer.name)
             if key in self._has_slots:
                 continue
-            if spec.rows * _row_bytes(spec) > self._config.chunk_bytes:
+            if spec.rows * row_bytes(spec) > self._config.chunk_bytes:
                 shards: dict[int, list[list[int]]] = {}
                 for index, shard in enumerate(spec.shards):
                     shards.setdefault(shard.ps, []).append([spec.id, index])
@@ -390,19 +391,6 @@ class RemoteParameters(KeyClaims):
         timeout_s = timeout_s or self._config.request_timeout_s
         return self._connections.action(ps, name, json.dumps(request).encode(), timeout_s)
 
-    def _rounds(
-        self, spec: VariableSpec, start: int, stop: int
-    ) -> Iterator[dict[int, tuple[int, int, int]]]:
-        """Row ranges to move, as {server: (shard, first, last + 1)}, one chunk per server each."""
-        rows = max(1, self._config.chunk_bytes // _row_bytes(spec))
-        queues: dict[int, list[tuple[int, int, int]]] = {}
-        for index, a, b in overlaps(spec, start, stop):
-            chunks = [(index, c, min(c + rows, b)) for c in range(a, b, rows)]
-            queues.setdefault(spec.shards[index].ps, []).extend(chunks)
-        while queues:
-            yield {ps: chunks.pop(0) for ps, chunks in queues.items()}
-            queues = {ps: chunks for ps, chunks in queues.items() if chunks}
-
 
 def _before_read(specs: Iterable[VariableSpec]) -> None:
     """A closure sees its own changes."""
@@ -419,7 +407,3 @@ def _read_with(variables: Sequence[VariableSpec], pulls: Pulls) -> Answers:
 
 def _holds(iterations: VariableSpec | None, ps: int) -> bool:
     return iterations is not None and iterations.shards[0].ps == ps
-
-
-def _row_bytes(spec: VariableSpec) -> int:
-    return max(1, spec.width * np.dtype(spec.dtype).itemsize)
