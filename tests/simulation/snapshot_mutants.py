@@ -16,7 +16,7 @@ from dataservice.dispatcher import saving
 from dataservice.dispatcher.requests import Decision
 from dataservice.dispatcher.snapshots import Snapshot, Snapshots
 from dataservice.wire import dispatcher_pb2 as pb
-from dataservice.worker.snapshots import SnapshotWriter
+from dataservice.worker.snapshot_writer import SnapshotWriter
 from tests.simulation.mutants import Mutant
 
 Patch = pytest.MonkeyPatch

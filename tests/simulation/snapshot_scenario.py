@@ -20,7 +20,7 @@ from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import RegisterDataset
 from dataservice.dispatcher.snapshot_desk import SavingSettings
 from dataservice.sharding import Split
-from dataservice.worker import control, rebatch
+from dataservice.worker import control, rebatch, snapshot_writer
 from dataservice.worker import snapshots as worker_snapshots
 from tests.simulation import coordinated_nodes, scenario
 from tests.simulation import snapshot_nodes as nodes
@@ -293,15 +293,16 @@ DISK = _TheDisk()
 def staged() -> Iterator[None]:
     """Puts the stand-ins in place; several simulations may run one after the other inside."""
     with scenario.staged(), on_one_core(), pytest.MonkeyPatch.context() as patch:
-        for module in (worker_snapshots, client):
+        for module in (worker_snapshots, snapshot_writer, client):
             patch.setattr(module, "threading", THREADING, raising=False)
             patch.setattr(module, "time", TIME)
+        for module in (snapshot_writer, client):
             patch.setattr(module.logger, "disabled", True)
         patch.setattr(snapshot_desk.logger, "disabled", True)
-        patch.setattr(worker_snapshots, "StoppableThread", coordinated_nodes.Thread)
-        patch.setattr(worker_snapshots, "decode_schema", lambda _schema: nodes.SCHEMA)
+        patch.setattr(snapshot_writer, "StoppableThread", coordinated_nodes.Thread)
+        patch.setattr(snapshot_writer, "decode_schema", lambda _schema: nodes.SCHEMA)
         # So that a plan that is not divided has several files.
-        patch.setattr(worker_snapshots, "_WHOLE_CHUNK_BYTES", 100)
+        patch.setattr(snapshot_writer, "_WHOLE_CHUNK_BYTES", 100)
         patch.setattr(rebatch, "concat_batches", columns.concat_batches)
         patch.setattr(rebatch, "encoded_bytes", columns.encoded_bytes)
         patch.setattr(control, "RpcClient", nodes.Rpc)

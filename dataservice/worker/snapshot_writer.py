@@ -1,0 +1,342 @@
+"""Writes the windows of one dataset that is being saved, as far as this worker gets them.
+
+A writer asks for windows until there are none for it. Knows pipelines and folders, nothing of gRPC,
+nor when it is needed. Invariants: a window is reported only once its files are whole under their
+names; whatever fails for good is reported, so that nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from dataservice.dataset.ledger import Ledger
+from dataservice.dataset.snapshot_folder import SnapshotFolder
+from dataservice.dataset.snapshot_format import DONE, Chunk, Metadata
+from dataservice.errors import (
+    CancelledError,
+    DataLossError,
+    DataServiceError,
+    NotFoundError,
+    UnavailableError,
+    UserFunctionError,
+    error_to_dict,
+)
+from dataservice.runtime.frames import decode_schema
+from dataservice.runtime.threads import StoppableThread
+from dataservice.wire import dispatcher_pb2 as pb
+from dataservice.worker.control import DispatcherLink, lease_of
+from dataservice.worker.failures import reportable
+from dataservice.worker.leases import Lease
+from dataservice.worker.rebatch import Rebatcher
+from dataservice.worker.task import Pipeline
+
+logger = logging.getLogger(__name__)
+
+# A whole plan is cut into files of about this size, always at the same rows.
+_WHOLE_CHUNK_BYTES: Final = 64 << 20
+_ATTEMPTS: Final = 3
+_PAUSE_S: Final = 1.0
+_PROGRESS_S: Final = 1.0
+
+
+class SnapshotWriter:
+    """Writes windows of one snapshot: one thread talks to the dispatcher, others write."""
+
+    def __init__(
+        self,
+        link: DispatcherLink,
+        pipeline_of: Callable[[str], Pipeline],
+        worker_id: str,
+        snapshot_id: str,
+        *,
+        threads: int,
+        address: str,
+    ) -> None:
+        self._link = link
+        self._pipeline_of = pipeline_of
+        self._worker_id = worker_id
+        self._snapshot_id = snapshot_id
+        self._address = address
+        self._news = threading.Condition()
+        self._held: dict[int, Lease] = {}
+        self._queue: deque[Lease] = deque()
+        self._written: dict[int, tuple[Chunk, ...]] = {}
+        self._failure: Exception | None = None
+        self._rows_under_way: dict[int, int] = {}
+        self._stopping = False
+        self._folder: SnapshotFolder | None = None
+        # Says in the log what on_error="skip" leaves out.
+        self._omissions = Ledger()
+        owner = f"snapshot {snapshot_id}"
+        self._talker = StoppableThread(self._run, owner=owner, name="talk")
+        self._scribes = [
+            StoppableThread(self._write_windows, owner=owner, name=f"write-{index}")
+            for index in range(threads)
+        ]
+
+    def start(self) -> None:
+        """Starts asking for windows."""
+        self._talker.start()
+
+    def is_alive(self) -> bool:
+        """Whether it still asks, writes or reports."""
+        return self._talker.is_alive()
+
+    def request_stop(self) -> None:
+        """Stops without waiting. Idempotent."""
+        self._talker.request_stop()
+        with self._news:
+            self._stopping = True
+            self._news.notify_all()
+
+    def join(self, deadline_s: float) -> None:
+        """After `request_stop`: waits for the threads until this time of the monotonic clock."""
+        for thread in (self._talker, *self._scribes):
+            thread.stop(max(0.0, deadline_s - time.monotonic()))
+
+    def _is_stopping(self) -> bool:
+        return self._stopping
+
+    # Talking to the dispatcher
+
+    def _run(self, _stop: threading.Event) -> None:
+        try:
+            self._open()
+            self._work()
+        except (CancelledError, NotFoundError) as error:
+            logger.debug("no more work on snapshot %s: %s", self._snapshot_id, error)
+        except DataServiceError as error:
+            logger.warning("work on snapshot %s pauses: %s", self._snapshot_id, error)
+        finally:
+            self.request_stop()
+
+    def _open(self) -> None:
+        task = self._link.get_snapshot(self._snapshot_id)
+        self._task = task
+        try:
+            options = json.loads(task.storage_options)
+            folder = SnapshotFolder(task.path, options, writes=self._snapshot_id)
+            self._folder = folder
+            if task.error:
+                return
+            registered = self._link.get_dataset(task.dataset_id)
+            self._pipeline = self._pipeline_of(task.dataset_id)
+            self._schema = decode_schema(registered.schema)
+            folder.write_metadata(self._metadata(task, registered.cardinality))
+        except (NotFoundError, UnavailableError, CancelledError):
+            raise
+        except Exception as error:
+            self._failure = reportable(error)
+            return
+        for scribe in self._scribes:
+            scribe.start()
+
+    def _metadata(self, task: pb.GetSnapshotReply, cardinality: int) -> Metadata:
+        pipeline = self._pipeline
+        return Metadata(
+            snapshot_id=self._snapshot_id,
+            schema=self._schema,
+            fingerprint=pipeline.fingerprint,
+            cardinality=cardinality,
+            is_batched=task.whole and pipeline.is_batched,
+            batch_size=None if task.whole else pipeline.batch_size,
+            drop_remainder=not task.whole and pipeline.drop_remainder,
+            compression=task.compression,
+            windows=None if task.windows < 0 else task.windows,
+        )
+
+    def _work(self) -> None:
+        while not self._stopping:
+            reply = self._report()
+            if reply.marker and not self._mark(reply.marker, reply.content):
+                continue
+            if reply.over:
+                return
+            with self._news:
+                for message in reply.windows:
+                    lease = lease_of(message)
+                    self._held[lease.window] = lease
+                    self._queue.append(lease)
+                self._news.notify_all()
+                if not self._held:
+                    # Others have the rest; heartbeats tell when some of it comes back.
+                    return
+                self._news.wait_for(self._has_news, _PROGRESS_S)
+
+    def _has_news(self) -> bool:
+        return bool(self._written) or self._failure is not None or self._stopping
+
+    def _report(self) -> pb.WorkOnSnapshotReply:
+        with self._news:
+            written, failure = dict(self._written), self._failure
+            holding = [window for window in self._held if window not in written]
+            count = 0 if failure else max(0, len(self._scribes) + 1 - len(holding))
+            rows = sum(self._rows_under_way.values())
+        request = pb.WorkOnSnapshotRequest(
+            worker_id=self._worker_id,
+            snapshot_id=self._snapshot_id,
+            count=count,
+            holding=holding,
+            written=[_written_message(window, chunks) for window, chunks in written.items()],
+            error="" if failure is None else json.dumps(error_to_dict(failure)),
+            rows_under_way=rows,
+        )
+        reply = self._link.work_on_snapshot(request, self._is_stopping)
+        with self._news:
+            for window in written:
+                del self._written[window], self._held[window]
+        return reply
+
+    def _mark(self, name: str, content: str) -> bool:
+        """Writes the last file. False when DONE cannot be, which is then the snapshot's error.
+
+        ERROR need not succeed: what it is about may forbid it.
+        """
+        try:
+            if self._folder is not None:
+                self._write_marker(self._folder, name, content)
+        except UnavailableError:
+            raise
+        except Exception as error:
+            logger.error("could not write %s of %s: %r", name, self._task.path, error)
+            if name == DONE:
+                self._failure = reportable(error)
+                return False
+        request = pb.WorkOnSnapshotRequest(
+            worker_id=self._worker_id, snapshot_id=self._snapshot_id, marked=True
+        )
+        self._link.work_on_snapshot(request, self._is_stopping)
+        return True
+
+    def _write_marker(self, folder: SnapshotFolder, name: str, content: str) -> None:
+        found = folder.metadata()
+        is_there = found is not None and found.snapshot_id == self._snapshot_id
+        if name == DONE and not is_there:
+            raise DataLossError(
+                f"{self._task.path} was deleted while snapshot {self._snapshot_id} was written"
+                + (f", and holds {found.snapshot_id} now" if found else "")
+            )
+        if found is None or is_there:
+            folder.write_marker(name, json.loads(content))
+
+    # Writing
+
+    def _write_windows(self, _stop: threading.Event) -> None:
+        while (lease := self._next_lease()) is not None:
+            try:
+                chunks = self._write_window(lease)
+            except BaseException as error:
+                self._fail(error)
+                return
+            with self._news:
+                self._written[lease.window] = chunks
+                self._rows_under_way.pop(lease.window, None)
+                self._news.notify_all()
+
+    def _next_lease(self) -> Lease | None:
+        with self._news:
+            while not self._stopping:
+                if self._queue:
+                    return self._queue.popleft()
+                self._news.wait(_PROGRESS_S)
+        return None
+
+    def _fail(self, error: BaseException) -> None:
+        failure = reportable(error)
+        if isinstance(failure, UserFunctionError):
+            failure.worker = failure.worker or self._address
+        with self._news:
+            if not self._stopping:
+                self._failure = self._failure or failure
+            self._news.notify_all()
+
+    def _write_window(self, lease: Lease) -> tuple[Chunk, ...]:
+        """The files of a window. Storage that is away for a moment is tried again."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                if self._task.whole:
+                    return self._write_whole()
+                chunk = self._write(lease.window, self._rows_of(lease))
+                return () if chunk is None else (chunk,)
+            except UnavailableError as error:
+                if attempt == _ATTEMPTS:
+                    raise
+                logger.warning("window %d is written again: %s", lease.window, error)
+                self._talker.stop_event.wait(_PAUSE_S)
+        raise CancelledError("no attempt was made")
+
+    def _note_rows(self, window: int, rows: int) -> None:
+        with self._news:
+            self._rows_under_way[window] = rows
+
+    def _write(self, number: int, batches: Iterable[pa.RecordBatch]) -> Chunk | None:
+        assert self._folder is not None, "a window is leased once the folder is open"
+        return self._folder.write_chunk(number, self._schema, batches, self._task.compression)
+
+    def _rows_of(self, lease: Lease) -> Iterator[pa.RecordBatch]:
+        """The rows of a window in batches of about 1 MiB."""
+        rebatcher = Rebatcher(None)
+        for batch, first_row in self._pipeline.run_window(
+            lease, self._is_stopping, self._omissions
+        ):
+            self._note_rows(lease.window, first_row + batch.num_rows)
+            for element in rebatcher.add(batch, lease.window, lease.generation, first_row):
+                yield element.batch
+        for element in rebatcher.flush():
+            yield element.batch
+
+    def _write_whole(self) -> tuple[Chunk, ...]:
+        """The elements of the whole plan, in files that each hold whole elements."""
+        chunks: list[Chunk] = []
+        for batches in _in_parts(self._elements(), _WHOLE_CHUNK_BYTES):
+            chunk = self._write(len(chunks), batches)
+            if chunk is not None:
+                chunks.append(chunk)
+        return tuple(chunks)
+
+    def _elements(self) -> Iterator[pa.RecordBatch]:
+        rows = 0
+        for batch in self._pipeline.run_whole(0, self._is_stopping, omitted=self._omissions.page()):
+            yield batch
+            rows += batch.num_rows
+            self._note_rows(0, rows)
+
+
+def _in_parts(
+    batches: Iterator[pa.RecordBatch], part_bytes: int
+) -> Iterator[Iterator[pa.RecordBatch]]:
+    """Consecutive parts of a stream, each of batches of about `part_bytes`; none is empty."""
+    first = next(batches, None)
+
+    def part() -> Iterator[pa.RecordBatch]:
+        nonlocal first
+        size_bytes = 0
+        while first is not None and size_bytes < part_bytes:
+            size_bytes += first.nbytes
+            yield first
+            first = next(batches, None)
+
+    while first is not None:
+        yield part()
+
+
+def _written_message(window: int, chunks: Sequence[Chunk]) -> pb.WrittenWindow:
+    messages = [
+        pb.SnapshotChunk(
+            number=chunk.number,
+            rows=chunk.rows,
+            size_bytes=chunk.size_bytes,
+            batches=chunk.batches,
+            tag=chunk.tag,
+        )
+        for chunk in chunks
+    ]
+    return pb.WrittenWindow(window=window, chunks=messages)
