@@ -1,19 +1,19 @@
 """Who may list the sources of a dataset: one at a time, while few enough wait for that.
 
-Knows datasets by their ids alone. Invariants: of one dataset nobody lists beside another; calls
-that must not wait find threads, for those who wait for a plan are limited in number and in time.
-Thread-safe.
+Knows only what that is called which is listed. Invariants: for one job, or one dataset, nobody
+lists beside another; calls that must not wait find threads, for those who wait for a plan are
+limited in number and in time; nothing is kept of what nobody lists. Thread-safe.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dataservice.config import PLAN_WAIT_S
 from dataservice.errors import UnavailableError
-from dataservice.vocabulary import DatasetId
 
 
 class Listings:
@@ -21,34 +21,42 @@ class Listings:
 
     def __init__(self, max_planners: int) -> None:
         self._planners = threading.BoundedSemaphore(max_planners)
-        self._locks: dict[DatasetId, threading.Lock] = {}
+        self._turns: dict[str, threading.Lock] = {}
+        self._users: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     @contextmanager
-    def alone(self, dataset_id: DatasetId) -> Iterator[None]:
-        """Scope of the only one who lists this dataset; waits for the one before.
+    def alone(self, what: str) -> Iterator[None]:
+        """Scope of the only one who lists for this; waits for the one before.
 
         UnavailableError where there is no room to wait, or that one takes long: whoever waits makes
         room before it asks again.
         """
-        with self._lock:
-            listing = self._locks.setdefault(dataset_id, threading.Lock())
         if self._planners.acquire(blocking=False):
             try:
-                if listing.acquire(timeout=PLAN_WAIT_S):
-                    try:
-                        yield
-                        return
-                    finally:
-                        listing.release()
+                with self._turn(what) as turn:
+                    if turn.acquire(timeout=PLAN_WAIT_S):
+                        try:
+                            yield
+                            return
+                        finally:
+                            turn.release()
             finally:
                 self._planners.release()
         raise UnavailableError(
-            f"the sources of dataset {dataset_id} are being listed, or others are, for as many "
-            "clients as may wait for that at once; try again"
+            f"the sources of {what} are being listed, or others are, for as many clients as may "
+            "wait for that at once; try again"
         )
 
-    def forget(self, dataset_id: DatasetId) -> None:
-        """The dataset is no more."""
+    @contextmanager
+    def _turn(self, what: str) -> Iterator[threading.Lock]:
         with self._lock:
-            self._locks.pop(dataset_id, None)
+            self._users[what] += 1
+            turn = self._turns.setdefault(what, threading.Lock())
+        try:
+            yield turn
+        finally:
+            with self._lock:
+                self._users[what] -= 1
+                if not self._users[what]:
+                    del self._users[what], self._turns[what]

@@ -232,8 +232,10 @@ class DispatcherService:
         needed = self._dataset_to_plan(request)
         if needed is None:
             return self._join(request, None)
-        # One planner per dataset: trainers of a job open it at the same moment.
-        with self._listings.alone(needed.dataset_id):
+        # Trainers of a job open it at the same moment, of datasets that each may have registered.
+        name = request.job_name
+        what = f"dataset {needed.dataset_id}" if name is None else f"job {name!r}"
+        with self._listings.alone(what):
             needed = self._dataset_to_plan(request)
             plan = None if needed is None else self._plan(needed, request)
             return self._join(request, plan)
@@ -327,8 +329,6 @@ class DispatcherService:
 
     def _follow(self, event: ev.Event) -> None:
         self._around.follow(event)
-        if isinstance(event, ev.DatasetDeleted):
-            self._listings.forget(event.dataset_id)
 
     def _hear_of_worker(self, worker_id: WorkerId) -> None:
         decide.check_worker(self._state, worker_id)

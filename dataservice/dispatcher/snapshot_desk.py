@@ -69,7 +69,7 @@ class SnapshotDesk:
         if existing is not None:
             return existing, True
         # A client that does not wait so long asks again meanwhile.
-        with self._listings.alone(request.dataset_id):
+        with self._listings.alone(f"dataset {request.dataset_id}"):
             existing = self._existing(request)
             if existing is not None:
                 return existing, True

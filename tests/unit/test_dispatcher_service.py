@@ -593,7 +593,9 @@ def test_a_wait_that_fails_gives_its_seat_back(contended: DispatcherService) -> 
 # Planning
 
 
-def test_trainers_that_open_a_job_together_plan_once() -> None:
+@pytest.mark.parametrize("datasets", [1, 4])
+def test_trainers_that_open_a_job_together_plan_once(datasets: int) -> None:
+    """Also where each has registered the dataset by itself."""
     planned = []
     may_plan = threading.Event()
 
@@ -603,14 +605,18 @@ def test_trainers_that_open_a_job_together_plan_once() -> None:
         return plan_windows(plan, repetition, options)
 
     service = DispatcherService(clock=ManualClock(), planner=slow_planner)
-    register(service)
+    ids = [register(service) for _ in range(datasets)]
     with ThreadPoolExecutor(4) as pool:
-        futures = [pool.submit(open_reader, service, f"r{i}") for i in range(4)]
+        futures = [
+            pool.submit(open_reader, service, f"r{i}", dataset_id=ids[i % datasets])
+            for i in range(4)
+        ]
         eventually(lambda: planned)
-        assert service.overview.datasets(), "planning does not hold the lock"
+        assert len(service.overview.datasets()) == datasets, "planning does not hold the lock"
         may_plan.set()
         assert {future.result(WAIT_S) for future in futures} == {"i1"}
     assert planned == [0]
+    assert not service._listings._turns, "what is kept of a job that was planned"
 
 
 def test_snapshots_that_are_started_together_are_planned_once() -> None:
@@ -670,7 +676,7 @@ def test_who_may_not_wait_for_a_plan_tries_again() -> None:
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(open_reader, service, "r1")
         assert begun.wait(WAIT_S)
-        with pytest.raises(UnavailableError, match=r"dataset 1000 are being listed.*try again"):
+        with pytest.raises(UnavailableError, match=r"job 'train' are being listed.*try again"):
             open_reader(service, "r2")
         may_plan.set()
         assert future.result(WAIT_S) == "i1"
@@ -689,7 +695,7 @@ def test_who_waits_for_a_plan_makes_room_before_it_asks_again(
         for _ in range(3):
             with pytest.raises(UnavailableError, match="being listed"):
                 open_reader(service, "r2")
-        with service._listings.alone(DatasetId("other")):
+        with service._listings.alone("dataset other"):
             pass  # one lists, none waits
         may_plan.set()
         assert future.result(WAIT_S) == "i1"
