@@ -111,7 +111,8 @@ def _cancelled(state: CoordinatorState, late: list[int]) -> Iterator[ev.Event]:
     """Those of the late ones that are not to run again."""
     yield from unwanted(state, [closure for closure in late if closure in state.cancelling])
     if state.failed:
-        others = (c for c in late if c not in state.cancelling and c not in state.told)
+        # None of them was told of: what is made anew has rounds of its own, where nobody is late.
+        others = (c for c in late if c not in state.cancelling)
         yield from (ev.ClosureCancelled(closure=closure) for closure in others)
 
 

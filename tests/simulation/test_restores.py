@@ -1,7 +1,8 @@
 """Lives of a training cluster that loses parameter servers and goes back to its checkpoints.
 
-RESTORE_SEEDS says how many (60 unless told), half as many in rounds and with bounded staleness, a
-fifth as many that lose a second one meanwhile; a failure names the command that replays it.
+RESTORE_SEEDS says how many (60 unless told, 20 at least), half as many in rounds and with bounded
+staleness, a fifth as many that lose a second one meanwhile; a failure names the command that
+replays it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tests.simulation.training_scenario import (
     staged,
 )
 
-SEEDS = int(os.environ.get("RESTORE_SEEDS", "60"))
+SEEDS = max(20, int(os.environ.get("RESTORE_SEEDS", "60")))
 RULED_SEEDS = SEEDS // 2
 SECOND_LOSS_SEEDS = SEEDS // 5
 

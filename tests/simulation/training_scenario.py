@@ -104,7 +104,8 @@ class Scenario(BaseScenario):
                 self._start_later(node)
         follows = after_a_loss[seed % len(after_a_loss)]
         self._loses_servers = world.loses_servers = follows != "ends"
-        kinds = [rules] * bool(rules) + ["failing"] * fails + ["restores"] * self._loses_servers
+        ruled = ["failing"] if fails else [rules] * bool(rules)
+        kinds = ruled + ["restores"] * self._loses_servers
         kind = "-".join(kinds) or "training"
         self.command = f"{REPLAY} --{kind}"
         self.coordinator = world.coordinator = CoordinatorNode(
@@ -258,8 +259,14 @@ def play_restores(seed: int, *, verbose: bool = False) -> Outcome:
 
 
 def play_failing_restores(seed: int, *, verbose: bool = False) -> Outcome:
-    """Closures run again after a restore, some fail meanwhile, and the program goes on."""
-    return Scenario(seed, verbose=verbose, after_a_loss=("run again",), fails=True).play()
+    """Closures run again after a restore, some fail meanwhile, and the program goes on.
+
+    In every third life in rounds, in another with bounded staleness.
+    """
+    rules = ("", "sync", "ssp")[seed % 3]
+    return Scenario(
+        seed, verbose=verbose, after_a_loss=("run again",), rules=rules, fails=True
+    ).play()
 
 
 def play_sync(seed: int, *, verbose: bool = False) -> Outcome:
