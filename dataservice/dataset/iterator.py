@@ -17,6 +17,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import pyarrow as pa
 
+from dataservice.dataset.anchor import Anchor
 from dataservice.dataset.ledger import Ledger
 from dataservice.dataset.node import Node, unrepeatable, walk
 from dataservice.dataset.optimise import optimise
@@ -58,8 +59,8 @@ class DatasetIterator:
         # What an interrupt found made, with the position before it.
         self._kept: tuple[pa.RecordBatch, State] | None = None
         # Where a stream that an interrupt broke off has to begin again.
-        self._broken_off: State | None = None
-        self._goes_back = _can_go_back(node)
+        self._broken_off: Anchor | None = None
+        self._anchor = Anchor() if _can_go_back(node) else None
         self._stream: BatchStream | None = self._opened(node, epoch)
         stats.add(iterators=1)
 
@@ -123,13 +124,21 @@ class DatasetIterator:
         return formed
 
     def _from_own(self, form: Callable[[pa.RecordBatch], Form]) -> Form:
-        before = self._state() if self._goes_back and self._failure is None and can_hold() else None
-        try:
+        anchor = self._anchor
+        if anchor is None or self._failure is not None or not (anchor.is_set or can_hold()):
             return form(self._next())
+        anchor.move(self._state)
+        try:
+            formed = form(self._next())
         except KeyboardInterrupt:
             self._give_up()
-            self._broken_off = before
+            self._broken_off = anchor
             raise
+        except Exception:
+            anchor.passed()
+            raise
+        anchor.passed()
+        return formed
 
     def _next(self) -> pa.RecordBatch:
         if self._failure is not None:
@@ -181,7 +190,7 @@ class DatasetIterator:
 
     def _live(self) -> BatchStream:
         if self._stream is None and self._broken_off is not None:
-            self._stream = self._restored(self._node, self._epoch, self._broken_off)
+            self._stream = self._restored(self._node, self._epoch, self._broken_off.restore)
             self._broken_off = None
         if self._stream is None:
             raise FailedPreconditionError(
@@ -223,15 +232,19 @@ class DatasetIterator:
         self.close()
         try:
             epoch = int(state["epoch"])
-            stream = self._restored(node, epoch, state["stream"])
+            position = state["stream"]
+            stream = self._restored(node, epoch, lambda opened: opened.restore(position))
         except (KeyError, TypeError, IndexError) as error:
             raise InvalidArgumentError(f"malformed iterator state: {error!r}") from error
         self._node, self._epoch, self._stream = node, epoch, stream
+        self._anchor = Anchor() if self._anchor is not None else None
 
-    def _restored(self, node: Node, epoch: int, state: State) -> BatchStream:
+    def _restored(
+        self, node: Node, epoch: int, restore: Callable[[BatchStream], None]
+    ) -> BatchStream:
         stream = self._opened(node, epoch, restores=True)
         try:
-            stream.restore(state)
+            restore(stream)
         except BaseException:
             stream.close()
             raise

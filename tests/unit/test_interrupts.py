@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import dataservice as ds
+from dataservice.dataset import anchor
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.stream import BatchStream, RunContext, State
@@ -187,22 +188,25 @@ class _Interrupting:
 )
 def test_a_dataset_that_is_read_here_goes_on_where_it_was(pipeline: Callable[..., Dataset]) -> None:
     expected = values(list(pipeline(numbers(20), _Interrupting())))
-    iterator = iter(pipeline(numbers(20), _Interrupting(2, 3, 5)))
+    iterator = iter(pipeline(numbers(20), _Interrupting(2, 3, 6)))
     seen: list[pa.RecordBatch] = []
-    interruptions = 0
+    states: list[tuple[int, dict[str, Any]]] = []
     while True:
         try:
             seen.append(next(iterator))
         except KeyboardInterrupt:
-            interruptions += 1
             assert "closed" not in repr(iterator)
-            again = iter(pipeline(numbers(20), _Interrupting()))
-            again.load_state_dict(iterator.state_dict())
-            assert values([*seen, *again]) == expected
+            # Goes back to where it was, which may be interrupted too.
+            with contextlib.suppress(KeyboardInterrupt):
+                states.append((len(seen), iterator.state_dict()))
         except StopIteration:
             break
     assert values(seen) == expected
-    assert interruptions > 1
+    assert states
+    for count, state in states:
+        again = iter(pipeline(numbers(20), _Interrupting()))
+        again.load_state_dict(state)
+        assert values([*seen[:count], *again]) == expected
 
 
 def test_an_interrupt_while_rows_take_their_form_costs_none() -> None:
@@ -213,6 +217,35 @@ def test_an_interrupt_while_rows_take_their_form_costs_none() -> None:
         with contextlib.suppress(KeyboardInterrupt):
             seen.append(iterator.next_as(lambda batch: function({"x": np.array(batch["x"])})["x"]))
     assert np.concatenate(seen).tolist() == [2 * x for x in range(20)]
+
+
+def test_an_element_that_could_not_take_its_form_does_not_come_again() -> None:
+    def fail(_: object) -> None:
+        raise ValueError("no form")
+
+    iterator = iter(numbers(20).map(_Interrupting(3)))
+    seen = [next(iterator)]
+    with pytest.raises(ValueError, match="no form"):
+        iterator.next_as(fail)
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    assert values([*seen, *iterator]) == [2 * x for x in range(20) if x != 3]
+
+
+@pytest.mark.parametrize("moves_every_s", [0.0, 3600.0])
+def test_the_place_is_exact_however_old_the_position_that_is_known(
+    moves_every_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(anchor, "_MOVES_EVERY_S", moves_every_s)
+    data = numbers(40, [5] * 8).map(_Interrupting(4, 6, 7)).batch(2)
+    iterator = iter(data)
+    seen: list[pa.RecordBatch] = []
+    while len(seen) < 20:
+        with contextlib.suppress(KeyboardInterrupt):
+            seen.append(next(iterator))
+        if len(seen) == 13:
+            iterator.load_state_dict(iterator.state_dict())
+    assert values(seen) == [2 * x for x in range(40)]
 
 
 def test_what_cannot_be_read_again_is_closed_by_an_interrupt() -> None:
