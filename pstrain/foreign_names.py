@@ -123,7 +123,7 @@ BINARY_CROSSENTROPY: Final = {
 LOSS: Final = {
     "y_true": "write labels=, or give them first",
     "y_pred": "write predictions=, or give them second",
-    "sample_weight": _ROWS,
+    "sample_weight": 'write reduction="none", and np.mean(losses * weights)',
 }
 LOOKUP: Final = {
     "output_mode": "it gives ids; Embedding, or a Category of the schema, makes of them what it is",
@@ -149,6 +149,7 @@ PSTRAIN: Final = {
     "experimental": _HERE,
     "experimental_set_strategy": "enter strategy.scope()",
     "function": "schedule takes Python functions; numbers are computed by kernels",
+    "nn": "NumPy's functions take tensors: np.mean(losses), np.tanh(tensor)",
     "keras": "layers, models, optimizers, losses, metrics and callbacks are in pstrain itself",
     "train": _HERE,
 }
@@ -189,7 +190,7 @@ LOSSES: Final = dict.fromkeys(
     ),
     _ONE_LOSS,
 ) | {
-    "Reduction": "BinaryCrossentropy is the mean over the batch",
+    "Reduction": 'write BinaryCrossentropy(reduction="none"), or "mean"',
     "binary_crossentropy": "write BinaryCrossentropy()(labels, probabilities)",
 }
 _OWN: Final = "write a subclass of Metric, whose state is an int64 array that adds up"

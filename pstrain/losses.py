@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dataservice.runtime.arguments import check_true_or_false, in_words, nearest
+from dataservice.runtime.arguments import check_choice, check_true_or_false
 from pstrain import foreign_names
 from pstrain.columns import vector
 from pstrain.errors import InvalidArgumentError
@@ -19,8 +19,11 @@ from pstrain.tensor import Tensor
 if not TYPE_CHECKING:  # checkers shall go on to report unknown names
     __getattr__ = foreign_names.module_getattr(__name__, foreign_names.LOSSES)
 
-# What Keras calls it as well.
-_MEANS = ("mean", "sum_over_batch_size", "auto")
+# The mean has these names in Keras as well.
+_REDUCTIONS = ("mean", "sum_over_batch_size", "auto", "none")
+_EPSILON = 1e-7
+
+Float64 = NDArray[np.float64]
 
 
 class BinaryCrossentropy:
@@ -29,19 +32,16 @@ class BinaryCrossentropy:
     What models and layers here put out are logits: give ``from_logits=True`` for those, which is
     the stable way too. Values outside of [0, 1] are no probabilities: InvalidArgumentError.
     Call with labels [n] and predictions [n]; gives a float32 scalar Tensor. An empty batch has
-    loss 0.
+    loss 0. ``reduction="none"``: the loss of each example, float32 [n], of which a step makes its
+    own scalar, such as ``np.mean(losses * weights)``.
     """
 
     @instead_of("BinaryCrossentropy", foreign_names.BINARY_CROSSENTROPY)
     def __init__(self, from_logits: bool = False, *, reduction: str = "mean") -> None:
-        if reduction not in _MEANS:
-            raise InvalidArgumentError(
-                f"reduction must be one of {in_words(_MEANS)}, got {reduction!r}"
-                f"{nearest(reduction, _MEANS)}: the loss is the mean over the batch, a scalar, of "
-                "which a tape takes gradients"
-            )
+        check_choice("reduction", reduction, _REDUCTIONS)
         check_true_or_false(from_logits=from_logits)
         self.from_logits = from_logits
+        self.reduction = "none" if reduction == "none" else "mean"
 
     @instead_of("BinaryCrossentropy", foreign_names.LOSS)
     def __call__(self, labels: ArrayLike, predictions: Tensor | NDArray[np.float32]) -> Tensor:
@@ -50,43 +50,54 @@ class BinaryCrossentropy:
         values = np.ascontiguousarray(tensor.value, dtype=np.float32).reshape(-1)
         if len(targets) != len(values):
             raise InvalidArgumentError(f"{len(targets)} labels for {len(values)} predictions")
-        gradient = np.empty_like(values)
-        if not self.from_logits:
-            return self._from_probabilities(targets, values, tensor)
-        mean = kernels.cross_entropy(values, targets, gradient)
-        shape = tensor.shape
-
-        def backward(upstream: NDArray[np.float32]) -> NDArray[np.float32]:
-            return (gradient * upstream).reshape(shape)
-
-        return record(Tensor(np.float32(mean)), (tensor,), backward)
+        if self.from_logits and self.reduction == "mean":
+            gradient = np.empty_like(values)
+            loss = np.float32(kernels.cross_entropy(values, targets, gradient))
+            return _with_slopes(loss, gradient, tensor)
+        each, slopes = (_of_logits if self.from_logits else _of_probabilities)(targets, values)
+        if self.reduction == "none":
+            return _with_slopes(each.astype(np.float32), slopes, tensor)
+        size = max(len(each), 1)
+        return _with_slopes(np.float32(each.sum() / size), slopes / size, tensor)
 
     def __repr__(self) -> str:
-        return f"BinaryCrossentropy(from_logits={self.from_logits})"
+        return f"BinaryCrossentropy(from_logits={self.from_logits}, reduction={self.reduction!r})"
 
-    @staticmethod
-    def _from_probabilities(
-        labels: NDArray[np.float32], probabilities: NDArray[np.float32], tensor: Tensor
-    ) -> Tensor:
-        outside = ~((probabilities >= 0) & (probabilities <= 1))
-        if outside.any():
-            raise InvalidArgumentError(
-                f"BinaryCrossentropy() takes probabilities, got {probabilities[outside][0]:g}: for "
-                "logits, which models and layers put out, write "
-                "BinaryCrossentropy(from_logits=True)"
-            )
-        epsilon = 1e-7
-        each = np.empty(len(labels), dtype=np.float64)
-        kernels.log_losses(labels, probabilities, epsilon, each)
-        size, shape = max(len(labels), 1), tensor.shape
 
-        def backward(upstream: NDArray[np.float32]) -> NDArray[np.float32]:
-            p = np.clip(probabilities, epsilon, 1 - epsilon)
-            inside = (probabilities >= epsilon) & (probabilities <= 1 - epsilon)
-            slope = np.where(inside, (p - labels) / (p * (1 - p)), 0)
-            return (slope * (upstream / size)).astype(np.float32).reshape(shape)
+def _with_slopes(loss: Any, slopes: NDArray[Any], predictions: Tensor) -> Tensor:
+    """A loss, or one for each prediction, that changes by ``slopes`` with the predictions."""
+    shape = predictions.shape
 
-        return record(Tensor(np.float32(each.sum() / size)), (tensor,), backward)
+    def backward(upstream: NDArray[np.float32]) -> NDArray[np.float32]:
+        return (slopes * upstream).astype(np.float32, copy=False).reshape(shape)
+
+    return record(Tensor(loss), (predictions,), backward)
+
+
+def _of_logits(labels: NDArray[np.float32], logits: NDArray[np.float32]) -> tuple[Float64, Float64]:
+    """The loss of each logit, and its slope."""
+    z = logits.astype(np.float64)
+    decay = np.exp(-np.abs(z))
+    each = np.maximum(z, 0) - z * labels + np.log1p(decay)
+    return each, np.where(z >= 0, 1, decay) / (1 + decay) - labels
+
+
+def _of_probabilities(
+    labels: NDArray[np.float32], probabilities: NDArray[np.float32]
+) -> tuple[Float64, Float64]:
+    """The loss of each probability, and its slope; 0 where it was clipped."""
+    outside = ~((probabilities >= 0) & (probabilities <= 1))
+    if outside.any():
+        raise InvalidArgumentError(
+            f"BinaryCrossentropy() takes probabilities, got {probabilities[outside][0]:g}: for "
+            "logits, which models and layers put out, write "
+            "BinaryCrossentropy(from_logits=True)"
+        )
+    each = np.empty(len(labels), dtype=np.float64)
+    kernels.log_losses(labels, probabilities, _EPSILON, each)
+    p = np.clip(probabilities.astype(np.float64), _EPSILON, 1 - _EPSILON)
+    inside = (probabilities >= _EPSILON) & (probabilities <= 1 - _EPSILON)
+    return each, np.where(inside, (p - labels) / (p * (1 - p)), 0)
 
 
 def sigmoid(logits: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -31,9 +31,14 @@ def test_loss_of_logits_and_of_probabilities_agree_with_sklearn() -> None:
     assert float(from_probabilities) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("from_logits", [True, False])
-def test_gradient_of_the_loss(from_logits: bool) -> None:
-    loss = BinaryCrossentropy(from_logits=from_logits)
+def test_gradient_of_the_loss(from_logits: bool, reduction: str) -> None:
+    def loss(labels: Any, predictions: Any) -> Tensor:
+        losses = BinaryCrossentropy(from_logits, reduction=reduction)(labels, predictions)
+        weights = np.array([1, 0, 3, 0.5], np.float32)
+        return losses if reduction == "mean" else np.mean(losses * weights)  # type: ignore[return-value]
+
     start = LOGITS if from_logits else sigmoid(LOGITS)
     with local_parameters():
         variable = Variable(start[:, None], name="predictions")
@@ -77,12 +82,20 @@ def test_sigmoid_keeps_the_shape() -> None:
     assert sigmoid(LOGITS).dtype == np.float32
 
 
-def test_the_loss_is_the_mean_and_nothing_else() -> None:
+def test_the_loss_is_the_mean_unless_told() -> None:
     probabilities = sigmoid(LOGITS)
     same = BinaryCrossentropy(reduction="sum_over_batch_size")(LABELS, probabilities)
     assert float(same) == float(BinaryCrossentropy()(LABELS, probabilities))
-    with pytest.raises(ValueError, match=r"got 'none': the loss is the mean over the batch"):
-        BinaryCrossentropy(reduction="none")
+
+
+@pytest.mark.parametrize("from_logits", [True, False])
+def test_each_example_has_its_own_loss_where_told(from_logits: bool) -> None:
+    values = LOGITS if from_logits else sigmoid(LOGITS)
+    each = BinaryCrossentropy(from_logits, reduction="none")(LABELS, values[:, None])
+    assert (each.shape, each.dtype) == ((4,), np.float32)
+    mean = BinaryCrossentropy(from_logits)
+    alone = [float(mean(LABELS[k : k + 1], values[k : k + 1])) for k in range(4)]
+    np.testing.assert_allclose(each, alone, rtol=1e-6)
 
 
 @pytest.mark.parametrize("wrong", [-0.01, 1.5, float("nan")])
