@@ -8,14 +8,16 @@ Arrow cannot take rows of the latter.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from dataservice.dataset.plain_types import plain_array, plain_type
 from dataservice.dataset.untouched import UntouchedColumn
 from dataservice.errors import MissingColumnError, SchemaError
 
@@ -42,19 +44,22 @@ class NumpyViews:
     become object arrays (a null is None); fixed-size lists and padded lists become 2-D; nulls in
     float columns become NaN. SchemaError for nulls in any other column; where all is `for_function`
     of a user, which need not use that column, an UntouchedColumn.
-    How a column is read is decided once for all batches of a schema.
+    How a column is read is decided once for all batches of a schema; `extended` names the columns
+    of extension types.
     """
 
     def __init__(self, *, for_function: bool = False) -> None:
         self._for_function = for_function
         self._schema: pa.Schema | None = None
         self._views: list[tuple[str, _View]] = []
+        self.extended: frozenset[str] = frozenset()
 
     def of(self, batch: pa.RecordBatch) -> Columns:
         """The columns of a batch by name."""
         schema = batch.schema
         if self._schema is None or not schema.equals(self._schema, check_metadata=True):
             self._views = [(field.name, _view_of(field)) for field in schema]
+            self.extended = frozenset(field.name for field in schema if _is_extension(field.type))
             self._schema = schema
         if self._for_function:
             return {
@@ -111,8 +116,10 @@ def _padded_to_numpy(array: pa.Array, name: str) -> np.ndarray:
 def array_to_numpy(array: pa.Array, name: str) -> np.ndarray:
     """NumPy form of one column; see `to_numpy`. `name` appears in errors."""
     kind = array.type
+    if _is_extension(kind):
+        return _extension_to_numpy(array, name)
     if not plain_type(kind).equals(kind):
-        return array_to_numpy(_plain_array(array, plain_type(kind)), name)
+        return array_to_numpy(plain_array(array, plain_type(kind)), name)
     if array.null_count and not _holds_nulls(kind):
         raise SchemaError(
             f"column {name!r} of type {kind} has {array.null_count} nulls, which a NumPy array of "
@@ -123,7 +130,13 @@ def array_to_numpy(array: pa.Array, name: str) -> np.ndarray:
         return inner.reshape((len(array), kind.list_size, *inner.shape[1:]))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         _check_exact(array, name)
-    values: np.ndarray = array.to_numpy(zero_copy_only=_is_view(kind) and not array.null_count)
+    try:
+        values: np.ndarray = array.to_numpy(zero_copy_only=_is_view(kind) and not array.null_count)
+    except pa.ArrowNotImplementedError as error:
+        raise SchemaError(
+            f"column {name!r} of type {kind} has no form in NumPy ({error}); leave it out with "
+            'select(), or use map(..., format="arrow")'
+        ) from error
     return values
 
 
@@ -145,6 +158,19 @@ def _check_exact(array: pa.Array, name: str) -> None:
             "hold together: with nulls they become floats; read Arrow instead, as in "
             'map(..., format="arrow")'
         )
+
+
+def _extension_to_numpy(array: pa.Array, name: str) -> np.ndarray:
+    """As what it is stored as; of a tensor per row, with the dimensions of the tensors."""
+    kind, values = array.type, array_to_numpy(array.storage, name)
+    if not isinstance(kind, pa.FixedShapeTensorType):
+        return values
+    in_order = list(kind.permutation or ()) in ([], list(range(len(kind.shape))))
+    return values.reshape((len(array), *kind.shape)) if in_order else values
+
+
+def _is_extension(kind: pa.DataType | None) -> bool:
+    return isinstance(kind, pa.BaseExtensionType)
 
 
 def _is_view(kind: pa.DataType) -> bool:
@@ -199,21 +225,51 @@ def _listed(lengths: Mapping[str, int]) -> str:
 
 
 def kinds_of_passed(
-    batch: pa.RecordBatch, given: Mapping[str, np.ndarray], returned: Mapping[str, Any]
+    batch: pa.RecordBatch,
+    given: Mapping[str, np.ndarray],
+    returned: Mapping[str, Any],
+    extended: Collection[str] = (),
 ) -> dict[str, pa.DataType]:
     """The types of columns that a function returns as it was given them, under any name.
 
-    Of plain numbers NumPy tells the type itself; of decimals, times with a zone, optional strings
-    and nested values the few of a batch do not.
+    Of plain numbers NumPy tells the type itself; of decimals, times with a zone, optional strings,
+    nested values the few of a batch do not, and of the columns `extended` it knows the storage.
     """
     kinds = {
         id(values): batch.column(name).type
         for name, values in given.items()
         if not isinstance(values, UntouchedColumn)
-        and values.dtype not in _PLAIN
-        and values.ndim == 1
+        and ((values.dtype not in _PLAIN and values.ndim == 1) or name in extended)
     }
     return {name: kinds[id(values)] for name, values in returned.items() if id(values) in kinds}
+
+
+def nulls_of_passed(
+    batch: pa.RecordBatch, given: Mapping[str, np.ndarray], returned: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """`returned`, where NaN in columns that a function returns as it was given them is null again.
+
+    Only where it stands for a null: other NaN, and what the function has written, are values.
+    """
+    nulls = {
+        id(values): batch.column(name)
+        for name, values in given.items()
+        if not isinstance(values, UntouchedColumn)
+        and values.dtype.kind == "f"
+        and values.ndim == 1
+        and values.flags.writeable  # not a view of a column, which has no nulls
+    }
+    if not nulls:
+        return returned
+    return {
+        name: _with_nulls(values, nulls[id(values)]) if id(values) in nulls else values
+        for name, values in returned.items()
+    }
+
+
+def _with_nulls(values: np.ndarray, column: pa.Array) -> np.ndarray:
+    stood_for = column.is_null().to_numpy(zero_copy_only=False) & np.isnan(values)
+    return np.ma.MaskedArray(values, mask=stood_for)
 
 
 def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Array:
@@ -221,6 +277,10 @@ def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Arra
 
     Of type `kind`, where the values allow it. What a masked array masks is null.
     """
+    if _is_extension(kind):
+        extended = _to_extension(values, name, kind)
+        if extended is not None:
+            return extended
     # NumPy has the nulls in a list of integers as NaN, which is a value in a list of floats.
     for nan_is_null in () if kind is None else (False, True):
         with contextlib.suppress(pa.ArrowException, ValueError, TypeError, OverflowError):
@@ -230,7 +290,7 @@ def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Arra
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if isinstance(values, pa.Array):
-        return _plain_array(values, plain_type(values.type))
+        return plain_array(values, plain_type(values.type))
     try:
         if isinstance(values, list | tuple):
             return _sequence_to_arrow(values, name)
@@ -240,6 +300,15 @@ def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Arra
         if isinstance(error, SchemaError):
             raise
         raise SchemaError(f"column {name!r} cannot become an Arrow array: {error}") from error
+
+
+def _to_extension(values: np.ndarray, name: str, kind: pa.BaseExtensionType) -> pa.Array | None:
+    """Of what `_extension_to_numpy` made; None where something else has been written into it."""
+    flat = values.reshape((len(values), math.prod(values.shape[1:]))) if values.ndim > 1 else values
+    storage = to_arrow(flat, name, None if values.ndim > 1 else kind.storage_type)
+    with contextlib.suppress(pa.ArrowException):
+        return pa.ExtensionArray.from_storage(kind, storage.cast(kind.storage_type))
+    return None
 
 
 def _sequence_to_arrow(values: Sequence[Any], name: str) -> pa.Array:
@@ -313,41 +382,6 @@ def _cast(array: pa.Array, field: pa.Field, what: str) -> pa.Array:
             f"and its values do not convert ({error}); convert it in the function, "
             "or state the types with schema="
         ) from error
-
-
-def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """`schema` without metadata, all columns nullable and of their `plain_type`."""
-    return pa.schema([pa.field(field.name, plain_type(field.type)) for field in schema])
-
-
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type of the values of a dictionary, of runs or of views; any other type as it is."""
-    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-        return plain_type(kind.value_type)
-    if pa.types.is_string_view(kind):
-        return pa.string()
-    return pa.binary() if pa.types.is_binary_view(kind) else kind
-
-
-def plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` under `schema`, which is `plain_schema` of its own: values are decoded."""
-    if batch.schema.equals(schema, check_metadata=True):
-        return batch
-    arrays = [
-        _plain_array(column, kind) for column, kind in zip(batch.columns, schema.types, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _plain_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """`array` as `kind`, which is the `plain_type` of its own."""
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    elif pa.types.is_run_end_encoded(array.type):
-        from pyarrow import compute  # here, for few tables have runs
-
-        array = compute.run_end_decode(array)
-    return array if array.type.equals(kind) else array.cast(kind)
 
 
 def concat_batches(pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -18,11 +18,10 @@ from dataservice.dataset.columns import (
     concat_batches,
     conform,
     from_numpy,
-    plain_batch,
-    plain_schema,
     require_columns,
     to_numpy,
 )
+from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.errors import SchemaError
 
 

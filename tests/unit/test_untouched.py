@@ -122,3 +122,68 @@ def test_a_column_that_is_not_touched_may_be_copied() -> None:
     column = to_function(batch)["count"]
     again: Any = copy.copy(column)
     assert again.array.equals(batch.column("count"))
+
+
+def test_nulls_of_floats_that_are_passed_on_are_null_again_and_other_nans_stay() -> None:
+    column = pa.array([1.0, None, float("nan"), None, 5.0])
+
+    def change(columns: dict[str, Any]) -> dict[str, Any]:
+        assert np.isnan(columns["x"]).tolist() == [False, True, True, True, False]
+        columns["y"][3] = 7.0
+        columns["y"][4] = np.nan
+        return {"same": columns["x"], "y": columns["y"], "new": columns["x"] * 1}
+
+    for kind in (pa.float16(), pa.float32(), pa.float64()):
+        given = column.cast(kind)
+        made = ds.Dataset.from_table(pa.table({"x": given, "y": given})).map(change).to_table()
+        assert made["same"].is_null().to_pylist() == [False, True, False, True, False]
+        assert made["same"].type == kind
+        assert made["y"].is_null().to_pylist() == [False, True, False, False, False]
+        assert made["y"][3].as_py() == 7.0
+        assert made["new"].null_count == 0
+
+
+class Celsius(pa.ExtensionType):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__(pa.int64(), "tests.celsius")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+
+TENSORS = np.arange(12).reshape(3, 2, 2)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.ExtensionArray.from_storage(Celsius(), pa.array([1, 2, 3])),
+        pa.ExtensionArray.from_storage(Celsius(), pa.array([1, None, 3])),
+        pa.array([b"0" * 16, None, b"1" * 16], pa.uuid()),
+        pa.FixedShapeTensorArray.from_numpy_ndarray(TENSORS),
+        pa.UnionArray.from_sparse(
+            pa.array([0, 1, 0], pa.int8()), [pa.array([1, 2, 3]), pa.array(["a", "b", "c"])]
+        ),
+    ],
+    ids=["extension", "with nulls", "uuid", "tensor", "union"],
+)
+def test_columns_of_types_that_numpy_does_not_know_are_passed_on(column: pa.Array) -> None:
+    rows = ds.Dataset.from_table(pa.table({"id": [1, 2, 3], "v": column}))
+    for passed in (rows.map(dict), rows.flat_map(dict), rows.filter(lambda c: c["id"] > 0)):
+        assert passed.to_table()["v"].combine_chunks().equals(column)
+    assert rows.take(0).map(dict).to_table().schema.field("v").type == column.type
+
+
+def test_a_tensor_per_row_has_its_dimensions_for_functions() -> None:
+    column = pa.FixedShapeTensorArray.from_numpy_ndarray(TENSORS)
+    rows = ds.Dataset.from_table(pa.table({"v": column}))
+    (batch,) = rows.batch(3).numpy()
+    assert batch["v"].tolist() == TENSORS.tolist()
+    assert rows.map(lambda c: {"sum": c["v"].sum(axis=(1, 2))}).to_table()["sum"][2].as_py() == 38
+
+
+def test_a_column_without_a_form_in_numpy_says_so_where_it_is_used() -> None:
+    union = pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])])
+    rows = ds.Dataset.from_table(pa.table({"v": union}))
+    with pytest.raises(SchemaError, match=r"column 'v' of type sparse_union.*leave it out"):
+        rows.map(lambda c: {"v": c["v"] + 1}).to_table()

@@ -16,12 +16,12 @@ from dataservice.dataset.columns import (
     conform,
     from_numpy,
     kinds_of_passed,
-    plain_batch,
-    plain_schema,
+    nulls_of_passed,
 )
 from dataservice.dataset.function import Function, call_user, call_user_per_row
 from dataservice.dataset.node import Node, register_node, rows_of_known
 from dataservice.dataset.operators.base import FunctionOperator
+from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.dataset.stream import RunContext, Transform
 from dataservice.dataset.tolerance import LEFT_OUT, RowGuard, note_failures
 from dataservice.errors import InvalidTypeError, SchemaError
@@ -142,8 +142,9 @@ def _numpy_call() -> _Call:
                 + (" without entries" if isinstance(result, Mapping) else "")
                 + _instead(result)
             )
-        kinds = kinds_of_passed(batch, given, result)
-        return from_numpy(result, expected, what=_returned(kind), kinds=kinds)
+        kinds = kinds_of_passed(batch, given, result, views.extended)
+        passed = nulls_of_passed(batch, given, result)
+        return from_numpy(passed, expected, what=_returned(kind), kinds=kinds)
 
     return call
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from dataservice.dataset.columns import plain_schema
+from dataservice.dataset.plain_types import plain_schema
 from dataservice.dataset.sources.files import InputFile
 from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError, SourceError
 from dataservice.sharding import Split

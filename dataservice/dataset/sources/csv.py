@@ -16,8 +16,9 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from dataservice.dataset.columns import plain_schema, require_distinct
+from dataservice.dataset.columns import require_distinct
 from dataservice.dataset.node import register_node
+from dataservice.dataset.plain_types import plain_schema
 from dataservice.dataset.sources.files import (
     InputFile,
     check_paths,

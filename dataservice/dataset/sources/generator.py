@@ -14,15 +14,10 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import pyarrow as pa
 
-from dataservice.dataset.columns import (
-    check_names,
-    conform,
-    from_numpy,
-    plain_batch,
-    plain_schema,
-)
+from dataservice.dataset.columns import check_names, conform, from_numpy
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import check_deterministic, register_node, rows_of_known
+from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import InvalidTypeError, SchemaError

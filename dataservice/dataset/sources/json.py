@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.json as pajson
 
-from dataservice.dataset.columns import plain_schema
 from dataservice.dataset.node import register_node
+from dataservice.dataset.plain_types import plain_schema
 from dataservice.dataset.sources.files import (
     InputFile,
     check_paths,

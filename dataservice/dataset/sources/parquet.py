@@ -18,14 +18,10 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dataservice.dataset.columns import (
-    plain_batch,
-    plain_schema,
-    require_columns,
-    require_distinct,
-)
+from dataservice.dataset.columns import require_columns, require_distinct
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.node import register_node
+from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.sources.columnar import (
     check_types,

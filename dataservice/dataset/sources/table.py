@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from dataservice.dataset.columns import plain_batch, plain_schema
 from dataservice.dataset.node import register_node
+from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.dataset.sources.base import Source, index_splits
 from dataservice.dataset.stream import CHUNK_ROWS, RunContext
 from dataservice.errors import InvalidArgumentError, InvalidTypeError

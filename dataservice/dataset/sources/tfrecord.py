@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import pyarrow as pa
 
-from dataservice.dataset.columns import plain_schema
 from dataservice.dataset.node import register_node, rows_of_known
+from dataservice.dataset.plain_types import plain_schema
 from dataservice.dataset.sources.files import check_paths, check_storage_options, opened
 from dataservice.dataset.sources.whole_files import (
     WholeFilesSource,

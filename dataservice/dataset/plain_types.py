@@ -1,0 +1,98 @@
+"""Decodes what rows travel without: dictionaries, runs and views, also inside of nested columns.
+
+Knows Arrow types and arrays, nothing of plans or streams. Invariant: decoding changes no value and
+no null; a type that holds none of these stays as it is.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """`schema` without metadata, all columns nullable and of their `plain_type`."""
+    return pa.schema([pa.field(field.name, plain_type(field.type)) for field in schema])
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type of the values of a dictionary, of runs or of views; any other type as it is."""
+    types = pa.types
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return plain_type(kind.value_type)
+    if types.is_string_view(kind):
+        return pa.string()
+    if types.is_binary_view(kind):
+        return pa.binary()
+    nested = _plain_nested(kind) if types.is_nested(kind) else kind
+    return kind if nested.equals(kind) else nested
+
+
+def _plain_nested(kind: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([_plain_field(field) for field in kind.fields])
+    if types.is_map(kind):
+        key, item = _plain_field(kind.key_field), _plain_field(kind.item_field)
+        return pa.map_(key, item, keys_sorted=kind.keys_sorted)
+    if types.is_fixed_size_list(kind):
+        return pa.list_(_plain_field(kind.value_field), kind.list_size)
+    if types.is_list(kind) or types.is_list_view(kind):
+        return pa.list_(_plain_field(kind.value_field))
+    if types.is_large_list(kind) or types.is_large_list_view(kind):
+        return pa.large_list(_plain_field(kind.value_field))
+    return kind
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    return field.with_type(plain_type(field.type))
+
+
+def plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """`batch` under `schema`, which is `plain_schema` of its own: values are decoded."""
+    if batch.schema.equals(schema, check_metadata=True):
+        return batch
+    arrays = [
+        plain_array(column, kind) for column, kind in zip(batch.columns, schema.types, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def plain_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """`array` as `kind`, which is the `plain_type` of its own."""
+    types = pa.types
+    if array.type.equals(kind):
+        return array
+    if types.is_dictionary(array.type):
+        return plain_array(array.dictionary_decode(), kind)
+    if types.is_run_end_encoded(array.type):
+        from pyarrow import compute  # here, for few tables have runs
+
+        return plain_array(compute.run_end_decode(array), kind)
+    if not types.is_nested(array.type):
+        return array.cast(kind)
+    # Arrow's own cast of a slice of views in lists gives other rows.
+    nulls = array.is_null() if array.null_count else None
+    if types.is_struct(kind):
+        children = [plain_array(array.field(i), field.type) for i, field in enumerate(kind.fields)]
+        return pa.StructArray.from_arrays(children, fields=kind.fields, mask=nulls)
+    if types.is_fixed_size_list(kind):
+        first, size = array.offset, kind.list_size
+        values = array.values.slice(first * size, len(array) * size)
+        return type(array).from_arrays(plain_array(values, kind.value_type), type=kind, mask=nulls)
+    if types.is_map(kind):
+        offsets = pa.array(array.offsets.to_numpy())  # not as a slice, which takes no mask
+        keys = plain_array(array.keys, kind.key_type)
+        items = plain_array(array.items, kind.item_type)
+        return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=nulls)
+    return _plain_lists(array, kind, nulls)
+
+
+def _plain_lists(array: pa.Array, kind: pa.DataType, nulls: pa.Array | None) -> pa.Array:
+    from pyarrow import compute
+
+    lengths = compute.list_value_length(array).fill_null(0)
+    first = pa.array([0], lengths.type)
+    offsets = pa.concat_arrays([first, compute.cumulative_sum(lengths)])
+    values = plain_array(array.flatten(), kind.value_type)
+    lists = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
+    return lists.from_arrays(offsets, values, type=kind, mask=nulls)
