@@ -31,6 +31,7 @@ from dataservice.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TOKEN_METADATA_KEY, WRONG_TOKEN, TlsConfig, tokens_equal
 from dataservice.runtime.exchange import TRANSPORT_ERRORS, Exchange, ServerChannel
 from dataservice.runtime.forking import left_to_parent
@@ -170,7 +171,7 @@ class FlightServer:
     @property
     def address(self) -> str:
         """`host:port` as clients name it."""
-        return f"{self._host}:{self._port}"
+        return format_address(self._host, self._port)
 
     def start(self) -> FlightServer:
         """Bind and serve. AddressInUseError when the port is taken."""
@@ -178,7 +179,7 @@ class FlightServer:
         if self._tls is not None:
             key, chain = self._tls.read_server_pair()
             certificates = [(chain, key)]
-        location = _location(f"{self._host}:{self._port}", self._tls)
+        location = _location(self.address, self._tls)
         try:
             self._service = left_to_parent(_Service(self, location, self._token, certificates))
         except TRANSPORT_ERRORS as error:

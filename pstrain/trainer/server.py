@@ -6,6 +6,7 @@ import functools
 import threading
 from collections.abc import Iterator
 
+from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.rpc import RpcServer
 from pstrain.compiling import compile_kernels
@@ -35,7 +36,7 @@ class TrainerServer:
 
     @property
     def address(self) -> str:
-        return f"{self._host}:{self._server.port}"
+        return format_address(self._host, self._server.port)
 
     def start(self) -> None:
         self._server.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import subprocess
 import sys
@@ -273,3 +274,20 @@ def test_what_is_mapped_is_unmapped(service: LocalService) -> None:
     assert new
     del kept
     wait_until(lambda: not new & mapped_segments(), "unmapping all segments")
+
+
+@every
+def test_servers_on_an_ipv6_address(protocol: str) -> None:
+    with contextlib.ExitStack() as stack:
+        try:
+            config = ds.DispatcherConfig(host="::1")
+            dispatcher = stack.enter_context(ds.DispatchServer(config))
+        except ds.errors.InvalidArgumentError as error:  # the machine has no IPv6
+            pytest.skip(str(error))
+        worker = ds.WorkerConfig(dispatcher.target, host="::1")
+        address = stack.enter_context(ds.WorkerServer(worker)).address
+        assert address.startswith("[::1]:")
+        rows = ds.Dataset.range(100).batch(10)
+        reading = iter(rows.distribute(OFF, dispatcher.target, data_transfer_protocol=protocol))
+        assert sum(batch.num_rows for batch in reading) == 100
+        assert list(reading.stats()["protocols"]) == [address]
