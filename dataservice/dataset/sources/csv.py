@@ -42,6 +42,7 @@ from dataservice.errors import (
 from dataservice.runtime.arguments import check_choice
 
 _BLOCK_BYTES: Final = 1 << 20
+_TOO_LONG: Final = "straddling object"
 _BAD_VALUE: Final = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to")
 
 
@@ -105,8 +106,8 @@ class CsvSource(WholeFilesSource):
 
     @functools.cached_property
     def _inferred(self) -> tuple[str, pa.Schema]:
-        """The first file and the types found in its first block."""
-        return first_readable(self.files(), self.on_error, self._infer)
+        """The first file with rows, and the types found in its first block."""
+        return first_readable(self.files(), self.on_error, self._infer, _tells_types)
 
     def _infer(self, file: InputFile) -> tuple[str, pa.Schema]:
         with (
@@ -181,11 +182,21 @@ class CsvSource(WholeFilesSource):
             raise _explained(path, schema, rows_read(), error) from error
 
 
+def _tells_types(inferred: tuple[str, pa.Schema]) -> bool:
+    return not all(pa.types.is_null(kind) for kind in inferred[1].types)
+
+
 def _explained(
     path: str, schema: pa.Schema | None, rows_read: int, error: BaseException
 ) -> DataServiceError:
     """The error for a value of another type, or for a file that cannot be parsed."""
     bad_value = _BAD_VALUE.search(str(error))
+    if _TOO_LONG in str(error):
+        return SourceError(
+            f"{path!r}, after row {rows_read}: a row is longer than a block of {_BLOCK_BYTES:,} "
+            f"bytes ({error}); write such values as Parquet or JSON lines, or close a quote that "
+            "is left open"
+        )
     if bad_value is None:
         return SourceError(
             f"{path!r} cannot be read as CSV after row {rows_read}: {error}; "

@@ -115,16 +115,31 @@ def find_files(
             yield InputFile(path, 0, "missing")
 
 
-def first_readable(files: Iterable[InputFile], on_error: str, read: Callable[[InputFile], T]) -> T:
-    """What `read` makes of the first file; with "skip", of the first that it can read."""
+def first_readable(
+    files: Iterable[InputFile],
+    on_error: str,
+    read: Callable[[InputFile], T],
+    tells: Callable[[T], bool] = lambda _: True,
+) -> T:
+    """What `read` makes of the first file; with "skip", of the first that it can read.
+
+    Where that does not tell what is asked for, of the first that `tells`, if there is one.
+    """
     failure: SourceError | None = None
+    silent: list[T] = []
     for file in files:
         try:
-            return read(file)
+            found = read(file)
         except SourceError as error:
             if on_error != "skip":
                 raise
             failure = failure or error
+            continue
+        if tells(found):
+            return found
+        silent = silent or [found]
+    if silent:
+        return silent[0]
     raise FailedPreconditionError(
         f"none of the files can be read on this machine; the first error: {failure}"
     )
@@ -218,7 +233,18 @@ def _remote_file(path: str, info: Mapping[str, Any]) -> InputFile:
 def _require_matches(matches: list[str], path: str, suffixes: tuple[str, ...] = ()) -> None:
     if not matches:
         wanted = f" that ends in {' or '.join(suffixes)}" if suffixes else ""
-        raise MissingFileError(f"no file{wanted} matches {path!r}; check the path and the pattern")
+        raise MissingFileError(
+            f"no file{wanted} matches {path!r}{_looked_in(path)}; check the path and the pattern"
+        )
+
+
+def _looked_in(path: str) -> str:
+    """Of a relative path, the folder of this process: data workers may have another one."""
+    folder = ""
+    if is_local(path) and not os.path.isabs(path):
+        with contextlib.suppress(OSError):  # the folder itself is gone
+            folder = os.getcwd()
+    return folder and f" in {folder!r}, where this process runs; an absolute path holds in all"
 
 
 @contextlib.contextmanager
@@ -236,8 +262,8 @@ def unreadable(path: str, error: BaseException) -> SourceError:
     """The error for a file that cannot be found or opened, with what to do about it."""
     if isinstance(error, FileNotFoundError):
         return MissingFileError(
-            f"there is no file {path!r}; check the path, and that it exists on every machine "
-            "that reads it"
+            f"there is no file {path!r}{_looked_in(path)}; check the path, and that it exists on "
+            "every machine that reads it"
         )
     if isinstance(error, PermissionError):
         remedy = "its owner and mode" if is_local(path) else "the credentials in storage_options="

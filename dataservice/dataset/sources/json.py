@@ -103,20 +103,23 @@ class JsonSource(WholeFilesSource):
 
     @functools.cached_property
     def _inferred(self) -> tuple[str, pa.Schema]:
-        """The first file and the types found in its first block."""
-        return first_readable(self.files(), self.on_error, self._infer)
+        """The first file with rows, and the types found in its first block."""
+        path, schema = first_readable(
+            self.files(), self.on_error, self._infer, lambda found: found[1] is not None
+        )
+        if schema is None:
+            raise SourceError(
+                f"{path!r} is empty, so that the columns are not known; state them with schema="
+            )
+        return path, schema
 
-    def _infer(self, file: InputFile) -> tuple[str, pa.Schema]:
+    def _infer(self, file: InputFile) -> tuple[str, pa.Schema | None]:
         path = file.path
         with (
             self._named_errors(path, lambda: 0),
             self._reader(path, None, RunContext()) as reader,
         ):
-            if reader is None:
-                raise SourceError(
-                    f"{path!r} is empty, so that the columns are not known; state them with schema="
-                )
-            return path, plain_schema(reader.schema)
+            return path, None if reader is None else plain_schema(reader.schema)
 
     @contextlib.contextmanager
     def _reader(
