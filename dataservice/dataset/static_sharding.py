@@ -14,7 +14,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from dataservice.dataset.node import Node, rewrite, walk
 from dataservice.dataset.operators import Cache, Prefetch, Shard
@@ -23,7 +23,6 @@ from dataservice.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
-    SchemaError,
 )
 from dataservice.vocabulary import ShardingPolicy
 
@@ -103,9 +102,7 @@ def share_of(root: Node, share: Share) -> Node:
             "workers would leave out or repeat files. Start a new repetition, do not add files "
             "while they are read, and let all workers and the dispatcher see the same files"
         )
-    mine = deal_files(root, listing, share.index, share.count)
-    _check_schemas(root, mine)
-    return mine
+    return deal_files(root, listing, share.index, share.count)
 
 
 def fill_hints(root: Node, index: int, count: int) -> Node:
@@ -131,7 +128,7 @@ def deal_files(root: Node, listing: Listing, index: int, count: int) -> Node:
     dealt = iter(listing)
 
     def deal(node: Node) -> Node:
-        if not _has_files(node):
+        if not (isinstance(node, Source) and _has_files(node)):
             return _with_own_cache(node)
         mine = next(dealt)[index::count]
         return _with_paths(node, mine)
@@ -144,24 +141,18 @@ def _with_own_cache(node: Node) -> Node:
     return dataclasses.replace(node) if isinstance(node, Cache) else node
 
 
-def _with_paths(source: Node, paths: Sequence[str]) -> Node:
-    name = "patterns" if isinstance(source, FileListSource) else "paths"
-    changes = {name: tuple(paths)}
-    return dataclasses.replace(source, **changes)  # type: ignore[type-var]
+def _with_paths(source: Source, paths: Sequence[str]) -> Node:
+    """The same source of other files, whose columns are those of the first file of the whole.
 
-
-def _check_schemas(whole: Node, share: Node) -> None:
-    """SchemaError when a share's files have other types than the first file of the whole.
-
-    A source takes its types from its first file, which is another one in every share.
+    The first that the share has may have other ones, no rows to tell types, or be unreadable.
     """
-    for source, mine in zip(_file_sources(whole), _file_sources(share), strict=True):
-        expected, found = source.empty().schema, mine.empty().schema
-        if expected != found:
-            raise SchemaError(
-                f"the files of a {source.kind} source differ: the first one has\n{expected}\nand "
-                f"the first one that this worker reads has\n{found}\nrewrite the files alike"
-            )
+    name = "patterns" if isinstance(source, FileListSource) else "paths"
+    changes: dict[str, Any] = {name: tuple(paths)}
+    mine = dataclasses.replace(source, **changes)
+    source.empty()  # finds the columns, unless they were stated
+    if "reference" in vars(source):
+        vars(mine)["reference"] = vars(source)["reference"]
+    return mine
 
 
 def _list_files(root: Node) -> Listing:

@@ -19,6 +19,7 @@ from dataservice.dataset.static_sharding import (
     list_sources,
     share_of,
 )
+from dataservice.dataset.tolerance import tolerant
 from dataservice.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -154,13 +155,6 @@ def test_files_that_come_in_between_are_noticed(files: pathlib.Path) -> None:
         share_of(dataset.node, Share(FILE, 0, 2, listing))
 
 
-def test_shares_agree_on_types(files: pathlib.Path) -> None:
-    pq.write_table(pa.table({"x": ["text"]}), files / "part-1.parquet")
-    dataset = parquet(files)
-    with pytest.raises(SchemaError, match="string"):
-        share_of(dataset.node, Share(FILE, 1, 2))
-
-
 @pytest.mark.parametrize("count", [1, 2, 5, 40])
 def test_data_deals_rows(count: int) -> None:
     got = shares(Dataset.range(20), DATA, count)
@@ -200,3 +194,39 @@ def test_hints_under_other_policies(policy: ShardingPolicy) -> None:
     dataset = Dataset.range(4).shard(SHARD_HINT, SHARD_HINT)
     with pytest.raises(FailedPreconditionError, match=rf"only ShardingPolicy\.HINT.*{policy.name}"):
         check_policy(dataset.node, policy)
+
+
+def test_a_share_without_a_readable_file_is_empty_where_failures_are_skipped(
+    files: pathlib.Path,
+) -> None:
+    (files / "part-1.parquet").write_text("damaged")
+    dataset = Dataset(tolerant(parquet(files).node))
+    listing = list_sources(dataset.node, FILE, 5)
+    mine = Dataset(share_of(dataset.node, Share(FILE, 1, 5, listing)))
+    reading = iter(mine)
+    assert list(reading) == []
+    assert reading.stats()["skipped"]["files"] == [str(files / "part-1.parquet")]
+    assert mine.schema == dataset.schema
+
+
+@pytest.mark.parametrize(("read", "line"), [("from_csv", "x\n{}"), ("from_json", '{{"x": {}}}')])
+def test_the_columns_of_a_share_are_those_of_the_whole(
+    read: str, line: str, tmp_path: pathlib.Path
+) -> None:
+    for number, value in enumerate(("1", "null", "3")):
+        text = line.format(value).replace("x\nnull", "x\n")
+        (tmp_path / f"{number}.txt").write_text(text + "\n")
+    dataset: Dataset = getattr(Dataset, read)(str(tmp_path / "*.txt"))
+    listing = list_sources(dataset.node, FILE, 3)
+    for index in range(3):
+        mine = Dataset(share_of(dataset.node, Share(FILE, index, 3, listing)))
+        assert mine.schema.field("x").type == pa.int64()
+        assert mine.to_table().schema == mine.schema
+
+
+def test_files_of_a_share_that_differ_from_the_first_of_the_whole_are_an_error(
+    files: pathlib.Path,
+) -> None:
+    pq.write_table(pa.table({"x": ["text"]}), files / "part-3.parquet")
+    with pytest.raises(SchemaError, match=r"the files differ: .*part-0.*part-3"):
+        shares(parquet(files), FILE, 5)

@@ -105,7 +105,7 @@ class CsvSource(WholeFilesSource):
         return pa.RecordBatch.from_pylist([], schema=self._row_schema)
 
     @functools.cached_property
-    def _inferred(self) -> tuple[str, pa.Schema]:
+    def reference(self) -> tuple[str, pa.Schema]:
         """The first file with rows, and the types found in its first block."""
         return first_readable(self.files(), self.on_error, self._infer, _tells_types)
 
@@ -120,7 +120,7 @@ class CsvSource(WholeFilesSource):
 
     @property
     def _row_schema(self) -> pa.Schema:
-        return self._inferred[1] if self.schema is None else self.schema
+        return self.reference[1] if self.schema is None else self.schema
 
     @contextlib.contextmanager
     def _reader(
@@ -161,7 +161,7 @@ class CsvSource(WholeFilesSource):
         known = set(expected)
         require_distinct([name for name in names if name in known], what=f"{path!r}")
         if sorted(names) != sorted(expected):
-            first = "the schema" if self.schema is not None else repr(self._inferred[0])
+            first = "the schema" if self.schema is not None else repr(self.reference[0])
             more = [name for name in names if name not in expected]
             less = [name for name in expected if name not in names]
             raise SchemaError(

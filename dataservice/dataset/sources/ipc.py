@@ -87,7 +87,7 @@ class IpcSource(Source):
 
     def plan(self) -> list[Split]:
         files = list(self.files())
-        _ = self._reference  # read once, not by every thread
+        _ = self.reference  # read once, not by every thread
         return plan_files(files, self.on_error, self._plan_file, _PLAN_THREADS)
 
     def _plan_file(self, file: InputFile) -> list[Split]:
@@ -195,7 +195,7 @@ class IpcSource(Source):
         return f"{split.path} {batches} rows {first}..{end - 1}"
 
     @functools.cached_property
-    def _reference(self) -> tuple[str, pa.Schema]:
+    def reference(self) -> tuple[str, pa.Schema]:
         """The file that all others must match, and its whole schema."""
         return first_readable(self.files(), self.on_error, self._read_reference)
 
@@ -209,7 +209,7 @@ class IpcSource(Source):
 
     @functools.cached_property
     def _schema(self) -> pa.Schema:
-        path, whole = self._reference
+        path, whole = self.reference
         names = list(whole.names if self.columns is None else self.columns)
         require_columns(names, whole.names, what=f"{path!r}")
         read = set(names)
@@ -217,7 +217,7 @@ class IpcSource(Source):
         return pa.schema([whole.field(name) for name in names])
 
     def _check_schema(self, path: str, found: pa.Schema) -> None:
-        check_types(path, found, self._schema, self._reference[0])
+        check_types(path, found, self._schema, self.reference[0])
 
     @contextlib.contextmanager
     def _handle(self, path: str) -> Iterator[tuple[Any, bool]]:

@@ -99,10 +99,10 @@ class JsonSource(WholeFilesSource):
 
     @property
     def _row_schema(self) -> pa.Schema:
-        return self._inferred[1] if self.schema is None else self.schema
+        return self.reference[1] if self.schema is None else self.schema
 
     @functools.cached_property
-    def _inferred(self) -> tuple[str, pa.Schema]:
+    def reference(self) -> tuple[str, pa.Schema]:
         """The first file with rows, and the types found in its first block."""
         path, schema = first_readable(
             self.files(), self.on_error, self._infer, lambda found: found[1] is not None

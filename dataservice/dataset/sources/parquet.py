@@ -207,7 +207,7 @@ class ParquetSource(Source):
         return _FooterCache()
 
     @functools.cached_property
-    def _reference(self) -> tuple[str, pa.Schema]:
+    def reference(self) -> tuple[str, pa.Schema]:
         """The file that all others must match, and its whole schema."""
         return first_readable(self.files(), self.on_error, self._read_reference)
 
@@ -217,7 +217,7 @@ class ParquetSource(Source):
 
     @functools.cached_property
     def _read_schema(self) -> pa.Schema:
-        path, whole = self._reference
+        path, whole = self.reference
         names = list(whole.names if self.columns is None else self.columns)
         require_columns(names, whole.names, what=f"{path!r}")
         if self.filter is not None:
@@ -230,10 +230,10 @@ class ParquetSource(Source):
 
     @functools.cached_property
     def _wanted_names(self) -> list[str]:
-        return list(self._reference[1].names if self.columns is None else self.columns)
+        return list(self.reference[1].names if self.columns is None else self.columns)
 
     def _check_schema(self, path: str, found: pa.Schema) -> None:
-        check_types(path, found, self._read_schema, self._reference[0])
+        check_types(path, found, self._read_schema, self.reference[0])
 
     @contextlib.contextmanager
     def _opened(self, path: str, footer: pq.FileMetaData | None = None) -> Iterator[pq.ParquetFile]:
