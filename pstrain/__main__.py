@@ -57,6 +57,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
         importlib.import_module(f"pstrain.commands.{name}").add_parser(commands)
+    for command in commands.choices.values():
+        # Modules describe themselves, with marks that a terminal does not show.
+        command.description = (command.description or "").replace("``", "")
     return parser
 
 
