@@ -50,7 +50,7 @@ class Expression:
         if self.name == "col":
             return kernels.column(batch, self.parameters[0])
         if self.name == "lit":
-            return pa.scalar(self.parameters[0])
+            return _scalar(self.parameters[0])
         values = [argument._value(batch) for argument in self.arguments]
         try:
             return kernels.OPERATIONS[self.name].compute(*values, *self.parameters)
@@ -68,7 +68,7 @@ class Expression:
         if self.name == "col":
             return pc.field(self.parameters[0])
         if self.name == "lit":
-            return pc.scalar(self.parameters[0])
+            return pc.scalar(_scalar(self.parameters[0]))
         build = kernels.OPERATIONS[self.name].push_down
         arguments = [argument.to_arrow() for argument in self.arguments]
         if build is None or any(argument is None for argument in arguments):
@@ -266,7 +266,17 @@ def _operand(value: Any) -> Expression:
     return value if isinstance(value, Expression) else lit(value)
 
 
+def _scalar(value: Any) -> pa.Scalar:
+    """In Arrow, which takes a Python integer for a signed one."""
+    is_large = isinstance(value, int) and not isinstance(value, bool) and value >= 1 << 63
+    return pa.scalar(value, pa.uint64() if is_large else None)
+
+
 def _check_value(value: Any) -> None:
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        raise InvalidArgumentError(
+            f"an expression holds integers of 64 bits, from -2^63 to 2^64 - 1; got {value}"
+        )
     plain = (*_PLAIN, bytes, datetime.date)
     if hasattr(value, "item") and not isinstance(value, plain):
         raise InvalidArgumentError(

@@ -210,3 +210,16 @@ _trees = st.recursive(
 def test_json_keeps_the_meaning(expression: Expression) -> None:
     again = Expression.from_json(json.loads(json.dumps(expression.to_json())))
     assert again.evaluate(BATCH).equals(expression.evaluate(BATCH))
+
+
+def test_constants_of_64_bits_without_a_sign() -> None:
+    batch = pa.RecordBatch.from_pydict({"h": pa.array([1, 1 << 63, (1 << 64) - 1], pa.uint64())})
+    assert (col("h") >= 1 << 63).evaluate(batch).to_pylist() == [False, True, True]
+    pushed = (col("h") > 1 << 63).to_arrow()
+    assert pa.table(batch).filter(pushed).num_rows == 1
+    assert lit(-(1 << 63)).evaluate(batch).type == pa.int64()
+    with pytest.raises(SchemaError, match="9223372036854775808 not in range"):
+        (col("i") < 1 << 63).evaluate(pa.RecordBatch.from_pydict({"i": [1]}))
+    for value in (1 << 64, -(1 << 63) - 1):
+        with pytest.raises(InvalidArgumentError, match=rf"64 bits.*got {value}"):
+            lit(value)

@@ -91,6 +91,7 @@ def test_forms_that_are_stated() -> None:
         ([{"x": 1}], r"missing: \['v'\]"),
         ([{"x": 1, "v": [1, 2], "z": 1}], r"not expected: \['z'\]"),
         ([{"x": "one", "v": [1, 2]}], "does not fit"),
+        ([{"x": 1 << 63, "v": [1, 2]}], "does not fit"),
         ([3], "must yield a dict.*yielded 3"),
         ([{"x": np.arange(2), "v": np.ones((3, 2))}], "unequal lengths"),
         ([pa.record_batch({"x": [1]}), 3], r"missing: \['v'\]"),

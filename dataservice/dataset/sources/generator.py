@@ -119,7 +119,7 @@ class GeneratorSource(Source):
                 check_names(list(row), names, what="the rows that the generator yielded")
         try:
             arrays = [pa.array([row[f.name] for row in rows], f.type) for f in self.schema]
-        except (pa.ArrowException, ValueError, TypeError) as error:
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise SchemaError(
                 f"a value that the generator yielded does not fit {self.schema.to_string()!r}: "
                 f"{error}"
