@@ -147,6 +147,9 @@ PSTRAIN: Final = {
     "data": "write import dataservice as ds; datasets are ds.Dataset",
     "distribute": _HERE,
     "experimental": _HERE,
+    "TPUStrategy": _IN_STEP,
+    "compat": "the strategy without a coordinator is v1.ParameterServerStrategy",
+    "estimator": "write model.fit(...), or a step with a GradientTape",
     "experimental_set_strategy": "enter strategy.scope()",
     "function": "schedule takes Python functions; numbers are computed by kernels",
     "nn": "NumPy's functions take tensors: np.mean(losses), np.tanh(tensor)",
@@ -251,6 +254,13 @@ NEW_VARIABLE: Final = {
     "constraint": "assign what it gives after a step",
     "synchronization": "each read is of the parameter servers",
     "validate_shape": "shapes are always checked",
+}
+_AHEAD: Final = "trainers read ahead into their own memory: leave it out"
+INPUT_OPTIONS: Final = {
+    "experimental_fetch_to_device": _AHEAD,
+    "experimental_per_replica_buffer_size": _AHEAD,
+    "experimental_place_dataset_on_device": _AHEAD,
+    "experimental_replication_mode": "each trainer has one pipeline and one replica: leave it out",
 }
 _PLACED: Final = "values stay where the step runs; variables are on parameter servers"
 _BY_SPEC: Final = "the cluster is as its resolver says, and has no sessions to configure"

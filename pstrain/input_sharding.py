@@ -16,7 +16,9 @@ import dataservice
 from dataservice import ShardingPolicy
 from dataservice.runtime.arguments import Choices, nearest
 from dataservice.runtime.identity import new_id
+from pstrain import foreign_names
 from pstrain.errors import InvalidArgumentError, NotFoundError
+from pstrain.foreign_names import instead_of
 from pstrain.trainer.context import InputContext, call_with_context
 
 logger = logging.getLogger(__name__)
@@ -45,6 +47,11 @@ class InputOptions:
     """Options of a distributed dataset."""
 
     auto_shard_policy: AutoShardPolicy = AutoShardPolicy.AUTO
+
+
+# The constructor is the dataclass's; it can be wrapped only once it is there.
+_told = instead_of("InputOptions", foreign_names.INPUT_OPTIONS)
+InputOptions.__init__ = _told(InputOptions.__init__)  # type: ignore[method-assign]
 
 
 class DistributedDataset:

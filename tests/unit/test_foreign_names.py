@@ -118,6 +118,7 @@ TAKERS: list[tuple[Callable[..., Any], dict[str, str]]] = [
     (ps.layers.StringLookup, of_keras.LOOKUP),
     (ps.layers.IntegerLookup, of_keras.LOOKUP),
     (ps.Variable, of_keras.NEW_VARIABLE),
+    (ps.InputOptions, of_keras.INPUT_OPTIONS),
 ]
 
 
