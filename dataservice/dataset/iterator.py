@@ -130,6 +130,8 @@ class DatasetIterator:
         anchor.move(self._state)
         try:
             formed = form(self._next())
+            # In here: an interrupt as it begins would cost the element that is in hand.
+            anchor.passed()
         except KeyboardInterrupt:
             self._give_up()
             self._broken_off = anchor
@@ -137,7 +139,6 @@ class DatasetIterator:
         except Exception:
             anchor.passed()
             raise
-        anchor.passed()
         return formed
 
     def _next(self) -> pa.RecordBatch:

@@ -219,6 +219,27 @@ def test_an_interrupt_while_rows_take_their_form_costs_none() -> None:
     assert np.concatenate(seen).tolist() == [2 * x for x in range(20)]
 
 
+def test_an_interrupt_before_an_element_is_counted_costs_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passed, calls = anchor.Anchor.passed, []
+
+    def interrupted(self: anchor.Anchor) -> None:
+        calls.append(self)
+        if len(calls) in (2, 3):
+            signal.raise_signal(signal.SIGINT)
+        passed(self)
+
+    monkeypatch.setattr(anchor.Anchor, "passed", interrupted)
+    iterator, seen = iter(numbers(20)), []
+    while len(seen) < 5:
+        with contextlib.suppress(KeyboardInterrupt):
+            seen.append(next(iterator))
+    expected = list(numbers(20))
+    assert values([*seen, *iterator]) == values(expected)
+    assert len(calls) > 2
+
+
 def test_an_element_that_could_not_take_its_form_does_not_come_again() -> None:
     def fail(_: object) -> None:
         raise ValueError("no form")
