@@ -48,7 +48,10 @@ def _plain_field(field: pa.Field) -> pa.Field:
 
 
 def plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` under `schema`, which is `plain_schema` of its own: values are decoded."""
+    """`batch` under `schema`, which is `plain_schema` of its own: values are decoded.
+
+    Columns of type null, which have none, may be of any type there.
+    """
     if batch.schema.equals(schema, check_metadata=True):
         return batch
     arrays = [
@@ -58,7 +61,7 @@ def plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def plain_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """`array` as `kind`, which is the `plain_type` of its own."""
+    """`array` as `kind`, which is the `plain_type` of its own, or any for one of type null."""
     types = pa.types
     if array.type.equals(kind):
         return array

@@ -1,10 +1,11 @@
-"""What the first files of CSV and JSON lines tell of all, and where files are looked for."""
+"""What the first file tells of all others, and where files are looked for."""
 
 from __future__ import annotations
 
 import pathlib
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import dataservice as ds
@@ -46,6 +47,42 @@ def test_an_empty_file_of_json_lines_tells_no_types(tmp_path: pathlib.Path) -> N
     assert ds.Dataset.from_json(paths).to_table()["id"].to_pylist() == [1]
     with pytest.raises(SourceError, match=r"a' is empty.*schema="):
         ds.Dataset.from_json(paths[:1]).to_table()
+
+
+def with_and_without_values(folder: pathlib.Path, kind: str, tags: pa.Array) -> list[str]:
+    """Two files, the second as pandas and others write a column in which no row has a value."""
+    paths = [str(folder / f"{name}.{kind}") for name in ("typed", "untyped")]
+    nothing = pa.nulls(len(tags))
+    for path, column in zip(paths, (tags, nothing), strict=True):
+        table = pa.table({"id": range(len(tags)), "tags": column})
+        if kind == "parquet":
+            pq.write_table(table, path)
+        else:
+            with pa.ipc.new_file(path, table.schema) as file:
+                file.write_table(table)
+    return paths
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize(
+    "tags", [pa.array(["a", None]), pa.array([[1], None]), pa.array([{"x": 1.5}, None])], ids=str
+)
+def test_a_column_without_values_has_the_type_of_the_others(
+    kind: str, tags: pa.Array, tmp_path: pathlib.Path
+) -> None:
+    paths = with_and_without_values(tmp_path, kind, tags)
+    read = ds.Dataset.from_parquet if kind == "parquet" else ds.Dataset.from_ipc
+    table = read(paths).to_table()
+    assert table.schema.field("tags").type == tags.type
+    assert table["tags"].to_pylist() == [*tags.to_pylist(), None, None]
+    with pytest.raises(SchemaError, match=r"is of type null in .*untyped.*a file first in which"):
+        read(paths[::-1]).to_table()
+
+
+def test_rows_of_a_column_without_values_fail_every_filter(tmp_path: pathlib.Path) -> None:
+    paths = with_and_without_values(tmp_path, "parquet", pa.array(["a", None]))
+    assert ds.Dataset.from_parquet(paths, filter=ds.col("tags") == "a").to_table().num_rows == 1
+    assert ds.Dataset.from_parquet(paths, filter=ds.col("tags").is_null()).to_table().num_rows == 3
 
 
 def test_a_row_of_csv_that_is_too_long_is_told_as_such(tmp_path: pathlib.Path) -> None:
