@@ -136,6 +136,10 @@ _STEPS = (np.sign, np.floor, np.ceil, np.rint, np.trunc, np.fix, np.floor_divide
 _SHAPES = (np.zeros_like, np.ones_like, np.full_like, np.empty_like)
 # What changes in steps only, or not at all: it has no gradient to lose.
 CONSTANT: frozenset[Any] = frozenset((*_STEPS, np.around, *_SHAPES))
+# What puts values into its first argument, and returns nothing.
+WRITES: frozenset[Any] = frozenset(
+    (np.copyto, np.put, np.place, np.putmask, np.put_along_axis, np.fill_diagonal)
+)
 
 
 def names() -> str:

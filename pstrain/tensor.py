@@ -76,9 +76,12 @@ class Tensor:
         rule = derivatives.FUNCTIONS.get(function)
         if rule is not None and _fits(rule, args, options):
             return _computed_by(rule, args, options)
+        changed = (options.get("out"), *(args[:1] if function in derivatives.WRITES else ()))
+        if any(isinstance(one, Tensor) for one in changed):
+            return NotImplemented
         name = f"{function.__module__}.{function.__qualname__}"
         is_constant = function in derivatives.CONSTANT
-        return _untracked(name, function, args, options, is_constant)
+        return _untracked(name, function, args, options, is_constant, changed)
 
     def __float__(self) -> float:
         return float(self.value)
