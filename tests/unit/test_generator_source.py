@@ -17,6 +17,7 @@ from dataservice.dataset.stream import RunContext
 from dataservice.errors import (
     InvalidArgumentError,
     SchemaError,
+    SourceError,
     UnsplittableError,
     UserFunctionError,
 )
@@ -112,6 +113,33 @@ def test_an_error_in_the_generator_names_the_row() -> None:
         run(Dataset.from_generator(fails, SCHEMA))
     assert "rows 10..10 of the generator" in caught.value.source
     assert "raise RuntimeError" in caught.value.user_traceback
+
+
+def test_a_generator_that_is_given_twice_is_an_error_and_no_loss() -> None:
+    once = by_rows()
+    data = Dataset.from_generator(lambda: once, SCHEMA)
+    assert next(iter(data)).num_rows
+    with pytest.raises(SourceError, match=r"had returned before.*a new iterator.*deterministic"):
+        run(data)
+    mapped = Dataset.from_generator(by_rows, SCHEMA).map(lambda c: c)
+    assert [len(values(run(mapped))) for _ in range(2)] == [2_500, 2_500]
+
+
+def test_one_that_cannot_be_read_again_may_be_given_twice() -> None:
+    once = by_rows()
+    data = Dataset.from_generator(lambda: once, SCHEMA, deterministic=False)
+    assert next(iter(data)).num_rows
+    assert values(run(data))
+
+
+def test_a_position_behind_the_end_is_an_error_and_no_loss() -> None:
+    rows = iter([{"x": x, "v": [0, 0]} for x in range(10)])
+    iterator = iter(Dataset.from_generator(lambda: rows, SCHEMA).batch(4))
+    next(iterator)
+    again = iter(Dataset.from_generator(lambda: iter([]), SCHEMA).batch(4))
+    again.load_state_dict(iterator.state_dict())
+    with pytest.raises(SourceError, match=r"yields 0 rows now, and [1-4] were read before"):
+        next(again)
 
 
 def test_bad_arguments() -> None:

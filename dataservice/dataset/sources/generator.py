@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import types
+import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
@@ -20,13 +22,19 @@ from dataservice.dataset.node import check_deterministic, register_node, rows_of
 from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.stream import RunContext
-from dataservice.errors import InvalidTypeError, SchemaError
+from dataservice.errors import InvalidTypeError, SchemaError, SourceError
 from dataservice.runtime.arguments import check_choice
 from dataservice.sharding import Split
 
 _CHUNK_ROWS: Final = 1_024
 _WHAT: Final = "the columns that the generator yielded"
 _FORMATS: Final = ("rows", "numpy", "arrow")
+_REMEDY: Final = (
+    "let the function return a new iterator over the same rows at each call, or pass "
+    "deterministic=False, with which it is not called again for rows that were read"
+)
+# What generators some source of this process has begun to read.
+_begun: weakref.WeakSet[types.GeneratorType[Any, Any, Any]] = weakref.WeakSet()
 
 
 @register_node
@@ -81,11 +89,29 @@ class GeneratorSource(Source):
             return self.describe(split, row, row + 1)
 
         items = call_user(lambda _: iter(function()), None, "from_generator", location)
+        if self.deterministic:
+            self._check_unread(items)
         for batch in self._batches(items, location):
             row += batch.num_rows
             fresh = min(row - first_row, batch.num_rows)
             if fresh > 0:
                 yield batch.slice(batch.num_rows - fresh)
+        if row < first_row:
+            raise SourceError(
+                f"the generator {self.function.name} yields {row} rows now, and {first_row} were "
+                f"read before; {_REMEDY}"
+            )
+
+    def _check_unread(self, items: Iterator[Any]) -> None:
+        """SourceError for a generator that something in this process has begun to read."""
+        if not isinstance(items, types.GeneratorType):
+            return
+        if items in _begun:
+            raise SourceError(
+                f"{self.function.name} returned a generator that it had returned before, of which "
+                f"some rows are gone; {_REMEDY}"
+            )
+        _begun.add(items)
 
     def _batches(
         self, items: Iterator[Any], location: Callable[[], str]
