@@ -62,7 +62,7 @@ SIZES: dict[str, Callable[[Any], Any]] = {
     "epochs": lambda n: _model().fit(TABLE, epochs=n, verbose=0),
     "steps_per_epoch": lambda n: _model().fit(TABLE, steps_per_epoch=n, verbose=0),
     "steps_per_execution": lambda n: _model().fit(TABLE, steps_per_execution=n, verbose=0),
-    "batch size": lambda n: _model().predict(TABLE, batch_size=n),
+    "batch_size of predict": lambda n: _model().predict(TABLE, batch_size=n),
     "max_outstanding_requests": lambda n: ds.distribute(OFF, "a:1", max_outstanding_requests=n),
     "buffer_bytes": lambda n: ds.WorkerConfig("a:1", buffer_bytes=n),
     "heartbeat_interval_ms": lambda n: ds.WorkerConfig("a:1", heartbeat_interval_ms=n),

@@ -33,7 +33,10 @@ SPEC = {"worker": ["h:1", "h:2"], "ps": ["h:3"]}
             "learning_rate=ExponentialDecay(",
         ),
         (ps.metrics.AUC(), "<AUC 'auc'>"),
-        (ps.losses.BinaryCrossentropy(), "BinaryCrossentropy(from_logits=False)"),
+        (
+            ps.losses.BinaryCrossentropy(),
+            "BinaryCrossentropy(from_logits=False, reduction='mean')",
+        ),
         (ps.layers.Dense(3), "<Dense 'dense' not built>"),
         (ps.layers.Dense(3, input_size=2), "<Dense 'dense' (2, 3), (3,)>"),
         (ps.layers.StringLookup(), "<StringLookup no vocabulary>"),
