@@ -125,6 +125,11 @@ class TaskProducer(PlanThread):
             self._drained = True
         self._on_drained()
 
+    def close(self) -> None:
+        # Not while a stream puts frames back: those would stay, in a cycle with this object.
+        with self._lock:
+            super().close()
+
     def _run(self, _stop: threading.Event) -> None:
         self.frames.end(outcome_of(self._store_elements))
 

@@ -574,6 +574,25 @@ def test_a_task_is_drained_once_no_stream_holds_frames_that_may_be_lost() -> Non
     assert ends == ["drained"]
 
 
+def test_a_task_that_is_closed_while_frames_come_back_keeps_none() -> None:
+    task = task_of(ds.Dataset.range(10).batch(4), lambda: None)
+    task.start()
+    task.begin_stream()
+    frame = task.frames.get(TIMEOUT_S)
+    assert frame is not None
+    closing = threading.Thread(target=task.close)
+
+    def unconfirmed() -> Iterator[Frame]:
+        closing.start()
+        closing.join(0.1)  # to its end, unless it has to wait for those frames
+        yield frame
+
+    task.end_stream(unconfirmed(), came_to_end=False)
+    closing.join(TIMEOUT_S)
+    assert task.is_closed()
+    assert not task.frames.has_returned()
+
+
 def test_shares_of_files_that_several_branches_read(tmp_path: pathlib.Path) -> None:
     # Each branch reads other rows of the files, but the plan names their source once.
     for number in range(4):
