@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -24,7 +24,7 @@ from dataservice.errors import MissingColumnError, SchemaError
 Columns: TypeAlias = dict[str, np.ndarray]
 
 # Numbers that lie in memory as Arrow has them.
-_PLAIN: Final = {
+PLAIN: Final = {
     np.dtype(kind): pa.from_numpy_dtype(np.dtype(kind))
     for kind in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 }
@@ -224,54 +224,6 @@ def _listed(lengths: Mapping[str, int]) -> str:
     return ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
 
 
-def kinds_of_passed(
-    batch: pa.RecordBatch,
-    given: Mapping[str, np.ndarray],
-    returned: Mapping[str, Any],
-    extended: Collection[str] = (),
-) -> dict[str, pa.DataType]:
-    """The types of columns that a function returns as it was given them, under any name.
-
-    Of plain numbers NumPy tells the type itself; of decimals, times with a zone, optional strings,
-    nested values the few of a batch do not, and of the columns `extended` it knows the storage.
-    """
-    kinds = {
-        id(values): batch.column(name).type
-        for name, values in given.items()
-        if not isinstance(values, UntouchedColumn)
-        and ((values.dtype not in _PLAIN and values.ndim == 1) or name in extended)
-    }
-    return {name: kinds[id(values)] for name, values in returned.items() if id(values) in kinds}
-
-
-def nulls_of_passed(
-    batch: pa.RecordBatch, given: Mapping[str, np.ndarray], returned: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """`returned`, where NaN in columns that a function returns as it was given them is null again.
-
-    Only where it stands for a null: other NaN, and what the function has written, are values.
-    """
-    nulls = {
-        id(values): batch.column(name)
-        for name, values in given.items()
-        if not isinstance(values, UntouchedColumn)
-        and values.dtype.kind == "f"
-        and values.ndim == 1
-        and values.flags.writeable  # not a view of a column, which has no nulls
-    }
-    if not nulls:
-        return returned
-    return {
-        name: _with_nulls(values, nulls[id(values)]) if id(values) in nulls else values
-        for name, values in returned.items()
-    }
-
-
-def _with_nulls(values: np.ndarray, column: pa.Array) -> np.ndarray:
-    stood_for = column.is_null().to_numpy(zero_copy_only=False) & np.isnan(values)
-    return np.ma.MaskedArray(values, mask=stood_for)
-
-
 def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Array:
     """An Arrow array of a NumPy array, a sequence or an Arrow array; SchemaError if impossible.
 
@@ -330,7 +282,7 @@ def _ndarray_to_arrow(values: np.ndarray, name: str) -> pa.Array:
         values = values.astype(values.dtype.newbyteorder("="))
     is_masked = isinstance(values, np.ma.MaskedArray)
     if values.ndim == 1:
-        kind = None if is_masked else _PLAIN.get(values.dtype)
+        kind = None if is_masked else PLAIN.get(values.dtype)
         if kind is None or not (values.size and values.flags.c_contiguous and values.flags.aligned):
             return pa.array(values)
         # As `pa.array`, which gives the GIL away and has to wait for it for each column.

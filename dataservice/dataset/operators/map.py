@@ -11,16 +11,11 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 import pyarrow as pa
 
-from dataservice.dataset.columns import (
-    NumpyViews,
-    conform,
-    from_numpy,
-    kinds_of_passed,
-    nulls_of_passed,
-)
+from dataservice.dataset.columns import NumpyViews, conform, from_numpy
 from dataservice.dataset.function import Function, call_user, call_user_per_row
 from dataservice.dataset.node import Node, register_node, rows_of_known
 from dataservice.dataset.operators.base import FunctionOperator
+from dataservice.dataset.passed_columns import kinds_of_passed, nulls_of_passed
 from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.dataset.stream import RunContext, Transform
 from dataservice.dataset.tolerance import LEFT_OUT, RowGuard, note_failures

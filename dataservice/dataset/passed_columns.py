@@ -1,0 +1,64 @@
+"""What is known of columns that a function returns as it was given them, and NumPy does not tell.
+
+Knows arrays and the batch that they were made of, nothing of functions or plans. Invariant: what is
+not the very array that was given is taken for what it says itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dataservice.dataset.columns import PLAIN
+from dataservice.dataset.untouched import UntouchedColumn
+
+
+def kinds_of_passed(
+    batch: pa.RecordBatch,
+    given: Mapping[str, np.ndarray],
+    returned: Mapping[str, Any],
+    extended: Collection[str] = (),
+) -> dict[str, pa.DataType]:
+    """The types of columns that a function returns as it was given them, under any name.
+
+    Of plain numbers NumPy tells the type itself; of decimals, times with a zone, optional strings,
+    nested values the few of a batch do not, and of the columns `extended` it knows the storage.
+    """
+    kinds = {
+        id(values): batch.column(name).type
+        for name, values in given.items()
+        if not isinstance(values, UntouchedColumn)
+        and ((values.dtype not in PLAIN and values.ndim == 1) or name in extended)
+    }
+    return {name: kinds[id(values)] for name, values in returned.items() if id(values) in kinds}
+
+
+def nulls_of_passed(
+    batch: pa.RecordBatch, given: Mapping[str, np.ndarray], returned: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """`returned`, where NaN in columns that a function returns as it was given them is null again.
+
+    Only where it stands for a null: other NaN, and what the function has written, are values.
+    """
+    nulls = {
+        id(values): batch.column(name)
+        for name, values in given.items()
+        if not isinstance(values, UntouchedColumn)
+        and values.dtype.kind == "f"
+        and values.ndim == 1
+        and values.flags.writeable  # not a view of a column, which has no nulls
+    }
+    if not nulls:
+        return returned
+    return {
+        name: _with_nulls(values, nulls[id(values)]) if id(values) in nulls else values
+        for name, values in returned.items()
+    }
+
+
+def _with_nulls(values: np.ndarray, column: pa.Array) -> np.ndarray:
+    stood_for = column.is_null().to_numpy(zero_copy_only=False) & np.isnan(values)
+    return np.ma.MaskedArray(values, mask=stood_for)
