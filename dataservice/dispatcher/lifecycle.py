@@ -75,6 +75,9 @@ def judge(state: DispatcherState, job: Job | None, request: OpenIteration) -> st
     iteration_id = job.iterations.get(request.repetition)
     iteration = None if iteration_id is None else state.iterations[iteration_id]
     if iteration is not None and not iteration.finished:
+        # One that was only begun, as by who loaded a position for others, is whole.
+        if iteration.windows is not None and not iteration.windows.has_given():
+            return ""
         return (
             f"{_named(job, request)} was begun by {_listed(iteration.programs)}, who left: what "
             f"they consumed does not come again. {_remedy(job)} to begin anew"

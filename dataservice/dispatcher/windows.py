@@ -176,6 +176,10 @@ class WindowTable:
             for record in self.records.values()
         )
 
+    def has_given(self) -> bool:
+        """Whether rows were used up, or lost, since it began or went on from positions."""
+        return self.rows_consumed > 0 or self.lost_windows > 0
+
     # Changes
 
     def resume(self, consumed: Consumed) -> None:

@@ -23,12 +23,15 @@ from dataservice.dispatcher.requests import (
     RegisterWorker,
     Sync,
 )
+from dataservice.dispatcher.resumption import SavedPosition
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import FailedPreconditionError
+from dataservice.ranges import Consumed, Ranges
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
 
 PLAN = WindowPlan(splits=(Split(start=0, stop=1, rows=1),), target_rows=1)
+TWO_WINDOWS = WindowPlan(splits=(Split(start=0, stop=1, rows=1),) * 2, target_rows=1)
 
 
 class Cluster:
@@ -61,13 +64,17 @@ class Cluster:
         started_s: float = 0.0,
         policy: ShardingPolicy = ShardingPolicy.DYNAMIC,
         name: str | None = "train",
+        plan: WindowPlan = PLAN,
+        position: SavedPosition | None = None,
+        delivery: str = "exactly_once",
     ) -> OpenAnswer:
         request = OpenIteration(
             dataset_id="1000",
             policy=policy,
             job_name=name,
             repetition=repetition,
-            delivery="exactly_once",
+            delivery=delivery,
+            position=position,
             reader_id=reader,
             job_id=f"job-{reader}",
             iteration_id=f"iteration-{reader}",
@@ -77,17 +84,20 @@ class Cluster:
             program_age_s=self.now_s - started_s,
         )
         dynamic = policy is ShardingPolicy.DYNAMIC
-        answer = self.commit(opening.open_iteration(self.state, request, PLAN if dynamic else None))
+        answer = self.commit(opening.open_iteration(self.state, request, plan if dynamic else None))
         assert isinstance(answer, OpenAnswer)
         return answer
 
-    def read(self, reader: str, iteration: str) -> None:
-        """All of it."""
+    def lease(self, reader: str, iteration: str, count: int = 9) -> None:
         request = LeaseWindows(
-            worker_id="w1", iteration_id=iteration, reader_id=reader, count=9, sequence=0
+            worker_id="w1", iteration_id=iteration, reader_id=reader, count=count, sequence=0
         )
         self.commit(delivery.lease_windows(self.state, request))
-        marks = (RowMark(0, 0, 1, True),)
+
+    def read(self, reader: str, iteration: str, *, final: bool = True) -> None:
+        """The row of the only window, and that this is all of it unless `final` is False."""
+        self.lease(reader, iteration)
+        marks = (RowMark(0, 0, 1, final),)
         sync = Sync(reader_id=reader, iteration_id=iteration, consumed=marks)
         self.commit(delivery.sync(self.state, sync))
 
@@ -178,11 +188,34 @@ def test_a_program_that_was_there_in_time_is_no_new_run(cluster: Cluster) -> Non
 
 def test_a_repetition_that_others_left_unfinished_goes_on_with_a_word(cluster: Cluster) -> None:
     first = cluster.open("r1")
+    cluster.read("r1", first.iteration_id, final=False)
     cluster.leave("r1")
     second = cluster.open("r2", pid=2, started_s=cluster.now_s)
     assert second.iteration_id == first.iteration_id
     assert "was begun by process 1 on host, who left" in second.notice
     assert cluster.open("r3", pid=3).notice == "", "with others, that is how jobs are shared"
+
+
+def test_rows_that_left_with_a_reader_that_gets_none_twice_are_worth_a_word() -> None:
+    cluster = Cluster()
+    first = cluster.open("r1", delivery="at_most_once", plan=TWO_WINDOWS)
+    cluster.lease("r1", first.iteration_id, count=1)
+    cluster.leave("r1")
+    assert "who left" in cluster.open("r2", pid=2, delivery="at_most_once").notice
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_repetition_of_which_nothing_was_consumed_needs_no_word(
+    cluster: Cluster, resumed: bool
+) -> None:
+    loaded = SavedPosition(
+        consumed=Consumed(Ranges([(0, 1)])), origins=("r0",), peers=("r0",), division=""
+    )
+    first = cluster.open("r1", position=loaded if resumed else None, plan=TWO_WINDOWS)
+    cluster.leave("r1")
+    second = cluster.open("r2", pid=2, started_s=cluster.now_s)
+    assert second.iteration_id == first.iteration_id
+    assert second.notice == ""
 
 
 def test_the_next_repetition_needs_no_word(cluster: Cluster) -> None:
