@@ -106,7 +106,7 @@ class BatchStream(ABC):
 
     @abstractmethod
     def restore(self, state: State) -> None:
-        """Moves a fresh stream, of which nothing was read, to `state`."""
+        """Moves a fresh stream, of which nothing was read and no position asked, to `state`."""
 
     def state_after(self, state: State, rows: int) -> State | None:  # noqa: ARG002
         """The position `rows` rows after `state`, which this stream gave before them.

@@ -42,6 +42,23 @@ def test_autotune_reads_ahead_without_a_number() -> None:
     check_positions(dataset)
 
 
+def test_positions_of_concatenated_datasets_survive_it() -> None:
+    check_positions(numbers(9).concatenate(numbers(5)).prefetch(2))
+    check_positions(numbers(9).batch(2).unbatch().concatenate(numbers(5)).prefetch(2))
+
+
+def test_a_restored_position_leaves_no_cache_of_the_rest() -> None:
+    dataset = numbers(40, [10, 10, 10]).cache().prefetch(1)
+    with iter(dataset) as begun:
+        next(begun)
+        state = begun.state_dict()
+    with iter(dataset) as resumed:
+        resumed.load_state_dict(state)
+        assert values(list(resumed)) == list(range(10, 40))
+    assert values(list(dataset)) == list(range(40))
+    assert values(list(dataset)) == list(range(40))
+
+
 def test_an_error_arrives_at_its_place_and_ends_the_stream() -> None:
     def fail(columns: dict[str, Any]) -> Any:
         assert columns["x"][0] < 4, "boom"

@@ -58,7 +58,7 @@ class _PrefetchStream(BatchStream):
         self._context = context
         self._queue: BoundedQueue[_Element] = BoundedQueue(buffer_size)
         self._thread: StoppableThread | None = None
-        self._state = stream.state()
+        self._state: State = {}  # asked for as the thread begins: a restore wants a fresh stream
         self._location = ""
         self._ended = False
         # A stream that is dropped without close() must not leave a thread behind.
@@ -82,6 +82,7 @@ class _PrefetchStream(BatchStream):
 
     def _start(self) -> None:
         stream, queue = self._stream, self._queue
+        self._state = stream.state()
 
         def run(stop: threading.Event) -> None:
             _read_ahead(stream, queue, stop)
@@ -102,11 +103,10 @@ class _PrefetchStream(BatchStream):
                     raise InternalError("the prefetching thread ended without a word") from None
 
     def state(self) -> State:
-        return self._state
+        return self._stream.state() if self._thread is None else self._state
 
     def restore(self, state: State) -> None:
         self._stream.restore(state)
-        self._state = state
 
     def state_after(self, state: State, rows: int) -> State | None:
         return self._stream.state_after(state, rows)
