@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from dataservice.errors import DataServiceError
 from pstrain.coordinator.orders import RoundOrder
-from pstrain.coordinator.service import Scheduler
+from pstrain.coordinator.scheduler import Scheduler
 
 
 class RoundServers(Protocol):
@@ -51,7 +51,7 @@ class RoundApplier:
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        while (order := self._scheduler.orders.get()) is not None:
+        while (order := self._scheduler.next_order()) is not None:
             if not self._scheduler.is_ordered(order):
                 continue
             try:

@@ -18,6 +18,7 @@ from dataservice.runtime.arguments import integer_at_least, limit_s, positive
 from dataservice.runtime.ending import end_with_program
 from pstrain.consistency import Sync
 from pstrain.coordinator.applying import RoundApplier
+from pstrain.coordinator.core import Core
 from pstrain.coordinator.functions import KnownFunctions
 from pstrain.coordinator.hooks import Barrier, Outlast
 from pstrain.coordinator.join_progress import Report
@@ -28,7 +29,7 @@ from pstrain.coordinator.packing import Packer
 from pstrain.coordinator.per_worker import IteratorsInUse, PerWorkerDataset, PerWorkerIterator
 from pstrain.coordinator.recovering import RecoverySwitch, ServerRecovery
 from pstrain.coordinator.remote_value import RemoteValue, fetched
-from pstrain.coordinator.service import Scheduler
+from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.tracing import RUNS_MAX
 from pstrain.coordinator.trainer_stats import TrainerTable
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
@@ -85,14 +86,17 @@ class ClusterCoordinator:
         positive(trainer_timeout_s, "trainer_timeout_s")
         self.strategy = strategy
         self._functions = KnownFunctions()
-        self._scheduler = Scheduler(
-            ids=strategy.closure_ids,
-            capacity=queue_capacity,
+        core = Core(
             attempts_max=ATTEMPTS_MAX,
-            trainer_timeout_s=trainer_timeout_s,
             consistency=strategy.consistency,
             trainers_expected=strategy.num_input_pipelines,
             closures_in_flight=closures_in_flight,
+        )
+        self._scheduler = Scheduler(
+            core,
+            ids=strategy.closure_ids,
+            capacity=queue_capacity,
+            trainer_timeout_s=trainer_timeout_s,
         )
         self._iterators = IteratorsInUse()
         self._packer = Packer(strategy)
@@ -244,13 +248,13 @@ class ClusterCoordinator:
 
         DeadlineExceededError where they take longer than ``config.transfer_timeout_s``.
         """
-        return self._scheduler.held(self.strategy.parameters.config.transfer_timeout_s)
+        return self._scheduler.holding.held(self.strategy.parameters.config.transfer_timeout_s)
 
     def positions(self, resource_id: str) -> Mapping[int, Any]:
         """How far each trainer's iterator is, once no closure runs."""
         timeout_s = self.strategy.parameters.config.transfer_timeout_s
-        with self._scheduler.held(timeout_s):
-            return self._scheduler.positions(resource_id, timeout_s)
+        with self._scheduler.holding.held(timeout_s):
+            return self._scheduler.holding.positions(resource_id, timeout_s)
 
     def drop_resource(self, resource_id: str) -> None:
         """Has every trainer close an iterator."""
@@ -337,7 +341,7 @@ def _shut_down(
     applier: RoundApplier,
 ) -> None:
     scheduler.stop()
-    scheduler.deadlines.close(_STOP_TIMEOUT_S)
+    scheduler.join(_STOP_TIMEOUT_S)
     applier.stop()
     recovery.stop()
     for link in links:

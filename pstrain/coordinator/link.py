@@ -44,8 +44,8 @@ from pstrain.coordinator.recovery import (
     settle_servers,
     settle_services,
 )
+from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.sent import SentFunctions
-from pstrain.coordinator.service import Scheduler
 from pstrain.vocabulary import CLOSURE_MAX_BYTES, trainer_name
 from pstrain.wire import trainer_pb2 as pb
 
@@ -173,7 +173,7 @@ class TrainerLink:
                 client.close()
                 if self._scheduler.trainer_silenced(self.index):
                     self._settle_loss()
-            self._scheduler.give_up_if_alone()
+            self._scheduler.waiting.give_up_if_alone()
             self._stopping.wait(pause_s)
             pause_s = min(pause_s * 2, _RECONNECT_MAX_S)
 
@@ -224,7 +224,7 @@ class TrainerLink:
                         self.index, answer.id, answer.attempt, is_granted=answer.is_granted
                     )
                 for position in reply.positions:
-                    self._scheduler.position(self.index, _position(position))
+                    self._scheduler.holding.position(self.index, _position(position))
         finally:
             outbox.items.put(None)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataservice.runtime.auth import resolve_token
 from pstrain.consistency import Sync
 from pstrain.coordinator.link import PickledFunctions, Recovery, TrainerLink
-from pstrain.coordinator.service import Scheduler
+from pstrain.coordinator.scheduler import Scheduler
 from pstrain.strategy import ParameterServerStrategy
 from pstrain.wire import trainer_pb2 as pb
 

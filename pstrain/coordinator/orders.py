@@ -38,6 +38,11 @@ class Closure:
     part: RoundPart | None = None
     round: int | None = None
 
+    @property
+    def label(self) -> str:
+        """For messages."""
+        return f"{self.name} (closure {self.id})" if self.name else f"closure {self.id}"
+
 
 @dataclass(frozen=True, slots=True)
 class RoundPart:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pstrain.coordinator.per_worker import IteratorsInUse
 from pstrain.coordinator.restoring import Restorer, is_server_loss
-from pstrain.coordinator.service import Scheduler
+from pstrain.coordinator.scheduler import Scheduler
 from pstrain.errors import RolledBackError, ServerLostError
 from pstrain.strategy import ParameterServerStrategy
 
@@ -107,7 +107,7 @@ class ServerRecovery:
     def recover_from(self, manager: CheckpointManager) -> None:
         """From now on a lost server takes everything back to the newest of these checkpoints."""
         self._manager = manager
-        self._scheduler.keep_ended()
+        self._scheduler.redoing.keep_ended()
         self._switch.use(self._restorer(manager))
 
     @contextmanager
@@ -118,7 +118,7 @@ class ServerRecovery:
         have not ended raise RolledBackError; :meth:`went_back` must follow. Afterwards what
         ``recover_from`` said holds again, from the next save on.
         """
-        self._scheduler.keep_none()
+        self._scheduler.redoing.keep_none()
         self._switch.use(self._restorer(manager, gives_up=True))
         try:
             yield
@@ -135,7 +135,7 @@ class ServerRecovery:
         """
         if not self._switch.outlast(error):
             return False
-        self._scheduler.forget_given_up()
+        self._scheduler.redoing.forget_given_up()
         return True
 
     @property
@@ -163,7 +163,7 @@ class ServerRecovery:
         And until closures that had ended have run again, so that nothing is read without them.
         Not within a barrier, which a restore may wait for.
         """
-        if self._scheduler.is_held_here():
+        if self._scheduler.holding.is_held_here():
             return False
         self._switch.wait_over(self._strategy.parameters.config.transfer_timeout_s)
         return error is not None and is_server_loss(error) and self._switch.outlast(error)
@@ -178,7 +178,7 @@ class ServerRecovery:
         return Restorer(
             manager,
             self._strategy,
-            self._scheduler,
+            self._scheduler.redoing,
             self._iterators,
             self._leave,
             gives_up=gives_up,

@@ -374,7 +374,7 @@ def test_no_trainer_at_all_is_an_error_in_the_end(
 ) -> None:
     coordinator = ps.ClusterCoordinator(ps.ParameterServerStrategy(breakable.resolver))
     assert coordinator.schedule(lambda: 1).fetch(DEADLINE_S) == 1
-    monkeypatch.setattr(coordinator._scheduler, "_trainer_timeout_s", 1.0)
+    monkeypatch.setattr(coordinator._scheduler.waiting, "_trainer_timeout_s", 1.0)
     for index in (0, 1):
         breakable.kill("worker", index)
     value = coordinator.schedule(time.sleep, args=(0.1,))

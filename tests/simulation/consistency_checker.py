@@ -17,9 +17,9 @@ from typing import Any
 
 from pstrain.consistency import Ssp, Sync
 from pstrain.coordinator import events as ev
-from pstrain.coordinator.service import Scheduler
+from pstrain.coordinator.scheduler import Scheduler
 from tests.simulation.shadow import Violation
-from tests.simulation.training_cancels import HearingScheduler
+from tests.simulation.training_cancels import HearingScheduler, OrderedCore
 from tests.simulation.training_checker import TrainingChecker
 from tests.simulation.training_values import check_values
 from tests.simulation.world import STAGE
@@ -155,17 +155,21 @@ class ConsistencyChecker(TrainingChecker):
             raise Violation(f"C2: trainer {trainer} starts {ahead} closures ahead of the slowest")
 
 
+class WatchedCore(OrderedCore):
+    """The real one, with a witness."""
+
+    def apply(self, decision: Any) -> None:
+        for event in decision.events:
+            STAGE.world.checker.decided(event)
+        super().apply(decision)
+
+
 class WatchedScheduler(HearingScheduler):
     """The real one, with a witness."""
 
     def wait_idle(self, timeout_s: float | None, *options: Any) -> None:
         STAGE.world.checker.program_waits()
         super().wait_idle(timeout_s, *options)
-
-    def _apply(self, decision: Any) -> None:
-        for event in decision.events:
-            STAGE.world.checker.decided(event)
-        super()._apply(decision)
 
 
 def rule_of(seed: int, kind: str, trainers: int) -> Any:

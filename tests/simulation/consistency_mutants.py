@@ -9,7 +9,8 @@ import pytest
 
 from pstrain.consistency import Ssp
 from pstrain.coordinator import applying, decide, rounds
-from pstrain.coordinator.service import Scheduler
+from pstrain.coordinator.core import Core
+from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.paramserver.commits import Commits
 from pstrain.trainer.staging import ClosureRun
@@ -53,7 +54,7 @@ def late_runs_count_all_the_same(patch: Patch) -> None:
 @mutant(SYNC_MUTANTS, "I7", "I8")
 def rounds_end_before_all_servers_have_made_them(patch: Patch) -> None:
     def run(self: Any) -> None:
-        while (order := self._scheduler.orders.get()) is not None:
+        while (order := self._scheduler.next_order()) is not None:
             self._scheduler.round_applied(order)
             self._servers.exchange(applying.messages_of(order))
 
@@ -97,14 +98,14 @@ def the_mean_is_over_all_trainers(patch: Patch) -> None:
 
 @mutant(SYNC_MUTANTS, "C1")
 def rounds_are_made_in_the_order_of_arrival(patch: Patch) -> None:
-    original = Scheduler._order_round
+    original = Core._order_round
 
     def order_round(self: Any) -> None:
         original(self)
-        arrived = list(self._state.round.decided)
-        self._order.parts.sort(key=lambda part: arrived.index(part[0]))
+        arrived = list(self.state.round.decided)
+        self.order.parts.sort(key=lambda part: arrived.index(part[0]))
 
-    patch.setattr(Scheduler, "_order_round", order_round)
+    patch.setattr(Core, "_order_round", order_round)
 
 
 @mutant(SYNC_MUTANTS, "C1")

@@ -15,8 +15,9 @@ from pstrain.coordinator.holding import Holding
 from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.orders import Ended
 from pstrain.coordinator.recovering import RecoverySwitch
+from pstrain.coordinator.redoing import Redoing
 from pstrain.coordinator.restoring import Restorer
-from pstrain.coordinator.service import Scheduler
+from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import RolledBackError
 from pstrain.paramserver import steps
@@ -53,40 +54,44 @@ def mutant(
 def a_save_waits_for_no_closure(patch: Patch) -> None:
     @contextmanager
     def held(self: Any, _timeout_s: float) -> Iterator[None]:
-        self.hold()
+        core = self._core
+        with core.changed:
+            core.apply(decide.hold(core.state))
         try:
             yield
         finally:
-            self.let_go()
+            with core.changed:
+                core.apply(decide.let_go(core.state))
+                core.go_on()
 
     patch.setattr(Holding, "held", held)
 
 
 @mutant("C3", rules="sync")
 def a_save_ends_a_round_that_is_scheduled_in_part(patch: Patch) -> None:
-    original = Scheduler.held
+    original = Holding.held
 
     @contextmanager
     def held(self: Any, timeout_s: float) -> Iterator[None]:
-        with self.changed:
-            self._seal(self._next_id)
+        with self._core.changed:
+            self._core.seal(self._core.next_id)
         with original(self, timeout_s):
             yield
 
-    patch.setattr(Scheduler, "held", held)
+    patch.setattr(Holding, "held", held)
 
 
 @mutant("I7")
 def closures_that_ended_are_not_run_again(patch: Patch) -> None:
-    patch.setattr(Holding, "redo", lambda _self, _parts: 0)
+    patch.setattr(Redoing, "redo", lambda _self, _parts: 0)
 
 
 @mutant("I7")
 def a_save_forgets_what_ends_after_it(patch: Patch) -> None:
     def forget_all(self: Any, _mark: int) -> None:
-        self._kept = {}
+        self._core.kept = {}
 
-    patch.setattr(Holding, "forget", forget_all)
+    patch.setattr(Redoing, "forget", forget_all)
 
 
 @mutant("I7")
@@ -102,7 +107,7 @@ def parts_that_were_undone_are_not_made_again(patch: Patch) -> None:
 
 @mutant("I7")
 def parts_in_a_checkpoint_are_made_again(patch: Patch) -> None:
-    patch.setattr(Holding, "parts", lambda _self: {})
+    patch.setattr(Redoing, "parts", lambda _self: {})
 
 
 @mutant("I1", "I7", "I8", "I9")
@@ -118,7 +123,6 @@ def who_joins_in_a_restore_stays_in_the_old_session(patch: Patch) -> None:
 @mutant("I1", "I7", "I10")
 def what_is_given_up_is_not_told(patch: Patch) -> None:
     patch.setattr(decide, "give_up", decide.cancel_all)
-    patch.setattr(Holding, "_raise_errors", lambda _self, _deadline_s: None, raising=False)
 
 
 @mutant("I11")
@@ -229,12 +233,12 @@ def who_comes_back_counts_as_the_furthest(patch: Patch) -> None:
 
 @mutant("I1", "I7", "I8", rules="ssp")
 def a_restore_forgets_what_ended_since_its_checkpoint(patch: Patch) -> None:
-    def redo(self: Holding, parts: Any) -> int:
-        self._kept = {}
-        self._apply(decide.reopen(self._state, {}, {}, parts))
+    def redo(self: Redoing, parts: Any) -> int:
+        self._core.kept = {}
+        self._core.apply(decide.reopen(self._core.state, {}, {}, parts))
         return 0
 
-    patch.setattr(Holding, "redo", redo)
+    patch.setattr(Redoing, "redo", redo)
 
 
 @mutant("I7", rules="failing")

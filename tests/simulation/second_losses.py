@@ -36,15 +36,15 @@ class SecondLoss(Scenario):
             return
         self.world.at(_LOOK_EVERY_S, None, self._look)
         if not self.coordinator.is_losing_server and self._is_time():
-            self._rounds_at_loss = self.coordinator.scheduler.counts()["rounds"]
+            self._rounds_at_loss = self.coordinator.core.state.rounds_count
             self.kill_server()
 
     def _is_time(self) -> bool:
-        scheduler = self.coordinator.scheduler
-        this = scheduler._state.round
+        core = self.coordinator.core
+        this = core.state.round
         if not self.faults:
-            return bool(this.decided and scheduler._kept)
-        return bool(this.again) and scheduler.counts()["rounds"] > self._rounds_at_loss
+            return bool(this.decided and core.kept)
+        return bool(this.again) and core.state.rounds_count > self._rounds_at_loss
 
 
 def play_second_losses(seed: int, *, verbose: bool = False) -> Outcome:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pstrain.coordinator import service
+from pstrain.coordinator import waiting
 from tests.simulation.base_scenario import Outcome
 from tests.simulation.mutants import Mutant
 from tests.simulation.noticing import ALL_RESTORE_MUTANTS, RESTORE_LIVES, noticed_restores
@@ -72,7 +72,7 @@ def test_a_program_goes_on_where_a_restore_began_at_its_end(
 
 def test_a_trainer_that_was_lost_for_good_in_a_restore_is_waited_for_no_longer_than_said() -> None:
     with staged():
-        assert play_sync_restores(112).seconds > service.ABSENT_TIMEOUT_S
+        assert play_sync_restores(112).seconds > waiting.ABSENT_TIMEOUT_S
 
 
 @pytest.mark.parametrize(

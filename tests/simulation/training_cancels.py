@@ -13,40 +13,45 @@ from typing import Any
 
 from pstrain.coordinator import decide
 from pstrain.coordinator import events as ev
+from pstrain.coordinator.core import Core
 from pstrain.coordinator.orders import Ended
 from pstrain.coordinator.recovery import Legacy
 from pstrain.coordinator.remote_value import RemoteValue
-from pstrain.coordinator.service import Scheduler
+from pstrain.coordinator.scheduler import Scheduler
 from pstrain.errors import DataServiceError, DeadlineExceededError
 from tests.simulation.fibers import wait
 from tests.simulation.shadow import Violation
 from tests.simulation.world import STAGE
 
 
-class HearingScheduler(Scheduler):
-    """The real one; rows that a cancelled run took are used up when its end is heard."""
+class OrderedCore(Core):
+    """The real one, which sees that closures of a higher priority start first."""
 
-    def _apply(self, decision: decide.Decision) -> None:
+    def apply(self, decision: decide.Decision) -> None:
         for event in decision.events:
-            if isinstance(event, ev.ClosureStarted) and event.closure in self._state.waiting:
+            if isinstance(event, ev.ClosureStarted) and event.closure in self.state.waiting:
                 self._check_order(event.closure, decision)
-        super()._apply(decision)
+        super().apply(decision)
 
     def _check_order(self, closure: int, decision: decide.Decision) -> None:
         """What starts together with it is in no order."""
-        rank, _ = self._state.rank(closure)
+        rank, _ = self.state.rank(closure)
         together = {getattr(event, "closure", None) for event in decision.events}
-        for each in self._state.waiting:
-            if each not in together and self._state.rank(each)[0] < rank:
+        for each in self.state.waiting:
+            if each not in together and self.state.rank(each)[0] < rank:
                 raise Violation(f"I15: closure {closure} starts before {each}, of higher priority")
+
+
+class HearingScheduler(Scheduler):
+    """The real one; rows that a cancelled run took are used up when its end is heard."""
 
     def results(self, trainer: int, ended: Sequence[Ended]) -> None:
         errors = [
             end.error
             for end in ended
             if end.error is not None
-            and end.closure in self._state.cancelling
-            and decide.is_current(self._state, end.closure, trainer, end.attempt)
+            and end.closure in self._core.state.cancelling
+            and decide.is_current(self._core.state, end.closure, trainer, end.attempt)
         ]
         super().results(trainer, ended)
         for error in errors:
@@ -55,9 +60,9 @@ class HearingScheduler(Scheduler):
     def trainer_lost(self, trainer: int, legacy: Legacy) -> None:
         errors = []
         for closure, (_, error) in legacy.outcomes.items():
-            run = self._state.running.get(closure)
+            run = self._core.state.running.get(closure)
             is_last = run is not None and run.attempt == legacy.left[closure].attempt
-            if is_last and run.trainer == trainer and closure in self._state.cancelling:  # type: ignore[union-attr]
+            if is_last and run.trainer == trainer and closure in self._core.state.cancelling:  # type: ignore[union-attr]
                 errors.append(error)
         super().trainer_lost(trainer, legacy)
         for error in errors:
@@ -110,7 +115,7 @@ class ChangesOfMind:
             STAGE.world.checker.cancelled(value.closure)
 
     def _has_come_back(self, closure: int) -> bool:
-        state = self._node.scheduler._state
+        state = self._node.core.state
         return bool(state.attempts.get(closure)) and closure not in state.running
 
 

@@ -15,7 +15,7 @@ import pytest
 from pstrain.coordinator import decide, link, recovery
 from pstrain.coordinator.inputs import Inputs
 from pstrain.coordinator.line import Line
-from pstrain.coordinator.service import Scheduler
+from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.paramserver import requests
 from pstrain.paramserver.commits import Commits, Report, _Trainer

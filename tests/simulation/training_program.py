@@ -30,10 +30,10 @@ from pstrain.errors import (
 from pstrain.resumption import Recovery
 from pstrain.trainer.client import RemoteParameters
 from pstrain.wire import trainer_pb2 as pb
-from tests.simulation.consistency_checker import WatchedScheduler
+from tests.simulation.consistency_checker import WatchedCore, WatchedScheduler
 from tests.simulation.fibers import Process, wait
 from tests.simulation.shadow import Violation
-from tests.simulation.training_cancels import ChangesOfMind, HearingScheduler, Needs
+from tests.simulation.training_cancels import ChangesOfMind, HearingScheduler, Needs, OrderedCore
 from tests.simulation.training_closures import (
     FAILING,
     FAILURES,
@@ -130,14 +130,14 @@ class CoordinatorNode(Process):
         world = self.world
         addresses = [server.name for server in world.servers]
         self.parameters = RemoteParameters(addresses, session=FIRST_SESSION, token="-")
-        kind = HearingScheduler if self._rule == ASYNC else WatchedScheduler
-        self.scheduler = kind(
-            ids=itertools.count(),
-            capacity=64,
+        is_async = self._rule == ASYNC
+        self.core = (OrderedCore if is_async else WatchedCore)(
             attempts_max=ATTEMPTS_MAX,
-            trainer_timeout_s=300.0,
             consistency=self._rule,
             trainers_expected=len(world.trainers),
+        )
+        self.scheduler = (HearingScheduler if is_async else WatchedScheduler)(
+            self.core, ids=itertools.count(), capacity=64, trainer_timeout_s=300.0
         )
         if self._in_rounds:
             RoundApplier(self.scheduler, self.parameters, self.recovery).start()
@@ -173,7 +173,7 @@ class CoordinatorNode(Process):
         gives_up = self._after_a_loss == "goes back"
         self.checkpoints = Checkpoints(self, gives_up=gives_up)
         if not gives_up:
-            self.scheduler.keep_ended()
+            self.scheduler.redoing.keep_ended()
 
         def leave() -> None:
             for link in self.links:
@@ -183,7 +183,7 @@ class CoordinatorNode(Process):
             Restorer(
                 self.checkpoints,
                 Strategy(self),
-                self.scheduler,
+                self.scheduler.redoing,
                 Iterators(),
                 leave,
                 gives_up=gives_up,

@@ -61,7 +61,7 @@ class Checkpoints:
         """Returns when all is held; raises where a server is lost."""
         self.wait()
         node, world = self._node, self._node.world
-        with self._lock, node.scheduler.held(_HOLD_TIMEOUT_S):
+        with self._lock, node.scheduler.holding.held(_HOLD_TIMEOUT_S):
             node.parameters.check_current()
             world.checker.saved()
             marks = [(follower, follower.held()) for follower in self.followers]
@@ -156,7 +156,7 @@ class Executor:
         """`ServerRecovery.went_back`."""
         if not self._node.recovery.outlast(error):
             return False
-        self._node.scheduler.forget_given_up()
+        self._node.scheduler.redoing.forget_given_up()
         return True
 
     def confirm(self) -> None:

@@ -17,17 +17,18 @@ from pstrain import resumption
 from pstrain.consistency import ASYNC, Consistency
 from pstrain.coordinator import (
     applying,
-    cancelling,
+    core,
     deadlines,
     holding,
     link,
-    observing,
     orders,
     recovery,
+    redoing,
     remote_value,
     restoring,
-    service,
+    scheduler,
     waiting,
+    watching,
 )
 from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.remote_value import RemoteValue
@@ -197,7 +198,7 @@ class Scenario(BaseScenario):
     def run(self) -> None:
         world = self.world
         # After a restore, rounds wait for trainers that were there, and may never come back.
-        patience_s = PATIENCE_S + (service.ABSENT_TIMEOUT_S if self._rules == "sync" else 0.0)
+        patience_s = PATIENCE_S + (waiting.ABSENT_TIMEOUT_S if self._rules == "sync" else 0.0)
         world.run(FAULTS_UNTIL_S + patience_s, lambda: self.coordinator.is_done)
         if not self.coordinator.is_done:
             raise Violation(f"I10: training does not end: {self._stand()}")
@@ -208,8 +209,8 @@ class Scenario(BaseScenario):
         return (self.coordinator, *self.world.trainers.values())
 
     def _stand(self) -> str:
-        data, scheduler = self.world.data, self.coordinator.scheduler
-        return f"{len(data.used)} of {data.rows} rows are used up; {scheduler.counts()}"
+        data, counts = self.world.data, self.coordinator.scheduler.counts()
+        return f"{len(data.used)} of {data.rows} rows are used up; {counts}"
 
     def _is_settled(self) -> bool:
         """What is known to the coordinator has reached everybody."""
@@ -218,7 +219,7 @@ class Scenario(BaseScenario):
     def _check_end(self) -> None:
         world = self.world
         world.checker.over([row for row in range(world.data.rows) if row not in world.data.void])
-        check_invariants(self.coordinator.scheduler._state)
+        check_invariants(self.coordinator.core.state)
         if self._rules == "sync":
             world.checker.rounds_over(self.coordinator.scheduler)
         low_water = self.coordinator.scheduler.low_water()
@@ -341,13 +342,14 @@ def staged() -> Iterator[None]:
 
     with on_one_core(), pytest.MonkeyPatch.context() as patch:
         modules = (
-            service,
+            scheduler,
+            core,
             applying,
-            cancelling,
             deadlines,
             holding,
-            observing,
+            redoing,
             waiting,
+            watching,
             restoring,
             link,
             remote_value,

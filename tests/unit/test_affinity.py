@@ -10,9 +10,10 @@ import pytest
 
 from pstrain.consistency import ASYNC, Consistency, Ssp
 from pstrain.coordinator import decide, waiting
+from pstrain.coordinator.core import Core
 from pstrain.coordinator.orders import Ended, Outbox, Run
 from pstrain.coordinator.recovery import Legacy
-from pstrain.coordinator.service import Scheduler
+from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import CancelledError, UnavailableError
 from tests.unit.test_coordinator_decide import apply, started
@@ -130,9 +131,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def scheduler(capacity: int = 3) -> tuple[Scheduler, queue.SimpleQueue[Any]]:
     """With trainer 0 of two; what it is sent."""
-    made = Scheduler(
-        ids=itertools.count(), capacity=capacity, attempts_max=3, trainer_timeout_s=30.0
-    )
+    core = Core(attempts_max=3)
+    made = Scheduler(core, ids=itertools.count(), capacity=capacity, trainer_timeout_s=30.0)
     outbox = Outbox()
     made.trainer_joined(0, 1, outbox)
     return made, outbox.items
@@ -155,12 +155,12 @@ def test_the_queue_of_a_trainer_that_is_away_takes_no_room_of_others() -> None:
 def test_a_trainer_that_stays_away_fails_what_is_bound_to_it(clock: list[float]) -> None:
     made, _ = scheduler()
     value, other = made.submit("f", b"", None, 1), made.submit("f", b"", None, 1)
-    made.give_up_if_alone()
+    made.waiting.give_up_if_alone()
     clock[0] = 29.0
-    made.give_up_if_alone()
+    made.waiting.give_up_if_alone()
     assert not value.is_ready()
     clock[0] = 31.0
-    made.give_up_if_alone()
+    made.waiting.give_up_if_alone()
     with pytest.raises(UnavailableError, match="trainer 1 could not be reached for 31 s"):
         value.fetch(0)
     with pytest.raises(CancelledError):
@@ -174,14 +174,14 @@ def test_a_trainer_that_stays_away_fails_what_is_bound_to_it(clock: list[float])
 def test_a_trainer_that_came_meanwhile_has_its_full_time_again(clock: list[float]) -> None:
     made, _ = scheduler()
     made.submit("f", b"", None, 1)
-    made.give_up_if_alone()
+    made.waiting.give_up_if_alone()
     clock[0] = 20.0
     made.trainer_joined(1, 1, Outbox())
-    made.give_up_if_alone()
+    made.waiting.give_up_if_alone()
     made.trainer_silenced(1)
     made.trainer_lost(1, Legacy({}, {}, {}))
-    made.give_up_if_alone()
+    made.waiting.give_up_if_alone()
     clock[0] = 40.0
-    made.give_up_if_alone()
+    made.waiting.give_up_if_alone()
     assert made.counts()["waiting"] == 1
     made.stop()

@@ -96,6 +96,8 @@ PURE = (
     "pstrain/coordinator/readings.py",
     "pstrain/coordinator/join_progress.py",
     "pstrain/coordinator/trainer_stats.py",
+    "pstrain/coordinator/end_errors.py",
+    "pstrain/coordinator/whereabouts.py",
 )
 ONE_HOME = {
     "pyarrow.flight": {"dataservice/runtime/flight.py"},

@@ -12,11 +12,12 @@ import pytest
 from pstrain.consistency import Sync
 from pstrain.coordinator import decide, rounds
 from pstrain.coordinator import events as ev
+from pstrain.coordinator.core import Core
 from pstrain.coordinator.deadlines import DeadlineHeap, Deadlines
 from pstrain.coordinator.events import Reason
 from pstrain.coordinator.orders import Cancel, Ended, Outbox, Run
 from pstrain.coordinator.recovery import Legacy
-from pstrain.coordinator.service import Scheduler
+from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import CancelledError, DeadlineExceededError
 from tests.unit.test_coordinator_decide import apply, running_state
@@ -180,8 +181,9 @@ class Cluster:
     """A scheduler with one trainer that takes two closures at a time, and what that is sent."""
 
     def __init__(self) -> None:
+        self.core = Core(attempts_max=3)
         self.scheduler = Scheduler(
-            ids=itertools.count(), capacity=100, attempts_max=3, trainer_timeout_s=30.0
+            self.core, ids=itertools.count(), capacity=100, trainer_timeout_s=30.0
         )
         outbox = Outbox()
         self._items = outbox.items
@@ -296,7 +298,7 @@ def test_a_closure_that_is_too_late_ends_alone(cluster: Cluster) -> None:
         cluster.ends(closure)
     cluster.scheduler.wait_idle(0)
     assert [value.fetch(0) for value in (*values, other)] == ["value 0", "value 1", "value 3"]
-    assert len(cluster.scheduler.deadlines._heap) == 0
+    assert len(cluster.core.deadlines._heap) == 0
 
 
 def test_a_closure_that_runs_too_long_is_refused_at_its_commit(cluster: Cluster) -> None:

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from pstrain.consistency import Sync
+from pstrain.consistency import ASYNC, Consistency, Sync
 from pstrain.coordinator import decide, rounds
 from pstrain.coordinator import events as ev
+from pstrain.coordinator.core import Core
 from pstrain.coordinator.inputs import Inputs
 from pstrain.coordinator.orders import Ended, Outbox, Run
 from pstrain.coordinator.remote_value import InputValues
-from pstrain.coordinator.service import Scheduler
+from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import CancelledError, ClosureInputError, InvalidArgumentError
 from tests.unit.test_coordinator_decide import apply, running_state, started
@@ -162,14 +163,10 @@ def test_in_rounds_a_closure_takes_its_place_in_the_order() -> None:
 class Cluster:
     """A scheduler whose one trainer runs a closure at a time, at once."""
 
-    def __init__(self, capacity: int = 100, rule: Any = None) -> None:
-        options = {} if rule is None else {"consistency": rule}
+    def __init__(self, capacity: int = 100, rule: Consistency = ASYNC) -> None:
+        self.core = Core(attempts_max=3, consistency=rule)
         self.scheduler = Scheduler(
-            ids=itertools.count(),
-            capacity=capacity,
-            attempts_max=3,
-            trainer_timeout_s=30.0,
-            **options,
+            self.core, ids=itertools.count(), capacity=capacity, trainer_timeout_s=30.0
         )
         self.outbox = Outbox()
         self.scheduler.trainer_joined(0, 1, self.outbox)

@@ -14,7 +14,7 @@ from pstrain.coordinator.orders import Ended, Outbox, Run
 from pstrain.coordinator.recovering import RecoverySwitch
 from pstrain.coordinator.recovery import Legacy
 from pstrain.coordinator.restoring import Restorer
-from pstrain.coordinator.service import Scheduler
+from pstrain.coordinator.scheduler import Scheduler
 from pstrain.errors import (
     AbortedError,
     DataServiceError,
@@ -145,16 +145,16 @@ def test_the_last_word_is_not_said_while_everything_goes_back() -> None:
 
 def test_nothing_is_read_before_what_had_ended_has_run_again() -> None:
     work, items = scheduler()
-    work.keep_ended()
+    work.redoing.keep_ended()
     restorer = _restorer_of(work)
     work.submit("f", b"", None)
     _end(work, items)
     restorer.wait_over(0)
-    work.hold()
+    work.redoing.hold()
     assert work.trainer_silenced(0)
     work.trainer_lost(0, Legacy({}, {}, {}))
-    assert work.redo({}) == 1
-    work.let_go()
+    assert work.redoing.redo({}) == 1
+    work.redoing.let_go()
     with pytest.raises(DeadlineExceededError, match="closures to run again after a restore"):
         restorer.wait_over(0)
     outbox = Outbox()
@@ -166,7 +166,7 @@ def test_nothing_is_read_before_what_had_ended_has_run_again() -> None:
 
 def _restorer_of(work: Scheduler) -> Restorer:
     parts: Any = SimpleNamespace(checkpoint=SimpleNamespace(followers=[]))
-    return Restorer(parts, parts, work, parts, leave=lambda: None)
+    return Restorer(parts, parts, work.redoing, parts, leave=lambda: None)
 
 
 def _end(work: Scheduler, items: Any) -> None:

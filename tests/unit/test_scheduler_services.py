@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 
-from pstrain.coordinator.service import Scheduler
+from pstrain.coordinator.core import Core
+from pstrain.coordinator.scheduler import Scheduler
 
 
 def scheduler() -> Scheduler:
-    return Scheduler(ids=itertools.count(), capacity=4, attempts_max=3, trainer_timeout_s=1.0)
+    core = Core(attempts_max=3)
+    return Scheduler(core, ids=itertools.count(), capacity=4, trainer_timeout_s=1.0)
 
 
 def test_a_lost_trainer_may_have_read_what_others_read() -> None:

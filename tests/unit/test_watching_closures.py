@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pstrain.coordinator import observing, service, waiting
+from pstrain.coordinator import scheduler, waiting, watching
 from pstrain.coordinator.join_progress import JoinProgress, Meter
 from pstrain.coordinator.orders import Ended
 from pstrain.coordinator.remote_value import values_in
@@ -25,7 +25,7 @@ def cluster() -> Any:
 def clock(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> list[float]:
     """A second passes whenever somebody waits."""
     now = [100.0]
-    for module in (service, waiting, observing):
+    for module in (scheduler, waiting, watching):
         monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
 
     def wait(seconds: float) -> None:
@@ -33,7 +33,7 @@ def clock(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> list[float]:
         if not cluster.outbox.items.empty():
             cluster.run()
 
-    monkeypatch.setattr(cluster.scheduler.changed, "wait", wait)
+    monkeypatch.setattr(cluster.core.changed, "wait", wait)
     return now
 
 

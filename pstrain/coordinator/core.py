@@ -1,0 +1,198 @@
+"""What the parts of a scheduler share: one lock, what it guards, and what follows from decisions.
+
+Knows neither gRPC nor what a closure computes, and waits for nothing. Invariant: every event of a
+decision is applied to the state and has its effects before anybody else sees either, and every
+closure ends at most once: with a value, an error, or CancelledError.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import OrderedDict
+from typing import Final
+
+from pstrain.consistency import ASYNC, Consistency, Sync
+from pstrain.coordinator import decide, rounds
+from pstrain.coordinator import events as ev
+from pstrain.coordinator.deadlines import Deadlines
+from pstrain.coordinator.end_errors import error_of_cancelled, error_of_failed
+from pstrain.coordinator.orders import Cancel, Closure, Drop, RoundOrder, Run, Settled
+from pstrain.coordinator.outboxes import Outboxes
+from pstrain.coordinator.paces import Paces
+from pstrain.coordinator.readings import Readings
+from pstrain.coordinator.state import CoordinatorState
+from pstrain.coordinator.watching import Watch
+
+logger = logging.getLogger(__name__)
+
+KEPT_MAX: Final = 1 << 20
+"""So many closures that have ended are kept, to be run again after a restore."""
+
+_ENDS_NO_WAIT: Final = frozenset({ev.ClosureQueued, ev.ClosureStarted})
+
+
+class Core:
+    """Its methods want the lock, ``changed``, but for :meth:`stop`, which takes it.
+
+    ``closures``: those that have not ended, in the order of their numbers, all below ``next_id``.
+    ``kept``: those that have ended since a checkpoint, by the count of ends, or None where nobody
+    would run them again. ``orders``: rounds to be applied, of which ``order`` is the present one.
+    ``errors``: of closures, which nobody was shown yet. ``fatal`` is raised from then on by whoever
+    waits or asks, ``given_up`` once.
+    """
+
+    def __init__(
+        self,
+        *,
+        attempts_max: int,
+        consistency: Consistency = ASYNC,
+        trainers_expected: int = 1,
+        closures_in_flight: int = 1,
+    ) -> None:
+        self.changed = threading.Condition()
+        self.state = CoordinatorState(consistency, trainers_expected)
+        self.in_rounds = isinstance(consistency, Sync)
+        self.attempts_max = attempts_max
+        self.closures: OrderedDict[int, Closure] = OrderedDict()
+        self.next_id = 0
+        self.kept: dict[int, Closure] | None = None
+        self.outboxes = Outboxes()
+        self.deadlines = Deadlines(self._expire)
+        self.orders: queue.SimpleQueue[RoundOrder | None] = queue.SimpleQueue()
+        self.order: RoundOrder | None = None
+        self.paces = Paces(closures_in_flight)
+        self.readings = Readings()
+        self.watch = Watch()
+        self.errors: list[Exception] = []
+        self.fatal: Exception | None = None
+        self.given_up: Exception | None = None
+
+    def stop(self, error: Exception | None = None) -> None:
+        """Ends what has not ended, for good; ``error`` is raised by whoever waits or asks."""
+        with self.changed:
+            self.fatal = self.fatal or error
+            self.apply(decide.cancel_all(self.state))
+            self.outboxes.close_all()
+            self.orders.put(None)
+            self.deadlines.close()
+            self.changed.notify_all()
+
+    def go_on(self) -> None:
+        """Ends the round if that can be, and starts what can be started."""
+        if self.in_rounds:
+            self.apply(decide.Decision(rounds.decide_round(self.state)))
+        self.apply(decide.assign(self.state, self._ahead))
+        self.watch.note_work(self.state.trainers)
+
+    def seal(self, below: int) -> None:
+        """The rounds of closures below wait for none that are not scheduled."""
+        if self.in_rounds and (sealed := rounds.seal(self.state, below)):
+            self.apply(decide.Decision(sealed))
+            self.go_on()
+
+    def settle(self, trainer: int, closures: list[int]) -> None:
+        """Before anything that follows from the results, such as dropping an iterator."""
+        if closures:
+            self.outboxes.put_if_there(trainer, Settled(tuple(closures)))
+
+    def cancel(self, closure: int, reason: ev.Reason) -> None:
+        """Ends a closure unless its trainer, which is asked, says that it commits."""
+        self.apply(decide.cancel(self.state, closure, reason))
+        self.go_on()
+
+    def named(self, closure: int) -> str:
+        """For messages."""
+        known = self.closures.get(closure)
+        return f"closure {closure}" if known is None else known.label
+
+    def apply(self, decision: decide.Decision) -> None:
+        """Makes the events of a decision true, one after the other."""
+        ends_a_wait = False
+        for event in decision.events:
+            ends_a_wait = ends_a_wait or type(event) not in _ENDS_NO_WAIT
+            self.watch.note_event(event)
+            self.state.apply(event)
+            match event:
+                case ev.ClosureStarted():
+                    parts = self.state.parts.get(event.closure, 0)
+                    run = Run(self.closures[event.closure], event.attempt, parts)
+                    self.outboxes.put(event.trainer, run)
+                case ev.ClosureFinished():
+                    self._finish(self._pop(event.closure))
+                case ev.ClosureDropped():
+                    self.outboxes.put(event.trainer, Drop(event.closure, event.attempt))
+                case ev.RoundDecided():
+                    self._order_round()
+                case ev.RoundUndone() | ev.WorkGivenUp():
+                    self.order = None
+                case ev.ClosureFailed():
+                    self._fail(self._pop(event.closure), event.input)
+                case ev.ClosureCancelled():
+                    self._end_cancelled(self._pop(event.closure), event.reason, event.input)
+                case ev.CancelAsked():
+                    self._ask_to_cancel(event.closure)
+                case ev.CancelGranted():
+                    reason = self.state.cancelling[event.closure]
+                    self._end_cancelled(self.closures[event.closure], reason)
+                case ev.ClosureReturned():
+                    self.watch.retries += 1
+                    logger.warning("closure %d lost its trainer and runs again", event.closure)
+        if ends_a_wait:
+            self.changed.notify_all()
+
+    def _ahead(self, closure: int) -> int:
+        return self.paces.ahead(self.closures[closure].function_id)
+
+    def _expire(self, closures: list[int]) -> None:
+        """Called by the thread of the deadlines."""
+        with self.changed:
+            for closure in closures:
+                if closure in self.closures and not self.closures[closure].value.has_ended:
+                    self.cancel(closure, ev.Reason.OVERDUE)
+
+    def _order_round(self) -> None:
+        """Marks count in the order of arrival, which is that of a trainer's elements."""
+        this = self.state.round
+        parts = []
+        for closure, run in this.decided.items():
+            part = self.closures[closure].part
+            if part is not None:
+                self.readings.note(run.trainer, part.rows)
+                parts.append((closure, run.attempt, part))
+        self.order = RoundOrder(this.number, sorted(parts, key=lambda part: part[0]))
+        self.orders.put(self.order)
+
+    def _ask_to_cancel(self, closure: int) -> None:
+        """Its trainer; one that was lost is not asked, for what it has left says it all."""
+        run = self.state.running[closure]
+        self.outboxes.put_if_there(run.trainer, Cancel(closure, run.attempt))
+
+    def _pop(self, closure: int) -> Closure:
+        """It has ended."""
+        ended = self.closures.pop(closure)
+        if ended.deadline_s is not None:
+            self.deadlines.drop(closure)
+        return ended
+
+    def _finish(self, closure: Closure) -> None:
+        closure.round = self.state.round.number if self.in_rounds else None
+        if not closure.value.has_ended:
+            closure.value._set(closure.result, None)
+        if self.kept is not None and len(self.kept) < KEPT_MAX:
+            self.kept[self.state.finished_count] = closure
+
+    def _fail(self, closure: Closure, missing: int | None) -> None:
+        error = error_of_failed(closure, missing, self.attempts_max)
+        if not closure.value.has_ended:
+            closure.value._set(None, error)
+        self.errors.append(error)
+
+    def _end_cancelled(
+        self, closure: Closure, reason: ev.Reason, missing: int | None = None
+    ) -> None:
+        """Its value says so, unless it was told before that its trainer has let go of it."""
+        if not closure.value.has_ended:
+            because = self.fatal or self.given_up
+            closure.value._set(None, error_of_cancelled(closure, reason, missing, because))

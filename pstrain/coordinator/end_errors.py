@@ -1,0 +1,76 @@
+"""The errors with which closures end that have no value.
+
+Pure: values in, exceptions out. Invariant: an error names the closure, and what became of it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pstrain.coordinator import events as ev
+from pstrain.coordinator.orders import Closure
+from pstrain.errors import AbortedError, CancelledError, ClosureInputError, DeadlineExceededError
+
+_UNWANTED: Final = (CancelledError, DeadlineExceededError)
+
+
+def error_of_failed(closure: Closure, missing: int | None, attempts_max: int) -> Exception:
+    """Its own, or that of the input that is ``missing``, or else that it lost all its trainers."""
+    if missing is not None:
+        return input_error(closure, missing)
+    return closure.error or AbortedError(
+        f"closure {closure.id} lost its trainer {attempts_max} times; it may be what "
+        "kills them: run it locally to see"
+    )
+
+
+def error_of_cancelled(
+    closure: Closure, reason: ev.Reason, missing: int | None, because: Exception | None
+) -> Exception:
+    """``because``: why all are cancelled, where there is more to say than that another failed."""
+    if missing is not None:
+        return input_error(closure, missing)
+    if reason is ev.Reason.ASKED:
+        return CancelledError(f"{closure.label} was cancelled by RemoteValue.cancel()")
+    if reason is ev.Reason.OVERDUE:
+        return DeadlineExceededError(
+            f"{closure.label} had not begun to commit {closure.deadline_s} s after it was "
+            "scheduled, which was its deadline_s: nothing of it is applied"
+        )
+    return because or CancelledError(
+        f"{closure.label} was cancelled because another one failed or the coordinator was closed; "
+        "schedule it again"
+    )
+
+
+def input_error(closure: Closure, missing: int) -> ClosureInputError:
+    """What a closure ends with one of whose inputs has no value; why that is, is its cause."""
+    (cause,) = {value.error for value in closure.inputs if value.closure == missing}
+    why = "" if cause is None else f": {type(cause).__name__}: {cause}"
+    error = ClosureInputError(
+        f"{closure.label} needs the value of closure {missing}, which has none{why}"
+    )
+    error.__cause__ = cause
+    return error
+
+
+def end_without_input(closure: Closure) -> ev.ClosureFailed | ev.ClosureCancelled | None:
+    """How a closure ends at once one of whose inputs has ended without a value.
+
+    It has failed, unless nobody wanted that input any more.
+    """
+    for value in closure.inputs:
+        if value.has_ended and not value.has_value:
+            if isinstance(_reason_of(value.error), _UNWANTED):
+                return ev.ClosureCancelled(
+                    closure=closure.id, reason=ev.Reason.INPUT, input=value.closure
+                )
+            return ev.ClosureFailed(closure=closure.id, input=value.closure)
+    return None
+
+
+def _reason_of(error: BaseException | None) -> BaseException | None:
+    """What ended the first of a chain of closures, each of which needed the one before."""
+    while isinstance(error, ClosureInputError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error

@@ -1,0 +1,146 @@
+"""A scheduler's part in restores: what has ended since a checkpoint is run again, or given up.
+
+Knows neither files nor servers. Invariant: nothing starts while trainers are taken off, and what is
+kept is run again at most once for each restore.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from pstrain.coordinator import decide, rounds
+from pstrain.coordinator.core import KEPT_MAX, Core
+from pstrain.coordinator.waiting import Waiting
+from pstrain.errors import UnavailableError
+
+
+class Redoing:
+    """Of one scheduler. Thread-safe; methods named ``wait`` block, nothing else does."""
+
+    def __init__(self, core: Core, waiting: Waiting) -> None:
+        self._core = core
+        self._waiting = waiting
+        self._redone: set[int] = set()
+
+    def keep_ended(self) -> None:
+        """Closures that end are kept from now on, for :meth:`redo`."""
+        with self._core.changed:
+            self._core.kept = {}
+
+    def keep_none(self) -> None:
+        """Inverse of :meth:`keep_ended`."""
+        with self._core.changed:
+            self._core.kept = None
+
+    def mark(self) -> int:
+        """Stands for all closures that have ended so far."""
+        with self._core.changed:
+            return self._core.state.finished_count
+
+    def forget(self, mark: int) -> None:
+        """What ended before the mark will not be run again."""
+        core = self._core
+        with core.changed:
+            if core.kept is not None:
+                core.kept = {number: c for number, c in core.kept.items() if number > mark}
+
+    def parts(self) -> dict[int, int]:
+        """How many of their parts closures have made that wait to run again."""
+        with self._core.changed:
+            return dict(self._core.state.parts)
+
+    def hold(self) -> None:
+        """Nothing starts until :meth:`let_go`; trainers are about to be taken off."""
+        core = self._core
+        with core.changed:
+            core.apply(decide.hold(core.state))
+            core.apply(decide.await_trainers(core.state))
+            core.changed.notify_all()
+
+    def wait_alone(self, timeout_s: float) -> None:
+        """Blocks until no trainer is connected and what they left is settled."""
+        with self._core.changed:
+            deadline_s = time.monotonic() + timeout_s
+            self._waiting.note_alone()
+            self._waiting.until(
+                lambda: not self._core.state.trainers, deadline_s, "trainers to let go"
+            )
+
+    def undo_round(self) -> None:
+        """What was being applied is not made; its closures wait again."""
+        core = self._core
+        with core.changed:
+            core.apply(decide.Decision(rounds.undo_round(core.state)))
+            core.changed.notify_all()
+
+    def redo(self, parts: Mapping[int, int]) -> int:
+        """Queues all that ended since the mark; how many. UnavailableError if they are too many.
+
+        ``parts``: of closures, that were made by then.
+        """
+        core = self._core
+        with core.changed:
+            kept, core.kept = core.kept or {}, {}
+            if len(kept) >= KEPT_MAX:
+                raise UnavailableError(
+                    f"more than {KEPT_MAX:,} closures have ended since the last checkpoint, so "
+                    "they cannot be run again: start anew from it, and save more often"
+                )
+            again = {closure.id: closure for closure in kept.values()}
+            core.closures = OrderedDict(sorted({**again, **core.closures}.items()))
+            self._redone |= again.keys()
+            bound = {c.id: c.trainer for c in again.values() if c.trainer is not None}
+            were_in = {c.id: c.round for c in again.values()}
+            priorities = {c.id: c.priority for c in again.values() if c.priority}
+            core.apply(decide.reopen(core.state, were_in, bound, parts, priorities))
+            return len(again)
+
+    def give_up(self, error: Exception) -> int:
+        """Ends all that has not ended with ``error``; how many.
+
+        Whoever schedules or waits next is shown it, and nothing starts before.
+        """
+        core = self._core
+        with core.changed:
+            count = len(core.closures)
+            core.given_up = error
+            core.apply(decide.give_up(core.state))
+            core.errors = [error]
+            core.changed.notify_all()
+            return count
+
+    def forget_given_up(self) -> None:
+        """The program knows, and scheduling goes on."""
+        core = self._core
+        with core.changed:
+            if core.given_up is not None:
+                core.given_up, core.errors = None, []
+                core.apply(decide.report_errors(core.state))
+                core.go_on()
+
+    def let_go(self) -> None:
+        """Inverse of :meth:`hold`: trainers may come back."""
+        core = self._core
+        with core.changed:
+            self._waiting.note_joining()
+            core.apply(decide.let_go(core.state))
+            core.go_on()
+
+    def wait_redone(self, timeout_s: float) -> None:
+        """Blocks until all that :meth:`redo` queued have ended again."""
+        with self._core.changed:
+            if self._has_redone():
+                return
+            deadline_s = time.monotonic() + timeout_s
+            what = "closures to run again after a restore"
+            self._waiting.until(self._has_redone, deadline_s, what)
+
+    def stop(self, error: Exception) -> None:
+        """Nothing can go back to the checkpoint: ends everything for good."""
+        self._core.stop(error)
+
+    def _has_redone(self) -> bool:
+        self._redone &= self._core.closures.keys()
+        return not self._redone

@@ -1,0 +1,100 @@
+"""What is remembered for who watches a scheduler: how trainers do, a trace of closures.
+
+Decides nothing. Invariant: who looks changes nothing and holds nobody up; what nobody traces is
+not remembered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from pstrain.coordinator import events as ev
+from pstrain.coordinator.orders import Ended
+from pstrain.coordinator.state import CoordinatorState, Trainer
+from pstrain.coordinator.tracing import Trace
+from pstrain.coordinator.trainer_stats import Present, Record, TrainerTable, table
+from pstrain.errors import FailedPreconditionError
+
+
+class Watch:
+    """Of one scheduler, whose lock guards it. ``retries``: runs of closures that were lost."""
+
+    def __init__(self) -> None:
+        self.retries = 0
+        self.trace: Trace | None = None
+        self._records: dict[int, Record] = {}
+        self._idle: set[int] = set()  # trainers that had no closure when they were looked at last
+
+    def counts(self, state: CoordinatorState) -> dict[str, int]:
+        """Of closures, trainers and rounds."""
+        return {
+            "waiting": state.waiting_count,
+            "running": len(state.running),
+            "finished": state.finished_count,
+            "failed": state.failed_count,
+            "cancelled": state.cancelled_count,
+            "trainers": len(state.trainers),
+            "retries": self.retries,
+            "losses": state.lost_count,
+            "rounds": state.rounds_count,
+            "dropped": state.dropped_count,
+        }
+
+    def table(self, state: CoordinatorState) -> TrainerTable:
+        """How each trainer does."""
+        slowest = state.slowest
+        live = {
+            index: Present(len(trainer.running), trainer.clock - slowest)
+            for index, trainer in state.trainers.items()
+            if not trainer.is_silenced
+        }
+        return table(self._records, live, time.monotonic())
+
+    def begin_trace(self, name_of: Callable[[int], str], runs_max: int) -> Trace:
+        """Notes what closures do from now on. FailedPreconditionError where one is under way."""
+        if self.trace is not None:
+            raise FailedPreconditionError(
+                "a trace of this coordinator is under way: end that one first"
+            )
+        self.trace = Trace(name_of, time.monotonic(), runs_max)
+        return self.trace
+
+    def note_event(self, event: ev.Event) -> None:
+        """Before it holds."""
+        if self.trace is not None:
+            self.trace.note(event, time.monotonic())
+
+    def note_results(self, trainer: int, ended: Iterable[Ended]) -> None:
+        """Runs have ended at a trainer, and are told."""
+        now_s = time.monotonic()
+        runs = [end for end in ended if not end.was_dropped]
+        self._record(trainer).reports(now_s, [end.seconds for end in runs])
+        if self.trace is not None:
+            for end in runs:
+                self.trace.told(end.closure, end.seconds, end.commit_s, now_s)
+
+    def note_idle(self, index: int, trainers: Mapping[int, Trainer]) -> None:
+        """A trainer has joined, or has ended something: it may have nothing to do."""
+        if not _has_work(index, trainers):
+            self._idle.add(index)
+
+    def note_work(self, trainers: Mapping[int, Trainer]) -> None:
+        """Closures were started: some who had nothing to do may have something now."""
+        if not self._idle:
+            return
+        busy = [index for index in self._idle if _has_work(index, trainers)]
+        for index in busy:
+            self._record(index).begins(time.monotonic())
+        self._idle.difference_update(busy)
+
+    def _record(self, trainer: int) -> Record:
+        record = self._records.get(trainer)
+        if record is None:
+            record = self._records[trainer] = Record()
+        return record
+
+
+def _has_work(index: int, trainers: Mapping[int, Trainer]) -> bool:
+    trainer = trainers.get(index)
+    return trainer is not None and bool(trainer.running)
