@@ -78,6 +78,11 @@ def register_error(cls: ErrorClass) -> ErrorClass:
     return cls
 
 
+def is_registered(cls: type[BaseException]) -> bool:
+    """Whether errors of exactly this class come back from the wire as what they are."""
+    return issubclass(cls, DataServiceError) and _classes_by_code.get(cls.code) is cls
+
+
 @register_error
 class InvalidArgumentError(DataServiceError, ValueError):
     """An argument is wrong whatever the state of the system."""

@@ -147,7 +147,9 @@ class OutOfRangeError(PSTrainError, RuntimeError):
 class RemoteError(PSTrainError, RuntimeError):
     """A closure raised an exception whose class is not known on this side.
 
-    ``remote_class`` is the class's qualified name there, ``remote_traceback`` the user's frames.
+    It is an instance of the nearest class above that is, too: of a ValueError where the class
+    derives from that. ``remote_class`` is the class's qualified name there, ``remote_traceback``
+    the user's frames.
     """
 
     code = "REMOTE"

@@ -1,8 +1,8 @@
 """What a closure returns, as bytes that cannot run code when they are read.
 
 Structures of None, bool, int, float, str, bytes, list, tuple, dict, NumPy arrays and scalars and
-Arrow batches; errors as class name, message and traceback. Knows nothing of how the bytes
-travel. Invariant: ``decode(encode(value))`` equals the value, NumPy scalars included.
+Arrow batches. Knows nothing of how the bytes travel. Invariant: ``decode(encode(value))`` equals
+the value, NumPy scalars included.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ from __future__ import annotations
 import json
 import math
 import struct
-import traceback
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from dataservice.errors import DataServiceError, error_from_dict, error_to_dict
-from pstrain.errors import InvalidArgumentError, OutOfRangeError, RemoteError
+from pstrain.errors import InvalidArgumentError
 
 _LENGTH = struct.Struct("<I")
 _PLAIN = (type(None), bool, int, float, str)
@@ -128,54 +126,3 @@ def _decompressed(data: memoryview, size: int) -> bytearray:
     if len(whole) != size:
         raise ValueError(f"{size} bytes were expected and {len(whole)} found")
     return whole
-
-
-def encode_error(error: BaseException, where: str) -> str:
-    """JSON of an error; ``where`` names the process. End of data becomes OutOfRangeError."""
-    trace = "".join(traceback.format_exception(error))
-    if isinstance(error, StopIteration):
-        error = OutOfRangeError(f"the dataset is exhausted ({where})")
-    if isinstance(error, DataServiceError):
-        return json.dumps({"kind": "ours", "error": error_to_dict(error), "traceback": trace})
-    return json.dumps(
-        {
-            "kind": "user",
-            "type": f"{type(error).__module__}.{type(error).__qualname__}",
-            "message": _message(error),
-            "traceback": trace,
-            "where": where,
-        }
-    )
-
-
-def _message(error: BaseException) -> str:
-    """What made the error; ``str`` of a KeyError would add quotes at each hop."""
-    is_plain = len(error.args) == 1 and isinstance(error.args[0], str)
-    return error.args[0] if is_plain else str(error)
-
-
-def decode_error(text: str) -> Exception:
-    """The error as its own class where that is one of ours or a built-in, else a RemoteError.
-
-    The traceback of the process where it was raised is a note of the exception.
-    """
-    value = json.loads(text)
-    if value["kind"] == "ours":
-        error: Exception = error_from_dict(value["error"])
-    else:
-        error = _user_error(value)
-    error.add_note(f"Raised remotely:\n{value['traceback'].rstrip()}")
-    return error
-
-
-def _user_error(value: dict[str, str]) -> Exception:
-    import builtins
-
-    module, _, name = value["type"].rpartition(".")
-    cls = getattr(builtins, name, None) if module == "builtins" else None
-    if isinstance(cls, type) and issubclass(cls, Exception):
-        try:
-            return cls(value["message"])
-        except TypeError:
-            pass  # such as UnicodeDecodeError, which wants five arguments
-    return RemoteError(f"{value['type']}: {value['message']} ({value['where']})")

@@ -24,7 +24,7 @@ from dataservice.errors import (
 )
 from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.rpc import RpcClient
-from pstrain import results
+from pstrain import remote_errors, results
 from pstrain.coordinator.orders import (
     AskPosition,
     Cancel,
@@ -340,7 +340,7 @@ class TrainerLink:
         error: Exception | None = None
         part: RoundPart | None = None
         if result.WhichOneof("outcome") == "error_json":
-            error = results.decode_error(result.error_json)
+            error = remote_errors.decode(result.error_json)
         elif not result.was_dropped:
             value = results.decode(result.value)
         if result.is_prepared:
@@ -361,5 +361,5 @@ class TrainerLink:
 
 def _position(position: pb.Position) -> Any:
     if position.error_json:
-        return results.decode_error(position.error_json)
+        return remote_errors.decode(position.error_json)
     return json.loads(position.json)

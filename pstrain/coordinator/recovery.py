@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import dataservice
 from dataservice.errors import DataServiceError
-from pstrain import results
+from pstrain import remote_errors, results
 from pstrain.coordinator.decide import Left
 from pstrain.errors import DataLossError
 from pstrain.key_map import KeyMaps
@@ -113,7 +113,7 @@ def _decoded(outcome: Mapping[str, Any]) -> tuple[Any, Exception | None]:
     if "value" in outcome:
         return results.decode(base64.b64decode(outcome["value"])), None
     if "error" in outcome:
-        return None, results.decode_error(outcome["error"])
+        return None, remote_errors.decode(outcome["error"])
     return None, DataLossError(
         f"this closure's changes were made, but its trainer was lost before its value "
         f"({outcome['bytes']:,} bytes) arrived; values of up to 1 MiB are kept by the servers"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import dataservice
 from dataservice.errors import CancelledError
-from pstrain import results, session
+from pstrain import remote_errors, results, session
 from pstrain.errors import InvalidArgumentError
 from pstrain.parameters import current_staging, step_scope
 from pstrain.strategy import Replica
@@ -117,7 +117,7 @@ class TrainerSession:
         try:
             position.json = json.dumps(None if resource is None else resource.position())
         except Exception as error:
-            position.error_json = results.encode_error(error, self._where)
+            position.error_json = remote_errors.encode(error, self._where)
         return position
 
     def order(self, closure: pb.Closure) -> ClosureOrder:
@@ -141,7 +141,7 @@ class TrainerSession:
                 args, kwargs = self._arguments(closure)
                 result.value = _bounded(results.encode(function(*args, **kwargs)))
         except BaseException as error:  # sys.exit() in a closure ends the closure, not its thread
-            result.error_json = results.encode_error(error, self._where)
+            result.error_json = remote_errors.encode(error, self._where)
         run.ran_s = time.perf_counter()
         result.seconds = run.ran_s - started_s
         try:
@@ -183,7 +183,7 @@ class TrainerSession:
 
     def _failed(self, result: pb.ClosureResult, error: Exception) -> pb.ClosureResult:
         failed = pb.ClosureResult(id=result.id, attempt=result.attempt, seconds=result.seconds)
-        failed.error_json = results.encode_error(error, self._where)
+        failed.error_json = remote_errors.encode(error, self._where)
         return failed
 
     def _note_taken(self, source: int, receipt: Any) -> None:

@@ -133,6 +133,33 @@ def test_an_error_cancels_what_waits(coordinator: ps.ClusterCoordinator) -> None
         waiting[-1].fetch(DEADLINE_S)
 
 
+class BadRow(ValueError):
+    def __init__(self, row: int) -> None:
+        super().__init__(f"row {row} is bad")
+        self.row = row
+
+
+def test_an_error_of_the_programs_own_class_comes_back_as_that(
+    coordinator: ps.ClusterCoordinator,
+) -> None:
+    class Local(BadRow):
+        pass
+
+    def step(kind: type[Exception]) -> None:
+        raise kind(3)
+
+    coordinator.schedule(step, args=(BadRow,))
+    with pytest.raises(BadRow, match="row 3") as raised:
+        coordinator.join(timeout=DEADLINE_S)
+    assert raised.value.row == 3
+    assert "raise kind(3)" in "".join(raised.value.__notes__)
+    with pytest.raises(BadRow, match="Local: row 3") as unknown:
+        coordinator.schedule(step, args=(Local,)).fetch(DEADLINE_S)
+    assert isinstance(unknown.value, RemoteError)
+    with pytest.raises(ValueError, match="row 3"):
+        coordinator.join(timeout=DEADLINE_S)
+
+
 def test_sys_exit_in_a_closure_ends_the_closure_only(
     coordinator: ps.ClusterCoordinator,
 ) -> None:

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataservice.errors import DataServiceError, UserFunctionError
 from pstrain import results
-from pstrain.errors import InvalidArgumentError, OutOfRangeError, RemoteError
+from pstrain.errors import InvalidArgumentError
 
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 structures = st.recursive(
@@ -98,42 +97,3 @@ def test_tables_travel_as_tables() -> None:
 def test_damaged_bytes_are_an_error_not_a_crash(data: bytes) -> None:
     with contextlib.suppress(InvalidArgumentError):
         results.decode(data)
-
-
-def _raised(error: BaseException) -> BaseException:
-    try:
-        raise error
-    except BaseException as caught:
-        return caught
-
-
-def _round_trip(error: BaseException) -> Exception:
-    return results.decode_error(results.encode_error(_raised(error), "trainer 3"))
-
-
-def test_built_in_errors_come_back_as_themselves_with_the_remote_traceback() -> None:
-    error = _round_trip(_round_trip(KeyError("price")))
-    assert isinstance(error, KeyError)
-    assert error.args == ("price",)
-    assert "_raised" in "".join(error.__notes__)
-
-
-def test_our_errors_keep_their_class_and_details() -> None:
-    error = _round_trip(UserFunctionError("bad", user_traceback="tb", source="f", worker="w"))
-    assert isinstance(error, UserFunctionError)
-    assert (error.user_traceback, error.source, error.worker) == ("tb", "f", "w")
-
-
-def test_the_end_of_the_data_is_out_of_range() -> None:
-    assert isinstance(_round_trip(StopIteration()), OutOfRangeError)
-
-
-def test_other_errors_become_remote_errors_that_name_the_class() -> None:
-    class Odd(Exception):
-        pass
-
-    error = _round_trip(Odd("so"))
-    assert isinstance(error, RemoteError)
-    assert isinstance(error, DataServiceError)
-    assert "Odd: so" in str(error)
-    assert "trainer 3" in str(error)

@@ -1,0 +1,145 @@
+"""What a closure raised, as text that cannot run code when it is read.
+
+Classes travel as names, arguments and attributes as far as they are of the kinds that closures may
+return. Imports nothing and unpickles nothing. Invariant: whatever was raised, the other side gets
+an exception whose text and notes tell of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import traceback
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, TypeAlias
+
+from dataservice.errors import DataServiceError, error_from_dict, error_to_dict, is_registered
+from pstrain import results
+from pstrain.errors import OutOfRangeError, RemoteError
+
+_DETAIL_MAX_BYTES = 64 << 10
+
+_ClassName: TypeAlias = "tuple[str, str]"
+
+
+def encode(error: BaseException, where: str) -> str:
+    """JSON of an error; ``where`` names the process. End of data becomes OutOfRangeError."""
+    trace = "".join(traceback.format_exception(error))
+    if isinstance(error, StopIteration):
+        error = OutOfRangeError(f"the dataset is exhausted ({where})")
+    encoded: dict[str, Any] = {"traceback": trace, "where": where}
+    if isinstance(error, DataServiceError):
+        encoded["ours"] = error_to_dict(error)
+    if not is_registered(type(error)):
+        encoded["classes"] = [
+            (cls.__module__, cls.__qualname__)
+            for cls in type(error).__mro__
+            if issubclass(cls, BaseException)
+        ]
+        encoded["message"] = _text(error)
+        encoded["args"] = _packed(_arguments(error))
+        encoded["attributes"] = {name: _packed(value) for name, value in vars(error).items()}
+    return json.dumps(encoded)
+
+
+def decode(text: str) -> Exception:
+    """The error as its own class where this process has it: ours, a built-in, one of the program.
+
+    Else a RemoteError, which is also an instance of the nearest class above that is known here.
+    The traceback of the process where it was raised is a note of the exception.
+    """
+    value = json.loads(text)
+    error = _of_users(value) if "classes" in value else error_from_dict(value["ours"])
+    error.add_note(f"Raised remotely:\n{value['traceback'].rstrip()}")
+    return error
+
+
+def _of_users(value: Mapping[str, Any]) -> Exception:
+    own, *above = value["classes"]
+    cls = _class_here(own)
+    error = None if cls is None else _made_again(cls, value)
+    if error is not None:
+        return error
+    if "ours" in value:
+        return error_from_dict(value["ours"])
+    nearest = next((found for name in above if (found := _class_here(name))), Exception)
+    return _remote_class(nearest)(
+        f"{'.'.join(own)}: {value['message']} ({value['where']})",
+        remote_traceback=value["traceback"],
+        remote_class=".".join(own),
+    )
+
+
+def _class_here(name: _ClassName) -> type[Exception] | None:
+    """Nothing is imported, and no code of the module runs."""
+    module, qualname = name
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        if not isinstance(found, ModuleType | type):
+            return None
+        found = vars(found).get(part)
+    return found if isinstance(found, type) and issubclass(found, Exception) else None
+
+
+def _made_again(cls: type[Exception], value: Mapping[str, Any]) -> Exception | None:
+    """As unpickling would, without the class's own ``__init__``, which may want other arguments.
+
+    None where that does not read as the original did.
+    """
+    base = _built_in_base(cls)
+    args = (value["message"],) if value["args"] is None else _unpacked(value["args"])
+    try:
+        error: Exception = base.__new__(cls, *args)
+        base.__init__(error, *args)
+    except (TypeError, ValueError, OverflowError):  # such as UnicodeError, of a message alone
+        return None
+    kept = {name: each for name, each in value["attributes"].items() if each is not None}
+    vars(error).update({name: _unpacked(each) for name, each in kept.items()})
+    return error if cls is base or _text(error) == value["message"] else None
+
+
+def _remote_class(known: type[Exception]) -> type[RemoteError]:
+    """RemoteErrors that ``except known`` catches too, where Python can make such a class."""
+    if issubclass(RemoteError, known):
+        return RemoteError
+    try:
+        made = type(f"Remote{known.__name__}", (RemoteError, known), {"__module__": __name__})
+        made("")
+    except TypeError:  # layouts that do not go together, arguments that cannot be left out
+        return _remote_class(known.__base__)  # type: ignore[arg-type]
+    return made
+
+
+def _built_in_base(cls: type[BaseException]) -> type[BaseException]:
+    """Whose memory the class's instances have."""
+    base: Any = cls
+    while base.__module__ != "builtins":
+        base = base.__base__
+    return base  # type: ignore[no-any-return]
+
+
+def _arguments(error: BaseException) -> tuple[Any, ...]:
+    """With those that ``args`` leaves out, such as the file name of an OSError."""
+    return _built_in_base(type(error)).__reduce__(error)[1]  # type: ignore[return-value]
+
+
+def _packed(value: Any) -> str | None:
+    """None where it cannot travel, or is too large for a part of an error."""
+    try:
+        encoded = results.encode(value)
+    except Exception:  # of whatever kind: it must not take the place of the error that is told
+        return None
+    return base64.b64encode(encoded).decode() if len(encoded) <= _DETAIL_MAX_BYTES else None
+
+
+def _unpacked(text: str) -> Any:
+    return results.decode(base64.b64decode(text))
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:  # of the user's __str__
+        return f"<its text could not be made: {failure!r}>"
