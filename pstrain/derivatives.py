@@ -111,7 +111,13 @@ def _summed_to(shape: tuple[int, ...], grad: Array) -> Array:
     return grad.sum(axis=(*range(added), *spread)).reshape(shape)
 
 
-def _clip(values: Array, a_min: Any = None, a_max: Any = None) -> Computed:
+def _clip(
+    values: Array, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None
+) -> Computed:
+    """``min`` and ``max`` are the newer names of the bounds."""
+    if not (a_min is a_max is None or min is max is None):
+        raise ValueError("np.clip takes its bounds as a_min and a_max, or as min and max")
+    a_min, a_max = (a_min, a_max) if min is max is None else (min, max)
     low = -np.inf if a_min is None else a_min
     high = np.inf if a_max is None else a_max
     inside = (values >= low) & (values <= high)

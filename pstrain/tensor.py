@@ -30,7 +30,8 @@ class Tensor:
     Arithmetic with numbers, arrays, tensors and variables of its shape, or scalar variables, gives
     tensors, and so do NumPy's functions that are smooth: ``np.exp(tensor)``, ``np.mean(tensor)``.
     Comparisons, and what other functions of NumPy make of a tensor, are arrays; where the loss
-    would lose a gradient by that, it is an error.
+    would lose a gradient by that, it is an error. So is ``np.asarray`` of one that a tape tracks,
+    which is also how NumPy takes tensors out of a list: ``numpy()`` gives the value.
     """
 
     __slots__ = ("tracked", "value")
@@ -52,6 +53,12 @@ class Tensor:
         return self.value
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        if self.tracked and recording():
+            raise UnimplementedError(
+                "an array of a tensor, as NumPy makes one of a list of tensors too, keeps no "
+                "gradient, and a loss may depend on it: write sum([a, b]) / 2 for np.mean([a, b]), "
+                "tensor.numpy() for its value"
+            )
         return np.array(self.value, dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
@@ -156,16 +163,16 @@ class Tensor:
     __hash__ = object.__hash__
 
     def __lt__(self, other: Operand) -> Any:
-        return self.value < np.asarray(other)
+        return self.value < np.asarray(_values(other))
 
     def __le__(self, other: Operand) -> Any:
-        return self.value <= np.asarray(other)
+        return self.value <= np.asarray(_values(other))
 
     def __gt__(self, other: Operand) -> Any:
-        return self.value > np.asarray(other)
+        return self.value > np.asarray(_values(other))
 
     def __ge__(self, other: Operand) -> Any:
-        return self.value >= np.asarray(other)
+        return self.value >= np.asarray(_values(other))
 
 
 def _computed(ufunc: Any, operands: Sequence[Tensor]) -> Tensor:

@@ -77,6 +77,8 @@ def test_arithmetic_has_the_derivatives_of_calculus() -> None:
         (lambda x: np.minimum(np.array([2.5, 2.5]), np.float32(1) * x), [0, 1]),
         (lambda x: abs(1 - np.abs(x)), [1, 1]),
         (lambda x: np.clip(x, None, 2.5), [0, 1]),
+        (lambda x: np.clip(x, min=2.5), [1, 0]),
+        (lambda x: np.clip(x * x, min=1.0, max=5.0), [0, 4]),
         (lambda x: np.where([True, False], x * x, 0.0), [6, 0]),
         (lambda x: np.where([[True], [False]], x * x, x), [7, 5]),
         (lambda x: np.sum(x * x), [6, 4]),
@@ -137,6 +139,10 @@ def test_an_array_is_added_to_in_place() -> None:
         (lambda x: np.copyto(np.ones(2), x), "numpy.copyto would put"),
         (lambda x: np.put(np.ones(2), [0, 1], x), "numpy.put would put"),
         (lambda x: np.sum(x, 0, out=np.ones(())), "numpy.sum would put"),
+        (lambda x: np.clip(np.ones(2), min=0.0, max=x), "numpy.clip has no gradient"),
+        (lambda x: np.mean([x, x]), "array of a tensor"),
+        (lambda x: np.exp([x, 2.0 * x]), "array of a tensor"),
+        (lambda x: np.asarray(x), "array of a tensor"),
     ],
 )
 def test_no_gradient_is_lost_unsaid(compute: Callable[[Tensor], object], named: str) -> None:
@@ -159,7 +165,7 @@ def test_what_is_no_gradient_anyway_is_an_array() -> None:
         assert (np.isnan(tensor) | (tensor > 3)).tolist() == [True, False]
         assert (np.argmax(tensor), np.shape(tensor), np.size(tensor)) == (0, (2,), 2)
         assert np.zeros_like(tensor).tolist() == [0.0, 0.0]
-        assert np.asarray(tensor).tolist() == [3.5, -2.0]
+    assert np.asarray(tensor).tolist() == [3.5, -2.0]
 
 
 def test_functions_take_variables_beside_tensors() -> None:
@@ -380,3 +386,19 @@ def test_a_leaf_is_known_by_its_lookup() -> None:
         rows = leaf(Tensor(lookup.rows), layer.variables[0], lookup)
         loss = _total(rows)
     assert tape.gradients(loss).of(layer.variables[0]).lookup is lookup
+
+
+def test_bounds_of_both_pairs_of_names_are_refused() -> None:
+    with pytest.raises(ValueError, match="a_min and a_max"):
+        np.clip(Tensor(_vector(3.0)), 0.0, min=1.0)  # type: ignore[call-overload]
+
+
+def test_a_tensor_is_an_array_where_no_tape_tracks_it() -> None:
+    x = Variable(_vector(3.0, 2.0), name="x")
+    with GradientTape():
+        read = _read(x)
+        assert np.mean([Tensor(1.0), Tensor(3.0)]) == 2.0
+        assert (read < Tensor(2.5)).tolist() == [False, True]
+        assert (np.float32(2.5) * read > read).tolist() == [True, True]
+    assert np.asarray(read).tolist() == [3.0, 2.0]
+    assert np.mean([read, read]) == 2.5
