@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.errors import InvalidArgumentError
+from pstrain.indexed_slices import IndexedSlices
+from pstrain.joined import JoinedParameters
 from pstrain.recording import Leaf, Record, records
 from pstrain.tensor import Tensor
 from pstrain.vocabulary import Lookup, Update, VariableSpec
@@ -102,16 +104,12 @@ class GradientTape:
         """Those of :meth:`gradients` for the given variables, None where there is none.
 
         For a variable one, for a list or tuple a list, to be given to ``apply_gradients`` as
-        pairs: ``zip(tape.gradient(loss, variables), variables)``.
+        pairs: ``zip(tape.gradient(loss, variables), variables)``. That of a part of a
+        ShardedVariable is of its rows: an array, or ``IndexedSlices`` where rows were looked up.
         """
         found = self.gradients(target)
         several = isinstance(sources, list | tuple)
-        wanted = [
-            next((update for update in found if update.variable.id == source.spec.id), None)
-            if source.parameters is found.parameters
-            else None
-            for source in (sources if several else [sources])
-        ]
+        wanted = [_of_source(found, source) for source in (sources if several else [sources])]
         return wanted if several else wanted[0]
 
     def _backpropagate(self, loss: Tensor) -> dict[int, NDArray[Any]]:
@@ -127,6 +125,27 @@ class GradientTape:
                     known = found.get(id(tensor))
                     found[id(tensor)] = gradient if known is None else known + gradient
         return found
+
+
+def _of_source(found: Gradients, source: Any) -> Any:
+    if isinstance(source.parameters, JoinedParameters):
+        raise InvalidArgumentError(
+            f"{source.name!r} is a view of given variables, without a gradient of its own: ask for "
+            "those of its .variables"
+        )
+    if source.parameters is not found.parameters:
+        return None
+    of_source = (update for update in found if update.variable.id == source.spec.id)
+    update = next(of_source, None)
+    if update is None or tuple(source.shape) == tuple(source.spec.shape):
+        return update
+    start, stop = source.first_row, source.first_row + source.shape[0]
+    if update.lookup is None:
+        return update.gradient.reshape(source.spec.shape)[start:stop]
+    unique = update.lookup.unique
+    mine = (unique >= start) & (unique < stop)
+    rows = update.gradient[mine].reshape(-1, *source.shape[1:])
+    return IndexedSlices(rows, unique[mine] - start, source.shape)
 
 
 def _summed(uses: list[tuple[Leaf, NDArray[Any]]]) -> Update:

@@ -312,6 +312,8 @@ def _operand(other: Operand, like: Tensor) -> Tensor:
 
 def _of_variable(variable: Any, like: Tensor) -> Tensor:
     """What is read of a variable; a scalar in each place of ``like``. A leaf if it is trained."""
+    if hasattr(variable.parameters, "parts"):
+        return _joined([_of_variable(part, like) for part in variable.parameters.parts])
     is_trained = variable.trainable and variable.dtype == np.float32
     if is_trained and recording() and tuple(variable.shape) != tuple(variable.spec.shape):
         raise InvalidArgumentError(
@@ -325,3 +327,10 @@ def _of_variable(variable: Any, like: Tensor) -> Tensor:
         return value
     spread = Tensor(np.full(like.shape, value.value))
     return record(spread, (value,), lambda grad: np.asarray(grad.sum()))
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """One after the other along the first axis."""
+    ends = np.cumsum([len(part) for part in parts])
+    whole = Tensor(np.concatenate([part.value for part in parts]))
+    return record(whole, parts, lambda grad: np.split(grad, ends[:-1]))

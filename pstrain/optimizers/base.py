@@ -12,23 +12,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
-import numpy as np
-
 from dataservice.runtime.arguments import non_negative
 from pstrain import foreign_names, initializers
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.foreign_names import instead_of
-from pstrain.indexed_slices import IndexedSlices
-from pstrain.kernels.embedding import scatter_fields
 from pstrain.optimizers import schedules
 from pstrain.optimizers.clipping import Clipping
+from pstrain.optimizers.pairs import from_pairs
 from pstrain.optimizers.schedules import LearningRateSchedule
 from pstrain.parameters import current_step
-from pstrain.rows import as_rows, look_up
 from pstrain.session import captured_changed, generation
 from pstrain.tape import Gradients
 from pstrain.variable import create_variable
-from pstrain.vocabulary import OptimizerSpec, Update
+from pstrain.vocabulary import OptimizerSpec
 
 Rate = float | LearningRateSchedule
 
@@ -116,11 +112,12 @@ class Optimizer:
 
         ``gradients``: what the tape gave, or pairs of (gradient, variable), where the gradient
         is an array of the variable's shape, ``IndexedSlices`` of its rows, whose sum counts where
-        an index comes again, or an ``Update`` from ``Gradients.of``.
+        an index comes again, or an ``Update`` from ``Gradients.of``. Parts of a ShardedVariable are
+        given so too.
         InvalidArgumentError where the variables live elsewhere than this optimizer.
         """
         if not isinstance(gradients, Gradients):
-            gradients = _from_pairs(gradients)
+            gradients = from_pairs(gradients)
         if gradients.parameters is not self.iterations.parameters:
             names = ", ".join(update.variable.name for update in gradients.updates[:3])
             raise InvalidArgumentError(
@@ -225,52 +222,3 @@ def check_fraction(name: str, value: float) -> float:
     if fraction >= 1:
         raise InvalidArgumentError(f"{name} must be at least 0 and below 1, got {value}")
     return fraction
-
-
-def _from_pairs(pairs: Iterable[tuple[Any, Any]]) -> Gradients:
-    updates: list[Update] = []
-    parameters = None
-    for gradient, variable in map(_pair, pairs):
-        if gradient is None:
-            continue
-        if isinstance(gradient, Update):
-            updates.append(gradient)
-        elif isinstance(gradient, IndexedSlices):
-            updates.append(_of_slices(gradient, variable))
-        else:
-            # A copy: inside a closure it is sent at the end, and the caller may use it again.
-            value = np.array(gradient, dtype=np.float32, order="C")
-            if value.shape != tuple(variable.shape):
-                raise InvalidArgumentError(
-                    f"gradient of shape {value.shape} for variable {variable.name!r} of shape "
-                    f"{tuple(variable.shape)}"
-                )
-            updates.append(Update(variable.spec, value))
-        if parameters is not None and variable.parameters is not parameters:
-            raise InvalidArgumentError(
-                f"variable {variable.name!r} lives elsewhere than the others: create all inside "
-                "one strategy.scope(), or all outside"
-            )
-        parameters = variable.parameters
-    if not updates:
-        raise InvalidArgumentError("no gradients given for any variable")
-    return Gradients(tuple(updates), parameters)
-
-
-def _pair(entry: Any) -> tuple[Any, Any]:
-    is_pair = isinstance(entry, list | tuple) and not isinstance(entry, Update | IndexedSlices)
-    if not is_pair or len(entry) != 2 or not hasattr(entry[1], "spec"):
-        raise InvalidTypeError(
-            "apply_gradients takes pairs of (gradient, variable), such as zip(gradients, "
-            f"variables), or what tape.gradients(loss) gave; one of them is {entry!r}"
-        )
-    return entry[0], entry[1]
-
-
-def _of_slices(gradient: IndexedSlices, variable: Any) -> Update:
-    ids = variable.global_ids(np.asarray(gradient.indices).reshape(-1))
-    lookup = look_up(variable.spec, ids)
-    rows = as_rows(variable.spec, np.asarray(gradient.values, np.float32), len(ids))
-    total = np.zeros((len(lookup.unique), variable.spec.width), np.float32)
-    scatter_fields(rows, lookup.inverse, 1, total)
-    return Update(variable.spec, total, lookup)

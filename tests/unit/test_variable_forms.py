@@ -214,3 +214,87 @@ def test_scalar_copies_and_the_only_copy(cut: None) -> None:  # noqa: ARG001
         alone = ps.Variable(ps.initializers.ones(), shape=(2,), per_worker_variable=True)
         assert alone.numpy().tolist() == [1, 1]
         assert len(alone.read_all()) == 1
+
+
+# -- gradients of parts and of joined variables
+
+
+def test_gradients_of_parts_make_one_step_of_the_whole(cut: None) -> None:  # noqa: ARG001
+    table = ps.Variable(np.zeros((7, 2), np.float32))
+    momentum = ps.optimizers.Momentum(1.0)
+    whole = np.arange(14, dtype=np.float32).reshape(7, 2)
+    pieces = [whole[v.first_row : v.first_row + len(v)] for v in table.variables]
+    for _ in range(2):
+        momentum.apply_gradients(zip(pieces, table.variables, strict=True))
+    assert int(momentum.iterations) == 2
+    np.testing.assert_allclose(table.numpy(), -2.9 * whole, rtol=1e-6)
+
+
+def test_rows_of_a_part_add_up(cut: None) -> None:  # noqa: ARG001
+    table = ps.Variable(np.zeros((7, 1), np.float32))
+    last = table.variables[-1]
+    slices = ps.IndexedSlices(np.ones((2, 1), np.float32), [0, 1])
+    ones = np.ones(last.shape, np.float32)
+    ps.optimizers.SGD(1.0).apply_gradients([(slices, last), (ones, last)])
+    expected = np.zeros((7, 1), np.float32)
+    expected[last.first_row :] = -1
+    expected[last.first_row : last.first_row + 2] = -2
+    np.testing.assert_array_equal(table.numpy(), expected)
+
+
+def test_gradients_of_all_and_of_a_part_are_refused(cut: None) -> None:  # noqa: ARG001
+    table = ps.Variable(np.zeros((6, 1), np.float32), name="table")
+    whole, part = np.ones((6, 1), np.float32), np.ones((2, 1), np.float32)
+    sgd = ps.optimizers.SGD(1.0)
+    for pairs in ([(whole, table), (part, table.variables[0])], [(whole, table), (whole, table)]):
+        with pytest.raises(InvalidArgumentError, match=r"'table'.*each of its parts"):
+            sgd.apply_gradients(pairs)
+    with pytest.raises(InvalidArgumentError, match=r"shape \(6, 1\).*'table/part_0'"):
+        sgd.apply_gradients([(whole, table.variables[0])])
+    assert not table.numpy().any()
+
+
+def test_a_tape_gives_each_part_its_own_rows(cut: None) -> None:  # noqa: ARG001
+    dense = ps.Variable(np.arange(6, dtype=np.float32))
+    embedding = ps.layers.Embedding([6], 2)
+    table = embedding.variables[0]
+    before = table.numpy()
+    with ps.GradientTape() as tape:
+        loss = np.sum(dense * ps.Tensor(np.arange(6, dtype=np.float32)))
+        rows = embedding(np.array([[1], [5], [1]]))
+        loss = loss + np.sum(rows)
+    sources = [*dense.variables, *table.variables]
+    gradients = tape.gradient(loss, sources)
+    assert [each.tolist() for each in gradients[:3]] == [[0, 1], [2, 3], [4, 5]]
+    assert [each.indices.tolist() for each in gradients[3:]] == [[1], [], [1]]
+    ps.optimizers.SGD(1.0).apply_gradients(zip(gradients, sources, strict=True))
+    np.testing.assert_array_equal(dense.numpy(), np.zeros(6))
+    change = (before - table.numpy())[:, 0]
+    np.testing.assert_allclose(change, [0, 2, 0, 0, 0, 1], atol=1e-6)
+
+
+def _pair_of_variables() -> tuple[list[Any], ps.ShardedVariable]:
+    parts = [ps.Variable(np.full(n, 2.0, np.float32), name=f"v{n}") for n in (1, 2)]
+    return parts, ps.ShardedVariable(parts, name="joined")
+
+
+def test_joined_variables_are_trained_by_a_tape() -> None:
+    parts, joined = _pair_of_variables()
+    with ps.GradientTape() as tape:
+        loss = np.sum(joined * ps.Tensor(np.array([1, 2, 3], np.float32)))
+    gradients = tape.gradients(loss)
+    assert [gradients.of(part).gradient.tolist() for part in parts] == [[1], [2, 3]]
+    ps.optimizers.SGD(1.0).apply_gradients(gradients)
+    assert joined.numpy().tolist() == [1, 0, -1]
+    with pytest.raises(InvalidArgumentError, match=r"'joined'.*\.variables"):
+        tape.gradient(loss, joined)
+
+
+def test_joined_variables_take_pairs_of_gradients() -> None:
+    _, joined = _pair_of_variables()
+    sgd = ps.optimizers.SGD(1.0)
+    sgd.apply_gradients([(np.array([1, 2, 3], np.float32), joined)])
+    sgd.apply_gradients([(ps.IndexedSlices(np.ones(3, np.float32), [2, 0, 2]), joined)])
+    assert joined.numpy().tolist() == [0, 0, -3]
+    with pytest.raises(InvalidArgumentError, match=r"id 3 is outside.*'joined'"):
+        sgd.apply_gradients([(ps.IndexedSlices(np.ones(1, np.float32), [3]), joined)])
