@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 
 from dataservice.runtime.arguments import non_negative
 from pstrain import foreign_names, initializers
+from pstrain.base_variable import new_handle
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.foreign_names import instead_of
 from pstrain.optimizers import schedules
@@ -23,7 +24,7 @@ from pstrain.optimizers.schedules import LearningRateSchedule
 from pstrain.parameters import current_step
 from pstrain.session import captured_changed, generation
 from pstrain.tape import Gradients
-from pstrain.variable import create_variable
+from pstrain.variable import Variable, create_variable
 from pstrain.vocabulary import OptimizerSpec
 
 Rate = float | LearningRateSchedule
@@ -78,13 +79,14 @@ class Optimizer:
         self._counter = _StepCounter()
 
     def _new_counter(self) -> Any:
-        return create_variable(
+        counter = create_variable(
             initializers.zeros(),
             shape=(),
             dtype="int64",
             name=f"{self.name}/iterations",
             trainable=False,
         )
+        return new_handle(_Iterations, counter.spec, counter.parameters, 0, counter.spec.rows)
 
     @property
     def learning_rate(self) -> Rate:
@@ -165,12 +167,21 @@ class Optimizer:
         return {"name": self.name, "learning_rate": rate, **self._arguments}
 
 
+class _Iterations(Variable):
+    """The counter of steps: a schedule goes by what is assigned to it from the next step on."""
+
+    def _assign(self, op: str, value: Any) -> None:
+        super()._assign(op, value)
+        captured_changed()
+
+
 class _StepCounter:
     """The number of the next step, as far as this process knows it. Thread safe.
 
     Exact where one process steps; among several trainers behind by what the others did since
-    the last look, which is little beside what a schedule notices. After a restore it looks again,
-    and so does each trainer, which gets the functions of another generation anew.
+    the last look, which is little beside what a schedule notices. After a restore, or where the
+    program sets the counter, it looks again, and so does each trainer, which gets the functions of
+    another generation anew.
     """
 
     def __init__(self) -> None:

@@ -202,6 +202,20 @@ def test_after_a_restore_a_schedule_goes_on_where_the_checkpoint_was(tmp_path: P
     np.testing.assert_array_equal(variable.numpy(), -3 * GRADIENT)
 
 
+@pytest.mark.parametrize("change", ["assign", "assign_add", "assign_sub"])
+def test_what_is_assigned_to_the_counter_holds_from_the_next_step(change: str) -> None:
+    variable = Variable(np.zeros(3, np.float32), name="x")
+    optimizer = SGD(schedules.PiecewiseConstantDecay([2], [1.0, 0.0]))
+    optimizer.iterations.assign(100)
+    optimizer.apply_gradients([(GRADIENT, variable)])
+    at_trainers = pickle.dumps(optimizer._counter)
+    getattr(optimizer.iterations, change)({"assign": 1, "assign_add": -100}.get(change, 100))
+    assert pickle.dumps(optimizer._counter) != at_trainers, "trainers would keep theirs"
+    for _ in range(5):
+        optimizer.apply_gradients([(GRADIENT, variable)])
+    np.testing.assert_array_equal(variable.numpy(), -2 * GRADIENT)
+
+
 def test_a_global_norm_bounds_all_variables_together() -> None:
     variables = [Variable(np.zeros(2, np.float32), name=name) for name in "ab"]
     gradients = [np.array([3.0, 0.0], np.float32), np.array([0.0, 4.0], np.float32)]
