@@ -8,7 +8,7 @@ parameters. Must not know how values travel. Invariant: a handle never caches va
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from pstrain import foreign_names
 from pstrain.errors import InvalidArgumentError
 from pstrain.foreign_names import Telling
 from pstrain.indexed_slices import taken_apart
-from pstrain.parameters import Parameters
+from pstrain.parameters import Parameters, current_step
 from pstrain.value_operators import ValueOperators
 from pstrain.vocabulary import VariableSpec
 
@@ -71,17 +71,24 @@ class BaseVariable(ValueOperators, Telling):
         """The same as :meth:`numpy`."""
         return self.numpy()
 
-    def assign(self, value: Any) -> None:
-        """Sets all values; a scalar is broadcast, any other shape must be the variable's."""
-        self._assign("set", value)
+    def assign(self, value: Any) -> Any:
+        """Sets all values; a scalar is broadcast, any other shape must be the variable's.
 
-    def assign_add(self, delta: Any) -> None:
+        All ``assign*`` return the variable, whose value is read where it is used. In a scheduled
+        function they return None: what such a function returns would be read back.
+        """
+        self._assign("set", value)
+        return self._unless_scheduled()
+
+    def assign_add(self, delta: Any) -> Any:
         """Adds to all values, at the servers: concurrent additions are all kept."""
         self._assign("add", delta)
+        return self._unless_scheduled()
 
-    def assign_sub(self, delta: Any) -> None:
+    def assign_sub(self, delta: Any) -> Any:
         """Subtracts from all values, at the servers."""
         self._assign("sub", delta)
+        return self._unless_scheduled()
 
     def scatter_update(self, ids: Any, rows: Any = None) -> None:
         """Sets rows ``ids``; where an id repeats, its last row stays.
@@ -187,6 +194,9 @@ class BaseVariable(ValueOperators, Telling):
         if self.shape:
             value = np.broadcast_to(value, self.shape)
         self.parameters.assign(self.spec, op, value, self._start)
+
+    def _unless_scheduled(self) -> Self | None:
+        return self if current_step() is None else None
 
     def scatter(self, op: str, ids: Any, rows: Any = None) -> None:
         """By name: "set", "add", "sub", "mul", "div", "min" or "max"."""

@@ -14,8 +14,10 @@ from pstrain.errors import (
     InvalidArgumentError,
     UnimplementedError,
 )
+from pstrain.parameters import step_scope
 from pstrain.scope import LocalPlacement, local_parameters, placement_scope
 from pstrain.trainer.context import trainer_scope
+from pstrain.vocabulary import StepToken
 
 
 class Cut(LocalPlacement):
@@ -298,3 +300,20 @@ def test_joined_variables_take_pairs_of_gradients() -> None:
     assert joined.numpy().tolist() == [0, 0, -3]
     with pytest.raises(InvalidArgumentError, match=r"id 3 is outside.*'joined'"):
         sgd.apply_gradients([(ps.IndexedSlices(np.ones(1, np.float32), [3]), joined)])
+
+
+# -- what assignments return
+
+
+def test_in_a_scheduled_function_assignments_return_nothing_that_would_be_read_back() -> None:
+    variable = ps.Variable(1.0)
+    with step_scope(StepToken("session", 0, 0)):
+        assert variable.assign_add(1.0) is None
+    assert float(variable) == 2.0
+
+
+def test_assignments_return_the_variable(cut: None) -> None:  # noqa: ARG001
+    for variable in (ps.Variable(1.0), ps.Variable(np.ones(4)), _pair_of_variables()[1]):
+        assert variable.assign(3.0) is variable
+        assert variable.assign_add(2.0) is variable
+        assert float(variable.assign_sub(1.0).numpy().sum()) == 4.0 * variable.size
