@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from dataservice.dataset.columns import concat_batches
 from dataservice.dataset.function import Function
 from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, register_node
 from dataservice.dataset.operators.base import Operator
@@ -120,7 +119,7 @@ class _BucketStream(BatchStream):
 
     def __next__(self) -> pa.RecordBatch:
         window = next(self._gatherer)
-        return self._node.finish(concat_batches(window.batches), window.key)
+        return self._node.finish(window.batches[0], window.key)
 
     def state(self) -> State:
         return self._gatherer.state()

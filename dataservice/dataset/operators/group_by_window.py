@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import pyarrow as pa
 
-from dataservice.dataset.columns import concat_batches
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import (
     INFINITE_CARDINALITY,
@@ -87,7 +86,7 @@ class GroupByWindow(Operator):
         return size_of
 
     def reduced(
-        self, key: int, batches: list[pa.RecordBatch], context: RunContext, number: int
+        self, key: int, batches: Sequence[pa.RecordBatch], context: RunContext, number: int
     ) -> Node:
         """The plan of what becomes of a window."""
         window = dataset_of(batches, batched=self.input.batched)
@@ -129,36 +128,35 @@ class _GroupStream(BatchStream):
         self._gatherer = gatherer
         self._context = context
         self._number = 0  # of the window
-        self._window: Window | None = None  # the one that is read, by:
-        self._stream: BatchStream | None = None
+        self._stream: BatchStream | None = None  # of the window that is read
 
     def __next__(self) -> pa.RecordBatch:
         while True:
             if self._stream is None:
-                self._stream = self._opened(next(self._gatherer))
+                window = next(self._gatherer)
+                if self._node.reduce is None and len(window.batches) == 1:
+                    self._number += 1
+                    return window.batches[0]
+                self._stream = self._opened(window)
             batch = next(self._stream, None)
             if batch is not None:
                 return batch
             self._end_window()
 
     def _opened(self, window: Window) -> BatchStream:
-        self._window = window
-        batches = window.batches
-        if not self._node.input.batched:
-            batches = [concat_batches(batches)]
-        node = self._node.reduced(window.key, batches, self._context, self._number)
+        node = self._node.reduced(window.key, window.batches, self._context, self._number)
         return node.open(self._context.nested())
 
     def _end_window(self) -> None:
         if self._stream is not None:
             self._stream.close()
-            self._stream = self._window = None
+            self._stream = None
             self._number += 1
 
     def state(self) -> State:
         if self._stream is None:
             return {"input": self._gatherer.state(), "window": self._number, "inner": None}
-        before = self._gatherer.state(self._window)
+        before = self._gatherer.state(back=1)
         return {"input": before, "window": self._number, "inner": self._stream.state()}
 
     def restore(self, state: State) -> None:

@@ -6,7 +6,7 @@ Invariant: a window of rows handed to a function has one batch; of batches, it k
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
@@ -65,7 +65,7 @@ def given_to_functions(made: Made) -> Made:
     return made
 
 
-def dataset_of(batches: list[pa.RecordBatch], *, batched: bool) -> Any:
+def dataset_of(batches: Sequence[pa.RecordBatch], *, batched: bool) -> Any:
     """A Dataset of at least one batch; `batched` says whether each is one element."""
     (made,) = _given
     return made(BatchesSource(tuple(batches), batched))
