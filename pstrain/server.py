@@ -48,13 +48,14 @@ class Server:
     those who connect; ``tls_ca_path``: whom a trainer trusts as parameter servers, where it is not
     the file in PSTRAIN_TLS_CA; all servers of a cluster have TLS or none. What `pstrain launch`
     was told of these it sets in the environment.
-    ``token`` None: the user's own. A server whose coordinator has left
-    stays, idle, for the next one; with ``exit_with_coordinator`` it stops, and :meth:`join`
-    returns, when nobody has been connected for 30 s, or the number of seconds given: time enough
-    for a coordinator that is started again. Parameter servers count trainers too, so give it to
-    all of a cluster's servers. ``protocol`` is "grpc", which programs written for TensorFlow say;
-    of their ``config`` there is nothing to set here. Serves on, as TensorFlow's does, where the
-    program keeps no reference to it.
+    ``token`` None: the user's own. A server whose coordinator has left stays, idle, for the next
+    one. With ``exit_with_coordinator`` it stops, and :meth:`join` returns, when the coordinator's
+    program has ended without an uncaught exception; where it ended otherwise, when nobody has been
+    connected for 30 s, or the number of seconds given: time enough for a program that is started
+    again. Parameter servers count trainers too, so give it to all of a cluster's servers.
+    ``protocol`` is "grpc", which programs written for TensorFlow say; of their ``config`` there is
+    nothing to set here. Serves on, as TensorFlow's does, where the program keeps no reference to
+    it.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Server:
         role = TrainerServer if job == "worker" else ParameterServer
         self._role: _Role = role(host, spec_port if port is None else port, token=token, tls=tls)
         self._grace_s = _grace(exit_with_coordinator)
+        self._role.presence.decides_end = self._grace_s is not None
         self._stopping = threading.Event()
         self._watch: threading.Thread | None = None
         if start:

@@ -24,6 +24,7 @@ from pstrain.base_variable import BaseVariable
 from pstrain.cluster import ClusterResolver, check_training_cluster
 from pstrain.config import ParameterConfig
 from pstrain.consistency import Consistency, consistency_of
+from pstrain.departure import tell_at_end
 from pstrain.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -233,7 +234,8 @@ class ParameterServerStrategy(Replica):
         pause_s, report_at_s = _RETRY_S, time.monotonic() + _REPORT_EVERY_S
         while True:
             try:
-                self.parameters.begin_session(ps)
+                if self.parameters.begin_session(ps):
+                    tell_at_end(self._resolver, self.session, self.tls)
                 return
             except (UnavailableError, DeadlineExceededError) as error:
                 now_s = time.monotonic()

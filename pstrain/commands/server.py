@@ -48,8 +48,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=float,
         const=COORDINATOR_GRACE_S,
         metavar="SECONDS",
-        help="end when nobody has been connected for so long after a coordinator was "
-        f"(default {COORDINATOR_GRACE_S:.0f}); give it to all servers of a cluster",
+        help="end with the coordinator's program: at once where that ends well, else when nobody "
+        f"has been connected for so long (default {COORDINATOR_GRACE_S:.0f}); give it to all "
+        "servers of a cluster",
     )
     parser.add_argument(
         "--ready-json", action="store_true", help="print one JSON line when it serves"

@@ -70,6 +70,7 @@ class ParameterServer:
             actions={
                 "reset": self._reset,
                 "advance": self._advance,
+                "leave": self._leave,
                 "status": self._status,
                 "ping": lambda body: body,
             },
@@ -159,11 +160,16 @@ class ParameterServer:
 
     def _reset(self, body: bytes) -> bytes:
         self._sessions.begin(json.loads(body)["session"])
-        return b""
+        return json.dumps({"ends_with_program": self.presence.decides_end}).encode()
 
     def _advance(self, body: bytes) -> bytes:
         request = json.loads(body)
         self._sessions.store(request["session"]).advance(request["low_water"])
+        return b""
+
+    def _leave(self, body: bytes) -> bytes:
+        if self._sessions.is_current(json.loads(body)["session"]):
+            self.presence.dismiss()
         return b""
 
     def _status(self, _body: bytes) -> bytes:
@@ -212,6 +218,11 @@ class Sessions:
                     "session began; restore a checkpoint or create the model anew"
                 )
         raise AbortedError(_replaced(session))
+
+    def is_current(self, session: str) -> bool:
+        """Whether no other session has taken its place."""
+        with self._lock:
+            return session == self._session
 
     def status(self) -> dict[str, Any]:
         """JSON form of what the server holds."""

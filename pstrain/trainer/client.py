@@ -269,9 +269,13 @@ class RemoteParameters(KeyClaims):
         self._has_slots.clear()
         self.key_maps.forget()
 
-    def begin_session(self, ps: int) -> None:
-        """Makes this session the current one of a server, which drops all variables of others."""
-        self._action(ps, "reset", {"session": self.session})
+    def begin_session(self, ps: int) -> bool:
+        """Makes this session the current one of a server, which drops all variables of others.
+
+        Whether the server wants to be told when the program has ended.
+        """
+        reply = self._action(ps, "reset", {"session": self.session})
+        return bool(json.loads(reply)["ends_with_program"])
 
     def advance(self, low_water: int) -> None:
         """Tells all servers that closures below ``low_water`` have ended for good."""

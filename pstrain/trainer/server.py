@@ -60,7 +60,7 @@ class _AttendedService(TrainerService):
     """Counts a coordinator as present while its stream of closures is open."""
 
     def __init__(self, connect: Connect, presence: Presence) -> None:
-        super().__init__(connect)
+        super().__init__(connect, presence.dismiss)
         self._presence = presence
 
     def run_closures(self, requests: Iterator[pb.RunRequest]) -> Iterator[pb.RunReply]:

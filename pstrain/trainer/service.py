@@ -29,10 +29,14 @@ Connect = Callable[[list[str], str, str], RemoteParameters]
 
 
 class TrainerService:
-    """Implements the rpcs of trainer.proto. Thread-safe."""
+    """Implements the rpcs of trainer.proto. Thread-safe.
 
-    def __init__(self, connect: Connect) -> None:
+    ``note_end`` is called when the program of the present session has ended.
+    """
+
+    def __init__(self, connect: Connect, note_end: Callable[[], None] = lambda: None) -> None:
         self._connect = connect
+        self._note_end = note_end
         self._incarnation = new_id("trainer")
         self._lock = threading.Lock()
         self._session: TrainerSession | None = None
@@ -76,6 +80,13 @@ class TrainerService:
 
     def _note_run(self) -> None:
         self._closures_run += 1
+
+    def leave(self, request: pb.LeaveRequest) -> pb.LeaveReply:
+        """The program of a session has ended; that of a session that was replaced is ignored."""
+        current = self._session
+        if current is not None and current.id == request.session:
+            self._note_end()
+        return pb.LeaveReply()
 
     def get_status(self, request: pb.GetStatusRequest) -> pb.GetStatusReply:  # noqa: ARG002
         session_id = self._session.id if self._session is not None else None

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
 import sys
-
-import pytest
+from collections.abc import Iterator
 
 import pstrain as ps
 from dataservice.runtime.process import ChildProcess, spawn_module
 
 DEADLINE_S = 60.0
-_EXIT = ("--exit-with-coordinator", "1.5")
 
 COORDINATOR = """
 import json, os, signal, sys
@@ -29,34 +28,52 @@ coordinator.join(timeout=60)
 assert int(total) == 20
 if sys.argv[2] == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[2] == "raised":
+    raise ValueError("the program failed")
 """
 
 
-def server(job: str, index: int) -> ChildProcess:
-    return spawn_module(
-        "pstrain",
-        ["server", "--job", job, "--index", str(index), "--port", "0", "--ready-json", *_EXIT],
-    )
-
-
-@pytest.mark.parametrize("end", ["finished", "killed"])
-def test_servers_end_when_the_coordinator_has(end: str) -> None:
-    servers = {job: server(job, 0) for job in ("worker", "ps")}
+@contextlib.contextmanager
+def cluster(grace_s: float) -> Iterator[tuple[list[ChildProcess], str]]:
+    """Processes of one trainer and one parameter server, and where they are."""
+    named = ["--port", "0", "--ready-json", "--exit-with-coordinator", str(grace_s)]
+    servers = {
+        job: spawn_module("pstrain", ["server", "--job", job, "--index", "0", *named])
+        for job in ("worker", "ps")
+    }
     try:
         spec = {job: [child.wait_ready(DEADLINE_S)["address"]] for job, child in servers.items()}
-        done = subprocess.run(
-            [sys.executable, "-c", COORDINATOR, json.dumps(spec), end],
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
-        assert done.returncode == (0 if end == "finished" else -signal.SIGKILL), done.stderr
-        for child in servers.values():
-            assert child.wait(DEADLINE_S) == 0
+        yield list(servers.values()), json.dumps(spec)
     finally:
         for child in servers.values():
             child.terminate(1.0)
+
+
+def coordinate(spec: str, end: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COORDINATOR, spec, end],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    expected = {"finished": 0, "raised": 1, "killed": -signal.SIGKILL}
+    assert done.returncode == expected[end], done.stderr
+
+
+def test_servers_end_when_the_coordinator_was_killed_a_while_ago() -> None:
+    with cluster(1.5) as (servers, spec):
+        coordinate(spec, "killed")
+        for child in servers:
+            assert child.wait(DEADLINE_S) == 0
+
+
+def test_servers_wait_for_a_program_that_failed_and_end_at_once_with_one_that_did_not() -> None:
+    with cluster(3_600.0) as (servers, spec):
+        for end in ("raised", "killed", "finished"):
+            coordinate(spec, end)
+        for child in servers:
+            assert child.wait(DEADLINE_S) == 0
 
 
 def test_a_server_in_this_process_returns_from_join() -> None:

@@ -91,6 +91,7 @@ class ServerNode(Process):
         match request["action"]:
             case "reset":
                 self._begin(request["session"])
+                return {"ends_with_program": False}
             case "advance":
                 self._sessions.store(request["session"]).advance(request["low_water"])
             case "status":

@@ -26,6 +26,13 @@ def test_it_is_over_when_all_who_came_have_been_gone_for_a_while() -> None:
     assert not presence.is_over(5)
 
 
+def test_it_is_over_at_once_when_the_program_has_ended() -> None:
+    presence = Presence()
+    with presence:
+        presence.dismiss()
+        assert presence.is_over(60)
+
+
 def test_a_grace_is_not_negative() -> None:
     with pytest.raises(InvalidArgumentError, match="seconds"):
         Server({"ps": ["127.0.0.1:0"]}, exit_with_coordinator=-1.0, start=False)

@@ -1,0 +1,87 @@
+"""The end of a program, told to the servers of its cluster that are to end with it.
+
+Knows addresses and a session, not what was trained. Invariant: servers hear of an end that came
+without an uncaught exception only; after any other a program may be started again, and finds them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+from dataservice.errors import DataServiceError
+from dataservice.runtime.auth import TlsConfig, resolve_token
+from dataservice.runtime.ending import end_with_program
+from dataservice.runtime.flight import FlightClient
+from dataservice.runtime.rpc import RpcClient
+from pstrain.cluster import ClusterResolver, ClusterSpec
+from pstrain.wire import trainer_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+_TIMEOUT_S = 1.0
+_TOTAL_S = 5.0
+
+
+class _Departure:
+    """Of one cluster, which has one session at a time."""
+
+    def __init__(self, spec: ClusterSpec, token: str, tls: TlsConfig | None) -> None:
+        self.session = ""
+        self._spec, self._token, self._tls = spec, token, tls
+
+    def tell(self) -> None:
+        """All that can be reached; who is not told ends when nobody has come for a while."""
+        if failed():
+            return
+        give_up_at_s = time.monotonic() + _TOTAL_S
+        tellers = {"worker": self._tell_trainer, "ps": self._tell_server}
+        for job, tell in tellers.items():
+            for index in self._spec.task_indices(job):
+                if time.monotonic() > give_up_at_s:
+                    logger.warning("no time is left to tell all servers that the program ends")
+                    return
+                try:
+                    tell(self._spec.task_address(job, index))
+                except DataServiceError as error:
+                    logger.debug("%s:%d is not told that the program ends: %s", job, index, error)
+
+    def _tell_trainer(self, address: str) -> None:
+        service = pb.DESCRIPTOR.services_by_name["Trainer"]
+        client = RpcClient(address, service, token=self._token, tls=self._tls)
+        try:
+            client.call("Leave", pb.LeaveRequest(session=self.session), timeout_s=_TIMEOUT_S)
+        finally:
+            client.close()
+
+    def _tell_server(self, address: str) -> None:
+        client = FlightClient(address, token=self._token, tls=self._tls)
+        try:
+            body = json.dumps({"session": self.session}).encode()
+            client.action("leave", body, timeout_s=_TIMEOUT_S)
+        finally:
+            client.close()
+
+
+# Kept here: a strategy may be gone before its program ends.
+_departures: dict[ClusterSpec, _Departure] = {}
+
+
+def tell_at_end(resolver: ClusterResolver, session: str, tls: TlsConfig | None) -> None:
+    """When the program ends, the cluster's servers are told, of its newest session."""
+    spec = resolver.cluster_spec()
+    departure = _departures.get(spec)
+    if departure is None:
+        token = resolve_token(getattr(resolver, "token", None))
+        departure = _departures[spec] = _Departure(spec, token, tls)
+        end_with_program(departure, _Departure.tell)
+    departure.session = session
+
+
+def failed() -> bool:
+    """Whether an exception has ended the program, or, at a prompt, a statement of it."""
+    last: Any = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    return last is not None
