@@ -42,6 +42,7 @@ from dataservice.errors import (
 from dataservice.runtime.arguments import check_choice
 
 _BLOCK_BYTES: Final = 1 << 20
+_NO_LINE: Final = "Empty CSV file"
 _TOO_LONG: Final = "straddling object"
 _BAD_VALUE: Final = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to")
 
@@ -133,10 +134,21 @@ class CsvSource(WholeFilesSource):
                     raise SourceError(f"{path!r} is empty: it has not even a header line")
                 yield None
                 return
-            with pacsv.open_csv(
-                decompressed(handle, path), *self._options(schema, context)
-            ) as reader:
+            options = self._options(schema, context)
+            try:
+                reader = pacsv.open_csv(decompressed(handle, path), *options)
+            except pa.ArrowInvalid as error:
+                line = self._only_line(path) if _NO_LINE in str(error) else b""
+                if not line.strip():
+                    raise
+                reader = pacsv.open_csv(pa.BufferReader(line + b"\n"), *options)
+            with reader:
                 yield reader
+
+    def _only_line(self, path: str) -> bytes:
+        """The text of a file whose first block has no end of a line: Arrow sees no line then."""
+        with opened(path, self.storage_options) as handle:
+            return bytes(decompressed(handle, path).read(_BLOCK_BYTES))
 
     def _options(self, schema: pa.Schema | None, context: RunContext) -> tuple[Any, Any, Any]:
         # Else the names of the file decide, so that one with others is an error.
