@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import fsspec
 import pyarrow as pa
 
+from dataservice.dataset.sources.globs import expanded
 from dataservice.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -171,7 +172,7 @@ def _is_data(path: str, suffixes: tuple[str, ...]) -> bool:
 def _matching_files(pattern: str) -> Iterator[InputFile]:
     """Those that a glob names; each is looked at once, since there may be a million."""
     found = False
-    for name in sorted(glob.iglob(pattern, recursive=True)):
+    for name in sorted(set(expanded(pattern))):
         try:
             status = os.stat(name)
         except OSError:
