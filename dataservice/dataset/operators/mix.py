@@ -226,15 +226,18 @@ class _Given(_Choices):
         self._cutter = cutter
         self._datasets = datasets
         self._position = 0
-        self._left = np.empty(0, np.int64)
+        self._before: State | None = None  # the block that is in hand
+        self._block = np.empty(0, np.int64)
+        self._given = 0  # of that block
 
     def peek(self, exhausted: set[int]) -> np.ndarray:  # noqa: ARG002
-        if not self._left.size:
+        if self._given >= self._block.size:
+            before = self._cutter.state()
             # Blocks end at the same choices wherever the reading began.
-            rows = self._cutter.peek(_BLOCK - self._position % _BLOCK)
-            if rows is not None:
-                self._left = self._numbers(rows)
-        return self._left
+            pieces = self._cutter.cut(_BLOCK - self._position % _BLOCK)
+            numbers = [self._numbers(piece) for piece in pieces] or [np.empty(0, np.int64)]
+            self._block, self._before, self._given = np.concatenate(numbers), before, 0
+        return self._block[self._given :]
 
     def _numbers(self, rows: pa.RecordBatch) -> np.ndarray:
         if rows.num_columns != 1 or not pa.types.is_integer(rows.schema.field(0).type):
@@ -254,16 +257,21 @@ class _Given(_Choices):
         return numbers
 
     def advance(self, count: int) -> None:
-        self._cutter.piece(count)
         self._position += count
-        self._left = self._left[count:]
+        self._given += count
 
     def state(self) -> Any:
-        return {"input": self._cutter.state(), "position": self._position}
+        if self._before is None or self._given >= self._block.size:
+            return {"input": self._cutter.state(), "position": self._position}
+        return {"input": self._before, "position": self._position, "given": self._given}
 
     def restore(self, state: Any) -> None:
         self._cutter.restore(state["input"])
-        self._position = int(state["position"])
+        given = int(state.get("given", 0))
+        self._position = int(state["position"]) - given
+        if given:
+            self.peek(set())
+            self.advance(given)
 
     def close(self) -> None:
         self._cutter.close()

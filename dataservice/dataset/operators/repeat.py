@@ -6,10 +6,13 @@ import dataclasses
 from collections.abc import Callable
 from typing import ClassVar
 
+import numpy as np
 import pyarrow as pa
 
+from dataservice.dataset.columns import concat_batches
 from dataservice.dataset.node import INFINITE_CARDINALITY, Node, register_node
-from dataservice.dataset.stream import BatchStream, RunContext, State
+from dataservice.dataset.sources.base import Source
+from dataservice.dataset.stream import CHUNK_ROWS, BatchStream, RunContext, State
 from dataservice.runtime.arguments import integer_at_least
 from dataservice.sharding import epoch_of
 
@@ -36,7 +39,14 @@ class Repeat(Node):
             epoch = epoch_of(context.epoch, number, self.count)
             return self.input.run(dataclasses.replace(base, epoch=epoch))
 
-        return _RepeatStream(open_pass, self.count)
+        return _RepeatStream(open_pass, self.count, self._few_rows(), context.check)
+
+    def _few_rows(self) -> int:
+        """Rows of a pass, where several passes are made at once; else 0."""
+        if not isinstance(self.input, Source) or not self.input.in_memory:
+            return 0
+        rows = self.input.cardinality()
+        return rows if 0 < rows <= CHUNK_ROWS // 2 else 0
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
         return self.input.sample(context)
@@ -51,9 +61,20 @@ class Repeat(Node):
 
 
 class _RepeatStream(BatchStream):
-    def __init__(self, open_pass: Callable[[int], BatchStream], count: int | None) -> None:
+    """One pass after the other; of those that have `few_rows`, as many as make a chunk at once."""
+
+    def __init__(
+        self,
+        open_pass: Callable[[int], BatchStream],
+        count: int | None,
+        few_rows: int,
+        check: Callable[[], None],
+    ) -> None:
         self._open_pass = open_pass
         self._count = count
+        self._few_rows = few_rows
+        self._check = check
+        self._tile: pa.RecordBatch | None = None  # a pass, as often as it is made at once
         self._pass = 0
         self._stream: BatchStream | None = None
         self._saved: State | None = None  # of the input, to be restored when it is opened
@@ -61,6 +82,8 @@ class _RepeatStream(BatchStream):
 
     def __next__(self) -> pa.RecordBatch:
         while self._count is None or self._pass < self._count:
+            if self._few_rows and self._stream is None and self._saved is None:
+                return self._several()
             batch = next(self._opened(), None)
             if batch is not None:
                 self._empty = False
@@ -71,6 +94,19 @@ class _RepeatStream(BatchStream):
                 self._count = 0
             self._empty = True
         raise StopIteration
+
+    def _several(self) -> pa.RecordBatch:
+        """The next passes, of which none has begun."""
+        self._check()
+        if self._tile is None:
+            with self._open_pass(self._pass) as stream:
+                rows = concat_batches(list(stream))
+            self._tile = rows.take(pa.array(np.arange(CHUNK_ROWS) % self._few_rows))
+        passes = CHUNK_ROWS // self._few_rows
+        if self._count is not None:
+            passes = min(passes, self._count - self._pass)
+        self._pass += passes
+        return self._tile.slice(0, passes * self._few_rows)
 
     def _opened(self) -> BatchStream:
         if self._stream is None:

@@ -38,6 +38,8 @@ class Source(Node):
 
     on_error: str = dataclasses.field(default="raise", kw_only=True)
 
+    # Whether it yields the same rows from memory in each epoch.
+    in_memory: ClassVar[bool] = False
     # Whether its splits are files or parts of them, which a shuffle above reads in another order.
     reads_files: ClassVar[bool] = False
 

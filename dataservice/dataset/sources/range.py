@@ -24,6 +24,7 @@ class RangeSource(Source):
     """One int64 column `id`, as Python's range(start, stop, step)."""
 
     kind: ClassVar[str] = "range"
+    in_memory: ClassVar[bool] = True
     start: int
     stop: int
     step: int

@@ -22,6 +22,7 @@ class TableSource(Source):
     """The rows of an Arrow table; what is encoded is decoded once, here."""
 
     kind: ClassVar[str] = "table"
+    in_memory: ClassVar[bool] = True
     table: pa.Table
 
     def __post_init__(self) -> None:
