@@ -297,16 +297,24 @@ def _repeated(node: Repeat) -> Linear:
     return dataclasses.replace(linear, repeat=repeat, ends_passes=ends_passes)
 
 
-def _concatenated(node: Concatenate) -> Linear:
-    parts = []
-    for child in (node.first, node.second):
-        linear = _linear(child)
-        if linear.tail:
-            refuse(node, "it joins batches, which form only after the division")
-        if linear.repeat != 1:
-            refuse(node, "one of its inputs is repeated apart from the other")
-        parts.append(_with_own_limits(node, linear))
-    first, second = parts
+def _concatenated(chained: Concatenate) -> Linear:
+    chain = chained.chain
+    linear = _part(chain[0], chain[0].first)
+    for node in chain:
+        linear = _joined(node, _with_own_limits(node, linear), _part(node, node.second))
+    return linear
+
+
+def _part(node: Concatenate, child: Node) -> Linear:
+    linear = _linear(child)
+    if linear.tail:
+        refuse(node, "it joins batches, which form only after the division")
+    if linear.repeat != 1:
+        refuse(node, "one of its inputs is repeated apart from the other")
+    return _with_own_limits(node, linear)
+
+
+def _joined(node: Concatenate, first: Linear, second: Linear) -> Linear:
     if bool(first.cycle) != bool(second.cycle):
         refuse(
             node,

@@ -46,6 +46,8 @@ class Node(ABC):
     # Parameters that leave the position of a saved iterator meaningful when they change.
     loose: ClassVar[frozenset[str]] = frozenset()
     variadic: ClassVar[str | None] = None
+    # Whether a first input of its own kind runs as a part of it: chains of such are not deep.
+    absorbs_first: ClassVar[bool] = False
 
     @functools.cached_property
     def inputs(self) -> tuple[Node, ...]:
@@ -56,7 +58,13 @@ class Node(ABC):
     @property
     def batched(self) -> bool:
         """Whether an element is a record batch rather than a row."""
-        return any(node.batched for node in self.inputs)
+        node = self
+        # Not by asking each input: plans are chains, longer than Python's stack is deep.
+        while len(node.inputs) == 1 and type(node).batched is Node.batched:
+            node = node.inputs[0]
+        if type(node).batched is not Node.batched:
+            return node.batched
+        return any(child.batched for child in node.inputs)
 
     @property
     def is_repeatable(self) -> bool:
@@ -239,6 +247,10 @@ class _Sampled(Node):
     kind: ClassVar[str] = "sampled"
     node: Node
     rows: pa.RecordBatch
+
+    @functools.cached_property
+    def batched(self) -> bool:  # type: ignore[override]
+        return self.node.batched
 
     def open(self, context: RunContext) -> BatchStream:
         return self.node.open(context)

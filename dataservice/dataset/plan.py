@@ -175,10 +175,15 @@ def _decode_nodes(tree: Any, blobs: list[bytes]) -> Node:
         indices = item["inputs"]
         if not all(isinstance(i, int) and 0 <= i < len(nodes) for i in indices):
             raise ValueError(f"inputs {indices!r} of node {len(nodes)} do not come before it")
-        depths.append(1 + max((depths[index] for index in indices), default=0))
+        inputs = [nodes[index] for index in indices]
+        node = _decode_node(item, inputs, blobs)
+        deep = [depths[index] + 1 for index in indices]
+        if node.absorbs_first and inputs[0].kind == node.kind:
+            deep[0] -= 1
+        depths.append(max(deep, default=1))
         if depths[-1] > _MAX_DEPTH:
             raise ValueError(f"more than {_MAX_DEPTH} operators follow each other")
-        nodes.append(_decode_node(item, [nodes[index] for index in indices], blobs))
+        nodes.append(node)
     return nodes[-1]
 
 

@@ -22,6 +22,7 @@ class Concatenate(Node):
     """All elements of `first`, then those of `second`, which gets the schema of `first`."""
 
     kind: ClassVar[str] = "concatenate"
+    absorbs_first: ClassVar[bool] = True
     first: Node
     second: Node
     schema: pa.Schema | None = None
@@ -33,20 +34,39 @@ class Concatenate(Node):
                 f"the {'first' if self.first.batched else 'second'} one alone is batched"
             )
 
+    @property
+    def batched(self) -> bool:
+        return self.parts[0].batched
+
+    @property
+    def chain(self) -> tuple[Concatenate, ...]:
+        """Those that `first` stands for, one inside of the other, the innermost first; and this."""
+        found, node = [self], self.first
+        while isinstance(node, Concatenate):
+            found.append(node)
+            node = node.first
+        return tuple(reversed(found))
+
+    @property
+    def parts(self) -> tuple[Node, ...]:
+        """What a chain joins, in order, however long it is."""
+        chain = self.chain
+        return (chain[0].first, *(node.second for node in chain))
+
     def open(self, context: RunContext) -> BatchStream:
         return _ConcatenateStream(self, dataclasses.replace(context, split_order=None))
 
     def common_schema(self, context: RunContext) -> pa.Schema:
-        """The schema of `first`, read from a sample unless the plan has it."""
-        return self.schema or self.first.sample(context).schema
+        """The schema of the first part, read from a sample unless the plan has it."""
+        return self.schema or self.parts[0].sample(context).schema
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
-        first = self.first.sample(context)
-        second = conform(self.second.sample(context), first.schema, what=_WHAT)
-        return first if first.num_rows else second
+        first, *others = (part.sample(context) for part in self.parts)
+        alike = [first, *(conform(other, first.schema, what=_WHAT) for other in others)]
+        return next((sample for sample in alike if sample.num_rows), first)
 
     def cardinality(self) -> int:
-        return sum_of_cardinalities([self.first.cardinality(), self.second.cardinality()])
+        return sum_of_cardinalities([part.cardinality() for part in self.parts])
 
 
 @register_node
@@ -62,8 +82,11 @@ class Conform(RowOperator):
 
 
 class _ConcatenateStream(BatchStream):
+    """The parts of a chain one after the other."""
+
     def __init__(self, node: Concatenate, context: RunContext) -> None:
         self._node = node
+        self._parts = node.parts
         self._context = context
         self._part = 0
         self._stream: BatchStream | None = None
@@ -75,30 +98,30 @@ class _ConcatenateStream(BatchStream):
             if batch is not None:
                 self._schema = self._schema or batch.schema
                 return batch
-            if self._part == 1:
+            if self._part == len(self._parts) - 1:
                 raise StopIteration
             self.close()
-            self._part = 1
+            self._part += 1
 
     def _opened(self) -> BatchStream:
         if self._stream is None:
             if self._part == 0:
-                self._stream = self._node.first.run(self._context)
+                self._stream = self._parts[0].run(self._context)
             else:
                 # A sample would run sources and functions of the first a second time.
                 schema = self._schema or self._node.common_schema(self._context)
                 self._stream = TransformStream(
-                    self._node.second.run(self._context),
+                    self._parts[self._part].run(self._context),
                     lambda batch, _location: conform(batch, schema, what=_WHAT),
                 )
         return self._stream
 
     def state(self) -> State:
-        return {"part": self._part, "input": self._opened().state()}
+        return {"part": self._part, "of": len(self._parts), "input": self._opened().state()}
 
     def restore(self, state: State) -> None:
-        self._part = int(state["part"])
-        self._opened().restore(state["input"])
+        self._part, inner = _found(state, len(self._parts))
+        self._opened().restore(inner)
 
     def close(self) -> None:
         if self._stream is not None:
@@ -107,3 +130,17 @@ class _ConcatenateStream(BatchStream):
 
     def location(self) -> str:
         return "" if self._stream is None else self._stream.location()
+
+
+def _found(state: State, parts: int) -> tuple[int, State]:
+    """The part that a position is in, and the position in it.
+
+    One without "of" is from when each part but the last was a part of the others' joint.
+    """
+    if "of" in state:
+        return int(state["part"]), state["input"]
+    part = parts - 1
+    while not state["part"] and part > 1:
+        state = state["input"]
+        part -= 1
+    return (part if state["part"] else 0), state["input"]
