@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import inspect
 import numbers
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,8 +32,8 @@ class Tensor:
     Arithmetic with numbers, arrays, tensors and variables of its shape, or scalar variables, gives
     tensors, and so do NumPy's functions that are smooth: ``np.exp(tensor)``, ``np.mean(tensor)``.
     Comparisons, and what other functions of NumPy make of a tensor, are arrays; where the loss
-    would lose a gradient by that, it is an error. So is ``np.asarray`` of one that a tape tracks,
-    which is also how NumPy takes tensors out of a list: ``numpy()`` gives the value.
+    would lose a gradient by that, it is an error, also for ``np.mean`` and its like of a list of
+    tensors. ``np.asarray(tensor)``, by whoever wants an array, is its value.
     """
 
     __slots__ = ("tracked", "value")
@@ -53,11 +55,11 @@ class Tensor:
         return self.value
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        if self.tracked and recording():
+        if self.tracked and recording() and _is_numpys_own(sys._getframe(1)):
             raise UnimplementedError(
-                "an array of a tensor, as NumPy makes one of a list of tensors too, keeps no "
-                "gradient, and a loss may depend on it: write sum([a, b]) / 2 for np.mean([a, b]), "
-                "tensor.numpy() for its value"
+                "tensors in a list, given to a function of NumPy, lose their gradient, and a loss "
+                "may depend on it: write sum([a, b]) / 2 for np.mean([a, b]); for their values "
+                "give tensor.numpy()"
             )
         return np.array(self.value, dtype=dtype, copy=copy)
 
@@ -173,6 +175,15 @@ class Tensor:
 
     def __ge__(self, other: Operand) -> Any:
         return self.value >= np.asarray(_values(other))
+
+
+def _is_numpys_own(frame: FrameType) -> bool:
+    """Whether a function of NumPy takes a value out of what it was given, not a program for itself.
+
+    Of what is inside of lists NumPy asks no tensor before.
+    """
+    module = frame.f_globals.get("__name__", "")
+    return module.startswith("numpy.") and not module.startswith("numpy.testing")
 
 
 def _computed(ufunc: Any, operands: Sequence[Tensor]) -> Tensor:
