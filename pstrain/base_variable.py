@@ -192,7 +192,7 @@ class BaseVariable(ValueOperators, Telling):
             )
         self._check_operation(op)
         if self.shape:
-            value = np.broadcast_to(value, self.shape)
+            value = np.broadcast_to(np.asarray(value), self.shape)
         self.parameters.assign(self.spec, op, value, self._start)
 
     def _unless_scheduled(self) -> Self | None:

@@ -394,6 +394,14 @@ def test_bounds_of_both_pairs_of_names_are_refused() -> None:
         np.clip(Tensor(_vector(3.0)), 0.0, min=1.0)  # type: ignore[call-overload]
 
 
+def test_a_variable_is_assigned_a_tensor_under_a_tape() -> None:
+    x, mean = Variable(_vector(3.0, 2.0), name="x"), Variable(_vector(0.0, 0.0), name="mean")
+    with GradientTape():
+        mean.assign(mean * 0.5 + _read(x))
+        mean.assign_add(_read(x))
+    assert mean.numpy().tolist() == [6.0, 4.0]
+
+
 def test_metrics_take_tensors_that_a_tape_tracks() -> None:
     x = Variable(_vector(0.2, 0.8), name="x")
     mean, auc = Mean(), AUC()
