@@ -51,12 +51,46 @@ def nulls_of_passed(
         and values.ndim == 1
         and values.flags.writeable  # not a view of a column, which has no nulls
     }
-    if not nulls:
+    lists = {
+        id(values): batch.column(name)
+        for name, values in given.items()
+        if not isinstance(values, UntouchedColumn) and _has_null_floats(batch.column(name))
+    }
+    if not nulls and not lists:
         return returned
     return {
-        name: _with_nulls(values, nulls[id(values)]) if id(values) in nulls else values
+        name: _with_nulls(values, nulls[id(values)])
+        if id(values) in nulls
+        else _lists_with_nulls(values, lists[id(values)])
+        if id(values) in lists
+        else values
         for name, values in returned.items()
     }
+
+
+def _has_null_floats(column: pa.Array) -> bool:
+    """Whether it has lists of floats that hold nulls."""
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return False
+    return pa.types.is_floating(kind.value_type) and column.flatten().null_count > 0
+
+
+def _lists_with_nulls(values: np.ndarray, column: pa.Array) -> Any:
+    """As `_with_nulls`, where the lists are as long as they were."""
+    try:
+        made = pa.array(values, column.type)
+    except (pa.ArrowException, TypeError, ValueError):
+        return values  # the function has put something else into it
+    if not made.value_lengths().equals(column.value_lengths()):
+        return made
+    flat = made.flatten().to_numpy(zero_copy_only=False)
+    return type(made).from_arrays(
+        made.offsets,
+        pa.array(_with_nulls(flat, column.flatten())),
+        type=made.type,
+        mask=made.is_null() if made.null_count else None,
+    )
 
 
 def _with_nulls(values: np.ndarray, column: pa.Array) -> np.ndarray:

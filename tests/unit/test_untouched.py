@@ -187,3 +187,24 @@ def test_a_column_without_a_form_in_numpy_says_so_where_it_is_used() -> None:
     rows = ds.Dataset.from_table(pa.table({"v": union}))
     with pytest.raises(SchemaError, match=r"column 'v' of type sparse_union.*leave it out"):
         rows.map(lambda c: {"v": c["v"] + 1}).to_table()
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.large_list(pa.float64())])
+def test_nulls_in_lists_of_floats_that_are_passed_on_are_null_again(kind: pa.DataType) -> None:
+    rows = [[1.0, None, float("nan")], None, [], [None, 2.0]]
+    table = pa.table({"l": pa.array([[0.0], *rows], kind), "n": pa.array(range(5))}).slice(1)
+
+    def passing(c: Any) -> Any:
+        return {"same": c["l"], "new": c["l"].copy(), "n": c["n"]}
+
+    def changing(c: Any) -> Any:
+        c["l"][3] = np.array([5.0, float("nan")], c["l"][3].dtype)
+        return {"l": c["l"]}
+
+    (made,) = ds.Dataset.from_table(table).map(passing)
+    assert made.column("same").type == kind
+    assert str(made.column("same").to_pylist()) == str(rows)
+    assert made.column("new").flatten().null_count == 0
+    (changed,) = ds.Dataset.from_table(table).map(changing)
+    assert str(changed.column("l").to_pylist()[3]) == "[5.0, nan]"
+    assert str(changed.column("l").to_pylist()[0]) == str(rows[0])

@@ -139,7 +139,8 @@ def _numpy_call() -> _Call:
             )
         kinds = kinds_of_passed(batch, given, result, views.extended)
         passed = nulls_of_passed(batch, given, result)
-        return from_numpy(passed, expected, what=_returned(kind), kinds=kinds)
+        unmade = {name: kinds[name] for name in kinds if not isinstance(passed[name], pa.Array)}
+        return from_numpy(passed, expected, what=_returned(kind), kinds=unmade)
 
     return call
 
