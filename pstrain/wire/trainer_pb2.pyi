@@ -28,7 +28,7 @@ class ConfigureRequest(_message.Message):
     num_replicas_in_sync: int
     keeps_elements: bool
     transport_dtype: str
-    def __init__(self, session: _Optional[str] = ..., trainer_index: _Optional[int] = ..., trainer_count: _Optional[int] = ..., ps_addresses: _Optional[_Iterable[str]] = ..., closures_in_flight: _Optional[int] = ..., incarnation: _Optional[int] = ..., in_rounds: _Optional[bool] = ..., num_replicas_in_sync: _Optional[int] = ..., keeps_elements: _Optional[bool] = ..., transport_dtype: _Optional[str] = ...) -> None: ...
+    def __init__(self, session: _Optional[str] = ..., trainer_index: _Optional[int] = ..., trainer_count: _Optional[int] = ..., ps_addresses: _Optional[_Iterable[str]] = ..., closures_in_flight: _Optional[int] = ..., incarnation: _Optional[int] = ..., in_rounds: bool = ..., num_replicas_in_sync: _Optional[int] = ..., keeps_elements: bool = ..., transport_dtype: _Optional[str] = ...) -> None: ...
 
 class ConfigureReply(_message.Message):
     __slots__ = ("incarnation", "pid")
@@ -92,7 +92,7 @@ class RunRequest(_message.Message):
     is_traced: bool
     dropped_function_ids: _containers.RepeatedScalarFieldContainer[str]
     positions_of: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, session: _Optional[str] = ..., functions: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., resources: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., dropped_resource_ids: _Optional[_Iterable[str]] = ..., closures: _Optional[_Iterable[_Union[Closure, _Mapping]]] = ..., low_water: _Optional[int] = ..., settled: _Optional[_Iterable[int]] = ..., dropped: _Optional[_Iterable[_Union[RunId, _Mapping]]] = ..., cancelled: _Optional[_Iterable[_Union[RunId, _Mapping]]] = ..., incarnation: _Optional[int] = ..., key_generation: _Optional[int] = ..., is_traced: _Optional[bool] = ..., dropped_function_ids: _Optional[_Iterable[str]] = ..., positions_of: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, session: _Optional[str] = ..., functions: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., resources: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., dropped_resource_ids: _Optional[_Iterable[str]] = ..., closures: _Optional[_Iterable[_Union[Closure, _Mapping]]] = ..., low_water: _Optional[int] = ..., settled: _Optional[_Iterable[int]] = ..., dropped: _Optional[_Iterable[_Union[RunId, _Mapping]]] = ..., cancelled: _Optional[_Iterable[_Union[RunId, _Mapping]]] = ..., incarnation: _Optional[int] = ..., key_generation: _Optional[int] = ..., is_traced: bool = ..., dropped_function_ids: _Optional[_Iterable[str]] = ..., positions_of: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RunId(_message.Message):
     __slots__ = ("id", "attempt")
@@ -110,7 +110,7 @@ class CancelAnswer(_message.Message):
     id: int
     attempt: int
     is_granted: bool
-    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., is_granted: _Optional[bool] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., is_granted: bool = ...) -> None: ...
 
 class ClosureResult(_message.Message):
     __slots__ = ("id", "attempt", "value", "error_json", "seconds", "commit_seconds", "needs_settling", "rows_json", "is_prepared", "servers", "has_gradient", "was_dropped")
@@ -138,7 +138,7 @@ class ClosureResult(_message.Message):
     servers: _containers.RepeatedScalarFieldContainer[int]
     has_gradient: bool
     was_dropped: bool
-    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., value: _Optional[bytes] = ..., error_json: _Optional[str] = ..., seconds: _Optional[float] = ..., commit_seconds: _Optional[float] = ..., needs_settling: _Optional[bool] = ..., rows_json: _Optional[str] = ..., is_prepared: _Optional[bool] = ..., servers: _Optional[_Iterable[int]] = ..., has_gradient: _Optional[bool] = ..., was_dropped: _Optional[bool] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., value: _Optional[bytes] = ..., error_json: _Optional[str] = ..., seconds: _Optional[float] = ..., commit_seconds: _Optional[float] = ..., needs_settling: bool = ..., rows_json: _Optional[str] = ..., is_prepared: bool = ..., servers: _Optional[_Iterable[int]] = ..., has_gradient: bool = ..., was_dropped: bool = ...) -> None: ...
 
 class Position(_message.Message):
     __slots__ = ("resource_id", "json", "error_json")
