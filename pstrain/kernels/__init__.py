@@ -14,11 +14,13 @@ from types import ModuleType
 from numba.core.dispatcher import Dispatcher
 
 from dataservice.runtime.kernel_cache import compile_together
+from dataservice.runtime.late_scipy import import_scipy_late
 
 _WARM_UP = "warm_up"
 
 # Before any kernel is made.
 compile_together(__path__[0])
+import_scipy_late()
 
 
 def modules() -> list[str]:

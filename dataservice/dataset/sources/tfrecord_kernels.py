@@ -12,9 +12,11 @@ import numpy as np
 from numba import njit
 
 from dataservice.runtime.kernel_cache import compile_together
+from dataservice.runtime.late_scipy import import_scipy_late
 
 # Before any kernel is made.
 compile_together(os.path.dirname(__file__))
+import_scipy_late()
 
 COMPLETE, BAD_LENGTH, BAD_DATA = 0, 1, 2
 BYTES, FLOATS, INTEGERS = 1, 2, 3  # fields of a Feature message

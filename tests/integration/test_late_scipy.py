@@ -1,0 +1,49 @@
+"""SciPy is imported by functions that use linear algebra, not by every process that has kernels."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+KERNELS = "from pstrain.kernels import losses\nlosses.warm_up()\n"
+CHECKSUM = "from dataservice.runtime.checksum import checksum\nchecksum(b'eight by')\n"
+RECORDS = (
+    "from dataservice.dataset.sources import tfrecord_kernels\n"
+    "import numpy as np\n"
+    "tfrecord_kernels.little_endian(np.zeros(8, np.uint8), 0, 8)\n"
+)
+TELL = "import sys\nprint('scipy.linalg' in sys.modules)\n"
+PRODUCT = (
+    "import numpy as np\nfrom numba import njit\n"
+    "@njit\ndef product(a, b):\n    return np.dot(a, b)\n"
+    "a = np.arange(4.0).reshape(2, 2)\n"
+    "assert (product(a, a) == a @ a).all()\n"
+)
+ABSENT = "import sys\nsys.modules['scipy'] = None\n"
+
+
+@pytest.mark.parametrize("kernels", [KERNELS, CHECKSUM, RECORDS])
+def test_kernels_do_not_import_it(kernels: str) -> None:
+    assert _said(kernels + TELL) == "False"
+
+
+def test_a_function_that_multiplies_matrices_does() -> None:
+    assert _said(KERNELS + PRODUCT + TELL) == "True"
+
+
+def test_where_it_is_absent_numba_says_so() -> None:
+    program = ABSENT + KERNELS + PRODUCT
+    assert "scipy 0.16+ is required" in _run(program).stderr
+
+
+def _run(program: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def _said(program: str) -> str:
+    ended = _run(program)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.strip()
