@@ -147,7 +147,9 @@ class CheckpointManager:
 
     def _sweep(self, newest: str) -> None:
         if self._max_to_keep is not None:
-            old = [path for path in self.checkpoints if path != newest]
+            # By name: one path may be relative where the other is absolute.
+            kept = os.path.basename(newest)
+            old = [path for path in self.checkpoints if os.path.basename(path) != kept]
             for path in old[: max(0, len(old) + 1 - self._max_to_keep)]:
                 saved_at_s = manifest.saved_at_s(path)
                 if self._keep_every_s and saved_at_s - self._keep_every_s >= self._preserved_at_s:

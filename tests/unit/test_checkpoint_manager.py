@@ -41,6 +41,21 @@ def test_only_the_newest_are_kept(step: Any, tmp_path: pathlib.Path) -> None:
     assert int(step) == 3
 
 
+@pytest.mark.parametrize("kept", [1, 2])
+def test_a_relative_directory_keeps_as_many(
+    step: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    manager = CheckpointManager(Checkpoint(step=step), "saved", max_to_keep=kept)
+    for value in range(3):
+        step.assign(value)
+        manager.save()
+    assert _names(manager) == ["ckpt-1", "ckpt-2", "ckpt-3"][-kept:]
+    step.assign(9)
+    assert manager.restore_or_initialize() == os.path.join("saved", "ckpt-3")
+    assert int(step) == 2
+
+
 def test_all_are_kept_where_no_number_is_given(step: Any, tmp_path: pathlib.Path) -> None:
     manager = CheckpointManager(Checkpoint(step=step), tmp_path)
     assert not Checkpoint(step=step).restore(manager.latest_checkpoint)
