@@ -155,7 +155,8 @@ class ClusterCoordinator:
         ``fn`` is sent once: what it captures is as it was at its first ``schedule``, but for the
         learning rate of an optimizer, which is as it is at each. A per-worker
         iterator among the arguments becomes the trainer's own. Blocks while the queue is full.
-        Raises an error that an earlier closure ended with.
+        Raises an error that an earlier closure ended with, and FailedPreconditionError after
+        ``close``.
 
         A RemoteValue among the arguments, also inside lists, dicts and other objects, stands for
         its value: the closure starts once that is there, and waits in the queue until then. Where

@@ -57,6 +57,7 @@ class Core:
         self.attempts_max = attempts_max
         self.closures: OrderedDict[int, Closure] = OrderedDict()
         self.next_id = 0
+        self.stopped = False
         self.kept: dict[int, Closure] | None = None
         self.outboxes = Outboxes()
         self.deadlines = Deadlines(self._expire)
@@ -73,6 +74,7 @@ class Core:
         """Ends what has not ended, for good; ``error`` is raised by whoever waits or asks."""
         with self.changed:
             self.fatal = self.fatal or error
+            self.stopped = True
             self.apply(decide.cancel_all(self.state))
             self.outboxes.close_all()
             self.orders.put(None)

@@ -24,6 +24,7 @@ from pstrain.coordinator.tracing import Trace
 from pstrain.coordinator.trainer_stats import TrainerTable
 from pstrain.coordinator.waiting import Waiting
 from pstrain.coordinator.whereabouts import whereabouts
+from pstrain.errors import FailedPreconditionError
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +77,10 @@ class Scheduler:
                 self.waiting.note_alone()
             if not self._has_room(trainer):
                 self.waiting.until(lambda: self._has_room(trainer), None, "room in the queue")
+            if core.stopped:
+                raise core.fatal or FailedPreconditionError(
+                    "the coordinator is closed; ps.ClusterCoordinator(strategy) makes another one"
+                )
             number = next(self._ids)
             core.next_id = number + 1
             closure = Closure(

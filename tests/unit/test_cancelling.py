@@ -19,7 +19,7 @@ from pstrain.coordinator.orders import Cancel, Ended, Outbox, Run
 from pstrain.coordinator.recovery import Legacy
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
-from pstrain.errors import CancelledError, DeadlineExceededError
+from pstrain.errors import CancelledError, DeadlineExceededError, FailedPreconditionError
 from tests.unit.test_coordinator_decide import apply, running_state
 
 DEADLINE_S = 20.0
@@ -212,6 +212,16 @@ def cluster() -> Any:
     made = Cluster()
     yield made
     made.scheduler.stop()
+
+
+def test_a_closed_scheduler_takes_no_closure(cluster: Cluster) -> None:
+    before = cluster.scheduler.submit("f", b"", None, name="step")
+    cluster.scheduler.stop()
+    with pytest.raises(CancelledError, match="the coordinator was closed"):
+        before.fetch(0)
+    with pytest.raises(FailedPreconditionError, match="the coordinator is closed"):
+        cluster.scheduler.submit("f", b"", None, name="step")
+    cluster.scheduler.wait_idle(0)
 
 
 def test_a_queued_closure_never_runs(cluster: Cluster) -> None:
