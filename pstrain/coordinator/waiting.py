@@ -31,6 +31,7 @@ class Waiting:
         self._joining_since_s = time.monotonic()
         self._alone_since_s = time.monotonic()
         self._away_since_s: dict[int, float] = {}  # of trainers that closures are bound to
+        self._warn_at_s: float | None = None  # while somebody is missing
 
     def note_joining(self) -> None:
         """Trainers are expected to join, or to come back, from now on."""
@@ -47,12 +48,11 @@ class Waiting:
         what: str,
         pause_at_s: float | None = None,
     ) -> bool:
-        """Lets go of the lock meanwhile; warns of long waits; gives up where no trainer comes.
+        """Lets go of the lock meanwhile; gives up where no trainer comes.
 
         False at ``pause_at_s``, if the condition does not hold by then.
         """
         core = self._core
-        warn_at_s = time.monotonic() + _WARN_AFTER_S
         while not condition():
             now_s = time.monotonic()
             if core.fatal is not None:
@@ -64,9 +64,6 @@ class Waiting:
                     f"{len(state.running)} run, {len(state.trainers)} trainers live"
                 )
             self.give_up_if_alone()
-            if now_s >= warn_at_s and (missing := self._missing()):
-                logger.warning("waiting for %s to connect", missing)
-                warn_at_s = now_s + _WARN_AFTER_S
             if pause_at_s is not None and now_s >= pause_at_s:
                 return False
             ends_s = [each for each in (deadline_s, pause_at_s) if each is not None]
@@ -76,8 +73,9 @@ class Waiting:
     def give_up_if_alone(self) -> None:
         """Stops with UnavailableError when closures have waited too long without any trainer.
 
-        Where some trainers are there, rounds begin after a while without the others, and closures
-        fail that are bound to one which stays away.
+        Warns before, again and again, whatever the program waits for. Where some trainers are
+        there, rounds begin after a while without the others, and closures fail that are bound to
+        one which stays away.
         """
         core = self._core
         with core.changed:
@@ -85,7 +83,9 @@ class Waiting:
             alone_s = time.monotonic() - self._alone_since_s
             if core.state.is_idle or core.fatal is not None:
                 self._away_since_s.clear()
+                self._warn_at_s = None
                 return
+            self._warn_of_missing()
             if core.outboxes:
                 self._give_up_on_those_away()
             elif alone_s > self._trainer_timeout_s:
@@ -118,6 +118,16 @@ class Waiting:
                     f"task {trainer}, or schedule them without trainer="
                 )
                 core.apply(decide.give_up_on(core.state, trainer))
+
+    def _warn_of_missing(self) -> None:
+        missing, now_s = self._missing(), time.monotonic()
+        if not missing:
+            self._warn_at_s = None
+        elif self._warn_at_s is None:
+            self._warn_at_s = now_s + _WARN_AFTER_S
+        elif now_s >= self._warn_at_s:
+            logger.warning("waiting for %s to connect", missing)
+            self._warn_at_s = now_s + _WARN_AFTER_S
 
     def _missing(self) -> str:
         """Who would have to come for closures to go on; empty if nobody."""

@@ -185,3 +185,24 @@ def test_a_trainer_that_came_meanwhile_has_its_full_time_again(clock: list[float
     made.waiting.give_up_if_alone()
     assert made.counts()["waiting"] == 1
     made.stop()
+
+
+def test_who_is_missing_is_named_whatever_the_program_waits_for(
+    clock: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    made, _ = scheduler()
+    made.submit("f", b"", None, 1)
+    for clock[0] in (0.0, 9.0, 11.0, 12.0, 22.0):
+        made.waiting.give_up_if_alone()
+    made.trainer_joined(1, 1, Outbox())
+    for clock[0] in (23.0, 40.0):
+        made.waiting.give_up_if_alone()
+    for trainer in (0, 1):
+        made.trainer_silenced(trainer)
+        made.trainer_lost(trainer, Legacy({}, {}, {}))
+    for clock[0] in (41.0, 52.0):
+        made.waiting.give_up_if_alone()
+    bound = "waiting for trainers [1], which closures are bound to, to connect"
+    told = [text for text in caplog.messages if "to connect" in text]
+    assert told == [bound, bound, "waiting for a trainer to connect"]
+    made.stop()
