@@ -119,7 +119,8 @@ def _as_array(given: Any, name: str | None) -> Array:
     try:
         return np.asarray(given)
     except ValueError as error:
-        raise InvalidArgumentError(f"the initial value of variable {name!r}: {error}") from error
+        which = "a variable" if name is None else f"variable {name!r}"
+        raise InvalidArgumentError(f"the initial value of {which}: {error}") from error
 
 
 def _converted(given: Array, dtype: str, name: str) -> Array:

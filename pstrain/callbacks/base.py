@@ -84,6 +84,10 @@ def listed(callbacks: Any) -> list[Callback]:
     """One callback or several, or None, as a list; InvalidTypeError for anything else."""
     several = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
     for each in several:
+        if isinstance(each, type):
+            raise InvalidTypeError(
+                f"callbacks are objects, got the class {each.__name__}: write {each.__name__}(...)"
+            )
         if each is not None and not callable(getattr(each, "set_model", None)):
             raise InvalidTypeError(
                 f"callbacks are objects of pstrain.callbacks, or of subclasses of Callback, got "

@@ -282,6 +282,8 @@ def test_one_callback_may_stand_alone_and_what_is_none_is_named() -> None:
     alone = ps.callbacks.EarlyStopping("loss")
     assert listed(alone) == listed((alone, None)) == [alone]
     assert listed(None) == []
+    with pytest.raises(TypeError, match="the class EarlyStopping: write EarlyStopping"):
+        listed([ps.callbacks.EarlyStopping])
     with pytest.raises(TypeError, match="subclasses of Callback, got 3"):
         listed([alone, 3])
 

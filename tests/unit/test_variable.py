@@ -361,6 +361,11 @@ def test_an_initial_value_that_would_be_another_is_refused(
     assert what in str(caught.value)
 
 
+def test_one_that_has_no_name_is_a_variable() -> None:
+    with local_parameters(), pytest.raises(InvalidArgumentError, match="value of a variable: "):
+        Variable([[1], [2, 3]])
+
+
 def test_whole_floats_may_begin_integers() -> None:
     with local_parameters():
         assert Variable([0.0, 3.0], dtype="int64").numpy().tolist() == [0, 3]
