@@ -31,6 +31,14 @@ def test_large_tables_are_not_copied_together() -> None:
     assert [batch.num_rows for batch in batches] == [CHUNK_ROWS, CHUNK_ROWS]
 
 
+def test_passes_over_large_rows_take_no_more_memory_than_one_needs() -> None:
+    images = Dataset.from_table(pa.table({"image": [bytes([i]) * (1 << 20) for i in range(3)]}))
+    batches = run(images.repeat(5))
+    assert [batch.num_rows for batch in batches] == [3] * 5
+    assert max(batch.nbytes for batch in batches) < 4 << 20
+    assert [value[0] for batch in batches for value in batch["image"].to_pylist()] == [0, 1, 2] * 5
+
+
 def test_a_position_inside_of_a_pass_goes_on_there() -> None:
     dataset = Dataset.range(3).repeat(4)
     with dataset.node.open(RunContext()) as stream:

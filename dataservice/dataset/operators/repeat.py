@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,9 @@ from dataservice.dataset.sources.base import Source
 from dataservice.dataset.stream import CHUNK_ROWS, BatchStream, RunContext, State
 from dataservice.runtime.arguments import integer_at_least
 from dataservice.sharding import epoch_of
+
+# What several passes that are made at once take at most.
+_TILE_BYTES: Final = 4 << 20
 
 
 @register_node
@@ -74,7 +77,7 @@ class _RepeatStream(BatchStream):
         self._count = count
         self._few_rows = few_rows
         self._check = check
-        self._tile: pa.RecordBatch | None = None  # a pass, as often as it is made at once
+        self._tile: pa.RecordBatch | None = None  # as many passes as are made at once
         self._pass = 0
         self._stream: BatchStream | None = None
         self._saved: State | None = None  # of the input, to be restored when it is opened
@@ -100,13 +103,21 @@ class _RepeatStream(BatchStream):
         self._check()
         if self._tile is None:
             with self._open_pass(self._pass) as stream:
-                rows = concat_batches(list(stream))
-            self._tile = rows.take(pa.array(np.arange(CHUNK_ROWS) % self._few_rows))
-        passes = CHUNK_ROWS // self._few_rows
+                self._tile = self._tiled(concat_batches(list(stream)))
+        passes = self._tile.num_rows // self._few_rows
         if self._count is not None:
             passes = min(passes, self._count - self._pass)
         self._pass += passes
         return self._tile.slice(0, passes * self._few_rows)
+
+    def _tiled(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """A pass, as often as makes a chunk and takes little memory."""
+        times = min(CHUNK_ROWS // rows.num_rows, _TILE_BYTES // max(1, rows.nbytes))
+        if self._count is not None:
+            times = min(times, self._count)
+        if times <= 1:
+            return rows
+        return rows.take(pa.array(np.arange(times * rows.num_rows) % rows.num_rows))
 
     def _opened(self) -> BatchStream:
         if self._stream is None:
