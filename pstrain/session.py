@@ -14,10 +14,8 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
-
 from dataservice.runtime.captures import culprit
-from dataservice.runtime.shipping import users_code_by_value
+from dataservice.runtime.shipping import Pickler, users_code_by_value
 from pstrain.errors import InvalidArgumentError
 
 Key = tuple[Any, ...]
@@ -79,7 +77,7 @@ def loads(data: bytes, resolve: Callable[[Key], Any]) -> Any:
     return unpickler.load()
 
 
-class _Pickler(cloudpickle.CloudPickler):
+class _Pickler(Pickler):
     key_of: Callable[[Any], Key | None]
 
     def persistent_id(self, value: Any) -> Key | None:

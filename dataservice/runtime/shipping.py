@@ -1,28 +1,58 @@
 """Pickling functions so that they work where the user's own modules cannot be imported.
 
 Installed packages are pickled by reference, as they are on every machine; the user's scripts and
-modules travel as code. Knows nothing of what the functions are for. Invariant: cloudpickle's
-process-wide register is as before once pickling is done.
+modules travel as code, which knows the file and line that it came from: an error in it elsewhere
+names them. Knows nothing of what the functions are for. Invariant: cloudpickle's process-wide
+register is as before once pickling is done.
 """
 
 from __future__ import annotations
 
 import functools
+import io
 import os
 import site
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator
+from collections import ChainMap
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
+from types import CodeType, ModuleType
+from typing import Any, ClassVar
 
 import cloudpickle
+
+__all__ = ["Pickler", "dumps", "users_code_by_value"]
 
 _OURS = ("dataservice", "pstrain")
 # Registering a module for pickling by value is a setting of the whole process. What is pickled may
 # hold functions that are pickled by themselves, as a dataset does.
 _registering = threading.RLock()
+
+
+def _reduce_code(code: CodeType) -> tuple[Any, ...]:
+    make, parts, *rest = cloudpickle.CloudPickler.dispatch_table[CodeType](code)
+    return _from_file, (code.co_filename, make, parts), *rest
+
+
+def _from_file(file: str, make: Callable[..., CodeType], parts: tuple[Any, ...]) -> CodeType:
+    return make(*parts).replace(co_filename=file)
+
+
+class Pickler(cloudpickle.CloudPickler):
+    """cloudpickle's, by which code keeps its file's name: newer releases leave it out."""
+
+    dispatch_table: ClassVar[Any] = ChainMap(
+        {CodeType: _reduce_code}, cloudpickle.CloudPickler.dispatch_table
+    )
+
+
+def dumps(value: Any) -> bytes:
+    """``value`` as bytes that ``pickle.loads`` reads."""
+    stream = io.BytesIO()
+    Pickler(stream).dump(value)
+    return stream.getvalue()
 
 
 @contextmanager

@@ -5,11 +5,12 @@ import pickle
 import sys
 import threading
 import types
+from typing import Any
 
 import cloudpickle
 import pytest
 
-from dataservice.runtime.shipping import users_code_by_value
+from dataservice.runtime.shipping import dumps, users_code_by_value
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def test_the_users_own_code_travels(
     users_module: types.ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with users_code_by_value():
-        pickled = cloudpickle.dumps(users_module.double)
+        pickled = dumps(users_module.double)
     monkeypatch.delitem(sys.modules, "my_features")
     monkeypatch.setattr(sys, "path", [])
     assert pickle.loads(pickled)(4) == 8
@@ -57,3 +58,19 @@ def test_what_is_pickled_may_hold_what_is_pickled_by_itself(
     thread.join(30)
     assert seen == [True]
     assert users_module.__name__ not in cloudpickle.list_registry_pickle_by_value()
+
+
+def test_code_that_was_sent_names_its_file_and_line() -> None:
+    def outer() -> Any:
+        def inner() -> None:
+            raise ValueError("here")
+
+        return inner
+
+    sent = pickle.loads(dumps(outer))
+    for here, there in ((outer, sent), (outer(), sent())):
+        assert there.__code__.co_filename == here.__code__.co_filename == __file__
+        assert there.__code__.co_firstlineno == here.__code__.co_firstlineno
+    with pytest.raises(ValueError, match="here") as raised:
+        sent()()
+    assert 'raise ValueError("here")' in str(raised.traceback[-1].statement)
