@@ -7,7 +7,6 @@ with one line on standard error and exit status 2.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import logging
 import os
 import sys
@@ -57,10 +56,13 @@ class _Version(argparse.Action):
     """Looks the version up only when asked, so that a tree that is not installed runs too."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        # As long to import as all that it takes to read the arguments.
+        from importlib.metadata import PackageNotFoundError, version
+
         try:
             # The one distribution that holds both packages.
-            print(f"dataservice {importlib.metadata.version('pstrain')}")
-        except importlib.metadata.PackageNotFoundError:
+            print(f"dataservice {version('pstrain')}")
+        except PackageNotFoundError:
             print("dataservice, not installed")
         parser.exit()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.metadata
 import logging
 import os
 import sys
@@ -42,9 +41,11 @@ class _Version(argparse.Action):
 
 
 def _version_line() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
-        return f"pstrain {importlib.metadata.version('pstrain')}"
-    except importlib.metadata.PackageNotFoundError:
+        return f"pstrain {version('pstrain')}"
+    except PackageNotFoundError:
         return "pstrain, not installed"
 
 

@@ -29,21 +29,35 @@ _TIMEOUT_S: Final = 300.0
 def compile_kernels(
     report: Callable[[str], None] | None = None, modules: Sequence[str] | None = None
 ) -> None:
-    """Compiles the kernels of ``modules`` (None: all), or loads them from Numba's cache.
+    """Compiles what Numba's cache lacks of the kernels of ``modules`` (None: all).
 
-    All of them take 40 seconds of one core where none was compiled before, half a second later on:
-    run it in one process before starting others that share the cache. ``report`` is told each
-    module as it is done. Blocks.
+    Those in it are not loaded: each is by its first call, which takes milliseconds. All of them
+    take 40 seconds of one core where none was compiled before: run it in one process before
+    starting others that share the cache. ``report`` is told each module as it is done. Blocks.
     """
-    left = sorted(modules or kernels.modules(), key=_size_bytes)
+    left = _smallest_first(modules)
     has_shared = False
     while left:
         name = left.pop(0)
-        if kernels.warm_up(name) and not has_shared:
-            _fill_cache(left, min(available_cores(), _PROCESSES_MAX))
+        if not kernels.is_compiled(name) and kernels.warm_up(name) and not has_shared:
+            missing = [other for other in left if not kernels.is_compiled(other)]
+            _fill_cache(missing, min(available_cores(), _PROCESSES_MAX))
             has_shared = True
         if report is not None:
             report(f"compiled {name}")
+
+
+def prepare_kernels(modules: Sequence[str] | None = None) -> None:
+    """``compile_kernels`` for a process that will call them: loads the smallest module too.
+
+    The first kernel that is loaded takes a tenth of a second, for the rest of Numba.
+    """
+    compile_kernels(modules=modules)
+    kernels.warm_up(_smallest_first(modules)[0])
+
+
+def _smallest_first(modules: Sequence[str] | None) -> list[str]:
+    return sorted(modules or kernels.modules(), key=_size_bytes)
 
 
 def _fill_cache(names: Sequence[str], processes: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import NoReturn, Protocol
 
 from dataservice.runtime.addresses import split_address
@@ -16,10 +17,8 @@ from dataservice.runtime.ending import end_with_program
 from pstrain.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
 from pstrain.config import COORDINATOR_GRACE_S
 from pstrain.errors import InvalidArgumentError
-from pstrain.paramserver.server import ParameterServer
 from pstrain.presence import Presence
 from pstrain.security import may_expose, server_tls
-from pstrain.trainer.server import TrainerServer
 
 logger = logging.getLogger(__name__)
 
@@ -50,12 +49,12 @@ class Server:
     was told of these it sets in the environment.
     ``token`` None: the user's own. A server whose coordinator has left stays, idle, for the next
     one. With ``exit_with_coordinator`` it stops, and :meth:`join` returns, when the coordinator's
-    program has ended without an uncaught exception; where it ended otherwise, when nobody has been
-    connected for 30 s, or the number of seconds given: time enough for a program that is started
-    again. Parameter servers count trainers too, so give it to all of a cluster's servers.
-    ``protocol`` is "grpc", which programs written for TensorFlow say; of their ``config`` there is
-    nothing to set here. Serves on, as TensorFlow's does, where the program keeps no reference to
-    it.
+    program has ended without an uncaught exception, or by ``sys.exit(0)``; where it ended
+    otherwise, when nobody has been connected for 30 s, or the number of seconds given: time enough
+    for a program that is started again. Parameter servers count trainers too, so give it to all of
+    a cluster's servers. ``protocol`` is "grpc", which programs written for TensorFlow say; of their
+    ``config`` there is nothing to set here. Serves on, as TensorFlow's does, where the program
+    keeps no reference to it.
     """
 
     def __init__(
@@ -91,8 +90,8 @@ class Server:
                 "encryption: set tls_cert_path and tls_key_path (--tls-cert, --tls-key), or accept "
                 "that with insecure_network=True (--insecure-network)"
             )
-        role = TrainerServer if job == "worker" else ParameterServer
-        self._role: _Role = role(host, spec_port if port is None else port, token=token, tls=tls)
+        role = _role_of(job)
+        self._role = role(host, spec_port if port is None else port, token=token, tls=tls)
         self._grace_s = _grace(exit_with_coordinator)
         self._role.presence.decides_end = self._grace_s is not None
         self._stopping = threading.Event()
@@ -159,6 +158,17 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def _role_of(job: str) -> Callable[..., _Role]:
+    # Of what the other role imports a process has no use.
+    if job == "worker":
+        from pstrain.trainer.server import TrainerServer
+
+        return TrainerServer
+    from pstrain.paramserver.server import ParameterServer
+
+    return ParameterServer
 
 
 def _check_session(protocol: str | None, config: object) -> None:

@@ -47,9 +47,11 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from dataservice.config import DispatcherConfig
-    from dataservice.dispatcher.server import DispatchServer
-    from dataservice.runtime.process import collect_seldom
+    from dataservice.runtime.process import collect_seldom, without_collection
+
+    with without_collection():
+        from dataservice.config import DispatcherConfig
+        from dataservice.dispatcher.server import DispatchServer
 
     config = DispatcherConfig(
         port=options.port,

@@ -58,8 +58,10 @@ def security(options: argparse.Namespace) -> dict[str, Any]:
 
 def serve(options: argparse.Namespace, server: Server, address_of: Callable[[Any], str]) -> None:
     """Runs a server until a signal comes or it stops by itself; raises what it stopped for."""
+    from dataservice.runtime.open_files import allow_most_files
     from dataservice.runtime.process import exit_with_parent
 
+    allow_most_files()
     stopping = StopSignals(once=True)
     exit_with_parent()
     ended = threading.Event()

@@ -57,9 +57,12 @@ def run(options: argparse.Namespace) -> int | None:
     if options.processes > 1:
         return run_processes(options)
     limit_libraries()
-    from dataservice.config import WorkerConfig
     from dataservice.runtime.allocator import keep_freed_memory
-    from dataservice.worker.server import WorkerServer
+    from dataservice.runtime.process import without_collection
+
+    with without_collection():
+        from dataservice.config import WorkerConfig
+        from dataservice.worker.server import WorkerServer
 
     keep_freed_memory()
     config = WorkerConfig(

@@ -150,6 +150,8 @@ def _is_in(value: Datum, listed: tuple[Any, ...]) -> Datum:
 def _fill_null(value: Datum, replacement: Any) -> Datum:
     if replacement is None or (isinstance(value, pa.Array) and not value.null_count):
         return value
+    if pa.types.is_null(value.type):  # of a column without values in any file
+        value = value.cast(pa.scalar(replacement).type)
     return pc.fill_null(value, pa.scalar(replacement, type=value.type))
 
 

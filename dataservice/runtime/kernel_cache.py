@@ -6,9 +6,10 @@ It also keeps an index of a function's files, in which processes that compile it
 overwrite each other's entries, so that one signature is found with the code of another: here each
 signature has a file, whose name and contents say what it is of, and there is no index.
 Where neither the package's folder nor the user's own can be written to, as in a container, the
-cache lies in a private temporary folder. Knows files, no kernels. Invariants: other packages'
-functions are cached as they were; a file is whole, and removed only once no kernel that is
-compiled from now on can be in it.
+cache lies in a private temporary folder. Beside the code lie notes of what is compiled in full,
+so that processes need not load all of it to know. Knows files, no kernels. Invariants: other
+packages' functions are cached as they were; a file is whole, and removed only once no kernel that
+is compiled from now on can be in it; a note holds for the code that this process would load.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ import re
 import stat
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from numba.core import caching
+from numba.core.registry import cpu_target
 
 _USER_WIDE: Final = "UserWideCacheLocator"
 _CONTENTS_DIGITS: Final = 12
@@ -51,6 +54,31 @@ def compile_together(folder: str) -> None:
         bases = list(locators)
         bases += [_temporary(base) for base in bases if base.__name__.endswith(_USER_WIDE)]
         locators[:0] = [_of_folder(os.path.abspath(folder), base) for base in bases]
+
+
+def note_compiled(warm_up: Callable[[], None]) -> None:
+    """Notes, for processes to come, that the cache has all functions that `warm_up` calls."""
+    note = _note_of(warm_up)
+    if note is not None and not is_compiled(warm_up):
+        note.save(_machine(), True)
+
+
+def is_compiled(warm_up: Callable[[], None]) -> bool:
+    """Whether that was noted, of the files as they are and for a machine like this."""
+    note = _note_of(warm_up)
+    return note is not None and note.load(_machine()) is True
+
+
+def _note_of(warm_up: Callable[[], None]) -> Any:
+    """None where `compile_together` could not change Numba's rule, or for other folders."""
+    cache = getattr(caching, "FunctionCache", None)
+    file = getattr(cache(warm_up), "_cache_file", None) if cache is not None else None
+    return file if isinstance(getattr(file, "_source_stamp", None), _Stamp) else None
+
+
+def _machine() -> Any:
+    """What machine code is made for, as Numba says it of each function in the cache."""
+    return cpu_target.target_context.codegen().magic_tuple()
 
 
 def _of_folder(folder: str, base: Any) -> Any:

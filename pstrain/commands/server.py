@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import threading
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Final
 
 from dataservice.runtime.allocator import keep_freed_memory
 from dataservice.runtime.cores import limit_libraries
-from dataservice.runtime.process import announce_ready, exit_with_parent
+from dataservice.runtime.open_files import allow_most_files
+from dataservice.runtime.process import announce_ready, exit_with_parent, without_collection
 from dataservice.runtime.signals import StopSignals
 from pstrain.cluster import (
     ClusterResolver,
@@ -18,6 +22,11 @@ from pstrain.cluster import (
 )
 from pstrain.config import COORDINATOR_GRACE_S
 from pstrain.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from pstrain.server import Server
+
+_POLL_S: Final = 0.5
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -62,11 +71,53 @@ def run(args: argparse.Namespace) -> int:
     exit_with_parent()
     limit_libraries()
     keep_freed_memory()
+    allow_most_files()
     resolver = _resolver(args)
+    with without_collection():
+        server = _server(resolver, args)
+    stop = StopSignals(once=True)
+    if _has_started(server, stop):
+        if args.ready_json:
+            announce_ready(address=server.address, pid=os.getpid())
+        else:
+            print(f"{server.job_name}:{server.task_index} serves at {server.address}", flush=True)
+        # A bare wait would not wake for a signal that another thread took.
+        while not stop.wait(_POLL_S) and not server.has_stopped:
+            pass
+        server.stop()
+    # Threads that the transports keep can make taking the interpreter down slow, or abort it.
+    logging.shutdown()
+    os._exit(0)
+
+
+def _has_started(server: Server, stop: StopSignals) -> bool:
+    """False where a signal came first; raises what the server cannot start for.
+
+    On a thread of its own: kernels are loaded by callbacks from C, out of which no Ctrl-C comes.
+    """
+    outcome: Future[None] = Future()
+
+    def start() -> None:
+        try:
+            server.start()
+        except BaseException as error:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(None)
+
+    threading.Thread(target=start, name="start", daemon=True).start()
+    while not stop.is_set():
+        if wait([outcome], timeout=_POLL_S).done:
+            outcome.result()
+            return True
+    return False
+
+
+def _server(resolver: ClusterResolver, args: argparse.Namespace) -> Server:
     # Kernels and transports take a second to import, which no other command shall wait for.
     from pstrain.server import Server
 
-    server = Server(
+    return Server(
         resolver,
         args.job,
         args.index,
@@ -79,19 +130,8 @@ def run(args: argparse.Namespace) -> int:
         exit_with_coordinator=(
             False if args.exit_with_coordinator is None else args.exit_with_coordinator
         ),
+        start=False,
     )
-    stop = StopSignals()
-    if args.ready_json:
-        announce_ready(address=server.address, pid=os.getpid())
-    else:
-        print(f"{server.job_name}:{server.task_index} serves at {server.address}", flush=True)
-    # A bare wait would not wake for a signal that another thread took.
-    while not stop.wait(0.5) and not server.has_stopped:
-        pass
-    server.stop()
-    # Threads that the transports keep can make taking the interpreter down slow, or abort it.
-    logging.shutdown()
-    os._exit(0)
 
 
 def _resolver(args: argparse.Namespace) -> ClusterResolver:

@@ -9,9 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from pstrain.consistency import ASYNC
-from pstrain.coordinator.client import ClusterCoordinator
 from pstrain.errors import InvalidArgumentError
-from pstrain.execution.cluster import ClusterExecutor
 from pstrain.execution.executor import Executor
 from pstrain.execution.local import LocalExecutor
 from pstrain.strategy import ParameterServerStrategy
@@ -33,6 +31,10 @@ def executor_of(model: Any, distributed: bool | None = None) -> Executor:
         )
     if strategy is None or distributed is False:
         return LocalExecutor(is_alone=getattr(model, "strategy", None) is None)
+    # Trainers import this module, with the steps that they run, and coordinate nothing.
+    from pstrain.coordinator.client import ClusterCoordinator
+    from pstrain.execution.cluster import ClusterExecutor
+
     return ClusterExecutor(ClusterCoordinator(strategy))
 
 

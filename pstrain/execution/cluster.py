@@ -20,8 +20,8 @@ from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.errors import CancelledError
 from pstrain.execution.data import can_be_chunked
 from pstrain.execution.executor import Report, StepFunction, share_of
+from pstrain.execution.on_trainers import OnChunk, OnTrainer
 from pstrain.input_sharding import AutoShardPolicy, DistributedDataset
-from pstrain.trainer.context import get_current_worker_index
 
 if TYPE_CHECKING:
     from pstrain.checkpoint_manager import CheckpointManager
@@ -133,7 +133,7 @@ class ClusterExecutor:
     ) -> Iterator[Report]:
         in_flight = self._in_flight = collections.deque()
         window = 4 * self._coordinator.num_trainers
-        on_trainer = _OnTrainer(function)
+        on_trainer = OnTrainer(function)
         readers = _Readers(self._coordinator, shares_are_dealt=self._deals)
         promised = done
         while True:
@@ -171,7 +171,7 @@ class ClusterExecutor:
             return
         source = ChunkSource(data, steps_per_execution)
         readers = iter(self._coordinator.create_per_worker_dataset(source))
-        on_chunk = _OnChunk(function)
+        on_chunk = OnChunk(function)
         window = 4 * self._coordinator.num_trainers
         in_flight: collections.deque[RemoteValue] = collections.deque()
         chunks = itertools.count() if steps is None else range(-(-steps // steps_per_execution))
@@ -208,23 +208,3 @@ class ClusterExecutor:
             self._coordinator.join(timeout=60)
         except type(shown):
             pass
-
-
-class _OnTrainer:
-    """Adds to a report which trainer made it."""
-
-    def __init__(self, function: StepFunction) -> None:
-        self._function = function
-
-    def __call__(self, iterator: Any, steps: int) -> Report:
-        return {**self._function(iterator, steps), "trainer": get_current_worker_index()}
-
-
-class _OnChunk:
-    """Runs a function over the elements of one chunk."""
-
-    def __init__(self, function: StepFunction) -> None:
-        self._function = function
-
-    def __call__(self, readers: Any, chunk: int, steps: int) -> Report:
-        return self._function(iter(next(readers).read(chunk)), steps)

@@ -13,13 +13,13 @@ from types import ModuleType
 
 from numba.core.dispatcher import Dispatcher
 
-from dataservice.runtime.kernel_cache import compile_together
+from dataservice.runtime import kernel_cache
 from dataservice.runtime.late_scipy import import_scipy_late
 
 _WARM_UP = "warm_up"
 
 # Before any kernel is made.
-compile_together(__path__[0])
+kernel_cache.compile_together(__path__[0])
 import_scipy_late()
 
 
@@ -38,7 +38,15 @@ def warm_up(name: str) -> bool:
     kernels = [value for value in vars(module).values() if isinstance(value, Dispatcher)]
     before = _compiled(kernels)
     getattr(module, _WARM_UP)()
+    # Where Numba is told to compile nothing, there is none.
+    if kernels:
+        kernel_cache.note_compiled(getattr(module, _WARM_UP))
     return _compiled(kernels) > before
+
+
+def is_compiled(name: str) -> bool:
+    """Whether the cache has all of a module's kernels: each is loaded at its first call."""
+    return kernel_cache.is_compiled(getattr(_module(name), _WARM_UP))
 
 
 def _compiled(kernels: Iterable[Dispatcher]) -> int:

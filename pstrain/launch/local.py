@@ -19,7 +19,6 @@ from dataservice.runtime.arguments import check_true_or_false, path_of
 from dataservice.runtime.process import ChildProcess, spawn_module
 from dataservice.runtime.stand_in import StandIn
 from pstrain.cluster import ClusterSpec, SimpleClusterResolver
-from pstrain.compiling import compile_kernels
 from pstrain.errors import DataServiceError, InvalidArgumentError, NotFoundError
 
 logger = logging.getLogger(__name__)
@@ -113,6 +112,9 @@ class LocalCluster:
     def _start(self, workers: int, ps: int, data_workers: int) -> None:
         if data_workers:
             self._spawn("dispatcher", 0)
+        # Numba takes as long to import as a dispatcher to start.
+        from pstrain.compiling import compile_kernels
+
         # Once here, into the cache, rather than in every server at the same time.
         compile_kernels()
         for role, count in (("ps", ps), ("worker", workers)):

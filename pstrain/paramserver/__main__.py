@@ -6,6 +6,7 @@ import argparse
 import os
 
 from dataservice.runtime.allocator import keep_freed_memory
+from dataservice.runtime.open_files import allow_most_files
 from dataservice.runtime.process import announce_ready, exit_with_parent
 from dataservice.runtime.signals import StopSignals
 from pstrain.paramserver.server import ParameterServer
@@ -18,6 +19,7 @@ def main() -> None:
     args = parser.parse_args()
     exit_with_parent()
     keep_freed_memory()
+    allow_most_files()
     stop = StopSignals()
     with ParameterServer(args.host, args.port) as server:
         announce_ready(address=server.address, pid=os.getpid())

@@ -9,9 +9,11 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 # The shortest first.
 MODULES = ["marks", "losses", "bfloat16", "metrics"]
-# How often it has others compile, twice over, and what this process compiled itself.
+# How often it has others compile, twice over, and what this process compiled and loaded itself.
 PROGRAM = f"""
 import importlib, json
 from numba.core.dispatcher import Dispatcher
@@ -24,25 +26,43 @@ def counted(names, processes):
 compiling._fill_cache = counted
 compiling.compile_kernels(told.append, {MODULES})
 compiling.compile_kernels(modules={MODULES})
-compiled = []
+compiled, loaded = [], []
 for name in {MODULES}:
-    kernels = vars(importlib.import_module("pstrain.kernels." + name)).values()
-    stats = [kernel.stats for kernel in kernels if isinstance(kernel, Dispatcher)]
-    compiled += [name] * any(each.cache_misses for each in stats)
-print(json.dumps([sorted(told), asked, compiled]))
+    values = vars(importlib.import_module("pstrain.kernels." + name)).values()
+    kernels = [value for value in values if isinstance(value, Dispatcher)]
+    compiled += [name] * any(kernel.stats.cache_misses for kernel in kernels)
+    loaded += [name] * any(kernel.signatures for kernel in kernels)
+print(json.dumps([sorted(told), asked, compiled, loaded]))
 """
 TOLD = sorted(f"compiled {name}" for name in MODULES)
-TRAINER = """
-import threading
-from pstrain.kernels import losses
-from pstrain.trainer.server import TrainerServer
-server = TrainerServer("127.0.0.1", 0)
+# What the cache has then, and what the process has loaded.
+SERVER = f"""
+import importlib, json, threading
+from numba.core.dispatcher import Dispatcher
+from pstrain import kernels
+from pstrain.{{module}} import {{name}}
+kernels.modules = lambda: {MODULES}
+importlib.import_module("pstrain.{{module}}")._KERNELS = {MODULES}
+server = {{name}}("127.0.0.1", 0)
 server.start()
-(thread,) = [each for each in threading.enumerate() if each.name == "kernel-warm-up"]
-thread.join()
+for thread in threading.enumerate():
+    if thread.name == "kernel-warm-up":
+        thread.join()
 server.stop()
-kernels = [value for value in vars(losses).values() if hasattr(value, "signatures")]
-print([bool(kernel.signatures) for kernel in kernels])
+def is_loaded(name):
+    values = vars(importlib.import_module("pstrain.kernels." + name)).values()
+    return any(value.signatures for value in values if isinstance(value, Dispatcher))
+names = {MODULES}
+print(json.dumps([[*filter(kernels.is_compiled, names)], [*filter(is_loaded, names)]]))
+"""
+SERVERS = [("trainer.server", "TrainerServer"), ("paramserver.server", "ParameterServer")]
+# One module as a whole, and the first kernel of the next.
+CUT_SHORT = """
+import numpy as np
+from pstrain import kernels
+from pstrain.kernels import losses
+kernels.warm_up("marks")
+losses.sigmoid(np.zeros(2, np.float32), np.zeros(2, np.float32))
 """
 
 
@@ -66,16 +86,22 @@ def run(cache: pathlib.Path) -> Any:
 def test_one_module_shows_that_the_others_are_to_be_compiled_elsewhere(
     tmp_path: pathlib.Path,
 ) -> None:
-    assert run(tmp_path) == [TOLD, [["bfloat16", "losses", "metrics"]], ["marks"]]
-    assert run(tmp_path) == [TOLD, [], []]
+    assert run(tmp_path) == [TOLD, [["bfloat16", "losses", "metrics"]], ["marks"], ["marks"]]
+    assert run(tmp_path) == [TOLD, [], [], []]
 
 
 def test_what_was_cut_short_is_compiled_elsewhere_too(tmp_path: pathlib.Path) -> None:
-    output("from pstrain import kernels; kernels.warm_up('marks')", NUMBA_CACHE_DIR=str(tmp_path))
-    assert run(tmp_path) == [TOLD, [["bfloat16", "metrics"]], ["losses"]]
+    output(CUT_SHORT, NUMBA_CACHE_DIR=str(tmp_path))
+    assert run(tmp_path) == [TOLD, [["bfloat16", "metrics"]], ["losses"], ["losses"]]
 
 
-def test_a_trainer_has_its_kernels_before_its_first_step() -> None:
-    compiled = output(TRAINER)
-    assert "True" in compiled
-    assert "False" not in compiled
+@pytest.mark.parametrize(("module", "name"), SERVERS)
+def test_a_server_loads_kernels_only_as_they_are_called_where_all_are_compiled(
+    module: str, name: str, tmp_path: pathlib.Path
+) -> None:
+    program = SERVER.format(module=module, name=name)
+    cache = str(tmp_path)
+    everything, loaded = json.loads(output(program, NUMBA_CACHE_DIR=cache))
+    assert everything == MODULES
+    assert "marks" in loaded
+    assert json.loads(output(program, NUMBA_CACHE_DIR=cache)) == [MODULES, ["marks"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -29,6 +30,17 @@ PROGRAM = (
     "from calling import calling\n"
     "print(calling(), len(calling.stats.cache_hits))\n"
 )
+NOTING = """
+import sys
+from dataservice.runtime.kernel_cache import compile_together, is_compiled, note_compiled
+if {is_told}:
+    compile_together({folder!r})
+from warming import warm_up
+was_compiled = is_compiled(warm_up)
+note_compiled(warm_up)
+print(was_compiled, is_compiled(warm_up))
+"""
+WARMING = "def warm_up():\n    pass\n"
 # Writes its first file when the other process, which has looked as early, is as far.
 MEETING = """
 import contextlib, pathlib, sys, time
@@ -66,7 +78,18 @@ print(len(twice.stats.cache_hits))
 
 def run(folder: pathlib.Path, *, is_told: bool, **environment: str) -> list[int]:
     """What the function gives, and how many of its compilations came out of the cache."""
-    program = PROGRAM.format(is_told=is_told, folder=str(folder))
+    said = output(PROGRAM.format(is_told=is_told, folder=str(folder)), folder, **environment)
+    return [int(number) for number in said]
+
+
+def was_noted(folder: pathlib.Path, *, is_told: bool = True, **environment: str) -> bool:
+    """Whether a process finds a note, before it writes one."""
+    said = output(NOTING.format(is_told=is_told, folder=str(folder)), folder, **environment)
+    assert said[1] == str(is_told)
+    return said[0] == "True"
+
+
+def output(program: str, folder: pathlib.Path, **environment: str) -> list[str]:
     paths = os.pathsep.join([str(folder), *sys.path])
     cache = {"PYTHONPATH": paths, "NUMBA_CACHE_DIR": str(folder / "cache")}
     done = subprocess.run(
@@ -77,7 +100,7 @@ def run(folder: pathlib.Path, *, is_told: bool, **environment: str) -> list[int]
         check=True,
         timeout=120,
     )
-    return [int(number) for number in done.stdout.split()]
+    return done.stdout.split()
 
 
 @pytest.mark.parametrize("is_told", [True, False])
@@ -180,3 +203,22 @@ def test_code_that_a_power_failure_damaged_is_compiled_again(tmp_path: pathlib.P
         path.write_bytes(bytes(len(path.read_bytes())))
     assert run(tmp_path, is_told=True) == [7, 0]
     assert run(tmp_path, is_told=True) == [7, 1]
+
+
+def test_what_is_compiled_is_noted_for_this_machine_until_a_file_changes(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "warming.py").write_text(WARMING)
+    assert not was_noted(tmp_path)
+    assert was_noted(tmp_path)
+    assert not was_noted(tmp_path, NUMBA_CPU_NAME="generic")
+    assert was_noted(tmp_path)
+    (tmp_path / "called.py").write_text(CALLED.format(1))
+    assert not was_noted(tmp_path)
+    shutil.rmtree(tmp_path / "cache")
+    assert not was_noted(tmp_path)
+
+
+def test_nothing_is_noted_of_other_packages(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "warming.py").write_text(WARMING)
+    assert not was_noted(tmp_path, is_told=False)

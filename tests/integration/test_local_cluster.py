@@ -163,6 +163,44 @@ def test_a_port_in_use_is_an_error_that_names_it() -> None:
             assert "Traceback" not in done.stderr
 
 
+# Takes for ever to start, and takes no notice of Ctrl-C, as a callback from C does.
+SWALLOWING = """
+import threading, time
+from pstrain.__main__ import main
+from pstrain.server import Server
+
+def start(self):
+    print("starting", flush=True)
+    while True:
+        try:
+            time.sleep(60.0)
+        except KeyboardInterrupt:
+            pass
+
+Server.start = start
+main(["server", "--job", "ps", "--port", "0"])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_server_that_starts_ends_by_a_signal(number: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SWALLOWING],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "starting\n"
+        process.send_signal(number)
+        assert process.wait(DEADLINE_S) == 0
+    finally:
+        process.kill()
+        _, errors = process.communicate()
+    assert not errors
+
+
 def test_an_address_for_all_the_world_must_be_asked_for() -> None:
     arguments = ["server", "--job", "ps", "--host", "0.0.0.0", "--port", "0"]
     done = subprocess.run(

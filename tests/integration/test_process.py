@@ -248,6 +248,47 @@ def test_a_servers_garbage_collector_leaves_alone_what_was_there_before() -> Non
     assert ran.stdout.split() == [b"True"] * 3, ran.stderr
 
 
+def test_what_is_made_without_collection_is_never_looked_through() -> None:
+    program = (
+        "import gc\n"
+        "from dataservice.runtime.process import without_collection\n"
+        "before = [kind['collections'] for kind in gc.get_stats()]\n"
+        "with without_collection():\n"
+        "    made = [[] for _ in range(100_000)]\n"
+        "after = [kind['collections'] for kind in gc.get_stats()]\n"
+        "print(before == after, gc.get_freeze_count() > 100_000, gc.isenabled())\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert ran.stdout.split() == [b"True"] * 3, ran.stderr
+
+
+STARTED = """
+import gc, importlib, os
+from {package}.__main__ import main
+def start(self):
+    print(gc.isenabled() and gc.get_freeze_count() > 1_000, flush=True)
+    os._exit(0)
+module, _, name = {server!r}.rpartition(".")
+getattr(importlib.import_module(module), name).start = start
+main({arguments!r})
+"""
+COMMANDS = [
+    ("dataservice", "dataservice.dispatcher.server.DispatchServer", "dispatcher"),
+    ("dataservice", "dataservice.worker.server.WorkerServer", "worker --dispatcher 127.0.0.1:1"),
+    ("pstrain", "pstrain.server.Server", "server --job ps --port 0"),
+    ("pstrain", "pstrain.server.Server", "server --job worker --port 0"),
+]
+
+
+@pytest.mark.parametrize(("package", "server", "command"), COMMANDS)
+def test_a_server_that_starts_has_done_with_what_it_imported(
+    package: str, server: str, command: str
+) -> None:
+    program = STARTED.format(package=package, server=server, arguments=command.split())
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert ran.stdout == b"True\n", ran.stderr
+
+
 @pytest.mark.parametrize("package", ["dataservice", "pstrain"])
 def test_a_command_line_is_read_without_what_the_commands_need(package: str) -> None:
     program = f"""
@@ -256,7 +297,8 @@ from {package}.__main__ import main
 try:
     main(["--help"])
 except SystemExit:
-    print(sorted({{"grpc", "numba", "numpy", "pyarrow"}} & set(sys.modules)))
+    needed = {{"grpc", "importlib.metadata", "numba", "numpy", "pyarrow"}}
+    print(sorted(needed & set(sys.modules)))
 """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
     assert ran.stdout.decode().endswith("[]\n"), ran

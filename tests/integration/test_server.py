@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 import pstrain as ps
@@ -22,6 +25,28 @@ def test_a_server_takes_what_a_tensorflow_program_gives_it(job: str) -> None:
         assert server.target == f"grpc://{server.address}"
         assert repr(server) == f"<Server {job}:0 at {server.address}>"
     assert repr(server) == f"<Server {job}:0 stopped>"
+
+
+@pytest.mark.parametrize(("job", "other"), [("worker", "paramserver"), ("ps", "trainer")])
+def test_a_process_imports_the_server_that_it_runs(job: str, other: str) -> None:
+    program = (
+        "import sys\nimport pstrain as ps\n"
+        f"ps.Server({{'{job}': ['localhost:0']}}, start=False)\n"
+        f"print('pstrain.{other}.server' in sys.modules)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert ran.stdout == b"False\n", ran.stderr
+
+
+def test_a_trainer_imports_no_coordinator_for_the_steps_that_it_runs() -> None:
+    program = (
+        "import sys\n"
+        "import pstrain.trainer.server, pstrain.execution.on_trainers\n"
+        "import pstrain.training, pstrain.evaluation, pstrain.models\n"
+        "print('pstrain.coordinator.client' in sys.modules)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert ran.stdout == b"False\n", ran.stderr
 
 
 def test_what_it_cannot_take_it_names() -> None:

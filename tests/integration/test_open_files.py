@@ -1,0 +1,29 @@
+"""The limit of open files, in processes of their own: it is one of the whole process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+resource = pytest.importorskip("resource")
+
+PROGRAM = """
+import resource
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+from dataservice.runtime.open_files import allow_most_files
+print(allow_most_files(), allow_most_files(), *resource.getrlimit(resource.RLIMIT_NOFILE), hard)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others have a limit beyond the hard one")
+def test_the_limit_becomes_what_the_system_grants() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60.0, check=True
+    )
+    told, again, soft, hard, granted = map(int, done.stdout.split())
+    assert told == again == soft == min(65_536, granted)
+    assert soft >= 64
+    assert hard == granted
