@@ -22,7 +22,7 @@ class ParameterConfig:
     ``start_timeout_s``: clusters start their tasks in any order and pull images first.
     ``transfer_timeout_s``: a server writing or reading its part of a checkpoint.
     ``chunk_bytes``: large variables travel in pieces, so that neither side holds two copies.
-    ``share_memory``: with servers of this host and user; False for Flight also there.
+    ``share_memory``: with servers of this host and user; False for TCP also there.
     """
 
     request_timeout_s: float = 30.0

@@ -1,22 +1,25 @@
 """The end of a program, told to the servers of its cluster that are to end with it.
 
 Knows addresses and a session, not what was trained. Invariant: servers hear of an end that came
-without an uncaught exception only; after any other a program may be started again, and finds them.
+without an uncaught exception, and with the status 0 where it came by `sys.exit`, only; after any
+other a program may be started again, and finds them.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import sys
+import threading
 import time
 from typing import Any
 
 from dataservice.errors import DataServiceError
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.ending import end_with_program
-from dataservice.runtime.flight import FlightClient
 from dataservice.runtime.rpc import RpcClient
+from dataservice.runtime.socket_client import SocketClient
 from pstrain.cluster import ClusterResolver, ClusterSpec
 from pstrain.wire import trainer_pb2 as pb
 
@@ -58,12 +61,9 @@ class _Departure:
             client.close()
 
     def _tell_server(self, address: str) -> None:
-        client = FlightClient(address, token=self._token, tls=self._tls)
-        try:
-            body = json.dumps({"session": self.session}).encode()
-            client.action("leave", body, timeout_s=_TIMEOUT_S)
-        finally:
-            client.close()
+        client = SocketClient(address, token=self._token, tls=self._tls)
+        body = json.dumps({"session": self.session}).encode()
+        client.action("leave", body, timeout_s=_TIMEOUT_S)
 
 
 # Kept here: a strategy may be gone before its program ends.
@@ -77,11 +77,35 @@ def tell_at_end(resolver: ClusterResolver, session: str, tls: TlsConfig | None) 
     if departure is None:
         token = resolve_token(getattr(resolver, "token", None))
         departure = _departures[spec] = _Departure(spec, token, tls)
+        _note_statuses()
         end_with_program(departure, _Departure.tell)
     departure.session = session
 
 
 def failed() -> bool:
-    """Whether an exception has ended the program, or, at a prompt, a statement of it."""
+    """Whether an exception has ended the program, or, at a prompt, a statement of it.
+
+    So does what was given to `sys.exit` last, where it is a status other than 0, or a message.
+    """
     last: Any = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    return last is not None
+    status = getattr(sys.exit, "status", None)
+    return last is not None or not (status is None or status == 0)
+
+
+def _note_statuses() -> None:
+    """`sys.exit` keeps what the main thread gives it: of a SystemExit Python tells nobody.
+
+    One that the program raises by itself, or takes `sys.exit` from before, is not seen.
+    """
+    given = sys.exit
+    if hasattr(given, "status"):
+        return
+
+    @functools.wraps(given)
+    def noting_exit(status: Any = None, /) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            noting_exit.status = status  # type: ignore[attr-defined]
+        given(status)
+
+    noting_exit.status = None  # type: ignore[attr-defined]
+    sys.exit = noting_exit

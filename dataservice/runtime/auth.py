@@ -11,6 +11,7 @@ import contextlib
 import hmac
 import os
 import secrets
+import ssl
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,24 @@ class TlsConfig:
         pair = _read_pem(self.key_path, "TLS key"), _read_pem(self.cert_path, "TLS certificate")
         check_server_pair(self.cert_path, self.key_path)
         return pair
+
+    def server_context(self) -> ssl.SSLContext:
+        """For sockets of a server."""
+        self.read_server_pair()
+        assert self.cert_path is not None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.cert_path, self.key_path)
+        return context
+
+    def client_context(self) -> ssl.SSLContext:
+        """For sockets of a client, which checks the server's certificate and name."""
+        self.read_roots()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if self.ca_path is None:
+            context.load_default_certs()
+        else:
+            context.load_verify_locations(cafile=self.ca_path)
+        return context
 
     def read_roots(self) -> bytes | None:
         """Certificates a client trusts; None for those of the system."""

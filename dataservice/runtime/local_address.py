@@ -15,10 +15,8 @@ from typing import Final
 
 from dataservice.runtime.shared_memory import is_supported
 
-__all__ = ["HELLO_TIMEOUT_S", "NotLocalError", "dial", "listen", "peer_uid", "socket_name"]
+__all__ = ["NotLocalError", "dial", "listen", "peer_uid", "socket_name"]
 
-# Within that time a client says what it wants, and a server whether it has it.
-HELLO_TIMEOUT_S: Final = 5.0
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _BACKLOG: Final = 128
 

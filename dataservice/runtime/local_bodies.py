@@ -6,26 +6,20 @@ was said.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from dataservice.errors import InvalidArgumentError
-from dataservice.runtime.message import check_size
+from dataservice.runtime.message import check_header, check_size
 from dataservice.runtime.shared_memory import Body
 
-__all__ = ["MAX_HEADER_BYTES", "room_for", "write_into", "written"]
-
-MAX_HEADER_BYTES: Final = 64 << 20
+__all__ = ["room_for", "write_into", "written"]
 
 
 def room_for(header: bytes, body: pa.Buffer | bytes | Body | None) -> int:
     """Bytes that header and body need; InvalidArgumentError where that is too much."""
-    if len(header) > MAX_HEADER_BYTES:
-        raise InvalidArgumentError(
-            f"a header of {len(header)} bytes exceeds {MAX_HEADER_BYTES}; put it into the body"
-        )
+    check_header(header)
     if body is None:
         size = 0
     elif isinstance(body, pa.Buffer):

@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections import deque
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
@@ -25,12 +25,14 @@ from dataservice.errors import (
     UnavailableError,
 )
 from dataservice.runtime.local_bodies import room_for, write_into, written
-from dataservice.runtime.local_messages import MAX_TEXT_BYTES, Kind, Packet, pack
+from dataservice.runtime.local_messages import MAX_TEXT_BYTES, Packet, pack
+from dataservice.runtime.message import Kind, Received
 from dataservice.runtime.packet_socket import SLICE_S, PacketSocket
 from dataservice.runtime.segment_pool import SegmentPool
 from dataservice.runtime.shared_memory import Body, Holdings, OwnSegment
+from dataservice.vocabulary import SHARED_MEMORY
 
-__all__ = ["LocalConnection", "Received"]
+__all__ = ["LocalConnection"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,14 +44,6 @@ _MAX_UNANSWERED: Final = 8
 _EMPTY: Final = pa.py_buffer(b"")
 
 
-class Received(NamedTuple):
-    """What the peer sent."""
-
-    kind: Kind
-    header: bytes
-    body: pa.Buffer | None
-
-
 class LocalConnection:
     """An end of a connected socket of packets. Thread safe; owns the socket.
 
@@ -57,6 +51,9 @@ class LocalConnection:
 
     UnavailableError from any call means that the peer is gone or that `shut_down` was called.
     """
+
+    protocol: ClassVar[str] = SHARED_MEMORY
+    shares_memory: ClassVar[bool] = True
 
     def __init__(self, sock: socket.socket) -> None:
         self._packets = PacketSocket(sock)
@@ -243,7 +240,8 @@ class LocalConnection:
         """Until the thread that reads has read something."""
         self._waiters += 1
         try:
-            if not self._news.wait(max(0.0, deadline_s - time.monotonic())):
+            left_s = max(0.0, deadline_s - time.monotonic())
+            if not self._news.wait(min(left_s, threading.TIMEOUT_MAX)):
                 raise DeadlineExceededError("nothing came from the peer in time")
         finally:
             self._waiters -= 1
@@ -297,6 +295,9 @@ class LocalConnection:
             return Received(packet.kind, header, None if packet.body_bytes is None else _EMPTY)
         body = self._holdings.take(packet.segment, packet.offset, packet.body_bytes)
         return Received(packet.kind, header, body)
+
+    def trust(self) -> None:
+        """Nothing changes: the peer is a process of this user."""
 
     # Ending
 

@@ -9,12 +9,12 @@ DataLossError, never a default.
 from __future__ import annotations
 
 import struct
-from enum import IntEnum
 from typing import Final, NamedTuple
 
 from dataservice.errors import DataLossError
+from dataservice.runtime.message import Kind
 
-__all__ = ["MAX_PACKET_BYTES", "MAX_TEXT_BYTES", "Kind", "Packet", "pack", "unpack"]
+__all__ = ["MAX_PACKET_BYTES", "MAX_TEXT_BYTES", "Packet", "pack", "unpack"]
 
 _VERSION: Final = 2
 _HEAD = struct.Struct("<BBBxIIIQQ")
@@ -26,17 +26,6 @@ _RELEASES: Final = 8
 # Header and body together up to this size travel in the packet: a segment would cost more.
 MAX_TEXT_BYTES: Final = 16 << 10
 MAX_PACKET_BYTES: Final = MAX_TEXT_BYTES + _HEAD.size
-
-
-class Kind(IntEnum):
-    """What a packet is for."""
-
-    OPEN = 1  # from a client: who it is and what it wants; from a server: accepted
-    MESSAGE = 2
-    DONE = 3  # nothing more will be sent
-    ERROR = 4  # the exchange ended with the error in the header
-    RELEASE = 5  # of a segment that the receiver of this packet had lent
-    RETIRE = 6  # the receiver may forget a segment
 
 
 _KINDS: Final = {kind.value: kind for kind in Kind}

@@ -17,7 +17,8 @@ import time
 from typing import Any, Final, Protocol
 
 from dataservice.errors import DataLossError, DeadlineExceededError, UnavailableError
-from dataservice.runtime.local_messages import MAX_PACKET_BYTES, Kind, Packet, pack, unpack
+from dataservice.runtime.local_messages import MAX_PACKET_BYTES, Packet, pack, unpack
+from dataservice.runtime.message import Kind
 
 # A thread that waits looks up this often for segments that others could not give back.
 SLICE_S: Final = 0.25

@@ -40,7 +40,7 @@ def end_all(
 
     Until `deadline_s` of the monotonic clock; returns how many have not ended by then.
     """
-    grace_end_s = time.monotonic() + grace_s
+    grace_end_s = min(time.monotonic() + grace_s, deadline_s)
     for thread in busy.values():
         thread.join(max(0.0, grace_end_s - time.monotonic()))
     for served in busy:

@@ -15,20 +15,21 @@ from typing import Any, Final, TypeAlias
 from dataservice.errors import FailedPreconditionError
 from dataservice.runtime.arguments import check_choice
 from dataservice.runtime.auth import TlsConfig
+from dataservice.runtime.connection_exchange import ConnectionExchange
+from dataservice.runtime.connection_server import ConnectionChannel
 from dataservice.runtime.exchange import Exchange, ServerChannel
 from dataservice.runtime.flight import FlightClient
 from dataservice.runtime.in_process import InProcessExchange, connect
 from dataservice.runtime.local_address import NotLocalError, dial
-from dataservice.runtime.local_exchange import LocalExchange
-from dataservice.runtime.local_server import LocalChannel
+from dataservice.runtime.local_connection import LocalConnection
 from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS, LOCAL, SHARED_MEMORY
 
 __all__ = ["AnyChannel", "AnyExchange", "open_exchange", "open_local"]
 
 logger = logging.getLogger(__name__)
 
-AnyExchange: TypeAlias = Exchange | LocalExchange | InProcessExchange
-AnyChannel: TypeAlias = ServerChannel | LocalChannel
+AnyExchange: TypeAlias = Exchange | ConnectionExchange | InProcessExchange
+AnyChannel: TypeAlias = ServerChannel | ConnectionChannel
 
 _PROBE_S: Final = 2.0
 
@@ -65,7 +66,9 @@ def open_exchange(
                 _explain(address, protocol, reason, token=token, tls=tls)
             logger.debug("Flight to %s, as memory cannot be shared: %s", address, reason)
         else:
-            with LocalExchange(sock, address, command, token=token, timeout_s=timeout_s) as local:
+            with ConnectionExchange(
+                LocalConnection(sock), address, command, token=token, timeout_s=timeout_s
+            ) as local:
                 yield local
             return
     client = FlightClient(address, token=token, tls=tls)
@@ -79,14 +82,15 @@ def open_exchange(
 
 def open_local(
     address: str, command: Mapping[str, Any], *, token: str, timeout_s: float
-) -> LocalExchange | None:
+) -> ConnectionExchange | None:
     """An exchange through shared memory; None where the server shares none with this process."""
     try:
         sock = dial(address)
     except NotLocalError as reason:
-        logger.debug("Flight to %s, as memory cannot be shared: %s", address, reason)
+        logger.debug("memory cannot be shared with %s: %s", address, reason)
         return None
-    return LocalExchange(sock, address, command, token=token, timeout_s=timeout_s)
+    connection = LocalConnection(sock)
+    return ConnectionExchange(connection, address, command, token=token, timeout_s=timeout_s)
 
 
 def _explain(

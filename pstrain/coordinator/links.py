@@ -5,6 +5,8 @@ Connects to nobody. Invariant: all links of a coordinator configure their traine
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from dataservice.runtime.auth import resolve_token
 from pstrain.consistency import Sync
 from pstrain.coordinator.link import PickledFunctions, Recovery, TrainerLink
@@ -47,6 +49,7 @@ def make_links(
                 num_replicas_in_sync=strategy.num_replicas_in_sync,
                 keeps_elements=isinstance(rule, Sync) and rule.backup_workers > 0,
                 transport_dtype=strategy.transport_dtype,
+                parameters=pb.ParameterConfig(**asdict(strategy.parameters.config)),
             ),
             scheduler=scheduler,
             functions=functions,

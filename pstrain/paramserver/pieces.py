@@ -1,4 +1,4 @@
-"""Long messages over Flight: a message whose large arrays follow it, each by itself or in pieces.
+"""Long messages over a network: one whose large arrays follow it, each by itself or in pieces.
 
 So arrays that are there already are sent from where they are, and of long ones the next rows are
 looked up while others are on the wire. Knows bodies, nothing of what is in them, nor of who sends.
@@ -42,7 +42,7 @@ Send = Callable[[bytes, pa.Buffer | None], None]
 
 
 class Arrived(NamedTuple):
-    """A message that came over Flight or through shared memory."""
+    """A message that came over a network or through shared memory."""
 
     header: bytes
     body: Received

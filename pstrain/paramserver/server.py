@@ -1,4 +1,4 @@
-"""A parameter server: sessions and a store behind a Flight server, and in shared memory.
+"""A parameter server: sessions and a store behind a port, and in shared memory.
 
 It does what its one coordinator's trainers ask and decides nothing. Invariant: one session at a
 time; a request of any other session is refused, so a coordinator or trainer that was replaced
@@ -19,12 +19,12 @@ from typing import Any
 
 from dataservice.errors import DataServiceError
 from dataservice.runtime.auth import TlsConfig, resolve_token
-from dataservice.runtime.flight import FlightServer
+from dataservice.runtime.connection_server import ConnectionChannel
 from dataservice.runtime.identity import new_id
 from dataservice.runtime.local_address import NotLocalError
 from dataservice.runtime.local_server import LocalServer
-from dataservice.runtime.transport import AnyChannel
-from pstrain.compiling import compile_kernels
+from dataservice.runtime.socket_server import SocketServer
+from pstrain.compiling import prepare_kernels
 from pstrain.errors import AbortedError, ServerRestartedError
 from pstrain.paramserver import messages, pieces
 from pstrain.paramserver.requests import Call, answer
@@ -61,7 +61,7 @@ class ParameterServer:
         self._token = resolve_token(token)
         self._exchanges = {messages.EXCHANGE: self.presence.during(self._serve)}
         self._local: LocalServer | None = None
-        self._server = FlightServer(
+        self._server = SocketServer(
             host,
             port,
             token=self._token,
@@ -72,7 +72,6 @@ class ParameterServer:
                 "advance": self._advance,
                 "leave": self._leave,
                 "status": self._status,
-                "ping": lambda body: body,
             },
         )
         self._stopped = threading.Event()
@@ -90,9 +89,9 @@ class ParameterServer:
     def start(self) -> None:
         """Binds and serves; AddressInUseError when the port is taken.
 
-        Kernels are compiled or loaded first, so that no request waits for that.
+        Kernels that were never compiled here are compiled first: no request waits for that.
         """
-        compile_kernels(modules=_KERNELS)
+        prepare_kernels(_KERNELS)
         self._server.start()
         self._share_memory()
 
@@ -101,7 +100,7 @@ class ParameterServer:
         try:
             self._local = local.start()
         except NotLocalError as reason:
-            logger.info("trainers on this host use Flight: %s", reason)
+            logger.info("trainers on this host use TCP: %s", reason)
 
     def join(self) -> None:
         """Blocks until :meth:`stop`."""
@@ -111,7 +110,7 @@ class ParameterServer:
         """Frees the port; values are lost. Idempotent."""
         if self._local is not None:
             self._local.stop(grace_s=_GRACE_S)
-        self._server.stop()
+        self._server.stop(grace_s=_GRACE_S)
         self._helpers.stop()
         self._stopped.set()
 
@@ -122,14 +121,14 @@ class ParameterServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _serve(self, command: dict[str, Any], channel: AnyChannel) -> None:  # noqa: ARG002
+    def _serve(self, command: dict[str, Any], channel: ConnectionChannel) -> None:  # noqa: ARG002
         # A trainer of this host needs the other cores itself.
         working = nullcontext if channel.shares_memory else self._helpers.working
         while self._serve_one(channel, working):
             pass
 
     def _serve_one(
-        self, channel: AnyChannel, working: Callable[[], AbstractContextManager[None]]
+        self, channel: ConnectionChannel, working: Callable[[], AbstractContextManager[None]]
     ) -> bool:
         """Whether there was a request; what it held is let go before the next is awaited."""
         message = pieces.receive(channel.recv)
@@ -139,7 +138,7 @@ class ParameterServer:
             self._reply(message, channel)
         return True
 
-    def _reply(self, message: pieces.Arrived, channel: AnyChannel) -> None:
+    def _reply(self, message: pieces.Arrived, channel: ConnectionChannel) -> None:
         try:
             header, body = self._answer(message)
         except DataServiceError as error:

@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dataservice.runtime.auth import TlsConfig
-from dataservice.runtime.flight import FlightClient
-from dataservice.runtime.transport import AnyExchange, open_local
+from dataservice.runtime.connection_exchange import ConnectionExchange
+from dataservice.runtime.socket_client import SocketClient
+from dataservice.runtime.transport import open_local
 from pstrain.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -27,7 +28,7 @@ from pstrain.paramserver import pieces
 from pstrain.paramserver.messages import EXCHANGE, Body
 from pstrain.paramserver.pieces import Arrived
 
-Streams = dict[int, AnyExchange]
+Streams = dict[int, ConnectionExchange]
 
 
 # Between tries to reach a server whose connection broke: a network that was away for a moment must
@@ -61,12 +62,12 @@ class Connections:
         self._remedy = remedy
         self._token = token
         self._share_memory = share_memory
-        self._clients = [FlightClient(a, token=token, tls=tls) for a in addresses]
+        self._clients = [SocketClient(a, token=token, tls=tls) for a in addresses]
         self._lock = threading.Lock()
         self._free: list[Streams] = []
         self._closed = False
-        # Streams that are dropped open, after their server has ended, complain on stderr.
-        self._finalizer = weakref.finalize(self, _close_all, self._free, self._clients)
+        # Streams hold a socket and a thread of their server until they are closed.
+        self._finalizer = weakref.finalize(self, _close_all, self._free)
 
     def ask(
         self, requests: Mapping[int, Request], timeout_s: float, *, repeat: bool
@@ -116,7 +117,7 @@ class Connections:
             raise DeadlineExceededError(f"parameter server {server}: {error}") from error
 
     def close(self) -> None:
-        """Closes all streams; calls under way raise UnavailableError. Idempotent."""
+        """Closes the free streams; one that is in use, when its call ends. Idempotent."""
         with self._lock:
             self._closed = True
         self._finalizer()
@@ -199,7 +200,7 @@ class Connections:
         )
 
 
-def _send(stream: AnyExchange, request: Request, deadline_s: float, address: str) -> None:
+def _send(stream: ConnectionExchange, request: Request, deadline_s: float, address: str) -> None:
     def send_one(header: bytes, body: Any) -> None:
         stream.send(header, body, timeout_s=_left(deadline_s, address))
 
@@ -227,8 +228,6 @@ def _close(streams: Streams) -> None:
         stream.close()
 
 
-def _close_all(free: list[Streams], clients: Sequence[FlightClient]) -> None:
+def _close_all(free: list[Streams]) -> None:
     while free:
         _close(free.pop())
-    for client in clients:
-        client.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 from collections.abc import Iterator
@@ -9,11 +10,14 @@ from collections.abc import Iterator
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.rpc import RpcServer
-from pstrain.compiling import compile_kernels
+from pstrain.compiling import prepare_kernels
+from pstrain.config import ParameterConfig
 from pstrain.presence import Presence
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.service import Connect, TrainerService
 from pstrain.wire import trainer_pb2 as pb
+
+_CONFIG_NAMES = tuple(field.name for field in dataclasses.fields(ParameterConfig))
 
 
 class TrainerServer:
@@ -41,7 +45,7 @@ class TrainerServer:
     def start(self) -> None:
         self._server.start()
         # The first step then finds its kernels compiled, or waits for what is under way.
-        threading.Thread(target=compile_kernels, name="kernel-warm-up", daemon=True).start()
+        threading.Thread(target=prepare_kernels, name="kernel-warm-up", daemon=True).start()
 
     def join(self) -> None:
         """Blocks until :meth:`stop`."""
@@ -68,9 +72,13 @@ class _AttendedService(TrainerService):
             yield from super().run_closures(requests)
 
 
-def _connect(
-    token: str, tls: TlsConfig | None, addresses: list[str], session: str, transport_dtype: str
-) -> RemoteParameters:
+def _connect(token: str, tls: TlsConfig | None, request: pb.ConfigureRequest) -> RemoteParameters:
+    given = request.parameters
     return RemoteParameters(
-        addresses, token=token, tls=tls, session=session, transport_dtype=transport_dtype
+        list(request.ps_addresses),
+        token=token,
+        tls=tls,
+        session=request.session,
+        config=ParameterConfig(**{name: getattr(given, name) for name in _CONFIG_NAMES}),
+        transport_dtype=request.transport_dtype,
     )

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from dataservice.errors import CancelledError
 from dataservice.runtime.identity import new_id
 from pstrain.errors import FailedPreconditionError
-from pstrain.paramserver.transport import FLOAT32
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.closure_stream import ClosureStream
 from pstrain.trainer.trainer_session import TrainerSession
@@ -24,8 +23,8 @@ from pstrain.wire import trainer_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-Connect = Callable[[list[str], str, str], RemoteParameters]
-"""With the addresses of parameter servers, the session, and the dtype of gradients on the wire."""
+Connect = Callable[[pb.ConfigureRequest], RemoteParameters]
+"""With the parameter servers of a session."""
 
 
 class TrainerService:
@@ -45,9 +44,7 @@ class TrainerService:
     def configure(self, request: pb.ConfigureRequest) -> pb.ConfigureReply:
         with self._lock:
             self._refuse_older(request)
-        parameters = self._connect(
-            list(request.ps_addresses), request.session, request.transport_dtype or FLOAT32
-        )
+        parameters = self._connect(request)
         try:
             with self._lock:
                 self._refuse_older(request)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ConfigureRequest(_message.Message):
-    __slots__ = ("session", "trainer_index", "trainer_count", "ps_addresses", "closures_in_flight", "incarnation", "in_rounds", "num_replicas_in_sync", "keeps_elements", "transport_dtype")
+    __slots__ = ("session", "trainer_index", "trainer_count", "ps_addresses", "closures_in_flight", "incarnation", "in_rounds", "num_replicas_in_sync", "keeps_elements", "transport_dtype", "parameters")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     TRAINER_INDEX_FIELD_NUMBER: _ClassVar[int]
     TRAINER_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class ConfigureRequest(_message.Message):
     NUM_REPLICAS_IN_SYNC_FIELD_NUMBER: _ClassVar[int]
     KEEPS_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     TRANSPORT_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     session: str
     trainer_index: int
     trainer_count: int
@@ -28,7 +29,22 @@ class ConfigureRequest(_message.Message):
     num_replicas_in_sync: int
     keeps_elements: bool
     transport_dtype: str
-    def __init__(self, session: _Optional[str] = ..., trainer_index: _Optional[int] = ..., trainer_count: _Optional[int] = ..., ps_addresses: _Optional[_Iterable[str]] = ..., closures_in_flight: _Optional[int] = ..., incarnation: _Optional[int] = ..., in_rounds: bool = ..., num_replicas_in_sync: _Optional[int] = ..., keeps_elements: bool = ..., transport_dtype: _Optional[str] = ...) -> None: ...
+    parameters: ParameterConfig
+    def __init__(self, session: _Optional[str] = ..., trainer_index: _Optional[int] = ..., trainer_count: _Optional[int] = ..., ps_addresses: _Optional[_Iterable[str]] = ..., closures_in_flight: _Optional[int] = ..., incarnation: _Optional[int] = ..., in_rounds: bool = ..., num_replicas_in_sync: _Optional[int] = ..., keeps_elements: bool = ..., transport_dtype: _Optional[str] = ..., parameters: _Optional[_Union[ParameterConfig, _Mapping]] = ...) -> None: ...
+
+class ParameterConfig(_message.Message):
+    __slots__ = ("request_timeout_s", "start_timeout_s", "transfer_timeout_s", "chunk_bytes", "share_memory")
+    REQUEST_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    START_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHARE_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    request_timeout_s: float
+    start_timeout_s: float
+    transfer_timeout_s: float
+    chunk_bytes: int
+    share_memory: bool
+    def __init__(self, request_timeout_s: _Optional[float] = ..., start_timeout_s: _Optional[float] = ..., transfer_timeout_s: _Optional[float] = ..., chunk_bytes: _Optional[int] = ..., share_memory: bool = ...) -> None: ...
 
 class ConfigureReply(_message.Message):
     __slots__ = ("incarnation", "pid")

@@ -30,6 +30,7 @@ if sys.argv[2] == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[2] == "raised":
     raise ValueError("the program failed")
+sys.exit({"exited": 3, "finished": 0}[sys.argv[2]])
 """
 
 
@@ -57,7 +58,7 @@ def coordinate(spec: str, end: str) -> None:
         timeout=DEADLINE_S,
         check=False,
     )
-    expected = {"finished": 0, "raised": 1, "killed": -signal.SIGKILL}
+    expected = {"finished": 0, "raised": 1, "exited": 3, "killed": -signal.SIGKILL}
     assert done.returncode == expected[end], done.stderr
 
 
@@ -70,7 +71,7 @@ def test_servers_end_when_the_coordinator_was_killed_a_while_ago() -> None:
 
 def test_servers_wait_for_a_program_that_failed_and_end_at_once_with_one_that_did_not() -> None:
     with cluster(3_600.0) as (servers, spec):
-        for end in ("raised", "killed", "finished"):
+        for end in ("raised", "exited", "killed", "finished"):
             coordinate(spec, end)
         for child in servers:
             assert child.wait(DEADLINE_S) == 0

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataservice.runtime.exchange import Exchange
-from dataservice.runtime.local_exchange import LocalExchange
+from dataservice.runtime.connection_exchange import ConnectionExchange
+from dataservice.runtime.message import ACTION
 from dataservice.runtime.process import ChildProcess, spawn_module
 from pstrain import initializers, results
 from pstrain.checkpoint import Checkpoint
@@ -145,7 +145,7 @@ def test_training_on_servers_gives_what_training_in_one_process_gives(
     np.testing.assert_array_equal(remote[0].sparse_read(ids), local[0].sparse_read(ids))
 
 
-def test_arrays_of_megabytes_travel_through_flight(addresses: list[str]) -> None:
+def test_arrays_of_megabytes_travel_by_tcp(addresses: list[str]) -> None:
     strategy = _strategy(addresses, config=ParameterConfig(share_memory=False))
     with strategy.scope():
         remote = _table(50_000, 16)
@@ -479,18 +479,18 @@ def test_a_fenced_trainers_closure_is_completed_or_dropped_by_others(
 
 
 @pytest.mark.parametrize("share_memory", [True, False])
-def test_rows_travel_through_shared_memory_or_flight(
+def test_rows_travel_through_shared_memory_or_by_tcp(
     addresses: list[str], monkeypatch: pytest.MonkeyPatch, share_memory: bool
 ) -> None:
     opened: list[str] = []
-    for transport in (Exchange, LocalExchange):
-        original = transport.send
+    begin = ConnectionExchange.__init__
 
-        def send(self: Any, *args: Any, _send: Any = original, **options: Any) -> None:
-            opened.append(self.protocol)
-            _send(self, *args, **options)
+    def noted(self: Any, connection: Any, address: str, command: Any, **options: Any) -> None:
+        if command["exchange"] != ACTION:
+            opened.append(connection.protocol)
+        begin(self, connection, address, command, **options)
 
-        monkeypatch.setattr(transport, "send", send)
+    monkeypatch.setattr(ConnectionExchange, "__init__", noted)
     strategy = _strategy(addresses, config=ParameterConfig(share_memory=share_memory))
     with strategy.scope():
         table = create_variable(initializers.zeros(), shape=(6000, 16), name="table")
@@ -503,7 +503,7 @@ def test_rows_travel_through_shared_memory_or_flight(
     (some,) = parameters.fetch([Fetch(spec, ids[:1000])])
     assert not some.rows.flags.writeable
     parameters.close()
-    assert set(opened) == {"shared_memory" if share_memory else "flight"}
+    assert set(opened) == {"shared_memory" if share_memory else "tcp"}
 
 
 class LostReplies:
@@ -511,8 +511,8 @@ class LostReplies:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        for transport in (Exchange, LocalExchange):
-            monkeypatch.setattr(transport, "recv", self._losing(transport.recv))
+        receive = self._losing(ConnectionExchange.recv)
+        monkeypatch.setattr(ConnectionExchange, "recv", receive)
 
     def _losing(self, receive: Callable[..., Any]) -> Callable[..., Any]:
         def recv(exchange: Any, timeout_s: float) -> Any:
@@ -589,7 +589,7 @@ def test_a_pull_goes_along_with_an_earlier_closures_commit_although_replies_are_
 # -- in fewer bytes
 
 
-@pytest.fixture(params=[True, False], ids=["shared memory", "flight"])
+@pytest.fixture(params=[True, False], ids=["shared memory", "tcp"])
 def rounding(
     addresses: list[str], request: pytest.FixtureRequest
 ) -> Iterator[ParameterServerStrategy]:

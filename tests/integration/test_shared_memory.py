@@ -34,12 +34,13 @@ from dataservice.errors import (
     UserFunctionError,
 )
 from dataservice.runtime import local_address, local_server, packet_socket, shared_memory
+from dataservice.runtime.connection_exchange import ConnectionExchange
+from dataservice.runtime.connection_server import ConnectionChannel
 from dataservice.runtime.flight import FlightServer
 from dataservice.runtime.local_address import NotLocalError, dial, socket_name
 from dataservice.runtime.local_connection import LocalConnection
-from dataservice.runtime.local_exchange import LocalExchange
-from dataservice.runtime.local_messages import Kind
-from dataservice.runtime.local_server import LocalChannel, LocalServer
+from dataservice.runtime.local_server import LocalServer
+from dataservice.runtime.message import Kind
 from dataservice.runtime.segment_pool import HELD_BYTES, POOL_BYTES
 from dataservice.runtime.shared_memory import OwnSegment, PeerSegment, is_supported
 from dataservice.runtime.transport import open_exchange
@@ -53,18 +54,18 @@ TIMEOUT_S = 60.0
 AT_MOST_S = 30.0
 
 
-def echo(_command: dict[str, Any], channel: LocalChannel) -> None:
+def echo(_command: dict[str, Any], channel: ConnectionChannel) -> None:
     while (message := channel.recv()) is not None:
         channel.send(message.header, message.body)
 
 
-def count(command: dict[str, Any], channel: LocalChannel) -> None:
+def count(command: dict[str, Any], channel: ConnectionChannel) -> None:
     for index in range(command["n"]):
         body = np.full(command["size"], index % 251, np.uint8).tobytes()
         channel.send(str(index).encode(), body)
 
 
-def fail(command: dict[str, Any], channel: LocalChannel) -> None:
+def fail(command: dict[str, Any], channel: ConnectionChannel) -> None:
     if command.get("after_message"):
         channel.recv()
     if command["how"] == "user":
@@ -72,7 +73,7 @@ def fail(command: dict[str, Any], channel: LocalChannel) -> None:
     raise ZeroDivisionError("division by nothing")
 
 
-def wait_until_cancelled(_command: dict[str, Any], channel: LocalChannel) -> None:
+def wait_until_cancelled(_command: dict[str, Any], channel: ConnectionChannel) -> None:
     give_up_s = time.monotonic() + TIMEOUT_S
     while not channel.cancelled():
         if time.monotonic() > give_up_s:
@@ -90,7 +91,7 @@ class LargeBody:
         return 0, target.size
 
 
-def send_until_gone(_command: dict[str, Any], channel: LocalChannel) -> None:
+def send_until_gone(_command: dict[str, Any], channel: ConnectionChannel) -> None:
     while True:
         body = LargeBody()
         SENT_BODIES.append(weakref.ref(body))
@@ -119,20 +120,21 @@ def server() -> Iterator[LocalServer]:
     running.stop()
 
 
-def open_to(address: str, name: str, *, token: str = TOKEN, **command: Any) -> LocalExchange:
+def open_to(address: str, name: str, *, token: str = TOKEN, **command: Any) -> ConnectionExchange:
     asked = {"exchange": name, **command}
-    return LocalExchange(dial(address), address, asked, token=token, timeout_s=TIMEOUT_S)
+    connection = LocalConnection(dial(address))
+    return ConnectionExchange(connection, address, asked, token=token, timeout_s=TIMEOUT_S)
 
 
 def send_for(
-    seconds: float, exchange: LocalExchange, body: bytes, timeout_s: float = TIMEOUT_S
+    seconds: float, exchange: ConnectionExchange, body: bytes, timeout_s: float = TIMEOUT_S
 ) -> None:
     give_up_s = time.monotonic() + seconds
     while time.monotonic() < give_up_s:
         exchange.send(b"h", body, timeout_s=timeout_s)
 
 
-def receive_for(seconds: float, exchange: LocalExchange) -> None:
+def receive_for(seconds: float, exchange: ConnectionExchange) -> None:
     give_up_s = time.monotonic() + seconds
     while time.monotonic() < give_up_s:
         exchange.recv(TIMEOUT_S)
@@ -440,8 +442,12 @@ def test_a_frozen_peer_is_a_deadline(peer: tuple[subprocess.Popen[str], str]) ->
             with pytest.raises(DeadlineExceededError):
                 answer_to(exchange, b"h", timeout_s=0.3)
             with pytest.raises(DeadlineExceededError):
-                LocalExchange(
-                    dial(address), address, {"exchange": "echo"}, token=TOKEN, timeout_s=0.3
+                ConnectionExchange(
+                    LocalConnection(dial(address)),
+                    address,
+                    {"exchange": "echo"},
+                    token=TOKEN,
+                    timeout_s=0.3,
                 )
         finally:
             process.send_signal(signal.SIGCONT)

@@ -314,8 +314,8 @@ def staged() -> Iterator[None]:
         patch.setattr(atomic_folder, "open", lambda *args: DISK.disk.open(*args), raising=False)
         gettempdir = SimpleNamespace(gettempdir=lambda: "/tmp-of-the-process")
         patch.setattr(atomic_folder, "tempfile", gettempdir)
+        patch.setattr(atomic_folder, "os", _ThisDisk())
         for module in (atomic_folder, snapshot_folder):
-            patch.setattr(module, "os", _ThisDisk())
             patch.setattr(module, "uuid", SimpleNamespace(uuid4=next_hex))
         yield
 

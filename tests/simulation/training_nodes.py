@@ -275,7 +275,7 @@ class TrainerNode(Process):
         self.alive = True
         addresses = [server.name for server in self.world.servers]
         self.service = TrainerService(
-            lambda _, session, __: RemoteParameters(addresses, session=session, token="-")
+            lambda request: RemoteParameters(addresses, session=request.session, token="-")
         )
 
     def crash(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
 
 import pytest
 
@@ -26,6 +28,14 @@ class _Told(departure._Departure):
         self.told.append(address)
 
 
+@pytest.fixture(autouse=True)
+def program_that_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever tests before, in this process, gave to `sys.exit` or failed with."""
+    monkeypatch.setattr(sys, "exit", getattr(sys.exit, "__wrapped__", sys.exit))
+    for name in ("last_exc", "last_value"):
+        monkeypatch.delattr(sys, name, raising=False)
+
+
 def test_all_servers_are_told_although_some_are_gone() -> None:
     told = _Told()
     told.tell()
@@ -39,6 +49,37 @@ def test_nobody_is_told_where_an_exception_has_ended_the_program(
     told = _Told()
     told.tell()
     assert told.told == []
+
+
+@pytest.mark.parametrize(
+    ("statuses", "is_told"),
+    [([3], False), (["no such file"], False), ([0], True), ([None], True), ([3, 0], True)],
+)
+def test_who_is_told_where_the_program_ends_itself_is_decided_by_its_status(
+    statuses: list[object], is_told: bool
+) -> None:
+    departure._note_statuses()
+    for status in statuses:
+        with pytest.raises(SystemExit) as ended:
+            sys.exit(status)  # type: ignore[arg-type]
+        assert ended.value.code == status
+    told = _Told()
+    told.tell()
+    assert bool(told.told) is is_told
+
+
+def test_a_thread_that_ends_itself_ends_no_program() -> None:
+    departure._note_statuses()
+    departure._note_statuses()
+
+    def end() -> None:
+        with contextlib.suppress(SystemExit):
+            sys.exit(3)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    thread.join(10.0)
+    assert not departure.failed()
 
 
 def test_a_cluster_has_one_session_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataservice.errors import DataLossError
-from dataservice.runtime.local_messages import Kind, Packet, pack, unpack
+from dataservice.runtime.local_messages import Packet, pack, unpack
+from dataservice.runtime.message import Kind
 
 
 @st.composite

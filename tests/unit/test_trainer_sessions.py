@@ -18,7 +18,7 @@ class _Parameters:
         pass
 
 
-def _connect(_addresses: list[str], _session: str, _transport_dtype: str) -> Any:
+def _connect(_request: pb.ConfigureRequest) -> Any:
     return _Parameters()
 
 

@@ -1,55 +1,114 @@
-"""The client's end of a message stream from a process of its user on its host.
+"""The client's end of a message stream over a connection of its own.
 
-The counterpart of `exchange.Exchange`, over shared memory: the same calls and errors, faster by
-what copying through a network stack costs. Invariant: no call outlives its timeout.
+The counterpart of `exchange.Exchange`: the same calls and errors, whatever carries the messages.
+Knows what is said first, and how an exchange ends; nothing of sockets or memory. Invariant: no call
+outlives its timeout.
 """
 
 from __future__ import annotations
 
 import json
-import socket
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from dataservice.errors import (
     CancelledError,
+    DataLossError,
     DataServiceError,
     InvalidArgumentError,
     UnavailableError,
 )
-from dataservice.runtime.local_address import HELLO_TIMEOUT_S
-from dataservice.runtime.local_connection import LocalConnection, Received
-from dataservice.runtime.local_messages import Kind
-from dataservice.runtime.message import Message, check_message, error_from_payload
+from dataservice.runtime.message import (
+    HELLO_TIMEOUT_S,
+    Kind,
+    Message,
+    Received,
+    check_message,
+    error_from_payload,
+)
 from dataservice.runtime.shared_memory import Body
 
-__all__ = ["LocalExchange"]
+__all__ = ["Connection", "ConnectionExchange"]
 
 
-class LocalExchange:
-    """The client's end of one exchange; calls and errors are those of `exchange.Exchange`.
+class Connection(Protocol):
+    """One of two ends, which are alike. Thread safe.
 
-    Takes over `sock` from `dial`; returns when the server has accepted.
+    UnavailableError from any call means that the peer is gone or that `shut_down` was called.
     """
 
-    protocol: ClassVar[str] = "shared_memory"
-    shares_memory: ClassVar[bool] = True
+    @property
+    def protocol(self) -> str:
+        """What carries the messages."""
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether bodies are read where their sender wrote them."""
+
+    @property
+    def peer_error(self) -> bytes | None:
+        """The header of an ERROR as soon as one has arrived, before it is received."""
+
+    def send(
+        self,
+        kind: Kind,
+        header: bytes = b"",
+        body: pa.Buffer | bytes | Body | None = None,
+        *,
+        deadline_s: float,
+    ) -> None:
+        """Sends one message; waits while the peer takes no more.
+
+        DeadlineExceededError at `deadline_s` of the monotonic clock: nothing was sent then, or
+        the connection is over.
+        """
+
+    def receive(self, deadline_s: float) -> Received | None:
+        """The next message, None when the peer has finished sending.
+
+        DeadlineExceededError when there was none in time; it may still come.
+        """
+
+    def await_close(self, deadline_s: float) -> None:
+        """Until the peer has closed its end, dropping what it still sends."""
+
+    def is_gone(self) -> bool:
+        """Whether the peer closed its end, or this one was shut down; does not read."""
+
+    def trust(self) -> None:
+        """The peer has shown the token, and may send more than a hello."""
+
+    def shut_down(self) -> None:
+        """Ends all calls, here and at the peer, from any thread. Idempotent."""
+
+    def close(self) -> None:
+        """Frees the connection once other calls have ended; bodies received stay valid."""
+
+
+class ConnectionExchange:
+    """The client's end of one exchange; calls and errors are those of `exchange.Exchange`.
+
+    Takes over `connection`; returns when the server has accepted, DeadlineExceededError after
+    `timeout_s`.
+    """
 
     def __init__(
         self,
-        sock: socket.socket,
+        connection: Connection,
         address: str,
         command: Mapping[str, Any],
         *,
         token: str,
         timeout_s: float,
     ) -> None:
+        self.protocol = connection.protocol
+        self.shares_memory = connection.shares_memory
         self._address = address
-        self._name = str(command.get("exchange"))
-        self._connection = LocalConnection(sock)
+        self._name = str(command.get("name", command.get("exchange")))
+        self._connection = connection
         self._error: DataServiceError | None = None
         self._cancelled = False
         self._ended = False
@@ -57,8 +116,10 @@ class LocalExchange:
             hello = token.encode() + b"\n" + json.dumps(command).encode()
             deadline_s = time.monotonic() + timeout_s
             self._act(lambda: self._connection.send(Kind.OPEN, hello, deadline_s=deadline_s))
-            if self._receive(deadline_s) is None:
+            accepted = self._receive(deadline_s)
+            if accepted is None:
                 raise UnavailableError(f"{address} ended {self._name!r} before it began")
+            self._expect(Kind.OPEN, accepted)
         except BaseException:
             self.close()
             raise
@@ -99,6 +160,7 @@ class LocalExchange:
         if received is None:
             self._ended = True
             return None
+        self._expect(Kind.MESSAGE, received)
         return Message(received.header, received.body)
 
     def done_writing(self) -> None:
@@ -119,7 +181,7 @@ class LocalExchange:
         self.cancel()
         self._connection.close()
 
-    def __enter__(self) -> LocalExchange:
+    def __enter__(self) -> ConnectionExchange:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -130,6 +192,12 @@ class LocalExchange:
         if received is not None and received.kind is Kind.ERROR:
             raise self._keep(error_from_payload(received.header))
         return received
+
+    def _expect(self, kind: Kind, received: Received) -> None:
+        # Who accepts says nothing more: a header there is what this side has said.
+        if received.kind is not kind or (kind is Kind.OPEN and received.header):
+            said = f"{self._address} said {received.kind.name} where {kind.name} was expected"
+            raise self._keep(DataLossError(f"{said}: it is no server of this protocol"))
 
     def _act(self, call: Callable[[], Any]) -> Any:
         """Calls, and makes an error the last that the exchange gives."""

@@ -1,0 +1,218 @@
+"""The bytes of a TCP connection, plain or by TLS, with deadlines for every wait.
+
+Knows nothing of messages. Invariant: `shut_down`, from any thread, ends all calls.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import select
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from dataservice.errors import DeadlineExceededError, UnavailableError
+
+__all__ = ["ByteStream", "PlainStream", "TlsStream"]
+
+# Who waits looks up this often, should a wake-up get lost.
+_SLICE_S: Final = 0.25
+_TIMEOUT: Final = struct.Struct("@ll")
+# As numbers: flags of an enumeration take a microsecond to put together.
+_WHOLE: Final = int(socket.MSG_WAITALL)
+_AT_ONCE: Final = int(socket.MSG_DONTWAIT)
+_NO_SIGNAL: Final = int(getattr(socket, "MSG_NOSIGNAL", 0))
+# What TLS encrypts at once.
+_RECORD_BYTES: Final = 16 << 10
+_GONE: Final = frozenset(
+    {errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF, errno.ECONNABORTED}
+)
+_HUNG_UP: Final = int(getattr(select, "POLLRDHUP", 0)) | select.POLLHUP
+# A host that says nothing for two minutes is gone, and with it what waits for it; in the second
+# line, to what was sent.
+_KEEPALIVE: Final = {
+    "TCP_KEEPIDLE": 60,
+    "TCP_KEEPINTVL": 15,
+    "TCP_KEEPCNT": 4,
+    "TCP_USER_TIMEOUT": 120_000,
+}
+
+
+class ByteStream(Protocol):
+    """One end. One thread may receive while another sends.
+
+    UnavailableError from any call means that the peer is gone or that `shut_down` was called,
+    DeadlineExceededError that `deadline_s` of the monotonic clock passed.
+    """
+
+    def receive(self, room: memoryview, deadline_s: float, *, whole: bool) -> int:
+        """Puts what comes into `room`, and returns how many bytes; with `whole` rather all."""
+
+    def send(self, parts: Sequence[memoryview], deadline_s: float) -> None:
+        """Sends all, or breaks off in the middle."""
+
+    def is_gone(self) -> bool:
+        """Whether the peer closed its end, or this one was shut down; does not read."""
+
+    def shut_down(self) -> None:
+        """Ends the stream for both ends. Idempotent."""
+
+    def close(self) -> None:
+        """Frees the socket; no call may be under way."""
+
+
+class PlainStream:
+    """A connected TCP socket, which it owns; see `ByteStream`."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        _tune(sock)
+        # A wait is one system call, which looks up after a while, instead of two.
+        sock.setblocking(True)
+        slice_s = _TIMEOUT.pack(int(_SLICE_S), int(_SLICE_S % 1 * 1e6))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, slice_s)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, slice_s)
+        self._socket = sock
+
+    def receive(self, room: memoryview, deadline_s: float, *, whole: bool) -> int:
+        flags = _WHOLE if whole else 0
+        while True:
+            if deadline_s - time.monotonic() < _SLICE_S:
+                _wait_for(self._socket, select.POLLIN, deadline_s)
+                flags = 0
+            try:
+                size = self._socket.recv_into(room, 0, flags)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise _lost(error) from error
+            if not size:
+                raise _lost(None)
+            return size
+
+    def send(self, parts: Sequence[memoryview], deadline_s: float) -> None:
+        left = [part for part in parts if part.nbytes]
+        while left:
+            flags = _NO_SIGNAL
+            if deadline_s - time.monotonic() < _SLICE_S:
+                _wait_for(self._socket, select.POLLOUT, deadline_s)
+                flags |= _AT_ONCE
+            try:
+                sent = self._socket.sendmsg(left, (), flags)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise _lost(error) from error
+            _drop(left, sent)
+
+    def is_gone(self) -> bool:
+        return _has_hung_up(self._socket)
+
+    def shut_down(self) -> None:
+        _shut_down(self._socket)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class TlsStream:
+    """A socket that speaks TLS, which it owns; see `ByteStream`. Shakes hands by its first call."""
+
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        _tune(sock)
+        sock.setblocking(False)
+        self._socket = sock
+        # The library under it takes one call at a time, also of one that sends beside one that
+        # receives.
+        self._turn = threading.Lock()
+
+    def receive(self, room: memoryview, deadline_s: float, *, whole: bool) -> int:  # noqa: ARG002
+        size = self._patiently(lambda: self._socket.recv_into(room), deadline_s)
+        if not size:
+            raise _lost(None)
+        return size
+
+    def send(self, parts: Sequence[memoryview], deadline_s: float) -> None:
+        left = [part for part in parts if part.nbytes]
+        if len(left) > 1 and sum(part.nbytes for part in left) <= _RECORD_BYTES:
+            left = [memoryview(b"".join(left))]
+        while left:
+            _drop(left, self._patiently(functools.partial(self._socket.send, left[0]), deadline_s))
+
+    def _patiently(self, act: Callable[[], int], deadline_s: float) -> int:
+        while True:
+            try:
+                with self._turn:
+                    return act()
+            except ssl.SSLWantReadError:
+                wanted = select.POLLIN
+            except ssl.SSLWantWriteError:
+                wanted = select.POLLOUT
+            except OSError as error:
+                raise _lost(error) from error
+            _wait_for(self._socket, wanted, deadline_s)
+
+    def is_gone(self) -> bool:
+        return _has_hung_up(self._socket)
+
+    def shut_down(self) -> None:
+        _shut_down(self._socket)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _tune(sock: socket.socket) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _wait_for(sock: socket.socket, events: int, deadline_s: float) -> None:
+    poll = select.poll()
+    poll.register(sock, events)
+    while True:
+        left_s = deadline_s - time.monotonic()
+        if poll.poll(max(0.0, min(left_s, _SLICE_S)) * 1_000):
+            return
+        if left_s <= 0:
+            said = "sent nothing" if events == select.POLLIN else "took nothing"
+            raise DeadlineExceededError(f"the peer {said} in time")
+
+
+def _drop(parts: list[memoryview], sent: int) -> None:
+    """Takes the first `sent` bytes off."""
+    while parts and sent >= parts[0].nbytes:
+        sent -= parts.pop(0).nbytes
+    if sent:
+        parts[0] = parts[0][sent:]
+
+
+def _has_hung_up(sock: socket.socket) -> bool:
+    descriptor = sock.fileno()  # once: another thread may close it
+    if descriptor < 0:
+        return True
+    poll = select.poll()
+    poll.register(descriptor, _HUNG_UP)
+    return any(event & _HUNG_UP for _, event in poll.poll(0))
+
+
+def _shut_down(sock: socket.socket) -> None:
+    try:
+        # Of the socket itself: TLS would forget its state under those who use it.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+    except OSError as error:
+        if error.errno not in _GONE:
+            raise
+
+
+def _lost(error: OSError | None) -> UnavailableError:
+    if error is None or error.errno in _GONE:
+        return UnavailableError("the peer closed the connection")
+    return UnavailableError(f"the connection broke: {error}")

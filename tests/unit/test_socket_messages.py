@@ -1,0 +1,160 @@
+"""Messages in a stream of bytes: whole however it is cut, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataservice.errors import DataLossError
+from dataservice.runtime.message import MAX_BODY_BYTES, MAX_HEADER_BYTES, Kind, Received
+from dataservice.runtime.socket_messages import (
+    HEAD_BYTES,
+    STRANGER_HEADER_BYTES,
+    Incoming,
+    head_of,
+)
+
+KINDS = (Kind.OPEN, Kind.MESSAGE, Kind.DONE, Kind.ERROR)
+# Beside short ones, some that do not fit into what is received at once.
+HEADERS = st.binary(max_size=40) | st.sampled_from([b"h" * 70_000])
+BODIES = st.none() | st.binary(max_size=40) | st.sampled_from([b"b" * 65_536, b"c" * 200_000])
+MESSAGES = st.lists(st.tuples(st.sampled_from(KINDS), HEADERS, BODIES), max_size=6)
+
+Said = tuple[Kind, bytes, bytes | None]
+
+
+def encoded(messages: list[Said]) -> bytes:
+    return b"".join(
+        head_of(kind, len(header), None if body is None else len(body)) + header + (body or b"")
+        for kind, header, body in messages
+    )
+
+
+def plain(received: Received) -> Said:
+    kind, header, body = received
+    return kind, header, None if body is None else body.to_pybytes()
+
+
+def heard(incoming: Incoming, data: bytes, sizes: list[int]) -> list[Said]:
+    """What comes out of `data` when it arrives in pieces of at most those sizes, in turn."""
+    found, at, turn = [], 0, 0
+    while True:
+        while (received := incoming.take()) is not None:
+            found.append(plain(received))
+        if at == len(data):
+            return found
+        room = incoming.room
+        assert len(room), "there is always room for the next byte"
+        size = min(len(room), len(data) - at, sizes[turn % len(sizes)])
+        room[:size] = data[at : at + size]
+        incoming.add(size)
+        at, turn = at + size, turn + 1
+
+
+@given(MESSAGES, st.lists(st.integers(1, 100_000) | st.integers(1, 20), min_size=1, max_size=5))
+def test_messages_are_whole_wherever_the_stream_is_cut(
+    messages: list[Said], sizes: list[int]
+) -> None:
+    if sum(sizes) < 1_000:
+        sizes = [*sizes, 50_000]  # not byte by byte through all of a long one
+    assert heard(Incoming(trusted=True), encoded(messages), sizes) == messages
+
+
+@given(MESSAGES, st.data())
+def test_a_stream_that_ends_in_a_message_has_all_before(
+    messages: list[Said], data: st.DataObject
+) -> None:
+    whole = encoded(messages)
+    cut = data.draw(st.integers(0, len(whole)))
+    found = heard(Incoming(trusted=True), whole[:cut], [100_000])
+    assert found == messages[: len(found)]
+    assert len(encoded(found)) <= cut
+
+
+@given(st.binary(min_size=HEAD_BYTES, max_size=200))
+def test_any_bytes_are_messages_or_data_loss(data: bytes) -> None:
+    incoming = Incoming(trusted=False)
+    try:
+        found = heard(incoming, data, [200])
+    except DataLossError:
+        return
+    assert data.startswith(encoded(found))
+
+
+@given(st.integers(0, 3), st.integers(0, 255))
+def test_a_damaged_head_is_data_loss(at: int, value: int) -> None:
+    head = bytearray(head_of(Kind.MESSAGE, 3, None))
+    if head[at] == value or (at == 1 and value in list(KINDS)) or at == 3 or (at, value) == (2, 1):
+        return
+    head[at] = value
+    with pytest.raises(DataLossError, match="another protocol"):
+        heard(Incoming(trusted=True), bytes(head) + b"abc", [100])
+
+
+@pytest.mark.parametrize(
+    ("trusted", "header_bytes", "body_bytes", "is_refused"),
+    [
+        (False, STRANGER_HEADER_BYTES, None, False),
+        (False, STRANGER_HEADER_BYTES + 1, None, True),
+        (False, 1, 1, True),
+        (True, STRANGER_HEADER_BYTES + 1, 1, False),
+        (True, MAX_HEADER_BYTES + 1, None, True),
+        (True, 1, MAX_BODY_BYTES + 1, True),
+    ],
+)
+def test_sizes_are_bounded_by_who_announces_them(
+    trusted: bool, header_bytes: int, body_bytes: int | None, is_refused: bool
+) -> None:
+    incoming = Incoming(trusted=trusted)
+    head = head_of(Kind.OPEN, header_bytes, body_bytes)
+    if not is_refused:
+        assert heard(incoming, head, [100]) == []
+        return
+    with pytest.raises(DataLossError, match=f"header of {header_bytes} and a body of"):
+        heard(incoming, head, [100])
+
+
+def test_who_is_trusted_may_send_more() -> None:
+    incoming = Incoming(trusted=False)
+    hello: Said = (Kind.OPEN, b"token", None)
+    assert heard(incoming, encoded([hello]), [100]) == [hello]
+    incoming.trust()
+    message: Said = (Kind.MESSAGE, b"h" * (STRANGER_HEADER_BYTES + 1), b"body")
+    assert heard(incoming, encoded([message]), [1_000]) == [message]
+
+
+def test_a_body_lands_where_it_stays() -> None:
+    """Later messages do not touch it, and what is received of it is not copied."""
+    incoming = Incoming(trusted=True)
+    head = head_of(Kind.MESSAGE, 0, 100_000)
+    heard(incoming, head, [100])
+    assert incoming.is_exact
+    room = incoming.room
+    assert len(room) == 100_000
+    room[:] = b"x" * 100_000
+    incoming.add(100_000)
+    received = incoming.take()
+    assert received is not None
+    assert received.body == pa.py_buffer(b"x" * 100_000)
+    assert heard(incoming, encoded([(Kind.MESSAGE, b"h", b"y" * 100)]), [10_000])
+    assert received.body == pa.py_buffer(b"x" * 100_000)
+
+
+def test_a_body_that_finds_no_memory_leaves_the_message_where_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    incoming = Incoming(trusted=True)
+    message: Said = (Kind.MESSAGE, b"header", b"body")
+
+    def refuse(_size: int) -> pa.Buffer:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pa, "allocate_buffer", refuse)
+        with pytest.raises(MemoryError):
+            heard(incoming, encoded([message]), [100])
+    received = incoming.take()
+    assert received is not None
+    assert plain(received) == message
