@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import threading
 import time
 from typing import Any, Final
@@ -109,7 +110,8 @@ def _list_jobs(options: argparse.Namespace) -> None:
 
 def _delete_job(options: argparse.Namespace) -> None:
     call(options, "DeleteJob", job_name=options.name)
-    print(f"deleted job {options.name}")
+    done = {"job": options.name, "deleted": True}
+    print(json.dumps(done) if options.json else f"deleted job {options.name}")
 
 
 def _list_datasets(options: argparse.Namespace) -> None:
@@ -121,4 +123,5 @@ def _list_datasets(options: argparse.Namespace) -> None:
 
 def _delete_dataset(options: argparse.Namespace) -> None:
     call(options, "DeleteDataset", dataset_id=options.dataset_id)
-    print(f"deleted dataset {options.dataset_id}")
+    done = {"dataset_id": options.dataset_id, "deleted": True}
+    print(json.dumps(done) if options.json else f"deleted dataset {options.dataset_id}")

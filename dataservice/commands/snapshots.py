@@ -6,6 +6,7 @@ Prints what the dispatcher says. Knows nothing of how a call is made, which the 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -37,4 +38,5 @@ def _list(options: argparse.Namespace, call: Callable[..., Any]) -> None:
 
 def _cancel(options: argparse.Namespace, call: Callable[..., Any]) -> None:
     call(options, "CancelSnapshot", snapshot_id=options.snapshot_id)
-    print(f"cancelled snapshot {options.snapshot_id}")
+    done = {"snapshot_id": options.snapshot_id, "cancelled": True}
+    print(json.dumps(done) if options.json else f"cancelled snapshot {options.snapshot_id}")

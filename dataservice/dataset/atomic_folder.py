@@ -74,7 +74,8 @@ class AtomicFolder:
             content: bytes = self._files.cat_file(f"{self._root}/{name}")
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except OSError as error:
+        except Exception as error:
+            # Packages for object stores have classes of their own, of no common base.
             raise unreadable(f"{self.path}/{name}", error) from error
         return content
 
@@ -91,7 +92,8 @@ class AtomicFolder:
             return list(self._files.ls(where, detail=True))
         except (FileNotFoundError, NotADirectoryError):
             return []
-        except OSError as error:
+        except Exception as error:
+            # Packages for object stores have classes of their own, of no common base.
             raise unreadable(f"{self.path}/{name}", error) from error
 
     # Writing
@@ -128,14 +130,25 @@ class AtomicFolder:
                     os.replace(draft, final)
                 sync_folder(os.path.dirname(final))
                 return
-            if self._appears_whole:
-                self._files.put_file(draft, final)
-                return
-            passing = f"{self._root}/{self._drafts}/{os.path.basename(draft)}"
-            for folder in (os.path.dirname(passing), os.path.dirname(final)):
-                self._files.makedirs(folder, exist_ok=True)
-            self._files.put_file(draft, passing)
-            self._rename_once(passing, final, replaces=replaces)
+            try:
+                self._put(draft, final, replaces=replaces)
+            except (OSError, ImportError):
+                raise
+            except Exception as error:  # of the store's package, as above
+                raise FailedPreconditionError(
+                    f"cannot write {self.path}/{name}: {error}; look at storage_options=, and "
+                    "whether the data workers can reach the store"
+                ) from error
+
+    def _put(self, draft: str, final: str, *, replaces: bool) -> None:
+        if self._appears_whole:
+            self._files.put_file(draft, final)
+            return
+        passing = f"{self._root}/{self._drafts}/{os.path.basename(draft)}"
+        for folder in (os.path.dirname(passing), os.path.dirname(final)):
+            self._files.makedirs(folder, exist_ok=True)
+        self._files.put_file(draft, passing)
+        self._rename_once(passing, final, replaces=replaces)
 
     def _rename_once(self, passing: str, final: str, *, replaces: bool) -> None:
         """Not every file system renames over a file.
@@ -198,6 +211,9 @@ def named_errors(path: str) -> Iterator[None]:
             raise ResourceExhaustedError(
                 f"no space is left to write {path}: {error}; make room and save again"
             ) from error
-        raise FailedPreconditionError(f"cannot write {path}: {error}") from error
+        raise FailedPreconditionError(
+            f"cannot write {path}: {error}; look whether it is a folder on every data worker, and "
+            "whether someone has removed it"
+        ) from error
     except ImportError as error:
         raise FailedPreconditionError(f"cannot write {path}: {error}") from error

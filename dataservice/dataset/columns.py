@@ -137,15 +137,38 @@ def array_to_numpy(array: pa.Array, name: str) -> np.ndarray:
             f"column {name!r} of type {kind} has no form in NumPy ({error}); leave it out with "
             'select(), or use map(..., format="arrow")'
         ) from error
+    except pa.ArrowException as error:
+        raise _no_form(array, name, error) from error
     return values
+
+
+def to_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """One dict per row. SchemaError for a value that Python has no form for."""
+    try:
+        return batch.to_pylist()  # type: ignore[no-any-return]
+    except (ValueError, OverflowError):
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                column.to_pylist()
+            except (ValueError, OverflowError) as error:
+                raise _no_form(column, name, error) from error
+        raise
+
+
+def _no_form(array: pa.Array, name: str, error: Exception) -> SchemaError:
+    return SchemaError(
+        f"column {name!r} of type {array.type} has a value that is no text in UTF-8, or beyond "
+        f"what Python can hold ({error}); write the files anew, leave it out with select(), or "
+        'use map(..., format="arrow")'
+    )
 
 
 def _check_exact(array: pa.Array, name: str) -> None:
     """SchemaError where lists hold both nulls, for which they become floats, and larger integers
     than these can tell apart."""
     while pa.types.is_nested(array.type) and hasattr(array, "flatten"):
-        if pa.types.is_struct(array.type):
-            return
+        if pa.types.is_struct(array.type) or pa.types.is_map(array.type):
+            return  # Python has their values, None for a null
         array = array.flatten()
     if not pa.types.is_integer(array.type) or array.type.bit_width < 64 or not array.null_count:
         return
@@ -233,6 +256,10 @@ def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Arra
         extended = _to_extension(values, name, kind)
         if extended is not None:
             return extended
+    if kind is not None and pa.types.is_fixed_size_list(kind):
+        lists = _to_fixed_lists(values, name, kind)
+        if lists is not None:
+            return lists
     # NumPy has the nulls in a list of integers as NaN, which is a value in a list of floats.
     for nan_is_null in () if kind is None else (False, True):
         with contextlib.suppress(pa.ArrowException, ValueError, TypeError, OverflowError):
@@ -252,6 +279,16 @@ def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Arra
         if isinstance(error, SchemaError):
             raise
         raise SchemaError(f"column {name!r} cannot become an Arrow array: {error}") from error
+
+
+def _to_fixed_lists(values: Any, name: str, kind: pa.DataType) -> pa.Array | None:
+    """Of an array with a dimension for them; None where the type is not that of the values."""
+    if not isinstance(values, np.ndarray) or values.ndim < 2 or values.shape[1] != kind.list_size:
+        return None
+    flat = to_arrow(values.reshape(-1, *values.shape[2:]), name, kind.value_type)
+    if not flat.type.equals(kind.value_type):
+        return None
+    return pa.FixedSizeListArray.from_arrays(flat, type=kind)
 
 
 def _to_extension(values: np.ndarray, name: str, kind: pa.BaseExtensionType) -> pa.Array | None:

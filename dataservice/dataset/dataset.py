@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from dataservice.dataset import operators as ops
 from dataservice.dataset import static_sharding
-from dataservice.dataset.columns import NumpyViews
+from dataservice.dataset.columns import NumpyViews, to_rows
 from dataservice.dataset.foreign_names import instead_of
 from dataservice.dataset.iterator import DatasetIterator, FormedIterator
-from dataservice.dataset.node import INFINITE_CARDINALITY, Node, rewrite, walk
+from dataservice.dataset.node import INFINITE_CARDINALITY, Node, check_depth, rewrite, walk
 from dataservice.dataset.operator_methods import OperatorMethods, nodes_of
 from dataservice.dataset.operators.nested import given_to_functions
 from dataservice.dataset.plan import decode_plan, encode_plan
@@ -44,6 +44,7 @@ class Dataset(SourceMethods, OperatorMethods):
     """A lazy, immutable description of rows of one schema; from_* methods begin one."""
 
     def __init__(self, node: Node) -> None:
+        check_depth(node)
         super().__init__(node)
         self._passes = itertools.count()
         self._stats = StatsCounter()
@@ -189,7 +190,7 @@ class Dataset(SourceMethods, OperatorMethods):
         """One pass as one dict per row: for looking at data, not for training on it."""
         with iter(self) as iterator:
             for batch in iterator:
-                yield from batch.to_pylist()
+                yield from to_rows(batch)
 
     def torch(self) -> Any:
         """An IterableDataset of dicts of tensors, with `state_dict` and `load_state_dict`.

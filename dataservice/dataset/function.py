@@ -15,8 +15,6 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-import cloudpickle
-
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.untouched import TouchedError, UntouchedColumn
 from dataservice.errors import (
@@ -27,7 +25,7 @@ from dataservice.errors import (
     UserFunctionError,
 )
 from dataservice.runtime.captures import culprit
-from dataservice.runtime.shipping import users_code_by_value
+from dataservice.runtime.shipping import dumps, users_code_by_value
 
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -221,9 +219,9 @@ def _import(reference: str) -> Callable[..., Any]:
 def _pickle(function: Any, name: str) -> bytes:
     with users_code_by_value():
         try:
-            return cloudpickle.dumps(function)  # type: ignore[no-any-return]
+            return dumps(function)
         except Exception as error:
-            reason = culprit(function, error, cloudpickle.dumps)
+            reason = culprit(function, error, dumps)
             raise InvalidArgumentError(
                 f"function {name!r} cannot be sent to data workers: {reason}; what belongs to this "
                 "process (locks, connections, servers, iterators) is made inside of the function"

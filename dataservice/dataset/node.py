@@ -27,6 +27,8 @@ from dataservice.errors import (
 
 INFINITE_CARDINALITY: Final = vocabulary.INFINITE_CARDINALITY
 UNKNOWN_CARDINALITY: Final = -2
+# Python allows 1,000; the others are those of the program that reads.
+_MAX_CALLS: Final = 850
 
 logger = logging.getLogger(__name__)
 
@@ -48,12 +50,27 @@ class Node(ABC):
     variadic: ClassVar[str | None] = None
     # Whether a first input of its own kind runs as a part of it: chains of such are not deep.
     absorbs_first: ClassVar[bool] = False
+    # How many calls nest in it at most, on the way to a batch of its inputs.
+    nested_calls: ClassVar[int] = 6
 
     @functools.cached_property
     def inputs(self) -> tuple[Node, ...]:
         """The nodes it reads."""
         single = tuple(value for _, value in node_fields(self) if isinstance(value, Node))
         return single if self.variadic is None else (*single, *getattr(self, self.variadic))
+
+    @functools.cached_property
+    def depth_calls(self) -> int:
+        """How many calls nest at most while the plan is read."""
+        for child in self.inputs:
+            if "depth_calls" not in child.__dict__:
+                # Inputs first, so that asking them nests no calls.
+                for node in walk(child):
+                    _ = node.depth_calls
+        depths = [child.depth_calls + self.nested_calls for child in self.inputs]
+        if self.absorbs_first and self.inputs[0].kind == self.kind:
+            depths[0] -= self.nested_calls
+        return max(depths, default=self.nested_calls)
 
     @property
     def batched(self) -> bool:
@@ -162,6 +179,17 @@ def walk(root: Node) -> list[Node]:
             stack.append((node, True))
             stack.extend((child, False) for child in reversed(node.inputs))
     return order
+
+
+def check_depth(root: Node) -> None:
+    """InvalidArgumentError for a plan whose calls would not fit on Python's stack."""
+    if root.depth_calls > _MAX_CALLS:
+        raise InvalidArgumentError(
+            f"too many operators follow each other: of the {len(walk(root)):,} of this dataset, "
+            f"the last are {root.depth_calls} calls away from the first, and Python allows about "
+            f"{_MAX_CALLS}; make one map() of several, one condition of several filters, or save() "
+            "what is in between"
+        )
 
 
 def check_deterministic(value: Any) -> None:

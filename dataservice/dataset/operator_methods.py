@@ -66,7 +66,8 @@ class OperatorMethods:
         """What `fn` makes of each record batch, row for row.
 
         `fn` maps a dict of arrays to one; a RecordBatch with format="arrow"; one row's dict with
-        format="rows", which is slow. `schema` is inferred from a few rows unless given.
+        format="rows", which is slow. `schema` is inferred from a few rows unless given; where there
+        is no row, from what a function of rows makes of a made-up one.
 
         on_error="skip" leaves out and counts (`iterator.stats()["skipped"]`) the rows that `fn`
         raises on. To find them, it is called again on halves of a record batch, so what it makes
@@ -206,7 +207,7 @@ class OperatorMethods:
         """These elements, then those of `other`, whose columns must convert to the same types."""
         if not isinstance(other, OperatorMethods):
             raise InvalidTypeError(f"concatenate takes a Dataset, got {other!r}")
-        return self._over(ops.Concatenate(self._node, other._node))
+        return self._over(ops.Concatenate.of(self._node, other._node))
 
     def zip(self: Any, *others: Any) -> Any:
         """Row i with the columns of row i of all; written `a.zip(b)` or `Dataset.zip(a, b)`.

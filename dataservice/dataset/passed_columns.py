@@ -12,87 +12,121 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dataservice.dataset.columns import PLAIN
+from dataservice.dataset.columns import PLAIN, to_arrow
+from dataservice.dataset.nested_arrays import children_of, put_together
 from dataservice.dataset.untouched import UntouchedColumn
+from dataservice.errors import SchemaError
 
 
-def kinds_of_passed(
+def as_given(
     batch: pa.RecordBatch,
     given: Mapping[str, np.ndarray],
     returned: Mapping[str, Any],
     extended: Collection[str] = (),
-) -> dict[str, pa.DataType]:
-    """The types of columns that a function returns as it was given them, under any name.
+) -> tuple[Mapping[str, Any], dict[str, pa.DataType]]:
+    """`returned` with the nulls of columns that a function returns as it was given them, under any
+    name, and the types of those that do not tell them. `extended`: columns of extension types.
+    """
+    kinds = _kinds(batch, given, returned, extended)
+    passed = _with_nulls_of(batch, given, returned)
+    return passed, {
+        name: kind for name, kind in kinds.items() if not isinstance(passed[name], pa.Array)
+    }
 
-    Of plain numbers NumPy tells the type itself; of decimals, times with a zone, optional strings,
-    nested values the few of a batch do not, and of the columns `extended` it knows the storage.
+
+def _kinds(
+    batch: pa.RecordBatch,
+    given: Mapping[str, np.ndarray],
+    returned: Mapping[str, Any],
+    extended: Collection[str],
+) -> dict[str, pa.DataType]:
+    """Of plain numbers NumPy tells the type itself; of decimals, times with a zone, optional
+    strings, nested values the few of a batch do not, and of `extended` it knows the storage.
     """
     kinds = {
         id(values): batch.column(name).type
         for name, values in given.items()
         if not isinstance(values, UntouchedColumn)
-        and ((values.dtype not in PLAIN and values.ndim == 1) or name in extended)
+        and (values.dtype not in PLAIN or name in extended)
     }
     return {name: kinds[id(values)] for name, values in returned.items() if id(values) in kinds}
 
 
-def nulls_of_passed(
+def _with_nulls_of(
     batch: pa.RecordBatch, given: Mapping[str, np.ndarray], returned: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """`returned`, where NaN in columns that a function returns as it was given them is null again.
+    """`returned`, where NaN in columns of `given` that stands for a null is null again.
 
-    Only where it stands for a null: other NaN, and what the function has written, are values.
+    Other NaN, and what the function has written, are values.
     """
-    nulls = {
-        id(values): batch.column(name)
-        for name, values in given.items()
-        if not isinstance(values, UntouchedColumn)
-        and values.dtype.kind == "f"
-        and values.ndim == 1
-        and values.flags.writeable  # not a view of a column, which has no nulls
-    }
-    lists = {
+    columns = {
         id(values): batch.column(name)
         for name, values in given.items()
         if not isinstance(values, UntouchedColumn) and _has_null_floats(batch.column(name))
     }
-    if not nulls and not lists:
+    if not columns:
         return returned
     return {
-        name: _with_nulls(values, nulls[id(values)])
-        if id(values) in nulls
-        else _lists_with_nulls(values, lists[id(values)])
-        if id(values) in lists
-        else values
+        name: _with_nulls(values, columns[id(values)], name) if id(values) in columns else values
         for name, values in returned.items()
     }
 
 
 def _has_null_floats(column: pa.Array) -> bool:
-    """Whether it has lists of floats that hold nulls."""
+    """Whether nulls of floats are among its values, however deep."""
     kind = column.type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_null_floats(column.storage)
+    if pa.types.is_floating(kind):
+        return column.null_count > 0  # type: ignore[no-any-return]
+    return _holds_floats(kind) and any(map(_has_null_floats, children_of(column)))
+
+
+def _holds_floats(kind: pa.DataType) -> bool:
+    """Whether floats are inside of a nested type; in maps Python has them, with None for null."""
+    if not pa.types.is_nested(kind) or pa.types.is_map(kind) or pa.types.is_union(kind):
         return False
-    return pa.types.is_floating(kind.value_type) and column.flatten().null_count > 0
+    inner = (kind.field(index).type for index in range(kind.num_fields))
+    return any(pa.types.is_floating(child) or _holds_floats(child) for child in inner)
 
 
-def _lists_with_nulls(values: np.ndarray, column: pa.Array) -> Any:
-    """As `_with_nulls`, where the lists are as long as they were."""
+def _with_nulls(values: np.ndarray, column: pa.Array, name: str) -> Any:
+    if pa.types.is_floating(column.type):
+        return np.ma.MaskedArray(values, mask=_lost(values, column))
     try:
-        made = pa.array(values, column.type)
-    except (pa.ArrowException, TypeError, ValueError):
+        made = to_arrow(values, name, column.type)
+    except SchemaError:
         return values  # the function has put something else into it
-    if not made.value_lengths().equals(column.value_lengths()):
+    return _restored(made, column)
+
+
+def _restored(made: pa.Array, column: pa.Array) -> pa.Array:
+    """`made` with the nulls of `column`, as far as its lists are as long as they were."""
+    kind = made.type
+    if isinstance(column.type, pa.BaseExtensionType):
+        if not kind.equals(column.type):
+            return made
+        return pa.ExtensionArray.from_storage(kind, _restored(made.storage, column.storage))
+    if pa.types.is_floating(kind):
+        values = made.to_numpy(zero_copy_only=False)
+        nulls = made.is_null().to_numpy(zero_copy_only=False)
+        return pa.array(values, kind, mask=nulls | _lost(values, column))
+    if not _holds_floats(kind) or not _has_shape_of(made, column):
         return made
-    flat = made.flatten().to_numpy(zero_copy_only=False)
-    return type(made).from_arrays(
-        made.offsets,
-        pa.array(_with_nulls(flat, column.flatten())),
-        type=made.type,
-        mask=made.is_null() if made.null_count else None,
-    )
+    pairs = zip(children_of(made), children_of(column), strict=True)
+    return put_together(made, [_restored(child, other) for child, other in pairs], kind)
 
 
-def _with_nulls(values: np.ndarray, column: pa.Array) -> np.ndarray:
-    stood_for = column.is_null().to_numpy(zero_copy_only=False) & np.isnan(values)
-    return np.ma.MaskedArray(values, mask=stood_for)
+def _has_shape_of(made: pa.Array, column: pa.Array) -> bool:
+    """Whether both have the same children, of the same lengths."""
+    if pa.types.is_struct(made.type):
+        return made.type.equals(column.type)  # type: ignore[no-any-return]
+    from pyarrow import compute  # here, for few tables have such lists
+
+    lengths = compute.list_value_length
+    return lengths(made).equals(lengths(column))  # type: ignore[no-any-return]
+
+
+def _lost(values: np.ndarray, column: pa.Array) -> np.ndarray:
+    """Where NaN stands for a null."""
+    return column.is_null().to_numpy(zero_copy_only=False) & np.isnan(values)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from dataservice.dataset.nested_arrays import children_of, put_together
+
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
     """`schema` without metadata, all columns nullable and of their `plain_type`."""
@@ -74,28 +76,13 @@ def plain_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if not types.is_nested(array.type):
         return array.cast(kind)
     # Arrow's own cast of a slice of views in lists gives other rows.
-    nulls = array.is_null() if array.null_count else None
-    if types.is_struct(kind):
-        children = [plain_array(array.field(i), field.type) for i, field in enumerate(kind.fields)]
-        return pa.StructArray.from_arrays(children, fields=kind.fields, mask=nulls)
-    if types.is_fixed_size_list(kind):
-        first, size = array.offset, kind.list_size
-        values = array.values.slice(first * size, len(array) * size)
-        return type(array).from_arrays(plain_array(values, kind.value_type), type=kind, mask=nulls)
-    if types.is_map(kind):
-        offsets = pa.array(array.offsets.to_numpy())  # not as a slice, which takes no mask
-        keys = plain_array(array.keys, kind.key_type)
-        items = plain_array(array.items, kind.item_type)
-        return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=nulls)
-    return _plain_lists(array, kind, nulls)
+    children = zip(children_of(array), _child_types(kind), strict=True)
+    return put_together(array, [plain_array(child, to) for child, to in children], kind)
 
 
-def _plain_lists(array: pa.Array, kind: pa.DataType, nulls: pa.Array | None) -> pa.Array:
-    from pyarrow import compute
-
-    lengths = compute.list_value_length(array).fill_null(0)
-    first = pa.array([0], lengths.type)
-    offsets = pa.concat_arrays([first, compute.cumulative_sum(lengths)])
-    values = plain_array(array.flatten(), kind.value_type)
-    lists = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
-    return lists.from_arrays(offsets, values, type=kind, mask=nulls)
+def _child_types(kind: pa.DataType) -> list[pa.DataType]:
+    if pa.types.is_struct(kind):
+        return [field.type for field in kind.fields]
+    if pa.types.is_map(kind):
+        return [kind.key_type, kind.item_type]
+    return [kind.value_type]

@@ -23,6 +23,7 @@ from dataservice.dataset.node import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
     Node,
+    check_depth,
     freeze_schemas,
     input_fields,
     node_class,
@@ -49,7 +50,6 @@ _BLOB_LENGTH: Final = struct.Struct("<Q")
 # A plan is one control message.
 _MAX_PLAN_BYTES: Final = 60 << 20
 _MAX_NODES: Final = 10_000
-_MAX_DEPTH: Final = 300
 
 
 def encode_plan(root: Node) -> bytes:
@@ -170,19 +170,13 @@ def _decode_nodes(tree: Any, blobs: list[bytes]) -> Node:
     if not isinstance(tree, list) or not 0 < len(tree) <= _MAX_NODES:
         raise ValueError(f"a plan has between 1 and {_MAX_NODES} nodes")
     nodes: list[Node] = []
-    depths: list[int] = []
     for item in tree:
         indices = item["inputs"]
         if not all(isinstance(i, int) and 0 <= i < len(nodes) for i in indices):
             raise ValueError(f"inputs {indices!r} of node {len(nodes)} do not come before it")
         inputs = [nodes[index] for index in indices]
         node = _decode_node(item, inputs, blobs)
-        deep = [depths[index] + 1 for index in indices]
-        if node.absorbs_first and inputs[0].kind == node.kind:
-            deep[0] -= 1
-        depths.append(max(deep, default=1))
-        if depths[-1] > _MAX_DEPTH:
-            raise ValueError(f"more than {_MAX_DEPTH} operators follow each other")
+        check_depth(node)
         nodes.append(node)
     return nodes[-1]
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -143,7 +142,7 @@ class SnapshotFolder:
 
         A repeat makes another file.
         """
-        rows = count = 0
+        rows = count = size_bytes = 0
         with self._files.draft() as draft:
             with self._files.synced(draft, f"{CHUNKS}/chunk_{number:08}") as to:
                 options = pa.ipc.IpcWriteOptions(
@@ -153,10 +152,11 @@ class SnapshotFolder:
                     for batch in batches:
                         _write_batch(writer, batch, schema)
                         rows, count = rows + batch.num_rows, count + 1
+                size_bytes = to.tell()
             if not rows:
                 return None
             tag = self._owner + uuid.uuid4().hex[:_TAG_CHARS]
-            chunk = Chunk(number, rows, os.path.getsize(draft), count, tag)
+            chunk = Chunk(number, rows, size_bytes, count, tag)
             self._files.commit(draft, f"{CHUNKS}/{chunk.name}")
         return chunk
 

@@ -1,8 +1,9 @@
 """A dataset for PyTorch's DataLoader. The only module that imports torch.
 
-Each element is a dict by column of tensors; columns that are no numbers stay NumPy arrays. In the
-worker processes of a loader each reads its share of the elements. Invariant: a saved position
-belongs to one process of a loader, which resumes at it exactly.
+Each element is a dict by column of tensors, of points in time and durations too, which torch has
+as integers alone; columns that are no numbers stay NumPy arrays. In the worker processes of a
+loader each reads its share of the elements. Invariant: a saved position belongs to one process of
+a loader, which resumes at it exactly.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from dataservice.dataset.columns import to_numpy
 from dataservice.dataset.iterator import DatasetIterator, FormedIterator
-from dataservice.errors import InvalidArgumentError
+from dataservice.errors import InvalidArgumentError, SchemaError
 
 _WORKERS_MAX: Final = 256
 
@@ -37,7 +38,8 @@ class Loadable(Protocol):
 class TorchDataset(IterableDataset):
     """Batches of a dataset as dicts of tensors, with `state_dict` and `load_state_dict`.
 
-    Positions are those before the next batch. The workers of a loader read each element once
+    Times are int64: how many of the units of their column, since 1970 or long. Positions are those
+    before the next batch. The workers of a loader read each element once
     between them, and each pass over a loader is the next epoch. They read a distributed dataset as
     one job, its own or the one it names; start them with `multiprocessing_context="spawn"` then,
     since gRPC cannot be used after a fork.
@@ -77,7 +79,8 @@ class TorchDataset(IterableDataset):
 
     def _share(self, worker: Any) -> Loadable:
         if self._dataset.is_distributed:
-            return self._dataset.shared(self._job_name)
+            # Loaders with other numbers of workers count their passes for themselves, each from 0.
+            return self._dataset.shared(f"{self._job_name}-{worker.num_workers}")
         if worker.num_workers == 1:
             return self._dataset
         return self._dataset.shard(worker.num_workers, worker.id)
@@ -106,11 +109,24 @@ def _slot(num_workers: int, index: int) -> int:
 
 
 def _tensors(batch: pa.RecordBatch) -> dict[str, Any]:
-    return {name: _tensor(array) for name, array in to_numpy(batch).items()}
+    return {name: _tensor(array, name) for name, array in to_numpy(batch).items()}
 
 
-def _tensor(array: np.ndarray) -> Any:
+def _tensor(array: np.ndarray, name: str) -> Any:
+    if array.dtype.kind in "mM":
+        array = _counted(array, name)
     if array.dtype.kind not in "biuf":
         return array
     # A tensor can be written to, and Arrow's memory must not be.
     return torch.from_numpy(array.copy())
+
+
+def _counted(times: np.ndarray, name: str) -> np.ndarray:
+    """Times as a loader takes them: it fails on others, also where nobody uses the column."""
+    if np.isnat(times).any():
+        raise SchemaError(
+            f"column {name!r} of {times.dtype} has nulls, which an int64 tensor cannot hold; leave "
+            f"those rows out first, with filter(~col({name!r}).is_null()), or the column, with "
+            "select()"
+        )
+    return times.view(np.int64)

@@ -1,12 +1,13 @@
 """The status of a dispatcher as text for a terminal, from the JSON it answers with.
 
-Pure. Invariant: every column is as wide as its widest value, and numbers are aligned right.
+Pure. Invariants: every column is as wide as its widest value, and numbers are aligned right;
+nothing that a user named moves the cursor of a terminal or changes its colours.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from dataservice.omissions import Omitted
@@ -171,17 +172,17 @@ def _omissions(jobs: Sequence[dict[str, Any]]) -> Iterator[str]:
             omitted = Omitted.from_json(iteration["skipped"])
             if omitted:
                 title = f"job {job['name'] or job['job_id']}, epoch {iteration['repetition']}"
-                lines = [f"{title} leaves out {omitted}:", *omitted.messages]
-                yield "\n  ".join(lines)
+                yield _paragraph(f"{title} leaves out {omitted}:", omitted.messages)
             quarantined = (iteration.get("windows") or {}).get("quarantined")
             if quarantined:
                 title = f"job {job['name'] or job['job_id']}, epoch {iteration['repetition']}"
-                lines = [f"{title}: in quarantine, as they killed workers:", *quarantined]
-                yield "\n  ".join(lines)
+                yield _paragraph(f"{title}: in quarantine, as they killed workers:", quarantined)
             lost = _lost(iteration)
             if lost:
                 title = f"job {job['name'] or job['job_id']}, epoch {iteration['repetition']}"
-                yield f"{title}, delivered at most once: lost what was under way in {lost}"
+                yield _visible(
+                    f"{title}, delivered at most once: lost what was under way in {lost}"
+                )
 
 
 def _lost(iteration: dict[str, Any]) -> str:
@@ -227,9 +228,21 @@ def _waiting(readers: Sequence[dict[str, Any]]) -> str:
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    columns = list(zip(titles, *rows, strict=True))
+    columns = list(zip(titles, *(map(_visible, row) for row in rows), strict=True))
     cells = zip(*map(_aligned, columns), strict=True)
     return "\n".join("  ".join(row).rstrip() for row in cells)
+
+
+def _visible(text: str) -> str:
+    """With what a terminal would obey written out, as \\x1b."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _paragraph(title: str, messages: Iterable[str]) -> str:
+    lines = (line for message in messages for line in message.split("\n"))
+    return "\n  ".join(map(_visible, (title, *lines)))
 
 
 def _aligned(column: Sequence[str]) -> list[str]:

@@ -152,6 +152,11 @@ def _header(frame: Frame, body_checksum: int) -> bytes:
     )
 
 
+def _give_back_freed_memory() -> None:
+    """What making rows has freed. The allocator keeps it until it is asked for more."""
+    pa.default_memory_pool().release_unused()
+
+
 class FrameBuffer:
     """Frames on their way out, bounded in bytes, ended by the end or by an error."""
 
@@ -179,12 +184,15 @@ class FrameBuffer:
         self.rows += frame.rows
 
     def _wait_for_room(self, frame: Frame) -> None:
+        is_long = False
         while True:
             try:
                 self._queue.put(frame, frame.size_bytes, timeout_s=_RECHECK_S)
                 return
             except DeadlineExceededError:
-                continue
+                if not is_long:
+                    is_long = True
+                    _give_back_freed_memory()
 
     def get(self, timeout_s: float) -> Frame | None:
         """The next frame, None when there was none in time.

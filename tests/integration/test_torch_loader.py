@@ -27,12 +27,16 @@ def target() -> Iterator[str]:
 
 
 def loader(dataset: ds.Dataset, context: str, **options: Any) -> Any:
+    return loader_of(dataset.torch(), context, **options)
+
+
+def loader_of(elements: Any, context: str, num_workers: int = 2, **options: Any) -> Any:
     from torch.utils.data import DataLoader
 
     return DataLoader(
-        dataset.torch(),
+        elements,
         batch_size=None,
-        num_workers=2,
+        num_workers=num_workers,
         multiprocessing_context=context,
         timeout=60,
         **options,
@@ -66,6 +70,12 @@ def test_workers_share_a_job_in_each_pass(
     batches = loader(remote, "spawn", persistent_workers=persistent)
     for _ in range(2):
         assert sorted(ids(batches)) == list(range(ROWS))
+
+
+def test_loaders_with_other_numbers_of_workers_read_all_rows_each(target: str) -> None:
+    elements = ds.Dataset.range(ROWS).batch(5).distribute(ds.ShardingPolicy.DYNAMIC, target).torch()
+    for num_workers in (2, 1):
+        assert sorted(ids(loader_of(elements, "spawn", num_workers))) == list(range(ROWS))
 
 
 def test_forked_workers_are_told_to_spawn(target: str) -> None:

@@ -24,6 +24,8 @@ from dataservice.dataset.columns import (
 from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.errors import SchemaError
 
+LATIN = pa.array([b"ok", b"caf\xe9"]).view(pa.string())
+
 
 def address(array: pa.Array) -> int:
     return array.buffers()[1].address
@@ -107,6 +109,22 @@ def test_nulls_that_numpy_cannot_hold(kind: pa.DataType, remedy: str) -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([None], kind)], names=["x"])
     with pytest.raises(SchemaError, match=rf"column 'x'.*1 nulls.*{remedy}"):
         to_numpy(batch)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        LATIN,
+        pa.ListArray.from_arrays([0, 1, 2], LATIN),
+        pa.StructArray.from_arrays([LATIN], ["s"]),
+    ],
+)
+def test_text_that_is_not_utf_8_is_an_error_that_names_the_column(column: pa.Array) -> None:
+    dataset = ds.Dataset.from_table(pa.table({"city": column, "x": [1, 2]}))
+    for read in (dataset.numpy, dataset.rows, dataset.map(dict, format="rows").rows):
+        with pytest.raises(SchemaError, match=r"'city' of type .* UTF-8.*select\(\)"):
+            list(read())
+    assert next(dataset.map(dict).select(["x"]).rows()) == {"x": 1}
 
 
 @pytest.mark.parametrize("large", [2**53 + 1, -(2**53) - 1])

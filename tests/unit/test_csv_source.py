@@ -1,15 +1,17 @@
-"""CSV files without an end of a line, of which Arrow sees no line where there is but one."""
+"""CSV files: those without an end of a line, values of several lines, what cannot be read."""
 
 from __future__ import annotations
 
+import csv
 import gzip
 import pathlib
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from dataservice.dataset.dataset import Dataset
-from dataservice.errors import SchemaError, SourceError
+from dataservice.errors import InvalidArgumentError, SchemaError, SourceError
 from tests.unit.checkpoint_checker import check_positions
 
 
@@ -43,3 +45,60 @@ def test_nothing_but_blanks_is_no_header(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.csv").write_text("\n\n")
     with pytest.raises(SourceError, match="cannot be read as CSV"):
         Dataset.from_csv(str(tmp_path)).to_table()
+
+
+def test_values_of_several_lines_are_whole_wherever_a_block_ends(tmp_path: pathlib.Path) -> None:
+    """Each line inside of the quotes looks like a row, and every second one ends in two characters.
+
+    Of odd lengths, so that blocks end at each place of a value.
+    """
+    texts = ["1,2\r\n3,4\n" * (row % 41) + "\n" * (row % 7) + "end" for row in range(24_000)]
+    with (tmp_path / "a.csv").open("w", newline="") as to:
+        writer = csv.writer(to, lineterminator="\n")
+        writer.writerows([("x", "text"), *enumerate(texts)])
+    assert (tmp_path / "a.csv").stat().st_size > 4 << 20
+    table = Dataset.from_csv(str(tmp_path / "a.csv")).to_table()
+    assert table["x"].to_pylist() == list(range(len(texts)))
+    assert table["text"].to_pylist() == texts
+
+
+def test_the_end_of_a_line_inside_of_a_value_stays_where_a_block_ends_in_it(
+    tmp_path: pathlib.Path,
+) -> None:
+    for shift in range(-3, 3):
+        text = "a" * ((1 << 20) - len('x,text\n1,"') + shift)
+        (tmp_path / "a.csv").write_bytes(f'x,text\n1,"{text}\r\nb"\n'.encode())
+        table = Dataset.from_csv(str(tmp_path / "a.csv")).to_table()
+        assert table["text"].to_pylist() == [text + "\r\nb"]
+
+
+def test_a_value_in_the_way_is_shown_as_far_as_it_can_be_read(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n" + "a" * 500_000 + "\n")
+    with pytest.raises(SchemaError, match="invalid value 'aaaa") as caught:
+        Dataset.from_csv(str(tmp_path / "a.csv"), pa.schema([("x", pa.int64())])).to_table()
+    assert len(str(caught.value)) < 1_000
+
+
+def test_a_quote_that_is_left_open_is_an_error_that_says_so(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b'x,y\n1,"two\n' + b"3,four\n" * 400_000)
+    with pytest.raises(SourceError, match="close a quote that is left open"):
+        Dataset.from_csv(str(tmp_path / "a.csv")).to_table()
+
+
+@pytest.mark.parametrize("delimiter", ["§", '"', "\n", "\r", "\0", ";;", "", 7])
+def test_a_delimiter_that_cannot_be_one_is_refused(delimiter: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"delimiter must be .*got"):
+        Dataset.from_csv("a.csv", delimiter=delimiter)
+
+
+def test_a_header_that_is_no_text_is_an_error_of_the_source(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.csv").write_bytes(gzip.compress(b"x,y\n1,2\n"))
+    with pytest.raises(SourceError, match="not UTF-8"):
+        Dataset.from_csv(str(tmp_path / "a.csv")).to_table()
+
+
+def test_a_type_that_csv_does_not_hold_is_named_with_the_remedy(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n[1]\n")
+    schema = pa.schema([("x", pa.list_(pa.int64()))])
+    with pytest.raises(SchemaError, match=r"list<item: int64>.*read the column as a string"):
+        Dataset.from_csv(str(tmp_path / "a.csv"), schema).to_table()

@@ -5,6 +5,7 @@ No clock, no sockets: time stands still unless told to move, journals are lists.
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,7 @@ from dataservice.errors import (
     UnavailableError,
 )
 from dataservice.job_options import JobOptions
+from dataservice.omissions import Omitted
 from dataservice.runtime.brief_lock import BriefLock
 from dataservice.runtime.clock import ManualClock
 from dataservice.sharding import Split
@@ -815,3 +817,19 @@ def test_the_status_reads_well() -> None:
         "reader         job    epoch  rows  waiting  missed",
         "process 0 on   train      0     1      25%       0",
     ]
+
+
+def test_what_users_named_does_not_reach_the_terminal_raw() -> None:
+    service = service_of()
+    register(service)
+    add_worker(service)
+    open_reader(service, job_name="red\x1b[31m\nrow\u202e")
+    endpoint = DispatcherEndpoint(service)
+    status = status_text(endpoint.get_status(pb.GetStatusRequest()).json)
+    listing = json.loads(endpoint.list_jobs(pb.ListJobsRequest()).json)
+    listing[0]["iterations"][0]["skipped"] = Omitted.of_function(1, "line\n\x07ring").to_json()
+    listed = jobs_text(json.dumps(listing))
+    assert status.count("red\\x1b[31m\\nrow\\u202e  ") == 2
+    assert "line\n  \\x07ring" in listed
+    for text in (status, listed):
+        assert all(line.isprintable() for line in text.splitlines())

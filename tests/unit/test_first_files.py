@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dataservice as ds
+from dataservice.dataset.sources import reference
 from dataservice.errors import NotFoundError, SchemaError, SourceError
 
 HEADER = "id,word\n"
@@ -49,12 +51,11 @@ def test_an_empty_file_of_json_lines_tells_no_types(tmp_path: pathlib.Path) -> N
         ds.Dataset.from_json(paths[:1]).to_table()
 
 
-def with_and_without_values(folder: pathlib.Path, kind: str, tags: pa.Array) -> list[str]:
-    """Two files, the second as pandas and others write a column in which no row has a value."""
-    paths = [str(folder / f"{name}.{kind}") for name in ("typed", "untyped")]
-    nothing = pa.nulls(len(tags))
-    for path, column in zip(paths, (tags, nothing), strict=True):
-        table = pa.table({"id": range(len(tags)), "tags": column})
+def with_and_without_values(folder: pathlib.Path, kind: str, *columns: pa.Array) -> list[str]:
+    """Files of these `tags`: pandas and others write a column without values as of type null."""
+    paths = [str(folder / f"{number}.{kind}") for number in range(len(columns))]
+    for path, column in zip(paths, columns, strict=True):
+        table = pa.table({"id": range(len(column)), "tags": column})
         if kind == "parquet":
             pq.write_table(table, path)
         else:
@@ -63,24 +64,92 @@ def with_and_without_values(folder: pathlib.Path, kind: str, tags: pa.Array) -> 
     return paths
 
 
-@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+READ = {"parquet": ds.Dataset.from_parquet, "arrow": ds.Dataset.from_ipc}
+NOTHING = pa.nulls(2)
+
+
+@pytest.mark.parametrize("kind", READ)
 @pytest.mark.parametrize(
     "tags", [pa.array(["a", None]), pa.array([[1], None]), pa.array([{"x": 1.5}, None])], ids=str
 )
 def test_a_column_without_values_has_the_type_of_the_others(
     kind: str, tags: pa.Array, tmp_path: pathlib.Path
 ) -> None:
-    paths = with_and_without_values(tmp_path, kind, tags)
-    read = ds.Dataset.from_parquet if kind == "parquet" else ds.Dataset.from_ipc
-    table = read(paths).to_table()
-    assert table.schema.field("tags").type == tags.type
-    assert table["tags"].to_pylist() == [*tags.to_pylist(), None, None]
-    with pytest.raises(SchemaError, match=r"is of type null in .*untyped.*a file first in which"):
-        read(paths[::-1]).to_table()
+    paths = with_and_without_values(tmp_path, kind, NOTHING, NOTHING, tags, NOTHING)
+    nothing = [None, None]
+    for order, rows in (
+        ([2, 3], tags.to_pylist() + nothing),
+        ([0, 1, 2], nothing * 2 + tags.to_pylist()),
+    ):
+        table = READ[kind]([paths[index] for index in order]).to_table()
+        assert table.schema.field("tags").type == tags.type
+        assert table["tags"].to_pylist() == rows
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_lists_without_values_have_the_type_of_the_others(
+    kind: str, tmp_path: pathlib.Path
+) -> None:
+    empty, full = pa.array([[], None]), pa.array([["a"], []])
+    paths = with_and_without_values(tmp_path, kind, empty, NOTHING, full, empty)
+    table = READ[kind](paths).to_table()
+    assert table.schema.field("tags").type == full.type
+    assert table["tags"].to_pylist() == [[], None, None, None, ["a"], [], [], None]
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_files_of_other_types_are_told_who_told_theirs(kind: str, tmp_path: pathlib.Path) -> None:
+    columns = (NOTHING, pa.array([1, 2]), pa.array(["a", "b"]))
+    paths = with_and_without_values(tmp_path, kind, *columns)
+    with pytest.raises(
+        SchemaError, match=r"of type int64 in '.*/1\.\w+', and .*/2\.\w+' has it as str"
+    ):
+        READ[kind](paths).to_table()
+    assert READ[kind](paths, columns=["id"]).to_table().num_rows == 6
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_a_type_is_looked_for_in_a_bounded_number_of_files(
+    kind: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference, "_MAX_LOOKED_AT", 2)
+    columns = (NOTHING, NOTHING, NOTHING, pa.array([1, 2]))
+    paths = with_and_without_values(tmp_path, kind, *columns)
+    with pytest.raises(SchemaError, match=r"is of type null in .*/0\..*a file first in which"):
+        READ[kind](paths).to_table()
+    assert READ[kind](paths[1:]).to_table()["tags"].to_pylist() == [None] * 4 + [1, 2]
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_a_file_that_cannot_be_read_tells_no_types(kind: str, tmp_path: pathlib.Path) -> None:
+    paths = with_and_without_values(tmp_path, kind, NOTHING, NOTHING, pa.array([1, 2]))
+    pathlib.Path(paths[1]).write_text("damaged")
+    with pytest.raises(SourceError, match="1\\."):
+        READ[kind](paths).schema  # noqa: B018
+    skipping = READ[kind](paths)
+    skipping = ds.Dataset(dataclasses.replace(skipping.node, on_error="skip"))  # type: ignore
+    assert skipping.to_table()["tags"].to_pylist() == [None, None, 1, 2]
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_a_column_without_a_type_in_any_file_is_of_nulls(kind: str, tmp_path: pathlib.Path) -> None:
+    data = READ[kind](with_and_without_values(tmp_path, kind, NOTHING, NOTHING))
+    assert data.map(dict).to_table()["tags"].to_pylist() == [None] * 4
+    assert data.filter(ds.col("tags") == "a").to_table().num_rows == 0
+    filled = data.with_column("tags", ds.col("tags").fill_null("none")).to_table()
+    assert filled["tags"].to_pylist() == ["none"] * 4
+
+
+def test_in_text_a_column_without_values_has_the_type_of_the_others(tmp_path: pathlib.Path) -> None:
+    paths = written(tmp_path, a=HEADER + "1,\n", b=HEADER + "2,5\n")
+    assert ds.Dataset.from_csv(paths).to_table()["word"].to_pylist() == [None, 5]
+    lines = written(tmp_path, c='{"v": null, "l": []}\n', d='{"v": 1.5, "l": ["x"]}\n')
+    table = ds.Dataset.from_json(lines).to_table()
+    assert table.to_pylist() == [{"v": None, "l": []}, {"v": 1.5, "l": ["x"]}]
 
 
 def test_rows_of_a_column_without_values_fail_every_filter(tmp_path: pathlib.Path) -> None:
-    paths = with_and_without_values(tmp_path, "parquet", pa.array(["a", None]))
+    paths = with_and_without_values(tmp_path, "parquet", pa.array(["a", None]), NOTHING)
     assert ds.Dataset.from_parquet(paths, filter=ds.col("tags") == "a").to_table().num_rows == 1
     assert ds.Dataset.from_parquet(paths, filter=ds.col("tags").is_null()).to_table().num_rows == 3
 

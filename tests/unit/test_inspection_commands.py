@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from dataservice.__main__ import main
+from dataservice.commands import inspect
 
 
 @pytest.mark.parametrize("seconds", ["-1", "0", "nan", "inf", "often"])
@@ -27,3 +30,22 @@ def test_a_number_of_processes_that_cannot_be(
     assert ended.value.code == 2
     message = capsys.readouterr().err
     assert f"--processes: must be an integer of at least 1, got {count!r}" in message
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["jobs", "delete", "h:1", "train"], {"job": "train", "deleted": True}),
+        (["datasets", "delete", "h:1", "1000"], {"dataset_id": "1000", "deleted": True}),
+        (["snapshots", "cancel", "h:1", "s-1"], {"snapshot_id": "s-1", "cancelled": True}),
+    ],
+)
+def test_scripts_are_told_in_json_what_was_done(
+    words: list[str],
+    answer: dict[str, object],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(inspect, "call", lambda *_arguments, **_fields: None)
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == answer

@@ -67,11 +67,38 @@ def test_bad_files(tmp_path: pathlib.Path, text: str, error: type[Exception], me
     assert "bad.jsonl" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "line", ['{"x": "café"}', '{"x": ["café"]}', '{"x": {"y": "café"}}', '{"é": 1}']
+)
+def test_text_that_is_not_utf_8(tmp_path: pathlib.Path, line: str) -> None:
+    path = tmp_path / "latin.jsonl"
+    path.write_bytes(line.encode("latin-1") + b"\n")
+    with pytest.raises(SourceError, match=r"latin\.jsonl' after row 0: .*not UTF-8.*iconv"):
+        run(Dataset.from_json(str(path)))
+
+
 def test_a_field_that_comes_later_is_an_error(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
     (tmp_path / "b.jsonl").write_text('{"x": 1, "y": 2}\n')
     with pytest.raises(SchemaError, match=r"b\.jsonl' after row 0.*unexpected field.*schema="):
         run(Dataset.from_json(str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ('{"x": 1.5}', pa.int64()),
+        ('{"x": 300}', pa.int8()),
+        ('{"x": [1, 2]}', pa.list_(pa.int64(), 2)),
+        ('{"x": 1}', pa.float16()),
+    ],
+)
+def test_a_value_that_the_type_cannot_hold_is_no_damaged_file(
+    tmp_path: pathlib.Path, line: str, kind: pa.DataType
+) -> None:
+    (tmp_path / "a.jsonl").write_text(line + "\n")
+    with pytest.raises(SchemaError, match=r"a\.jsonl' after row 0: .*state columns and types"):
+        Dataset.from_json(str(tmp_path), pa.schema([("x", kind)])).to_table()
 
 
 def test_a_line_longer_than_a_block(tmp_path: pathlib.Path) -> None:

@@ -173,14 +173,6 @@ def test_another_version_is_refused() -> None:
         decode_plan(packed([RANGE], magic=b"DSPLAN99"))
 
 
-def test_a_plan_that_is_too_deep_is_refused() -> None:
-    dataset = Dataset.range(3)
-    for _ in range(400):
-        dataset = dataset.select("id")
-    with pytest.raises(InvalidArgumentError, match="300 operators"):
-        decode_plan(encode_plan(dataset.node))
-
-
 def test_a_table_that_is_too_large_to_send() -> None:
     table = pa.table({"x": pa.nulls(9_000_000, pa.int64())})
     with pytest.raises(InvalidArgumentError, match="from_parquet"):

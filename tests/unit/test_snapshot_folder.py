@@ -9,10 +9,12 @@ import pathlib
 import shutil
 import threading
 from collections.abc import Iterator
+from typing import NoReturn
 
 import fsspec
 import pyarrow as pa
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from dataservice.dataset.atomic_folder import AtomicFolder
 from dataservice.dataset.snapshot_folder import SnapshotFolder
@@ -214,6 +216,38 @@ def test_an_end_is_not_written_where_the_folder_was_deleted(
     with pytest.raises(FailedPreconditionError, match="DONE_s1"):
         folder.write_marker("DONE", Done(snapshot_id="s1", chunks=()).to_json())
     assert not folder.holds_marker()
+
+
+def test_a_chunk_is_not_written_where_the_folder_was_deleted(tmp_path: pathlib.Path) -> None:
+    folder = SnapshotFolder(str(tmp_path / "s"))
+
+    def deleting() -> Iterator[pa.RecordBatch]:
+        yield batch(0, 5)
+        shutil.rmtree(tmp_path / "s")
+
+    with pytest.raises(FailedPreconditionError, match=r"cannot write .*chunk.*removed"):
+        folder.write_chunk(0, SCHEMA, deleting())
+
+
+class LockedStore(MemoryFileSystem):
+    """Refuses everything, as the package of a store does without credentials: by no OSError."""
+
+    protocol = "locked"
+
+    def refuse(self, *_: object, **__: object) -> NoReturn:
+        raise LookupError("Unable to locate credentials")
+
+    cat_file = ls = put_file = makedirs = refuse
+
+
+def test_a_store_without_credentials() -> None:
+    fsspec.register_implementation("locked", LockedStore, clobber=True)
+    folder = SnapshotFolder("locked://a/b")
+    for read in (folder.metadata, folder.signs_of_work):
+        with pytest.raises(SourceError, match=r"cannot read 'locked://a/b.*locate credentials"):
+            read()
+    with pytest.raises(FailedPreconditionError, match=r"cannot write locked://a/b/.*credentials"):
+        folder.write_chunk(0, SCHEMA, [batch(0, 5)])
 
 
 def test_an_unknown_protocol() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pytest
 from dataservice.errors import CancelledError
 from dataservice.runtime.message import Message
 from dataservice.wire.elements import FrameKind, RowSpan, pack_credit, unpack
+from dataservice.worker import outgoing
 from dataservice.worker.outgoing import FrameBuffer
 from dataservice.worker.pump import pump
 from dataservice.worker.rebatch import Element
@@ -66,3 +68,23 @@ def test_nothing_is_sent_without_credit() -> None:
         pump(frames_of(4, 4), reader, credit=1)
     # 1 - 4 + 3 = 0.
     assert reader.events == [("sent", 4), ("credit", 3)]
+
+
+def test_who_waits_long_for_a_reader_gives_back_what_it_has_freed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given_back = threading.Event()
+    monkeypatch.setattr(outgoing, "_RECHECK_S", 0.01)
+    monkeypatch.setattr(outgoing, "_give_back_freed_memory", given_back.set)
+    frames = FrameBuffer(1, None)
+    element = Element(pa.record_batch({"row": [1]}), (RowSpan(0, 0, 0, 1),), 0)
+    frames.put(element, divisible=True)
+    assert not given_back.is_set()
+    producer = threading.Thread(target=frames.put, args=(element,), kwargs={"divisible": True})
+    producer.start()
+    try:
+        assert given_back.wait(30)
+    finally:
+        frames.get(30)
+        producer.join(30)
+    assert frames.get(30) is not None

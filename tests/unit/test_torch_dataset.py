@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib.util
 import pickle
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from dataservice.dataset.dataset import Dataset
-from dataservice.errors import FailedPreconditionError
+from dataservice.dataset.expressions import col
+from dataservice.errors import FailedPreconditionError, SchemaError
 from tests.unit.checkpoint_checker import numbers
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -37,6 +40,38 @@ def test_tensors_that_may_be_written_to() -> None:
     assert list(second["s"]) == ["d", "e", "f"]
     first["x"][0] = 99
     assert next(iter(dataset.numpy()))["x"][0] == 0
+
+
+@needs_torch
+def test_times_are_counted_in_their_unit() -> None:
+    from torch.utils.data import DataLoader
+
+    days = pa.array([datetime.date(1970, 1, 2), datetime.date(1970, 1, 4)])
+    times = pa.table(
+        {
+            "day": days,
+            "at": days.cast(pa.timestamp("ms")),
+            "long": pa.array([5, 7], pa.duration("us")),
+            "vector": pa.FixedSizeListArray.from_arrays(days.cast(pa.timestamp("s")), 1),
+        }
+    )
+    batches = Dataset.from_table(times).batch(2).torch()
+    (batch,) = DataLoader(batches, batch_size=None)
+    assert {name: values.tolist() for name, values in batch.items()} == {
+        "day": [1, 3],
+        "at": [86_400_000, 3 * 86_400_000],
+        "long": [5, 7],
+        "vector": [[86_400], [3 * 86_400]],
+    }
+
+
+@needs_torch
+def test_times_with_nulls_are_an_error_that_says_what_to_do() -> None:
+    times = pa.table({"at": pa.array([0, None], pa.timestamp("us"))})
+    with pytest.raises(SchemaError, match=r"'at' of datetime64\[us\] has nulls.*filter\(~col"):
+        list(Dataset.from_table(times).batch(2).torch())
+    kept = Dataset.from_table(times).filter(~col("at").is_null()).batch(2)
+    assert next(iter(kept.torch()))["at"].tolist() == [0]
 
 
 @needs_torch

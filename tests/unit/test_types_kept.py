@@ -15,6 +15,8 @@ import pytest
 
 import dataservice as ds
 
+PAIRS = pa.map_(pa.string(), pa.int64())
+UTC = pa.timestamp("us", "UTC")
 TABLE = pa.table(
     {
         "price": pa.array(
@@ -26,7 +28,16 @@ TABLE = pa.table(
         "inner holes": pa.array([[[1, None], None], None, []], pa.list_(pa.list_(pa.int64()))),
         "time": pa.array([None, datetime.datetime(2020, 1, 1), None], pa.timestamp("us", "UTC")),
         "nested": pa.array([None, {"a": 1}, {"a": None}]),
-        "pairs": pa.array([None, [("k", 1)], []], pa.map_(pa.string(), pa.int64())),
+        "pairs": pa.array([None, [("k", 1)], []], PAIRS),
+        "listed pairs": pa.array([[None, []], None, [[("k", None)]]], pa.list_(PAIRS)),
+        "fixed": pa.array([[{"a": 1}, None]] * 3, pa.list_(pa.struct({"a": pa.int64()}), 2)),
+        "fixed pairs": pa.array([[[("k", 1)], None]] * 3, pa.list_(PAIRS, 2)),
+        "fixed lists": pa.array([[[1, None], None]] * 3, pa.list_(pa.large_list(pa.int32()), 2)),
+        "fixed floats": pa.array([[[1.5, None], None]] * 3, pa.list_(pa.list_(pa.float32()), 2)),
+        "fixed times": pa.array([[datetime.datetime(2020, 1, 1)] * 2] * 3, pa.list_(UTC, 2)),
+        "fixed twice": pa.array(
+            [[[None, {"a": 1}]]] * 3, pa.list_(pa.list_(pa.struct({"a": pa.int8()}), 2), 1)
+        ),
     }
 )
 

@@ -208,3 +208,53 @@ def test_nulls_in_lists_of_floats_that_are_passed_on_are_null_again(kind: pa.Dat
     (changed,) = ds.Dataset.from_table(table).map(changing)
     assert str(changed.column("l").to_pylist()[3]) == "[5.0, nan]"
     assert str(changed.column("l").to_pylist()[0]) == str(rows[0])
+
+
+NESTED = [
+    (pa.list_(pa.float32(), 2), [[1.0, None], [float("nan"), None]]),
+    (pa.list_(pa.list_(pa.float32(), 2), 2), [[[1, None], [2, 3]], [[None, 1], [5, None]]]),
+    (pa.list_(pa.list_(pa.float64())), [[[1.0, None], None, []], None, [[None, float("nan")]]]),
+    (pa.list_(pa.list_(pa.float32(), 2)), [[[1.0, None], None, [2, 3]], None, [[None, 1]]]),
+    (pa.list_(pa.list_(pa.float32()), 2), [[[1.0, None], []], [None, [None, float("nan")]]]),
+    (pa.struct({"v": pa.list_(pa.float32())}), [{"v": [None, 1.0]}, None, {"v": [1.0]}]),
+    (pa.fixed_shape_tensor(pa.float32(), (2,)), [[1.0, None], [float("nan"), None]]),
+]
+
+
+@pytest.mark.parametrize(("kind", "rows"), NESTED, ids=str)
+def test_nulls_of_floats_are_null_again_however_deep_they_are(
+    kind: pa.DataType, rows: list[Any]
+) -> None:
+    storage = getattr(kind, "storage_type", kind)
+    column = pa.array([rows[0], *rows, rows[-1]], storage).slice(1, len(rows))
+    if storage is not kind:
+        column = pa.ExtensionArray.from_storage(kind, column)
+    data = ds.Dataset.from_table(pa.table({"v": column, "n": pa.array(range(len(rows)))}))
+    for passing in (data.map(dict), data.with_column("v", lambda c: c["v"])):
+        made = passing.to_table()["v"].combine_chunks()
+        assert made.type == kind
+        assert str(made.to_pylist()) == str(column.to_pylist())
+
+
+def test_what_a_function_writes_into_arrays_of_several_dimensions_is_a_value() -> None:
+    table = pa.table({"v": pa.array([[1.0, None], [None, 4.0]], pa.list_(pa.float64(), 2))})
+
+    def change(columns: dict[str, Any]) -> dict[str, Any]:
+        columns["v"][0, 0] = np.nan
+        columns["v"][1, 0] = 3.0
+        return columns
+
+    made = ds.Dataset.from_table(table).map(change).to_table()["v"].to_pylist()
+    assert str(made) == "[[nan, None], [3.0, 4.0]]"
+
+
+@pytest.mark.parametrize("value", [[1.0], [[1.0, 2.0]], "text"])
+def test_a_function_may_put_other_values_into_a_column_of_nested_lists(value: Any) -> None:
+    table = pa.table({"v": pa.array([[[1.0, None]], [[2.0]]])})
+
+    def change(columns: dict[str, Any]) -> dict[str, Any]:
+        columns["v"][0] = columns["v"][1] = value
+        return columns
+
+    made = ds.Dataset.from_table(table).map(change).to_table()
+    assert made["v"].to_pylist() == [value, value]

@@ -66,6 +66,7 @@ class Operator(Node):
 class RowOperator(Operator):
     """An operator that maps each record batch to one, whatever came before it."""
 
+    nested_calls: ClassVar[int] = 2
     # Whether row i of its output is made of row i of its input.
     one_to_one: ClassVar[bool] = True
 

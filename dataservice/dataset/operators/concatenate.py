@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import ClassVar
 
 import pyarrow as pa
@@ -34,9 +35,17 @@ class Concatenate(Node):
                 f"the {'first' if self.first.batched else 'second'} one alone is batched"
             )
 
-    @property
-    def batched(self) -> bool:
-        return self.parts[0].batched
+    @functools.cached_property
+    def batched(self) -> bool:  # type: ignore[override]
+        return self.first.batched
+
+    @classmethod
+    def of(cls, first: Node, second: Node) -> Node:
+        """One chain, also of a `second` that is one itself: these are not deep."""
+        parts: tuple[Node, ...] = (second,)
+        if isinstance(second, Concatenate) and second.schema is None:
+            parts = second.parts
+        return functools.reduce(cls, parts, first)
 
     @property
     def chain(self) -> tuple[Concatenate, ...]:

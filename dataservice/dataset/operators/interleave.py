@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import pyarrow as pa
 
-from dataservice.dataset.columns import concat_batches, conform, to_function
+from dataservice.dataset.columns import concat_batches, conform, to_function, to_rows
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import (
     INFINITE_CARDINALITY,
@@ -87,7 +87,7 @@ class Interleave(Operator):
     def nested(self, element: pa.RecordBatch, number: int, context: RunContext, where: str) -> Node:
         """The plan that the function makes of element `number`, of rows."""
         function = self.function.load(context.allow_functions)
-        argument = to_function(element) if self.input.batched else element.to_pylist()[0]
+        argument = to_function(element) if self.input.batched else to_rows(element)[0]
         made = call_user(function, argument, "interleave", lambda: where)
         node = node_of(made, "interleave")
         if node.batched:

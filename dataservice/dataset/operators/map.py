@@ -11,11 +11,12 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 import pyarrow as pa
 
-from dataservice.dataset.columns import NumpyViews, conform, from_numpy
+from dataservice.dataset.columns import NumpyViews, conform, from_numpy, to_rows
 from dataservice.dataset.function import Function, call_user, call_user_per_row
+from dataservice.dataset.made_up_row import made_up_row
 from dataservice.dataset.node import Node, register_node, rows_of_known
 from dataservice.dataset.operators.base import FunctionOperator
-from dataservice.dataset.passed_columns import kinds_of_passed, nulls_of_passed
+from dataservice.dataset.passed_columns import as_given
 from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.dataset.stream import RunContext, Transform
 from dataservice.dataset.tolerance import LEFT_OUT, RowGuard, note_failures
@@ -104,9 +105,13 @@ class Map(FunctionOperator):
         return self.emptied(sample, context) if is_known else super().tried(sample, context)
 
     def emptied(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:
-        if self.schema is None:
-            return super().emptied(sample, context)
-        return pa.RecordBatch.from_pylist([], schema=self.schema)
+        if self.schema is not None:
+            return pa.RecordBatch.from_pylist([], schema=self.schema)
+        if self.format == "rows" and not sample.num_rows:
+            # On no rows it would not be called, and its columns not be known.
+            made_up = made_up_row(sample.schema)
+            return self.transform(context)(made_up, lambda: _MADE_UP).slice(0, 0)
+        return super().emptied(sample, context)
 
 
 @register_node
@@ -137,10 +142,8 @@ def _numpy_call() -> _Call:
                 + (" without entries" if isinstance(result, Mapping) else "")
                 + _instead(result)
             )
-        kinds = kinds_of_passed(batch, given, result, views.extended)
-        passed = nulls_of_passed(batch, given, result)
-        unmade = {name: kinds[name] for name in kinds if not isinstance(passed[name], pa.Array)}
-        return from_numpy(passed, expected, what=_returned(kind), kinds=unmade)
+        passed, kinds = as_given(batch, given, result, views.extended)
+        return from_numpy(passed, expected, what=_returned(kind), kinds=kinds)
 
     return call
 
@@ -172,7 +175,7 @@ def _call_rows(
     expected: pa.Schema | None,
     kind: str,
 ) -> pa.RecordBatch:
-    given = batch.to_pylist()
+    given = to_rows(batch)
     sources = [dict(row) for row in given]  # the function may change what it is given
     made = call_user_per_row(function, given, kind, location)
     kept = [row for row in made if row is not LEFT_OUT]
@@ -247,6 +250,10 @@ def _flattened(made: list[Any]) -> list[Any]:
 
 
 _MISSING: Final = object()
+_MADE_UP: Final = (
+    "a row of made-up values, to find the schema, since there is no row to try it on; state it "
+    "with schema="
+)
 _SHARED_INTEGERS: Final = range(-5, 257)
 _EXPECTED: Final = {"map": "a dict", "flat_map": "a dict or a list of dicts"}
 # Each makes the call of one stream.

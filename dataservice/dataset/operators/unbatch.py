@@ -35,9 +35,9 @@ class Unbatch(Operator):
 
     def cardinality(self) -> int:
         inner = self.input
-        if inner.cardinality() <= 0 and inner.cardinality() != UNKNOWN_CARDINALITY:
-            return inner.cardinality()
-        if not isinstance(inner, Batch) or inner.input.batched:
-            return UNKNOWN_CARDINALITY
-        rows = inner.input.cardinality()
-        return rows - rows % inner.rows if rows > 0 and inner.drop_remainder else rows
+        # One question to the input each: two, of batches of batches, would be a million of twenty.
+        if isinstance(inner, Batch) and not inner.input.batched:
+            rows = inner.input.cardinality()
+            return rows - rows % inner.rows if rows > 0 and inner.drop_remainder else rows
+        elements = inner.cardinality()
+        return elements if elements <= 0 else UNKNOWN_CARDINALITY

@@ -8,10 +8,11 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from dataservice.dataset.columns import to_arrow, to_function
+from dataservice.dataset.columns import NumpyViews, to_arrow
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import register_node
 from dataservice.dataset.operators.base import FunctionOperator
+from dataservice.dataset.passed_columns import as_given
 from dataservice.dataset.stream import RunContext, Transform
 from dataservice.errors import InvalidTypeError, SchemaError
 
@@ -54,10 +55,13 @@ class WithColumn(FunctionOperator):
         if expression is not None:
             return lambda batch, _location: expression.evaluate(batch)
         function = self.function.load(context.allow_functions)
+        views = NumpyViews(for_function=True)
 
         def compute(batch: pa.RecordBatch, location: Callable[[], str]) -> pa.Array:
-            result = call_user(function, to_function(batch), "with_column", location)
-            values = to_arrow(result, self.name)
+            given = views.of(batch)
+            result = call_user(function, dict(given), "with_column", location)
+            passed, kinds = as_given(batch, given, {self.name: result}, views.extended)
+            values = to_arrow(passed[self.name], self.name, kinds.get(self.name))
             if len(values) != batch.num_rows:
                 raise SchemaError(
                     f"the function given to with_column({self.name!r}) returned {len(values)} "

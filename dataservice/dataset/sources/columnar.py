@@ -1,7 +1,7 @@
 """What sources of columnar files share: the choice of columns, and files that must agree.
 
-Invariant: every file has each wanted column with the type that it has in the first file, or, as
-writers do where no row has a value, with the type null.
+Invariant: every file has each wanted column with the type that the reference tells, or, as writers
+do where no row has a value, with the type null.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from dataservice.dataset.plain_types import plain_schema
 from dataservice.dataset.sources.files import InputFile
+from dataservice.dataset.sources.reference import Reference, fits, lacks_type
 from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError, SourceError
 from dataservice.sharding import Split
 
@@ -42,23 +43,23 @@ def chosen_columns(columns: Any) -> tuple[str, ...] | None:
     return tuple(columns)
 
 
-def check_types(path: str, found: pa.Schema, expected: pa.Schema, reference: str) -> None:
-    """SchemaError naming both files unless `path` has all columns as `reference` has them."""
+def check_types(path: str, found: pa.Schema, expected: pa.Schema, reference: Reference) -> None:
+    """SchemaError naming both files unless `path` has all columns as `reference` tells them."""
     for field in expected:
         index = found.get_field_index(field.name)
         actual = None if index < 0 else plain_schema(pa.schema([found.field(index)])).field(0)
-        if actual is not None and (actual.type.equals(field.type) or pa.types.is_null(actual.type)):
+        if actual is not None and fits(actual.type, field.type):
             continue
         several = len(found.get_all_field_indices(field.name)) > 1
         has = "has several of that name" if several else "has no such column"
         if actual is not None:
             has = f"has it as {actual.type}"
         remedy = "rewrite that file, or read such files apart and concatenate them"
-        if pa.types.is_null(field.type):
+        if lacks_type(field.type):
             remedy = "name a file first in which it has values"
         raise SchemaError(
             f"the files differ: column {field.name!r} is of type {field.type} in "
-            f"{reference!r}, and {path!r} {has}; {remedy}"
+            f"{reference.told_by(field.name)!r}, and {path!r} {has}; {remedy}"
         )
 
 

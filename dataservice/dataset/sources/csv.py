@@ -26,6 +26,7 @@ from dataservice.dataset.sources.files import (
     first_readable,
     opened,
 )
+from dataservice.dataset.sources.reference import Reference, completed
 from dataservice.dataset.sources.whole_files import (
     WholeFilesSource,
     decompressed,
@@ -43,7 +44,9 @@ from dataservice.runtime.arguments import check_choice
 
 _BLOCK_BYTES: Final = 1 << 20
 _NO_LINE: Final = "Empty CSV file"
+_NO_TYPE: Final = "is not supported"
 _TOO_LONG: Final = "straddling object"
+_NO_DELIMITERS: Final = '"\r\n\0'
 _BAD_VALUE: Final = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to")
 
 
@@ -80,8 +83,7 @@ class CsvSource(WholeFilesSource):
             object.__setattr__(self, "unexpected_columns", unexpected)
         else:
             check_choice("unexpected_columns", self.unexpected_columns, ("error", "ignore"))
-        if not isinstance(self.delimiter, str) or len(self.delimiter) != 1:
-            raise InvalidArgumentError(f"delimiter must be one character, got {self.delimiter!r}")
+        _check_delimiter(self.delimiter)
         if not isinstance(self.header, bool):
             raise InvalidArgumentError(f"header must be True or False, got {self.header!r}")
         nulls = self.null_values
@@ -106,22 +108,24 @@ class CsvSource(WholeFilesSource):
         return pa.RecordBatch.from_pylist([], schema=self._row_schema)
 
     @functools.cached_property
-    def reference(self) -> tuple[str, pa.Schema]:
+    def reference(self) -> Reference:
         """The first file with rows, and the types found in its first block."""
-        return first_readable(self.files(), self.on_error, self._infer, _tells_types)
+        files = self.files()
+        first = first_readable(files, self.on_error, self._infer, _tells_types)
+        return completed(first, None, files, self._infer, self.on_error)
 
-    def _infer(self, file: InputFile) -> tuple[str, pa.Schema]:
+    def _infer(self, file: InputFile) -> Reference:
         with (
             self._named_errors(file.path, None, lambda: 0),
             self._reader(file.path, None, RunContext()) as reader,
         ):
             assert reader is not None
             require_distinct(reader.schema.names, what=f"{file.path!r}")
-            return file.path, plain_schema(reader.schema)
+            return Reference(file.path, plain_schema(reader.schema))
 
     @property
     def _row_schema(self) -> pa.Schema:
-        return self.reference[1] if self.schema is None else self.schema
+        return self.reference.schema if self.schema is None else self.schema
 
     @contextlib.contextmanager
     def _reader(
@@ -136,7 +140,7 @@ class CsvSource(WholeFilesSource):
                 return
             options = self._options(schema, context)
             try:
-                reader = pacsv.open_csv(decompressed(handle, path), *options)
+                reader = pacsv.open_csv(_Blocks(decompressed(handle, path)), *options)
             except pa.ArrowInvalid as error:
                 line = self._only_line(path) if _NO_LINE in str(error) else b""
                 if not line.strip():
@@ -166,14 +170,16 @@ class CsvSource(WholeFilesSource):
             null_values=None if self.null_values is None else list(self.null_values),
             strings_can_be_null=self.null_values is not None,
         )
-        return read, pacsv.ParseOptions(delimiter=self.delimiter), convert
+        # Else a block may end inside of quotes, and the rest of a value be taken for rows.
+        parse = pacsv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
+        return read, parse, convert
 
     def _check_names(self, path: str, names: list[str]) -> None:
         expected = self._row_schema.names
         known = set(expected)
         require_distinct([name for name in names if name in known], what=f"{path!r}")
         if sorted(names) != sorted(expected):
-            first = "the schema" if self.schema is not None else repr(self.reference[0])
+            first = "the schema" if self.schema is not None else repr(self.reference.path)
             more = [name for name in names if name not in expected]
             less = [name for name in expected if name not in names]
             raise SchemaError(
@@ -190,28 +196,73 @@ class CsvSource(WholeFilesSource):
             raise
         except KeyError as error:
             raise SchemaError(f"{path!r} lacks a column of the schema: {error.args[0]}") from error
+        except UnicodeDecodeError as error:
+            raise SourceError(
+                f"{path!r} cannot be read as CSV: its header is not UTF-8 ({error}); save it as "
+                "UTF-8, or give it the suffix of its compression"
+            ) from error
         except (pa.ArrowException, OSError, EOFError) as error:
             raise _explained(path, schema, rows_read(), error) from error
 
 
-def _tells_types(inferred: tuple[str, pa.Schema]) -> bool:
-    return not all(pa.types.is_null(kind) for kind in inferred[1].types)
+def _check_delimiter(delimiter: Any) -> None:
+    if not isinstance(delimiter, str) or len(delimiter) != 1:
+        raise InvalidArgumentError(f"delimiter must be one character, got {delimiter!r}")
+    if not delimiter.isascii() or delimiter in _NO_DELIMITERS:
+        raise InvalidArgumentError(
+            f"delimiter must be an ASCII character other than a quote or the end of a line, got "
+            f"{delimiter!r}; write the file with another one, such as a comma or a tab"
+        )
+
+
+class _Blocks:
+    """A file of which no block ends between the two characters of a line's end.
+
+    Arrow drops the second one at the beginning of a block, also inside of quotes.
+    """
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def read(self, size: int) -> bytes:
+        block = self._handle.read(max(1, size - 1))
+        if block.endswith(b"\r"):
+            block += self._handle.read(1)
+        return bytes(block)
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._handle.closed)
+
+    def close(self) -> None:
+        self._handle.close()
+
+
+def _tells_types(inferred: Reference) -> bool:
+    return not all(pa.types.is_null(kind) for kind in inferred.schema.types)
 
 
 def _explained(
     path: str, schema: pa.Schema | None, rows_read: int, error: BaseException
 ) -> DataServiceError:
     """The error for a value of another type, or for a file that cannot be parsed."""
-    bad_value = _BAD_VALUE.search(str(error))
-    if _TOO_LONG in str(error):
+    # It may quote a value of any length.
+    message = f"{error!s:.500}"
+    bad_value = _BAD_VALUE.search(message)
+    if _TOO_LONG in message:
         return SourceError(
             f"{path!r}, after row {rows_read}: a row is longer than a block of {_BLOCK_BYTES:,} "
-            f"bytes ({error}); write such values as Parquet or JSON lines, or close a quote that "
+            f"bytes ({message}); write such values as Parquet or JSON lines, or close a quote that "
             "is left open"
+        )
+    if _NO_TYPE in message:
+        return SchemaError(
+            f"the schema given for {path!r} has a type that values of CSV do not get ({message}); "
+            "read the column as a string, and make the values of it with map or with_column"
         )
     if bad_value is None:
         return SourceError(
-            f"{path!r} cannot be read as CSV after row {rows_read}: {error}; "
+            f"{path!r} cannot be read as CSV after row {rows_read}: {message}; "
             "the file is damaged or cut short, or has another delimiter or number of columns"
         )
     index, line = int(bad_value[1]), bad_value[2]
@@ -220,6 +271,6 @@ def _explained(
     if schema is not None and index < len(schema):
         column = f"{schema.field(index).name!r} of type {schema.field(index).type}"
     return SchemaError(
-        f"{path!r}, {where}: column {column} has a value of another type ({error}); "
+        f"{path!r}, {where}: column {column} has a value of another type ({message}); "
         "correct the file, or state the types with schema="
     )

@@ -2,7 +2,7 @@
 
 Local files are mapped into memory, so that the rows of an uncompressed file are read without a
 copy. A file has one split per record batch, small neighbours merged; a stream is one split.
-Invariant: every file has the columns and types of the first one, and rows come in file order.
+Invariant: every file has the columns and types of the reference, and rows come in file order.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from dataservice.dataset.sources.files import (
 )
 from dataservice.dataset.sources.idle_files import IdleFiles, OpenFile
 from dataservice.dataset.sources.ipc_metadata import batch_metadata
+from dataservice.dataset.sources.reference import Reference, completed
 from dataservice.dataset.stream import RunContext, chunk_rows
 from dataservice.errors import DataServiceError, InvalidArgumentError, SchemaError, SourceError
 from dataservice.sharding import Split
@@ -195,21 +196,23 @@ class IpcSource(Source):
         return f"{split.path} {batches} rows {first}..{end - 1}"
 
     @functools.cached_property
-    def reference(self) -> tuple[str, pa.Schema]:
+    def reference(self) -> Reference:
         """The file that all others must match, and its whole schema."""
-        return first_readable(self.files(), self.on_error, self._read_reference)
+        files, read = self.files(), self._read_reference
+        first = first_readable(files, self.on_error, read)
+        return completed(first, self.columns, files, read, self.on_error)
 
-    def _read_reference(self, file: InputFile) -> tuple[str, pa.Schema]:
+    def _read_reference(self, file: InputFile) -> Reference:
         path = file.path
         with self._handle(path) as (handle, is_file), _named_errors(path):
             reader = pa.ipc.open_file(handle) if is_file else pa.ipc.open_stream(handle)
             if not len(reader.schema):
                 raise SchemaError(f"{path!r} has no columns, and so no rows to read")
-            return path, plain_schema(reader.schema)
+            return Reference(path, plain_schema(reader.schema))
 
     @functools.cached_property
     def _schema(self) -> pa.Schema:
-        path, whole = self.reference
+        path, whole, _ = self.reference
         names = list(whole.names if self.columns is None else self.columns)
         require_columns(names, whole.names, what=f"{path!r}")
         read = set(names)
@@ -217,7 +220,7 @@ class IpcSource(Source):
         return pa.schema([whole.field(name) for name in names])
 
     def _check_schema(self, path: str, found: pa.Schema) -> None:
-        check_types(path, found, self._schema, self.reference[0])
+        check_types(path, found, self._schema, self.reference)
 
     @contextlib.contextmanager
     def _handle(self, path: str) -> Iterator[tuple[Any, bool]]:

@@ -24,6 +24,7 @@ from dataservice.dataset.sources.files import (
     first_readable,
     opened,
 )
+from dataservice.dataset.sources.reference import Reference, completed
 from dataservice.dataset.sources.whole_files import (
     WholeFilesSource,
     decompressed,
@@ -42,7 +43,14 @@ from dataservice.runtime.arguments import check_choice
 _BLOCK_BYTES: Final = 4 << 20
 _MAX_BLOCK_BYTES: Final = 1 << 30
 _EMPTY: Final = "Empty JSON stream"
-_OTHER_SCHEMA: Final = ("changed from", "unexpected field", "JSON conversion to")
+_NO_TEXT: Final = "Invalid UTF8"
+_OTHER_SCHEMA: Final = (
+    "changed from",
+    "unexpected field",
+    "JSON conversion to",
+    "JSON parsing of",
+    "Failed to convert JSON",
+)
 
 
 @register_node
@@ -90,6 +98,8 @@ class JsonSource(WholeFilesSource):
             self._reader(path, schema, context) as reader,
         ):
             for batch in reader or ():
+                # Arrow's parser takes bytes between quotes as they are.
+                batch.validate(full=True)
                 rows_read += batch.num_rows
                 if batch.num_rows:
                     yield batch.select(schema.names)
@@ -99,27 +109,29 @@ class JsonSource(WholeFilesSource):
 
     @property
     def _row_schema(self) -> pa.Schema:
-        return self.reference[1] if self.schema is None else self.schema
+        return self.reference.schema if self.schema is None else self.schema
 
     @functools.cached_property
-    def reference(self) -> tuple[str, pa.Schema]:
+    def reference(self) -> Reference:
         """The first file with rows, and the types found in its first block."""
-        path, schema = first_readable(
-            self.files(), self.on_error, self._infer, lambda found: found[1] is not None
+        files = self.files()
+        first = first_readable(
+            files, self.on_error, self._infer, lambda found: len(found.schema) > 0
         )
-        if schema is None:
+        if not len(first.schema):
             raise SourceError(
-                f"{path!r} is empty, so that the columns are not known; state them with schema="
+                f"{first.path!r} is empty, so that the columns are not known; state them with "
+                "schema="
             )
-        return path, schema
+        return completed(first, None, files, self._infer, self.on_error)
 
-    def _infer(self, file: InputFile) -> tuple[str, pa.Schema | None]:
+    def _infer(self, file: InputFile) -> Reference:
         path = file.path
         with (
             self._named_errors(path, lambda: 0),
             self._reader(path, None, RunContext()) as reader,
         ):
-            return path, None if reader is None else plain_schema(reader.schema)
+            return Reference(path, plain_schema(pa.schema([]) if reader is None else reader.schema))
 
     @contextlib.contextmanager
     def _reader(
@@ -148,12 +160,17 @@ class JsonSource(WholeFilesSource):
             yield
         except DataServiceError:
             raise
-        except (pa.ArrowException, OSError, EOFError) as error:
+        except (pa.ArrowException, UnicodeDecodeError, OSError, EOFError) as error:
             raise self._explained(path, rows_read(), error) from error
 
     def _explained(self, path: str, rows_read: int, error: BaseException) -> DataServiceError:
-        message = str(error)
+        message = f"{error!s:.500}"
         where = f"{path!r} after row {rows_read}"
+        if isinstance(error, UnicodeDecodeError) or _NO_TEXT in message:
+            return SourceError(
+                f"{where}: a text is not UTF-8 ({message}); save the file as UTF-8, as "
+                "`iconv -f LATIN1 -t UTF-8` does for one that is Latin-1"
+            )
         if any(mark in message for mark in _OTHER_SCHEMA):
             return SchemaError(
                 f"{where}: the lines do not have one schema ({message}); "

@@ -2,7 +2,7 @@
 
 Plans from footers, one split per row group with small neighbours merged, and skips row groups that
 the filter's statistics rule out; reads with `ParquetFile.iter_batches`. Invariant: every file has
-the columns and types of the first one, and rows come in file order.
+the columns and types of the reference, and rows come in file order.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from dataservice.dataset.sources.files import (
     first_readable,
     opened,
 )
+from dataservice.dataset.sources.reference import Reference, completed
 from dataservice.dataset.stream import RunContext, chunk_rows
 from dataservice.errors import InvalidTypeError, SchemaError, SourceError
 from dataservice.sharding import Split
@@ -207,17 +208,25 @@ class ParquetSource(Source):
         return _FooterCache()
 
     @functools.cached_property
-    def reference(self) -> tuple[str, pa.Schema]:
+    def reference(self) -> Reference:
         """The file that all others must match, and its whole schema."""
-        return first_readable(self.files(), self.on_error, self._read_reference)
+        files, read = self.files(), self._read_reference
+        first = first_readable(files, self.on_error, read)
+        return completed(first, self._named, files, read, self.on_error)
 
-    def _read_reference(self, file: InputFile) -> tuple[str, pa.Schema]:
+    def _read_reference(self, file: InputFile) -> Reference:
         with self._opened(file.path) as parquet:
-            return file.path, plain_schema(parquet.schema_arrow)
+            return Reference(file.path, plain_schema(parquet.schema_arrow))
+
+    @property
+    def _named(self) -> set[str] | None:
+        """The columns that are to be read; None for all."""
+        filtered = () if self.filter is None else self.filter.columns()
+        return None if self.columns is None else {*self.columns, *filtered}
 
     @functools.cached_property
     def _read_schema(self) -> pa.Schema:
-        path, whole = self.reference
+        path, whole, _ = self.reference
         names = list(whole.names if self.columns is None else self.columns)
         require_columns(names, whole.names, what=f"{path!r}")
         if self.filter is not None:
@@ -230,10 +239,10 @@ class ParquetSource(Source):
 
     @functools.cached_property
     def _wanted_names(self) -> list[str]:
-        return list(self.reference[1].names if self.columns is None else self.columns)
+        return list(self.reference.schema.names if self.columns is None else self.columns)
 
     def _check_schema(self, path: str, found: pa.Schema) -> None:
-        check_types(path, found, self._read_schema, self.reference[0])
+        check_types(path, found, self._read_schema, self.reference)
 
     @contextlib.contextmanager
     def _opened(self, path: str, footer: pq.FileMetaData | None = None) -> Iterator[pq.ParquetFile]:

@@ -1,0 +1,51 @@
+"""Takes nested Arrow arrays apart and puts them together again over other children.
+
+Knows Arrow arrays, nothing of batches or plans. Invariant: an array that is put together has the
+rows and nulls of the one it was taken from, slices included, which Arrow's own casts of lists of
+views do not keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+
+def children_of(array: pa.Array) -> list[pa.Array]:
+    """The arrays that a nested one is made of, without what a slice of it leaves out."""
+    types, kind = pa.types, array.type
+    if types.is_struct(kind):
+        return [array.field(index) for index in range(kind.num_fields)]
+    if types.is_fixed_size_list(kind):
+        first, size = array.offset, kind.list_size
+        return [array.values.slice(first * size, len(array) * size)]
+    if types.is_map(kind):
+        return [array.keys, array.items]
+    return [array.flatten()]
+
+
+def put_together(array: pa.Array, children: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
+    """`array` as `kind`, over `children`, which were made of its own."""
+    types = pa.types
+    nulls = array.is_null() if array.null_count else None
+    if types.is_struct(kind):
+        return pa.StructArray.from_arrays(children, fields=kind.fields, mask=nulls)
+    if types.is_fixed_size_list(kind):
+        return pa.FixedSizeListArray.from_arrays(children[0], type=kind, mask=nulls)
+    if types.is_map(kind):
+        offsets = pa.array(array.offsets.to_numpy())  # not as a slice, which takes no mask
+        return pa.MapArray.from_arrays(offsets, *children, type=kind, mask=nulls)
+    return _lists(array, children[0], kind, nulls)
+
+
+def _lists(
+    array: pa.Array, values: pa.Array, kind: pa.DataType, nulls: pa.Array | None
+) -> pa.Array:
+    from pyarrow import compute  # here, for few tables have such columns
+
+    lengths = compute.list_value_length(array).fill_null(0)
+    first = pa.array([0], lengths.type)
+    offsets = pa.concat_arrays([first, compute.cumulative_sum(lengths)])
+    lists = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
+    return lists.from_arrays(offsets, values, type=kind, mask=nulls)

@@ -1,0 +1,121 @@
+"""The file that tells the columns and types of all others, and those that complete it.
+
+Knows schemas, not how a format has them. Invariant: given the same files it is the same on every
+machine, and finding it reads metadata, or the first block, of a bounded number of files.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from dataservice.dataset.sources.files import InputFile
+from dataservice.errors import SchemaError, SourceError
+
+# Of files after the first, while columns have no type.
+_MAX_LOOKED_AT: Final = 256
+_THREADS: Final = 16
+
+
+class Reference(NamedTuple):
+    """The first file, and the whole schema; `told_elsewhere`: columns whose type another tells."""
+
+    path: str
+    schema: pa.Schema
+    told_elsewhere: Mapping[str, str] = MappingProxyType({})
+
+    def told_by(self, column: str) -> str:
+        """The path of the file that tells the type of `column`."""
+        return self.told_elsewhere.get(column, self.path)
+
+
+def fits(found: pa.DataType, expected: pa.DataType) -> bool:
+    """Whether it is that type, but for parts without a value in any row, of type null."""
+    if found.equals(expected) or pa.types.is_null(found):
+        return True
+    children, others = _children(found), _children(expected)
+    if not children or found.id != expected.id or len(children) != len(others):
+        return False
+    if getattr(found, "list_size", 0) != getattr(expected, "list_size", 0):
+        return False
+    # Writers differ in what they call the values of lists.
+    named_alike = [f.name for f in children] == [f.name for f in others]
+    return (named_alike or not pa.types.is_struct(found)) and all(
+        fits(mine.type, other.type) for mine, other in zip(children, others, strict=True)
+    )
+
+
+def lacks_type(kind: pa.DataType) -> bool:
+    """Whether it is the type null, or has a part of it."""
+    return pa.types.is_null(kind) or any(lacks_type(field.type) for field in _children(kind))
+
+
+def _children(kind: pa.DataType) -> list[pa.Field]:
+    """Of lists and structs; none of other types."""
+    if pa.types.is_struct(kind):
+        return list(kind.fields)
+    types = pa.types
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return [kind.value_field] if is_list else []
+
+
+def completed(
+    first: Reference,
+    wanted: Collection[str] | None,
+    others: Iterable[InputFile],
+    read: Callable[[InputFile], Reference],
+    on_error: str,
+) -> Reference:
+    """`first`, with types of the columns `wanted` (None: all) that it has none of.
+
+    Each from the first of `others` that tells one. One that cannot be read is an error, unless
+    `on_error` is "skip".
+    """
+    path, schema, _ = first
+    untyped = {
+        field.name
+        for field in schema
+        if (wanted is None or field.name in wanted) and lacks_type(field.type)
+    }
+    told: dict[str, str] = {}
+    for other in _read_ahead(others, read, on_error) if untyped else ():
+        for name in sorted(untyped):
+            kind = _type_in(other.schema, name)
+            index = schema.get_field_index(name)
+            if kind is None or lacks_type(kind) or not fits(schema.field(index).type, kind):
+                continue
+            schema = schema.set(index, pa.field(name, kind))
+            told[name] = other.path
+            untyped.remove(name)
+        if not untyped:
+            break
+    return Reference(path, schema, told)
+
+
+def _type_in(schema: pa.Schema, name: str) -> pa.DataType | None:
+    index = schema.get_field_index(name)
+    return None if index < 0 else schema.field(index).type
+
+
+def _read_ahead(
+    files: Iterable[InputFile], read: Callable[[InputFile], Reference], on_error: str
+) -> Iterator[Reference]:
+    """What `read` makes of the files, in order, several at a time."""
+
+    def look(file: InputFile) -> Reference | None:
+        try:
+            return read(file)
+        except (SourceError, SchemaError):
+            if on_error != "skip":
+                raise
+            return None
+
+    bounded = itertools.islice(files, _MAX_LOOKED_AT)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        while some := list(itertools.islice(bounded, _THREADS)):
+            yield from filter(None, pool.map(look, some))
