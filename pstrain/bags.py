@@ -122,10 +122,15 @@ def of_ids(name: str, ids: ArrayLike | pa.Array, rule: Pooling) -> Bags:
     """Bags of one field from lists of ids: an Arrow list array, or an array [n, k]."""
     column: Any = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
     if not isinstance(column, pa.Array):
-        matrix = np.asarray(column)
+        try:
+            matrix = np.asarray(column)
+        except ValueError as error:
+            raise InvalidArgumentError(
+                f"{name} pools lists of ids: give those of several lengths as pyarrow.array(lists)"
+            ) from error
         if matrix.ndim != 2:
             raise InvalidArgumentError(
-                f"{name!r} pools lists of ids: an Arrow list array or an array [n, k], got shape "
+                f"{name} pools lists of ids: an Arrow list array or an array [n, k], got shape "
                 f"{matrix.shape}"
             )
         flat, size = pa.array(matrix.reshape(-1)), matrix.shape[1]
@@ -135,8 +140,8 @@ def of_ids(name: str, ids: ArrayLike | pa.Array, rule: Pooling) -> Bags:
             column = pa.FixedSizeListArray.from_arrays(flat, size)
     lists = Lists(name, column)
     if not pa.types.is_integer(lists.values.type) and len(lists.values):
-        raise InvalidArgumentError(f"{name!r} pools ids, got {lists.values.type}")
+        raise InvalidArgumentError(f"{name} pools ids, got {lists.values.type}")
     if lists.values.null_count:
-        raise InvalidArgumentError(f"{name!r} got a null id; leave it out of its list")
+        raise InvalidArgumentError(f"{name} got a null id; leave it out of its list")
     found = lists.values.cast(pa.int64()).to_numpy(zero_copy_only=False)
     return Bags(np.ascontiguousarray(found), lists.offsets, lists.scales(rule, None), (0,))

@@ -8,13 +8,13 @@ parameters. Must not know how values travel. Invariant: a handle never caches va
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pstrain import foreign_names
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.foreign_names import Telling
 from pstrain.indexed_slices import taken_apart
 from pstrain.parameters import Parameters, current_step
@@ -144,7 +144,7 @@ class BaseVariable(ValueOperators, Telling):
 
     def sparse_read(self, ids: Any) -> Array:
         """Rows [n, *shape[1:]] in the order of ``ids`` (rank 1), reading only those rows."""
-        array = np.asarray(ids)
+        array = self._ids(ids)
         if array.ndim != 1:
             raise InvalidArgumentError(f"ids must have one axis, got shape {array.shape}")
         if not self.spec.shape:
@@ -153,7 +153,7 @@ class BaseVariable(ValueOperators, Telling):
 
     def embedding_lookup(self, ids: Any) -> Array:
         """Rows [*ids.shape, *shape[1:]] in the order of ``ids`` of any rank."""
-        array = np.asarray(ids)
+        array = self._ids(ids)
         return self.sparse_read(array.reshape(-1)).reshape(array.shape + self.shape[1:])
 
     def __getitem__(self, key: Any) -> Array:
@@ -167,6 +167,12 @@ class BaseVariable(ValueOperators, Telling):
             return rows[(slice(None), *rest)]
         index = int(self._places(np.asarray(first)))
         return self._slice(index, index + 1, 1)[(0, *rest)]
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        raise InvalidTypeError(
+            f"variable {self.name!r} is not changed by variable[...] = value: write "
+            "variable.scatter_update(ids, rows) for rows, variable.assign(value) for all"
+        )
 
     def __len__(self) -> int:
         if not self.shape:
@@ -229,6 +235,16 @@ class BaseVariable(ValueOperators, Telling):
                     f"{self.name!r}"
                 )
         return ids.astype(np.int64) + self._start
+
+    def _ids(self, ids: Any) -> Array:
+        try:
+            return np.asarray(ids)
+        except ValueError as error:
+            raise InvalidArgumentError(
+                f"ids for variable {self.name!r} must be an array, and lists of several lengths "
+                "are none: look them up one after the other; layers.Embedding(combiner=) pools "
+                f"them ({error})"
+            ) from error
 
     def _slice(self, start: int, stop: int, step: int) -> Array:
         if step == 1:

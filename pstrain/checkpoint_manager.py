@@ -7,6 +7,7 @@ checkpoint disappears in one step, so that a reader sees it whole or not at all.
 from __future__ import annotations
 
 import json
+import numbers
 import os
 import time
 from collections.abc import Callable
@@ -68,8 +69,12 @@ class CheckpointManager:
                 "CheckpointManager takes a Checkpoint, then the directory, got "
                 f"{checkpoint!r} first; as in CheckpointManager(Checkpoint(model=m), 'ckpt')"
             )
-        if step_counter is not None and not hasattr(step_counter, "__int__"):
-            raise InvalidTypeError(f"step_counter must be a variable, got {step_counter!r}")
+        is_fixed = isinstance(step_counter, numbers.Number)
+        if step_counter is not None and (is_fixed or not hasattr(step_counter, "__int__")):
+            raise InvalidTypeError(
+                "step_counter must be a variable that counts, such as optimizer.iterations, got "
+                f"{step_counter!r}"
+            )
         check_optional(0, last_checkpoint_step=last_checkpoint_step)
         check_callable("init_fn", init_fn, optional=True)
         check_true_or_false(asynchronous=asynchronous, incremental=incremental)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pstrain.bags import is_list
-from pstrain.errors import DataError
+from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.kernels import hashing, keys
 from pstrain.kernels.keys import NO_KEY
 
@@ -106,7 +106,7 @@ def ids_into(
             wrong = hashing.place_ids(values, valid, bit, buckets, base, out, k)
             if wrong >= 0:
                 raise DataError(
-                    f"column {name!r}, row {wrong}: id {values[wrong]} is outside [0, {buckets}); "
+                    f"column {name!r}, row {wrong}: id {column[wrong]} is outside [0, {buckets}); "
                     "raise Category.buckets or use hashed=True"
                 )
 
@@ -182,6 +182,16 @@ def vector(what: str, values: Any) -> NDArray[np.float32]:
         raise DataError(f"{what} are no numbers but {kind}: map them to numbers") from error
 
 
+def check_labels(what: str, labels: NDArray[np.float32]) -> None:
+    """InvalidArgumentError for labels of two classes that are not from 0 to 1."""
+    outside = ~((labels >= 0) & (labels <= 1))
+    if outside.any():
+        raise InvalidArgumentError(
+            f"{what} needs labels from 0 to 1, got {labels[outside][0]:g}: map the two classes to "
+            "0 and 1"
+        )
+
+
 def finite_values(name: str, column: pa.Array) -> NDArray[np.float64]:
     """The non-null finite values of a numeric column, as float64."""
     values = numbers(name, column.drop_null(), "dense").values.astype(np.float64)
@@ -218,6 +228,8 @@ def numbers(name: str, column: pa.Array, role: str) -> _Values:
     """A column of numbers, booleans or only nulls; DataError names any other with its role."""
     dtype = _NUMPY_OF.get(column.type)
     if dtype is None:
+        if pa.types.is_dictionary(column.type) and not is_text(column.type.value_type):
+            return numbers(name, column.dictionary_decode(), role)
         if pa.types.is_boolean(column.type):
             return numbers(name, column.cast(pa.uint8()), role)
         if pa.types.is_float16(column.type):
@@ -230,8 +242,10 @@ def numbers(name: str, column: pa.Array, role: str) -> _Values:
     valid, buffer = column.buffers()
     values = _view(buffer, dtype, len(column), column.offset)
     if dtype not in _COMPILED:
-        # Small integers are rare; widening them keeps the number of compiled kernels small.
-        values = values.astype(np.int64)
+        # Small integers are rare; widening them keeps the number of compiled kernels small. Ids
+        # keep their bits; as a number one beyond int64 would become negative.
+        is_number = role == "dense" and dtype == np.uint64
+        values = values.astype(np.float64 if is_number else np.int64)
         values.flags.writeable = False
     return _Values(values, _bitmap(column, valid), column.offset)
 

@@ -130,12 +130,39 @@ def _reshape(values: Array, shape: Any) -> Computed:
     return Computed(np.reshape(values, shape), lambda grad: (np.reshape(grad, values.shape),))
 
 
+def _squeeze(values: Array, axis: Any = None) -> Computed:
+    return _reshape(values, np.squeeze(values, axis).shape)
+
+
+def _ravel(values: Array) -> Computed:
+    return _reshape(values, -1)
+
+
+def _expand_dims(values: Array, axis: Any) -> Computed:
+    return _reshape(values, np.expand_dims(values, axis).shape)
+
+
+def _taken(values: Array, key: Any) -> Computed:
+    """``values[key]``; what is taken several times gets the sum."""
+
+    def backward(grad: Array) -> Sequence[Array]:
+        total = np.zeros_like(values)
+        np.add.at(total, key, grad)
+        return (total,)
+
+    return Computed(np.array(values[key]), backward)
+
+
+TAKEN = Rule(_taken)
 FUNCTIONS: dict[Any, Rule] = {
     np.sum: Rule(_sum),
     np.mean: Rule(_mean),
     np.where: Rule(_where, places=(1, 2)),
     np.clip: Rule(_clip),
     np.reshape: Rule(_reshape),
+    np.squeeze: Rule(_squeeze),
+    np.ravel: Rule(_ravel),
+    np.expand_dims: Rule(_expand_dims),
 }
 
 _STEPS = (np.sign, np.floor, np.ceil, np.rint, np.trunc, np.fix, np.floor_divide, np.round)

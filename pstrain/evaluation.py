@@ -63,7 +63,8 @@ def evaluate(
             for metric, mine, theirs in zip(metrics, states, report["states"], strict=True)
         ]
         before, done = done, done + report["steps"]
-        calls.test_batch(before, done, {"examples": float(examples)})
+        if done > before:
+            calls.test_batch(before, done, {"examples": float(examples)})
     if not examples:
         raise DataError("there were no rows to evaluate on: the dataset is empty")
     if steps is not None and done < steps:
@@ -127,7 +128,8 @@ def predict(
     for report in executor.run_once(PredictSteps(model), source, steps, steps_per_execution):
         before = len(parts)
         parts += report["predictions"]
-        calls.predict_batch(before, len(parts), {})
+        if len(parts) > before:
+            calls.predict_batch(before, len(parts), {})
     calls.predict_end({})
     if steps is not None and len(parts) < steps:
         warn_of_end("predict", len(parts), f"steps={steps}", "these were predicted")

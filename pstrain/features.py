@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 from dataservice.runtime.arguments import check_text
 from pstrain import columns
 from pstrain.bags import Bags, is_list, joined
+from pstrain.batches import as_batch, batches_of
 from pstrain.category import Category
 from pstrain.errors import DataError, InvalidArgumentError, InvalidTypeError
+from pstrain.moments import Moments
 from pstrain.tokens import TokenCounts, Vocabulary
 
 __all__ = ["Category", "FeatureSchema", "Features"]
@@ -185,20 +187,23 @@ class FeatureSchema:
             "FeatureSchema(label=...)"
         )
 
-    def encode(self, batch: pa.RecordBatch | Mapping[str, Any]) -> Features:
-        """Encodes a batch; a mapping of arrays is taken as a batch.
+    def encode(self, batch: Any, *, labelled: bool = True) -> Features:
+        """Encodes a batch; a table, a DataFrame or a mapping of arrays is taken as one.
 
-        A batch without the label column is encoded without labels. DataError names the column
-        and the value where a row cannot be used; InvalidArgumentError a missing column.
+        A batch without the label column is encoded without labels; where not ``labelled``, any,
+        whatever that column holds. DataError names the column and the value where a row cannot be
+        used; InvalidArgumentError a missing column.
         """
-        if not isinstance(batch, pa.RecordBatch):
-            batch = _as_batch(batch)
+        named = list(batch) if isinstance(batch, Mapping) else None
+        label = () if self.label is None or not labelled else (self.label,)
+        batch = as_batch(batch, {*self._columns, *label})
         position = {name: k for k, name in enumerate(batch.schema.names)}
         missing = [name for name in self._columns if name not in position]
         if missing:
+            has = ", ".join(named or position) or "no column"
             raise InvalidArgumentError(
-                f"the batch lacks {', '.join(missing)}; it has {', '.join(position)}: let the data "
-                "yield it, or leave it out of the FeatureSchema"
+                f"the batch lacks {', '.join(missing)}; it has {has}: let the data yield it, or "
+                "leave it out of the FeatureSchema"
             )
         dense = np.empty((batch.num_rows, len(self.dense)), dtype=np.float32)
         for k, name in enumerate(self.dense):
@@ -206,8 +211,9 @@ class FeatureSchema:
             columns.dense_into(name, batch.column(position[name]), mean, std, dense, k)
         ids, bags = self._categorical(batch, position)
         labels = None
-        if self.label is not None and self.label in position:
-            labels = columns.labels(self.label, batch.column(position[self.label]))
+        for name in label:
+            if name in position:
+                labels = columns.labels(name, batch.column(position[name]))
         return Features(dense, ids, labels, bags, self.is_online)
 
     @property
@@ -247,9 +253,9 @@ class FeatureSchema:
     ) -> FeatureSchema:
         """The same schema with vocabularies learnt from one pass over ``data``.
 
-        ``data``: record batches, a table or a Dataset; ``columns``: which categorical columns, by
-        default all that are not online. A vocabulary has at most ``max_tokens`` ids, of its most
-        frequent values and of ``num_oov_indices`` for all others.
+        ``data``: record batches, a table, a Dataset or a dict of arrays; ``columns``: which
+        categorical columns, by default all that are not online. A vocabulary has at most
+        ``max_tokens`` ids, of its most frequent values and of ``num_oov_indices`` for all others.
         """
         plain = [name for name, category in self.categorical.items() if not category.online]
         names = plain if columns is None else list(columns)
@@ -257,7 +263,7 @@ class FeatureSchema:
         if wrong:
             raise InvalidArgumentError(f"{', '.join(wrong)}: no categorical columns")
         counts = {name: TokenCounts(name) for name in names}
-        for batch in data.to_batches() if isinstance(data, pa.Table) else data:
+        for batch in batches_of(data, names):
             for name in names:
                 counts[name].add(batch.column(name))
         limit = None if max_tokens is None else max(0, max_tokens - num_oov_indices)
@@ -271,21 +277,16 @@ class FeatureSchema:
         }
         return replace(self, categorical={**self.categorical, **learnt})
 
-    def normalized(self, batches: Iterable[pa.RecordBatch]) -> FeatureSchema:
-        """The same schema with mean and standard deviation of every dense column over batches."""
-        count = np.zeros(len(self.dense))
-        total, squares = np.zeros(len(self.dense)), np.zeros(len(self.dense))
-        for batch in batches:
-            for k, name in enumerate(self.dense):
-                values = columns.finite_values(name, batch.column(name))
-                count[k] += len(values)
-                total[k] += values.sum()
-                squares[k] += (values * values).sum()
-        seen = np.maximum(count, 1)
-        mean = total / seen
-        std = np.sqrt(np.maximum(squares / seen - mean**2, 0.0))
-        std[std < 1e-12] = 1.0
-        pairs = zip(mean.tolist(), std.tolist(), strict=True)
+    def normalized(self, data: Any) -> FeatureSchema:
+        """The same schema with mean and standard deviation of every dense column over ``data``.
+
+        ``data`` is one pass over what :meth:`adapted` takes.
+        """
+        moments = [Moments() for _ in self.dense]
+        for batch in batches_of(data, self.dense):
+            for name, seen in zip(self.dense, moments, strict=True):
+                seen.add(columns.finite_values(name, batch.column(name)))
+        pairs = [(seen.mean, seen.deviation()) for seen in moments]
         return replace(self, normalization=dict(zip(self.dense, pairs, strict=True)))
 
     def to_json(self) -> dict[str, Any]:
@@ -309,29 +310,3 @@ class FeatureSchema:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"not a feature schema: {value!r} ({error})") from error
-
-
-def _as_batch(columns_by_name: Any) -> pa.RecordBatch:
-    if isinstance(columns_by_name, pa.Table):
-        merged = columns_by_name.combine_chunks().to_batches()
-        return merged[0] if merged else pa.RecordBatch.from_pylist([], columns_by_name.schema)
-    if isinstance(columns_by_name, Mapping):
-        return pa.RecordBatch.from_pydict({n: _as_array(v) for n, v in columns_by_name.items()})
-    raise InvalidArgumentError(
-        f"a model reads Arrow record batches or mappings of arrays, got "
-        f"{type(columns_by_name).__name__}"
-    )
-
-
-def _as_array(values: Any) -> pa.Array:
-    if isinstance(values, pa.Array):
-        return values
-    if isinstance(values, pa.ChunkedArray):
-        return values.combine_chunks()
-    if isinstance(values, list | tuple) and any(isinstance(v, list | tuple) for v in values):
-        return pa.array(values)
-    array = np.asarray(values)
-    if array.ndim == 2 and array.shape[1]:
-        flat = pa.array(np.ascontiguousarray(array).reshape(-1))
-        return pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
-    return pa.array(array)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import zlib
 
-from dataservice.runtime.arguments import check_number
+from dataservice.runtime.arguments import check_number, non_negative
+from pstrain.errors import InvalidArgumentError
 from pstrain.vocabulary import InitializerSpec
 
 
@@ -32,6 +33,8 @@ def uniform(
 ) -> InitializerSpec:
     """Values in ``[low, high)``; the first ``zero_columns`` values of a row are 0."""
     parameters = _numbers(low=low, high=high, zero_columns=zero_columns)
+    if low > high:
+        raise InvalidArgumentError(f"low must not be above high, got low={low} and high={high}")
     return InitializerSpec(name="uniform", parameters=parameters, seed=seed)
 
 
@@ -39,6 +42,7 @@ def normal(
     mean: float = 0.0, stddev: float = 0.05, *, seed: int = 0, zero_columns: int = 0
 ) -> InitializerSpec:
     """Normally distributed values; the first ``zero_columns`` values of a row are 0."""
+    non_negative(stddev, "stddev")
     parameters = _numbers(mean=mean, stddev=stddev, zero_columns=zero_columns)
     return InitializerSpec(name="normal", parameters=parameters, seed=seed)
 
@@ -47,6 +51,7 @@ def truncated_normal(
     mean: float = 0.0, stddev: float = 0.05, *, seed: int = 0, zero_columns: int = 0
 ) -> InitializerSpec:
     """Like :func:`normal`, within two standard deviations of the mean."""
+    non_negative(stddev, "stddev")
     parameters = _numbers(mean=mean, stddev=stddev, zero_columns=zero_columns)
     return InitializerSpec(name="truncated_normal", parameters=parameters, seed=seed)
 

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dataservice.runtime.arguments import check_choice, check_true_or_false
 from pstrain import foreign_names
-from pstrain.columns import vector
+from pstrain.columns import check_labels, vector
 from pstrain.errors import InvalidArgumentError
 from pstrain.foreign_names import instead_of
 from pstrain.kernels import losses as kernels
@@ -30,10 +30,10 @@ class BinaryCrossentropy:
     """Mean log loss of binary labels, of probabilities unless told otherwise, as in Keras.
 
     What models and layers here put out are logits: give ``from_logits=True`` for those, which is
-    the stable way too. Values outside of [0, 1] are no probabilities: InvalidArgumentError.
-    Call with labels [n] and predictions [n]; gives a float32 scalar Tensor. An empty batch has
-    loss 0. ``reduction="none"``: the loss of each example, float32 [n], of which a step makes its
-    own scalar, such as ``np.mean(losses * weights)``.
+    the stable way too. Values outside of [0, 1] are no probabilities, nor labels:
+    InvalidArgumentError. Call with labels [n] and predictions [n]; gives a float32 scalar Tensor.
+    An empty batch has loss 0. ``reduction="none"``: the loss of each example, float32 [n], of which
+    a step makes its own scalar, such as ``np.mean(losses * weights)``.
     """
 
     @instead_of("BinaryCrossentropy", foreign_names.BINARY_CROSSENTROPY)
@@ -47,6 +47,7 @@ class BinaryCrossentropy:
     def __call__(self, labels: ArrayLike, predictions: Tensor | NDArray[np.float32]) -> Tensor:
         tensor = predictions if isinstance(predictions, Tensor) else Tensor(predictions)
         targets = vector("labels", labels)
+        check_labels("BinaryCrossentropy", targets)
         values = np.ascontiguousarray(tensor.value, dtype=np.float32).reshape(-1)
         if len(targets) != len(values):
             raise InvalidArgumentError(f"{len(targets)} labels for {len(values)} predictions")

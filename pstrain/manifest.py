@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import threading
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,9 +24,9 @@ from dataservice.runtime.identity import new_id
 from pstrain.errors import DataLossError, InvalidArgumentError, MissingFileError
 from pstrain.failpoints import reached
 
-FORMAT = 5
-# Lack checksums of the pieces of files, and tables in several files.
-_OLDER = (3, 4)
+FORMAT = 6
+# Lack checksums of the pieces of files, tables in several files, and a checksum of the manifest.
+_OLDER = (3, 4, 5)
 
 _FILE = "manifest.json"
 _NAME = re.compile(r"[^.].*-(\d+)")
@@ -106,7 +107,7 @@ class PartialCheckpoint:
     def commit(self, contents: Mapping[str, Any]) -> None:
         """Writes the manifest and makes the checkpoint visible, in one step."""
         reached("checkpoint_commit")
-        _write(self.folder, {"format": FORMAT, "number": self.number, **contents})
+        _write(self.folder, _summed({"format": FORMAT, "number": self.number, **contents}))
         reached("checkpoint_commit")
         if os.path.exists(os.path.join(self.path, _FILE)):
             _replace_contents(self.folder, self.path)
@@ -153,6 +154,11 @@ def read(path: str) -> dict[str, Any]:
             f"{file} has format {found}, this version reads {_OLDER[0]} to {FORMAT}: use the "
             f"version of pstrain that wrote it"
         )
+    if found == FORMAT and manifest != _summed(manifest):
+        raise DataLossError(
+            f"{file} is damaged: its contents are not those of its checksum; restore an older "
+            "checkpoint"
+        )
     # Older checkpoints store what has several names under one of them, and do not say the others.
     whole = {"aliases": {}, **manifest}
     for part in ("objects", "saved", "aliases"):
@@ -176,6 +182,13 @@ def check_json(contents: Mapping[str, Any]) -> None:
         raise InvalidArgumentError(
             f"a state_dict or get_config holds something that JSON cannot: {error}"
         ) from error
+
+
+def _summed(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest with the checksum of its contents, as JSON has them."""
+    rest = json.loads(json.dumps({**manifest, "checksum": None}))
+    text = json.dumps(rest, sort_keys=True)
+    return {**rest, "checksum": zlib.crc32(text.encode())}
 
 
 def _write(folder: str, manifest: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dataservice.runtime.arguments import Choices
+from dataservice.runtime.arguments import Choices, check_callable
 from pstrain import foreign_names
 from pstrain.errors import (
     FailedPreconditionError,
@@ -147,6 +147,13 @@ class Replica(Telling):
         """Trainers that read datasets side by side; None where only the coordinator knows."""
         return None
 
+    def scope(self) -> Any:
+        """Only the program's strategy has one: FailedPreconditionError on trainers."""
+        raise FailedPreconditionError(
+            "a scheduled function makes no variables on parameter servers: make them in the "
+            "program, inside strategy.scope(), and use them here"
+        )
+
     def run(
         self,
         fn: Callable[..., Any],
@@ -155,6 +162,7 @@ class Replica(Telling):
         options: Any = None,  # noqa: ARG002
     ) -> Any:
         """Calls ``fn`` once, for the only replica; meant for functions given to ``schedule``."""
+        check_callable("the function that run calls", fn)
         positional, named = call_arguments(args, kwargs)
         with _replica_scope(ReplicaContext(self)):
             return fn(*positional, **named)

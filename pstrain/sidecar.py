@@ -27,8 +27,9 @@ from pstrain.callbacks.base import Callback, listed
 from pstrain.callbacks.monitor import Monitor
 from pstrain.checkpoint import Checkpoint
 from pstrain.checkpoint_watch import checkpoints_iterator
-from pstrain.errors import DataLossError, InvalidTypeError, NotFoundError
+from pstrain.errors import DataLossError, InvalidArgumentError, InvalidTypeError, NotFoundError
 from pstrain.evaluation import Logs, evaluate
+from pstrain.variable import Variable
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,8 @@ class SidecarEvaluator:
     newest checkpoint, passing over those that came and went meanwhile; with ``every=True`` each
     one, in order. :meth:`start` ends after ``max_evaluations`` evaluations, which it counts itself
     (TensorFlow's ends at the checkpoint of that number), or when the training has made
-    ``last_step`` steps (``optimizer.iterations`` of the checkpoint), or when no checkpoint has come
+    ``last_step`` steps (those of ``optimizer`` in the checkpoint, whatever the model here was
+    compiled with; InvalidArgumentError where it has none), or when no checkpoint has come
     for ``timeout`` seconds and ``timeout_fn``, if given, does not answer False, or by :meth:`stop`;
     with none of these it follows the directory for good.
 
@@ -98,6 +100,7 @@ class SidecarEvaluator:
         self._monitor = Monitor(monitor, mode=mode)
         self._batch_size, self._verbose = batch_size, verbose
         self._stop = threading.Event()
+        self._step_count: _StepCount | None = None
 
     def __repr__(self) -> str:
         return (
@@ -164,16 +167,29 @@ class SidecarEvaluator:
         self._write(result)
         if self._verbose:
             shown = "  ".join(f"{name} {value:.4f}" for name, value in logs.items())
-            print(f"{os.path.basename(path)} at step {step}: {shown}", flush=True)
+            when = "" if step is None else f" at step {step}"
+            print(f"{os.path.basename(path)}{when}: {shown}", flush=True)
         return result
 
     def _restore(self, path: str) -> int | None:
-        objects = {"model": self.model}
         held = manifest.read(path)["objects"]
-        if self.model.optimizer is not None and "optimizer" in held:
-            objects["optimizer"] = self.model.optimizer
-        Checkpoint(**objects).restore(path)
-        return int(self.model.optimizer.iterations) if "optimizer" in objects else None
+        optimizer = self._optimizer_of(held["optimizer"]) if "optimizer" in held else None
+        if optimizer is None and self._last_step is not None:
+            raise InvalidArgumentError(
+                f"last_step={self._last_step}, but checkpoint {path} holds no 'optimizer', whose "
+                "steps these are: save Checkpoint(model=..., optimizer=...), or give "
+                "max_evaluations or timeout"
+            )
+        Checkpoint(model=self.model, optimizer=optimizer).restore(path)
+        return None if optimizer is None else int(optimizer.iterations)
+
+    def _optimizer_of(self, saved: dict[str, Any]) -> Any:
+        """The model's; where it has none, one that counts the steps of what was saved."""
+        if self.model.optimizer is not None:
+            return self.model.optimizer
+        if self._step_count is None:
+            self._step_count = _StepCount(saved["config"]["name"])
+        return self._step_count
 
     def _write(self, result: dict[str, Any]) -> None:
         os.makedirs(self.results_dir, exist_ok=True)
@@ -195,6 +211,14 @@ class SidecarEvaluator:
         except (ValueError, KeyError, TypeError) as error:
             logger.warning("%s in %s is of no use: %s", _BEST, self.results_dir, error)
             return None
+
+
+class _StepCount:
+    """What a checkpoint has of an optimizer of this name, without its rule."""
+
+    def __init__(self, name: str) -> None:
+        self.iterations = Variable(0, name=f"{name}/iterations", trainable=False)
+        self.variables = [self.iterations]
 
 
 def _plain(result: dict[str, Any]) -> dict[str, Any]:

@@ -73,10 +73,17 @@ class GradientTape:
         A variable that was read several times gets the sum. InvalidArgumentError where ``loss``
         is not a scalar computed inside this tape.
         """
-        if not isinstance(loss, Tensor) or loss.value.size != 1:
-            found = f"shape {loss.shape}" if isinstance(loss, Tensor) else type(loss).__name__
+        if not isinstance(loss, Tensor):
             raise InvalidArgumentError(
-                f"gradients need a scalar Tensor as loss, got {found}: take the mean first"
+                f"gradients need a scalar Tensor as loss, got {type(loss).__name__}: what is read "
+                "of variables alone, as by numpy() and embedding_lookup(ids), are arrays, which "
+                "have no gradient; compute the loss of what layers give (layers.Embedding for "
+                "rows), or of `tensor * variable`"
+            )
+        if loss.value.size != 1:
+            raise InvalidArgumentError(
+                f"gradients need a scalar Tensor as loss, got shape {loss.shape}: take the mean "
+                "first"
             )
         found_by_tensor = self._backpropagate(loss)
         per_variable: dict[tuple[int, int], list[tuple[Leaf, NDArray[Any]]]] = {}

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pstrain import derivatives
+from pstrain import derivatives, numpy_calls
 from pstrain.errors import InvalidArgumentError, UnimplementedError
 from pstrain.recording import Gradient, leaf, record, recording
 
@@ -30,10 +30,11 @@ class Tensor:
     """A value computed in a step. ``tracked``: a tape knows how it depends on a variable.
 
     Arithmetic with numbers, arrays, tensors and variables of its shape, or scalar variables, gives
-    tensors, and so do NumPy's functions that are smooth: ``np.exp(tensor)``, ``np.mean(tensor)``.
+    tensors, and so do indices and NumPy's functions that are smooth: ``tensor[:, 0]``,
+    ``np.exp(tensor)``, ``np.mean(tensor)``.
     Comparisons, and what other functions of NumPy make of a tensor, are arrays; where the loss
-    would lose a gradient by that, it is an error, also for ``np.mean`` and its like of a list of
-    tensors. ``np.asarray(tensor)``, by whoever wants an array, is its value.
+    would lose a gradient by that, it is an error, also for ``np.mean``, ``np.exp`` and their
+    like of a list of tensors. ``np.asarray(tensor)``, by whoever wants an array, is its value.
     """
 
     __slots__ = ("tracked", "value")
@@ -55,12 +56,8 @@ class Tensor:
         return self.value
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        if self.tracked and recording() and _is_numpys_own(sys._getframe(1)):
-            raise UnimplementedError(
-                "tensors in a list, given to a function of NumPy, lose their gradient, and a loss "
-                "may depend on it: write sum([a, b]) / 2 for np.mean([a, b]); for their values "
-                "give tensor.numpy()"
-            )
+        if self.tracked and recording():
+            _check_taken(sys._getframe(1))
         return np.array(self.value, dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
@@ -106,6 +103,20 @@ class Tensor:
 
     def __len__(self) -> int:
         return len(self.value)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        """Indexes as NumPy does; the gradient goes to what was taken."""
+        return _computed_by(derivatives.TAKEN, (self, key), {})
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self.shape:
+            raise TypeError("iteration over a scalar tensor")
+        return (self[row] for row in range(len(self)))
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """The same as ``np.reshape(tensor, shape)``."""
+        sizes = shape[0] if len(shape) == 1 else shape
+        return _computed_by(derivatives.FUNCTIONS[np.reshape], (self, sizes), {})
 
     def __repr__(self) -> str:
         return f"Tensor(shape={self.shape}, dtype={self.dtype}, value={self.value!r})"
@@ -177,13 +188,20 @@ class Tensor:
         return self.value >= np.asarray(_values(other))
 
 
-def _is_numpys_own(frame: FrameType) -> bool:
-    """Whether a function of NumPy takes a value out of what it was given, not a program for itself.
-
-    Of what is inside of lists NumPy asks no tensor before.
-    """
-    module = frame.f_globals.get("__name__", "")
-    return module.startswith("numpy.") and not module.startswith("numpy.testing")
+def _check_taken(frame: FrameType) -> None:
+    """UnimplementedError where what ``frame`` runs would lose a gradient."""
+    if numpy_calls.stores(frame):
+        raise UnimplementedError(
+            "`array[...] = tensor` would put a tensor that a loss may depend on into an array, "
+            "which keeps no gradient: compute with the tensor itself, or write "
+            "`array[...] = tensor.numpy()` for its value"
+        )
+    if numpy_calls.computes(frame):
+        raise UnimplementedError(
+            "tensors in a list, given to a function of NumPy, lose their gradient, and a loss "
+            "may depend on it: write sum([a, b]) / 2 for np.mean([a, b]), [np.exp(a), "
+            "np.exp(b)] for np.exp([a, b]); for their values give tensor.numpy()"
+        )
 
 
 def _computed(ufunc: Any, operands: Sequence[Tensor]) -> Tensor:

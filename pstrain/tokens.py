@@ -201,10 +201,19 @@ def _plain(name: str, column: pa.Array) -> pa.Array:
         return _plain(name, column.dictionary_decode())
     if pa.types.is_null(column.type):
         return pa.array([], pa.large_string())
+    plain = None
     if columns.is_text(column.type):
-        return column.cast(pa.large_string())
-    if pa.types.is_integer(column.type) or pa.types.is_boolean(column.type):
-        return column.cast(pa.int64())
+        plain = pa.large_string()
+    elif pa.types.is_integer(column.type) or pa.types.is_boolean(column.type):
+        plain = pa.int64()
+    if plain is not None:
+        try:
+            return column.cast(plain)
+        except pa.ArrowInvalid as error:
+            raise DataError(
+                f"column {name!r} holds {column.type} that does not fit into a vocabulary of "
+                f"{plain}: {error}"
+            ) from error
     raise DataError(
         f"column {name!r} holds {column.type}, which has no vocabulary: cast it to strings or "
         "integers"

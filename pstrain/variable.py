@@ -7,7 +7,8 @@ or a function of shards gives are never whole in this process.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import numbers
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from dataservice.runtime.arguments import check_text, check_true_or_false
 from pstrain import foreign_names, initializers
 from pstrain.base_variable import Array, BaseVariable, new_handle
 from pstrain.creation import announce, create_spec
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.foreign_names import instead_of
 from pstrain.joined import JoinedParameters, joined_spec
 from pstrain.per_worker_variable import create_per_worker_variable
@@ -115,6 +116,40 @@ def _initial_value(value: Any, shape: Sequence[int] | None, dtype: str, name: st
         ) from error
 
 
+def _called(initial: Callable[..., Any], name: str | None) -> Any:
+    try:
+        inspect.signature(initial).bind()
+    except TypeError as error:
+        raise InvalidTypeError(
+            f"the function that gives variable {name!r} its initial value is called without "
+            f"arguments, or for each shard with shard_info: {error}"
+        ) from error
+    except ValueError:
+        pass  # one that is written in C does not say what it takes
+    return initial()
+
+
+def _dtype_name(dtype: Any, name: str | None) -> str:
+    try:
+        return np.dtype(dtype).name
+    except TypeError as error:
+        raise InvalidTypeError(
+            f"dtype of {name!r} must be one of {_DTYPES}, got {dtype!r}"
+        ) from error
+
+
+def _sizes(shape: Any, name: str | None) -> tuple[int, ...]:
+    """A shape as a tuple; an integer is that of one axis."""
+    sizes = (shape,) if isinstance(shape, numbers.Integral) else shape
+    is_shape = isinstance(sizes, Iterable) and not isinstance(sizes, str)
+    if not is_shape or not all(isinstance(size, numbers.Integral) for size in sizes):
+        raise InvalidTypeError(
+            f"shape of variable {name!r} must be the sizes of its axes, which are integers, got "
+            f"{shape!r}"
+        )
+    return tuple(int(size) for size in sizes)
+
+
 def _as_array(given: Any, name: str | None) -> Array:
     try:
         return np.asarray(given)
@@ -170,7 +205,7 @@ class Variable(BaseVariable):
             check_text("the name of a variable", name)
         given = initial_value
         if callable(given) and not isinstance(given, InitializerSpec) and not wants_shards(given):
-            given = given()
+            given = _called(given, name)
         if isinstance(given, InitialValue):
             dtype, shape, given = dtype or given.dtype, given.shape, given.initializer
         if isinstance(given, InitializerSpec) or wants_shards(given):
@@ -181,7 +216,8 @@ class Variable(BaseVariable):
             value = _as_array(given, name)
             plain_float = value.dtype == np.float64 and not hasattr(given, "dtype")
             dtype = dtype or ("float32" if plain_float else value.dtype)
-        kind = np.dtype(dtype).name
+        kind = _dtype_name(dtype, name)
+        shape = None if shape is None else _sizes(shape, name)
         if per_worker_variable:
             return create_per_worker_variable(value, shape, kind, name or "Variable")
         return create_variable(

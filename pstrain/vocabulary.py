@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,9 +40,10 @@ class InitializerSpec:
     parameters: dict[str, float] = field(default_factory=dict)
     seed: int = 0
 
-    def __call__(self, shape: tuple[int, ...], dtype: str | None = None) -> InitialValue:
+    def __call__(self, shape: Iterable[int] | int, dtype: str | None = None) -> InitialValue:
         """What a variable of that shape starts with; nothing is computed here."""
-        return InitialValue(self, tuple(shape), dtype)
+        sizes = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+        return InitialValue(self, sizes, dtype)
 
 
 class InitialValue(NamedTuple):

@@ -6,9 +6,12 @@ the order in which they were given.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dataservice.errors import DataServiceWarning
+from dataservice.runtime.arguments import nearest
 from pstrain.errors import InvalidTypeError
 
 Logs = dict[str, float]
@@ -96,6 +99,19 @@ def listed(callbacks: Any) -> list[Callback]:
     return [each for each in several if each is not None]
 
 
+def _warn_of_hooks_without_calls(callback: Callback) -> None:
+    """Names that look like a moment's and are none: nobody would notice that they stay silent."""
+    hooks = [name for name in dir(Callback) if name.startswith("on_")]
+    for name in dir(type(callback)):
+        if name.startswith("on_") and name not in hooks:
+            warnings.warn(
+                f"{type(callback).__name__}.{name} is called by nobody, only {', '.join(hooks)} "
+                f"are{nearest(name, hooks)}",
+                DataServiceWarning,
+                stacklevel=3,
+            )
+
+
 class CallbackList:
     """Calls each callback in turn."""
 
@@ -111,6 +127,7 @@ class CallbackList:
         self._callbacks = listed(callbacks)
         self._model = model
         for callback in self._callbacks:
+            _warn_of_hooks_without_calls(callback)
             callback.set_model(model)
             callback.set_params({"epochs": epochs, "steps": steps, "verbose": verbose})
 

@@ -26,7 +26,9 @@ class Monitor:
         check_text("monitor", name)
         check_choice("mode", mode, ("min", "max", "auto"))
         if mode == "auto":
-            mode = "max" if name.lower().endswith(_SCORES) else "min"
+            # Of several metrics of a kind the others have numbers: "auc_2".
+            plain = name.lower().rstrip("0123456789_")
+            mode = "max" if plain.endswith(_SCORES) else "min"
         self.name, self.mode = name, mode
         check_number("min_delta", min_delta)
         if baseline is not None:

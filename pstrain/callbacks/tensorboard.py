@@ -7,6 +7,8 @@ evaluation ends.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from dataservice.runtime.arguments import check_choice, integer_at_least, path_of
 from pstrain.callbacks.base import Callback, Logs
@@ -32,11 +34,24 @@ class TensorBoard(Callback):
         self._every: int | None = {"epoch": None, "batch": 1}.get(update_freq, update_freq)  # type: ignore[arg-type, assignment]
         self._writers: dict[str, EventFile] = {}
         self._is_training = False
-        self._steps = self._steps_before = self._written_at = 0
+        self._epoch, self._steps, self._steps_before, self._written_at = -1, 0, 0, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self._epoch, "steps": self._steps, "steps_before": self._steps_before}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._epoch = state.get("epoch", -1)
+        self._steps = self._written_at = state.get("steps", 0)
+        self._steps_before = state.get("steps_before", 0)
 
     def on_train_begin(self) -> None:
         self._is_training = True
-        self._steps = self._steps_before = self._written_at = 0
+        self._epoch, self._steps, self._steps_before, self._written_at = -1, 0, 0, 0
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        # One that is gone on with counts its steps from its beginning.
+        if epoch != self._epoch:
+            self._epoch, self._steps_before = epoch, self._steps
 
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:
         self._steps = self._steps_before + batch
@@ -46,7 +61,6 @@ class TensorBoard(Callback):
             self._write("train", values, self._steps)
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        self._steps_before = self._steps
         held_out = {n.removeprefix("val_"): v for n, v in logs.items() if n.startswith("val_")}
         trained = {name: v for name, v in logs.items() if not name.startswith("val_")}
         for run, values in (("train", trained), ("validation", held_out)):

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pstrain.commands.options import add_cluster, positive, role_rows
+from pstrain.commands.options import add_cluster, positive, role_rows, seed
 
 if TYPE_CHECKING:
     from pstrain.demo.program import Outcome
@@ -22,7 +22,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--out", type=Path, help="where checkpoint and picture go")
     parser.add_argument("--epochs", type=positive, default=5, help="default 5")
     parser.add_argument("--batch-size", type=positive, default=1024, help="default 1024")
-    parser.add_argument("--seed", type=int, default=0, help="default 0")
+    parser.add_argument("--seed", type=seed, default=0, help="default 0")
     parser.add_argument("--no-plot", action="store_true", help="draw no picture")
     add_cluster(parser)
     parser.set_defaults(run=run)

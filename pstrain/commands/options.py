@@ -24,6 +24,17 @@ def positive(text: str) -> int:
     return value
 
 
+def seed(text: str) -> int:
+    """An integer of at least 0, for argparse."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 0, got {text}")
+    return value
+
+
 def rate(text: str) -> float:
     """A finite number above 0, for argparse."""
     try:

@@ -5,7 +5,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pstrain.commands.options import add_cluster, names, poolings, positive, rate, role_rows, share
+from pstrain.commands.options import (
+    add_cluster,
+    names,
+    poolings,
+    positive,
+    rate,
+    role_rows,
+    seed,
+    share,
+)
 from pstrain.tabular.choices import MODELS, OPTIMIZERS
 
 
@@ -44,7 +53,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     model.add_argument("--learning-rate", type=rate, help=f"default {_usual_rates()}")
     model.add_argument("--batch-size", type=positive, default=1024, help="default 1024")
     model.add_argument("--epochs", type=positive, default=3, help="default 3")
-    model.add_argument("--seed", type=int, default=0)
+    model.add_argument("--seed", type=seed, default=0)
     parser.add_argument("--json", action="store_true", help="close with one line of JSON")
     parser.add_argument("--local", action="store_true", help="in this process, without a cluster")
     add_cluster(parser)

@@ -14,7 +14,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import dataservice
-from dataservice.runtime.arguments import integer_at_least, limit_s, positive
+from dataservice.runtime.arguments import (
+    check_callable,
+    integer_at_least,
+    limit_s,
+    path_of,
+    positive,
+)
 from dataservice.runtime.ending import end_with_program
 from pstrain.consistency import Sync
 from pstrain.coordinator.applying import RoundApplier
@@ -24,7 +30,7 @@ from pstrain.coordinator.hooks import Barrier, Outlast
 from pstrain.coordinator.join_progress import Report
 from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.links import make_links
-from pstrain.coordinator.options import check_options
+from pstrain.coordinator.options import QUEUE_CAPACITY, CoordinatorOptions, check_options
 from pstrain.coordinator.packing import Packer
 from pstrain.coordinator.per_worker import IteratorsInUse, PerWorkerDataset, PerWorkerIterator
 from pstrain.coordinator.recovering import RecoverySwitch, ServerRecovery
@@ -42,7 +48,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-QUEUE_CAPACITY = 262_144
 ATTEMPTS_MAX = 10
 _STOP_TIMEOUT_S = 2.0
 
@@ -50,9 +55,10 @@ _STOP_TIMEOUT_S = 2.0
 class ClusterCoordinator:
     """Schedules functions on the trainers of a strategy's cluster. Thread-safe.
 
-    A second coordinator of the same strategy is the first one. ``closures_in_flight``: how many
-    closures a trainer runs at a time: while one waits for its rows, the others compute; with more
-    of them a step rests on older values. In rounds (``sync``) it is 1.
+    A second coordinator of the same strategy is the first one, whose options it has to take.
+    ``closures_in_flight``: how many closures a trainer runs at a time: while one waits for its
+    rows, the others compute; with more of them a step rests on older values. In rounds (``sync``)
+    it is 1.
     ``checkpoint``: a CheckpointManager. When a parameter server is lost, everything goes back to
     its newest checkpoint by itself once the server was started again, and what closures have done
     since is done again, in rounds (``sync``) in the rounds that they made; without one, closures
@@ -63,8 +69,11 @@ class ClusterCoordinator:
 
     def __new__(cls, strategy: ParameterServerStrategy, **_options: Any) -> ClusterCoordinator:
         if not isinstance(strategy, ParameterServerStrategy):
+            kind = type(strategy)
             raise InvalidArgumentError(
-                f"ClusterCoordinator needs a ParameterServerStrategy, got {type(strategy).__name__}"
+                "ClusterCoordinator needs a pstrain.ParameterServerStrategy, got "
+                f"{kind.__module__}.{kind.__qualname__}; the form in pstrain.v1 has no "
+                "coordinator: its workers train in strategy.session()"
             )
         return strategy.coordinator or super().__new__(cls)
 
@@ -77,13 +86,13 @@ class ClusterCoordinator:
         trainer_timeout_s: float = 300.0,
         checkpoint: CheckpointManager | None = None,
     ) -> None:
+        options = CoordinatorOptions(closures_in_flight, queue_capacity, trainer_timeout_s)
         if strategy.coordinator is self:
+            self._options.check_asked_again(options)
             if checkpoint is not None:
                 self.recover_from(checkpoint)
             return
-        integer_at_least(closures_in_flight, 1, "closures_in_flight")
-        integer_at_least(queue_capacity, 1, "queue_capacity")
-        positive(trainer_timeout_s, "trainer_timeout_s")
+        self._options = options
         self.strategy = strategy
         self._functions = KnownFunctions()
         core = Core(
@@ -217,6 +226,7 @@ class ClusterCoordinator:
         will do. What it raises ends the wait, and nothing else.
         """
         positive(progress_interval_s, "progress_interval_s")
+        check_callable("progress", progress, optional=True)
         left_s = limit_s(timeout)
         self._scheduler.wait_idle(left_s, progress, progress_interval_s)
 
@@ -282,10 +292,12 @@ class ClusterCoordinator:
         """Scope whose closures are written to ``path`` at its end, for ui.perfetto.dev.
 
         A JSON file of Chrome's trace events: when each waited, ran and committed, on which trainer;
-        of the latest ``runs_max`` runs that end inside. FailedPreconditionError where another trace
-        is under way.
+        of the latest ``runs_max`` runs that end inside. The folder is made now if there is none.
+        FailedPreconditionError where another trace is under way.
         """
         integer_at_least(runs_max, 1, "runs_max")
+        folder = os.path.dirname(path_of(path, "the path of a trace"))
+        os.makedirs(folder or os.curdir, exist_ok=True)
         trace = self._scheduler.begin_trace(runs_max)
         try:
             yield

@@ -1,4 +1,4 @@
-"""What may be asked for a closure besides its function and arguments.
+"""What may be asked for a coordinator, and for a closure besides its function and arguments.
 
 Pure. Invariant: what passes here can be obeyed, under the cluster's rule of consistency.
 """
@@ -6,9 +6,38 @@ Pure. Invariant: what passes here can be obeyed, under the cluster's rule of con
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Final
 
-from dataservice.runtime.arguments import positive
+from dataservice.runtime.arguments import integer_at_least, positive
 from pstrain.errors import InvalidArgumentError, InvalidTypeError, UnimplementedError
+
+QUEUE_CAPACITY: Final = 262_144
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorOptions:
+    """How a coordinator was made."""
+
+    closures_in_flight: int = 3
+    queue_capacity: int = QUEUE_CAPACITY
+    trainer_timeout_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        integer_at_least(self.closures_in_flight, 1, "closures_in_flight")
+        integer_at_least(self.queue_capacity, 1, "queue_capacity")
+        positive(self.trainer_timeout_s, "trainer_timeout_s")
+
+    def check_asked_again(self, asked: CoordinatorOptions) -> None:
+        """InvalidArgumentError where ``asked`` wants others than these, beyond the defaults."""
+        for field in fields(self):
+            value, wanted = getattr(self, field.name), getattr(asked, field.name)
+            if wanted not in (value, field.default):
+                raise InvalidArgumentError(
+                    f"the strategy has a coordinator with {field.name}={value} already, got "
+                    f"{wanted}: give it where the first one is made, which fit, evaluate and "
+                    "predict do where there is none"
+                )
 
 
 def check_options(

@@ -22,6 +22,7 @@ from pstrain.compiling import compile_kernels
 from pstrain.demo import features, flights, plot
 from pstrain.demo.loop import train_one_epoch
 from pstrain.demo.trace import Trace
+from pstrain.errors import InvalidArgumentError
 from pstrain.launch.activity import Activity, activities
 from pstrain.narration import Narrator
 
@@ -62,6 +63,10 @@ class Outcome:
 
 def run(config: DemoConfig, narrator: Narrator) -> Outcome:
     """Runs all of it; blocks for about half a minute."""
+    out = config.out or flights.cache_folder().parent / "demo"
+    if out.exists() and not out.is_dir():
+        raise InvalidArgumentError(f"--out must name a folder, and {str(out)!r} is a file")
+    out.mkdir(parents=True, exist_ok=True)
     narrator.say("reading the flights that left New York in 2013")
     files = flights.prepare(config.data_dir)
     done = "wrote" if files.written else "found"
@@ -78,7 +83,7 @@ def run(config: DemoConfig, narrator: Narrator) -> Outcome:
     with ps.LocalCluster(config.workers, config.ps, config.data_workers) as cluster:
         coordinator = ps.ClusterCoordinator(_strategy(cluster, config))
         try:
-            return _Demo(config, narrator, files, cluster, coordinator).run()
+            return _Demo(config, out, narrator, files, cluster, coordinator).run()
         finally:
             coordinator.close()
 
@@ -99,6 +104,7 @@ class _Demo:
     def __init__(
         self,
         config: DemoConfig,
+        out: Path,
         narrator: Narrator,
         files: flights.FlightFiles,
         cluster: ps.LocalCluster,
@@ -109,7 +115,7 @@ class _Demo:
         self._files = files
         self._cluster = cluster
         self._coordinator = coordinator
-        self._out = config.out or flights.cache_folder().parent / "demo"
+        self._out = out
 
     def run(self) -> Outcome:
         numeric = ds.Dataset.from_parquet(self._files.train, columns=list(flights.NUMERIC))

@@ -6,7 +6,6 @@ has to.
 
 from __future__ import annotations
 
-import sys
 import warnings
 from typing import Any
 
@@ -15,6 +14,7 @@ import pyarrow as pa
 import dataservice
 from dataservice.errors import DataServiceWarning
 from dataservice.runtime.arguments import integer_at_least
+from pstrain.batches import is_data_frame
 from pstrain.coordinator.per_worker import PerWorkerDataset
 from pstrain.errors import InvalidArgumentError
 
@@ -29,7 +29,7 @@ def as_source(data: Any, batch_size: int) -> Any:
         return data if data.is_batched else data.batch(batch_size)
     if isinstance(data, PerWorkerDataset) or callable(data):
         return data
-    if _is_pandas(data):
+    if is_data_frame(data):
         data = pa.Table.from_pandas(data, preserve_index=False)
     if isinstance(data, pa.Table | pa.RecordBatch):
         table = data if isinstance(data, pa.Table) else pa.Table.from_batches([data])
@@ -40,11 +40,6 @@ def as_source(data: Any, batch_size: int) -> Any:
         "data is a Dataset, a function that makes one, an Arrow table, a pandas DataFrame or a "
         f"dict of NumPy arrays, got {type(data).__name__}{_remedy(data)}"
     )
-
-
-def _is_pandas(data: Any) -> bool:
-    """Whoever has a frame has imported pandas, which is no dependency."""
-    return isinstance(data, getattr(sys.modules.get("pandas"), "DataFrame", ()))
 
 
 def _remedy(data: Any) -> str:

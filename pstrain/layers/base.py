@@ -11,8 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from pstrain.errors import InvalidArgumentError
 from pstrain.recording import leaf
 from pstrain.tensor import Tensor
 from pstrain.variable import ShardedVariable
@@ -66,6 +68,25 @@ class Layer(ABC):
 def as_tensor(inputs: Tensor | NDArray[Any]) -> Tensor:
     """Wraps an array that is no one's output."""
     return inputs if isinstance(inputs, Tensor) else Tensor(inputs)
+
+
+def as_matrix(name: str, inputs: Any) -> Tensor:
+    """Tensors of two axes as they are, arrays and lists as float32.
+
+    InvalidArgumentError, naming layer ``name``, for anything that is no matrix of numbers.
+    """
+    try:
+        matrix = inputs if isinstance(inputs, Tensor) else Tensor(np.asarray(inputs, np.float32))
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"layer {name!r} takes numbers [n, k], got {type(inputs).__name__}: {error}"
+        ) from error
+    if len(matrix.shape) != 2:
+        remedy = "; for one example give [example]" if len(matrix.shape) == 1 else ""
+        raise InvalidArgumentError(
+            f"layer {name!r} takes numbers [n, k], got shape {matrix.shape}{remedy}"
+        )
+    return matrix
 
 
 def whole(variable: Any, value: NDArray[Any]) -> Tensor:

@@ -14,7 +14,7 @@ from pstrain.creation import Maker
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.foreign_names import instead_of
 from pstrain.kernels import losses, network
-from pstrain.layers.base import Layer, as_tensor, whole
+from pstrain.layers.base import Layer, as_matrix, whole
 from pstrain.parameters import current_step
 from pstrain.recording import record
 from pstrain.tensor import Tensor
@@ -97,8 +97,9 @@ class Dense(Layer, Maker):
             self.variables.append(create_variable(bias, shape=(self.units,), name=name))
 
     def __call__(self, inputs: Any) -> Any:
-        self.build(as_tensor(inputs).shape[1])
-        return super().__call__(inputs)
+        matrix = as_matrix(self.name, inputs)
+        self.build(matrix.shape[1])
+        return super().__call__(matrix)
 
     def requests(self, inputs: Any) -> list[Fetch]:
         if not self.variables:
@@ -108,7 +109,7 @@ class Dense(Layer, Maker):
         return super().requests(inputs)
 
     def forward(self, values: Sequence[NDArray[np.float32]], inputs: Any) -> Tensor:
-        tensor = as_tensor(inputs)
+        tensor = as_matrix(self.name, inputs)
         if tensor.shape[1] != self.input_size:
             raise InvalidArgumentError(
                 f"layer {self.name!r} takes [n, {self.input_size}], got {tensor.shape}"

@@ -87,7 +87,7 @@ class Embedding(Layer):
         return Features(np.empty((len(ids), 0), np.float32), ids, None, bags)
 
     def _table_rows(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
-        ids = np.asarray(inputs, dtype=np.int64)
+        ids = _whole_numbers(self.name, inputs)
         ids = ids[:, None] if ids.ndim == 1 else ids
         if ids.ndim != 2 or ids.shape[1] != len(self.vocabulary_sizes):
             lists = len(self.vocabulary_sizes) == 1 and ids.ndim == 2
@@ -188,6 +188,30 @@ class WideDeepTable(Layer):
 
         record_all(outputs, (rows, bias), backward)
         return outputs
+
+
+def _whole_numbers(name: str, inputs: Any) -> NDArray[np.int64]:
+    """Ids as int64; floats too, where they are whole. InvalidArgumentError naming the first."""
+    try:
+        given = np.asarray(inputs)
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"layer {name!r} takes an id for each row and field; for lists of ids give it combiner="
+        ) from error
+    if given.dtype.kind not in "iufb":
+        raise InvalidArgumentError(
+            f"layer {name!r} takes ids, which are integers, got {given.dtype}"
+            f" of {type(inputs).__name__}: layers.StringLookup makes ids of strings, and "
+            "combiner= pools lists"
+        )
+    with np.errstate(invalid="ignore"):
+        ids = given.astype(np.int64)
+    others = ids != given
+    if others.any():
+        raise InvalidArgumentError(
+            f"layer {name!r} takes ids, which are integers of at least 0, got {given[others][0]}"
+        )
+    return ids
 
 
 def _asked(features: Features, by_field: bool) -> NDArray[np.int64]:

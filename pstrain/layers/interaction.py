@@ -15,7 +15,7 @@ from dataservice.runtime.arguments import check_choice, integer_at_least
 from pstrain import buffers, initializers
 from pstrain.errors import InvalidArgumentError
 from pstrain.kernels import interaction as kernels
-from pstrain.layers.base import Layer, as_tensor, whole
+from pstrain.layers.base import Layer, as_matrix, whole
 from pstrain.layers.dense import Dense
 from pstrain.recording import record
 from pstrain.tensor import Tensor
@@ -70,7 +70,7 @@ class Interaction(Layer):
         return self.forward([], inputs)
 
     def forward(self, values: Sequence[Any], inputs: Any) -> Tensor:  # noqa: ARG002
-        vectors = as_tensor(inputs)
+        vectors = as_matrix(self.name, inputs)
         if vectors.shape[1] < self.count * self.dim:
             raise InvalidArgumentError(
                 f"layer {self.name!r} takes [n, at least {self.count * self.dim}], got "
@@ -127,7 +127,11 @@ class Cross(Layer):
         self.variables = [*(self._down.variables if self._down else ()), *self._out.variables]
 
     def forward(self, values: Sequence[Float32], inputs: tuple[Any, Any]) -> Tensor:
-        first, last = (as_tensor(each) for each in inputs)
+        if not isinstance(inputs, tuple | list) or len(inputs) != 2:
+            raise InvalidArgumentError(
+                f"layer {self.name!r} takes (x0, x), two matrices, got {type(inputs).__name__}"
+            )
+        first, last = (as_matrix(self.name, each) for each in inputs)
         projected = last
         if self._down is not None:
             projected = self._down.forward(values[:1], last)
@@ -150,16 +154,25 @@ class NumericEmbedding(Layer):
     def requests(self, inputs: Any) -> list[Fetch]:  # noqa: ARG002
         return [Fetch(self.variables[0].spec)]
 
-    def forward(self, values: Sequence[Float32], inputs: Float32) -> Tensor:
+    def forward(self, values: Sequence[Float32], inputs: Any) -> Tensor:
         vectors = whole(self.variables[0], values[0])
-        numbers = np.asarray(inputs, dtype=np.float32)
+        numbers = as_matrix(self.name, inputs)
+        if numbers.shape[1] != self.columns:
+            raise InvalidArgumentError(
+                f"layer {self.name!r} takes [n, {self.columns}], got {numbers.shape}"
+            )
         output = buffers.empty((len(numbers), self.columns * self.dim))
         shaped = output.reshape(len(numbers), self.columns, self.dim)
-        np.multiply(numbers[:, :, None], vectors.value, out=shaped)
+        np.multiply(numbers.value[:, :, None], vectors.value, out=shaped)
 
-        def backward(gradient: Float32) -> Float32:
+        def backward(gradient: Float32) -> list[Float32 | None]:
             each = gradient.reshape(len(numbers), self.columns, self.dim)
-            found: Float32 = np.einsum("nc,nck->ck", numbers, each, dtype=np.float32)
+            found: list[Float32 | None] = [
+                np.einsum("nc,nck->ck", numbers.value, each, dtype=np.float32),
+                None,
+            ]
+            if numbers.tracked:
+                found[1] = np.einsum("ck,nck->nc", vectors.value, each, dtype=np.float32)
             return found
 
-        return record(Tensor(output), (vectors,), backward)
+        return record(Tensor(output), (vectors, numbers), backward)

@@ -63,8 +63,8 @@ class Metric(Maker, ABC):
     def update(self, state: State, labels: ArrayLike, probabilities: ArrayLike) -> State:
         """Adds examples to ``state``, in place, and returns it.
 
-        Labels 0 or 1 [n], probabilities [n]. InvalidArgumentError for different lengths or a
-        probability outside [0, 1].
+        Labels 0 or 1 [n], probabilities [n]. InvalidArgumentError for different lengths, another
+        label, or a probability outside [0, 1].
         """
 
     @abstractmethod
@@ -133,6 +133,15 @@ def pairs(
             f"metric {name!r} got {len(first)} labels and {len(second)} probabilities"
         )
     return first, second
+
+
+def refuse_labels(name: str, values: NDArray[np.float32]) -> None:
+    """Raises where a label is neither 0 nor 1."""
+    known = (values == 0) | (values == 1)
+    if not known.all():
+        raise InvalidArgumentError(
+            f"metric {name!r} needs labels 0 and 1, got {values[~known][0]:g}: map them to 0 and 1"
+        )
 
 
 def refuse_probabilities(name: str, skipped: int, values: NDArray[np.float32]) -> None:

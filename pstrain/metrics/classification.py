@@ -10,7 +10,7 @@ from pstrain import foreign_names
 from pstrain.errors import InvalidArgumentError
 from pstrain.foreign_names import instead_of
 from pstrain.kernels import metrics as kernels
-from pstrain.metrics.base import Metric, State, pairs, refuse_probabilities
+from pstrain.metrics.base import Metric, State, pairs, refuse_labels, refuse_probabilities
 
 
 class AUC(Metric):
@@ -28,6 +28,7 @@ class AUC(Metric):
 
     def update(self, state: State, labels: ArrayLike, probabilities: ArrayLike) -> State:
         truth, given = pairs(self.name, labels, probabilities)
+        refuse_labels(self.name, truth)
         skipped = kernels.count_by_probability(truth, given, state)
         refuse_probabilities(self.name, skipped, given)
         return state
@@ -63,6 +64,7 @@ class Accuracy(Metric):
 
     def update(self, state: State, labels: ArrayLike, probabilities: ArrayLike) -> State:
         truth, given = pairs(self.name, labels, probabilities)
+        refuse_labels(self.name, truth)
         refuse_probabilities(self.name, int(np.sum(~((given >= 0) & (given <= 1)))), given)
         state[0] += kernels.count_right(truth, given, self.threshold)
         state[1] += len(truth)

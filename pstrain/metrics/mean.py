@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pstrain import foreign_names
+from pstrain.columns import check_labels
 from pstrain.errors import InvalidArgumentError
 from pstrain.foreign_names import instead_of
 from pstrain.kernels import losses
@@ -59,7 +60,10 @@ class Mean(Metric):
 
 
 class LogLoss(Metric):
-    """Mean log loss of probabilities, clipped at ``epsilon``; the sum is exact as in ``Mean``."""
+    """Mean log loss of probabilities, clipped at ``epsilon``; the sum is exact as in ``Mean``.
+
+    Labels may lie between 0 and 1, as smoothed ones do.
+    """
 
     @instead_of("LogLoss", foreign_names.LOG_LOSS)
     def __init__(self, name: str = "log_loss", epsilon: float = 1e-7) -> None:
@@ -68,6 +72,7 @@ class LogLoss(Metric):
 
     def update(self, state: State, labels: ArrayLike, probabilities: ArrayLike) -> State:
         truth, given = pairs(self.name, labels, probabilities)
+        check_labels(f"metric {self.name!r}", truth)
         refuse_probabilities(self.name, int(np.sum(~((given >= 0) & (given <= 1)))), given)
         each = np.empty(len(truth), dtype=np.float64)
         losses.log_losses(truth, given, self.epsilon, each)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pstrain import foreign_names
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.features import Features, FeatureSchema
 from pstrain.foreign_names import Telling, instead_of
 from pstrain.layers.base import Layer
@@ -75,8 +75,10 @@ class Model(Weights, Telling, ABC):
         """Logits, float32 [n, 1], from each layer's fetched values."""
 
     def forward(self, batch: Batch) -> Tensor:
-        """Logits, float32 [n, 1]. One fetch; recorded on the active tape."""
-        return self.compute(*self._read(self.encode(batch)))
+        """Logits, float32 [n, 1]. One fetch; recorded on the active tape. Labels are not read."""
+        if not isinstance(batch, Features):
+            batch = self.schema.encode(batch, labelled=False)
+        return self.compute(*self._read(batch))
 
     __call__ = forward
 
@@ -125,18 +127,29 @@ class Model(Weights, Telling, ABC):
         return fit(self, data, epochs, steps_per_epoch, validation_data, callbacks, **options)
 
     @instead_of("evaluate", foreign_names.EVALUATE)
-    def evaluate(self, data: Any, **options: Any) -> dict[str, float]:
+    def evaluate(self, data: Any, *unnamed: Any, **options: Any) -> dict[str, float]:
         """Loss and metrics over data; see :func:`pstrain.evaluation.evaluate`."""
         from pstrain.evaluation import evaluate
 
+        self._check_alone("evaluate", unnamed)
         return evaluate(self, data, **options)
 
     @instead_of("predict", foreign_names.PREDICT)
-    def predict(self, data: Any, **options: Any) -> NDArray[np.float32]:
+    def predict(self, data: Any, *unnamed: Any, **options: Any) -> NDArray[np.float32]:
         """Probabilities for every row; see :func:`pstrain.evaluation.predict`."""
         from pstrain.evaluation import predict
 
+        self._check_alone("predict", unnamed)
         return predict(self, data, **options)
+
+    def _check_alone(self, method: str, unnamed: Sequence[Any]) -> None:
+        """InvalidTypeError for labels, and for options without their names."""
+        if unnamed:
+            raise InvalidTypeError(
+                f"{method} takes the data, then options by name, such as batch_size=, got "
+                f"{type(unnamed[0]).__name__} after the data; labels are the column "
+                f"{self.schema.label!r} of the data"
+            )
 
     def __repr__(self) -> str:
         schema = self.schema

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 import dataservice as ds
 import pstrain as ps
+from dataservice.errors import UserFunctionError
 from pstrain.callbacks import LearningRateScheduler, ProgressBar
 from pstrain.checkpoint import checkpoints, latest_checkpoint, read_config
 from pstrain.compiling import compile_kernels
@@ -82,6 +83,7 @@ def train(config: TrainConfig, narrator: Narrator) -> Outcome:
     findings = inspect(_sample(training, config), config.wanted)
     _tell(findings, narrator)
     check_columns(validation, findings.preparation.columns, "the validation data")
+    _try_validation(validation, findings.preparation, config)
     narrator.say("compiling kernels, which takes a while the first time on a machine")
     compile_kernels(lambda text: narrator.say(f"  {text}"))
     config.out.mkdir(parents=True, exist_ok=True)
@@ -146,7 +148,8 @@ def evaluate(folder: Path, data: str, batch_size: int) -> dict[str, float]:
     rows = open_files(data, prepared.types)
     check_columns(rows, (*prepared.columns, prepared.label), data)
     model.compile(metrics=[ps.metrics.AUC(), ps.metrics.Accuracy()])
-    scores = model.evaluate(rows.map(prepared, format="arrow").batch(batch_size), verbose=0)
+    with _plain_errors():
+        scores = model.evaluate(rows.map(prepared, format="arrow").batch(batch_size), verbose=0)
     return dict(scores)
 
 
@@ -190,6 +193,25 @@ def _parts(config: TrainConfig) -> tuple[ds.Dataset, ds.Dataset]:
         for part in ("training", "validation")
     )
     return training, validation
+
+
+def _try_validation(validation: ds.Dataset, prepared: Preparation, config: TrainConfig) -> None:
+    """DataError where the first rows of other files do not fit, before any is trained on."""
+    if config.validation_data is None:
+        return
+    with _plain_errors(), iter(validation.map(prepared, format="arrow")) as rows:
+        next(rows, None)
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """What is wrong with rows is raised as that, and not as a function's failure on them."""
+    try:
+        yield
+    except UserFunctionError as error:
+        if not isinstance(error.__cause__, DataError):
+            raise
+        raise DataError(f"{error.source}: {error.__cause__}") from error
 
 
 def _sample(training: ds.Dataset, config: TrainConfig) -> pa.Table:

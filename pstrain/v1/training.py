@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from dataservice.runtime.arguments import check_optional, non_negative, positive
 from pstrain.errors import (
     AbortedError,
     DataServiceError,
     DeadlineExceededError,
     FailedPreconditionError,
-    InvalidArgumentError,
     InvalidTypeError,
     NotFoundError,
     ServerRestartedError,
@@ -87,7 +87,9 @@ class TrainingSession:
         save_every_steps: int | None = None,
         worker_timeout_s: float = 300.0,
     ) -> None:
-        _check_arguments(checkpoint_manager, init_fn, save_every_s, save_every_steps)
+        _check_arguments(
+            checkpoint_manager, init_fn, save_every_s, save_every_steps, worker_timeout_s
+        )
         self._strategy = strategy
         self._manager = checkpoint_manager
         self._init_fn = init_fn
@@ -243,7 +245,11 @@ class TrainingSession:
 
 
 def _check_arguments(
-    manager: Any, init_fn: Any, save_every_s: float | None, save_every_steps: int | None
+    manager: Any,
+    init_fn: Any,
+    save_every_s: float | None,
+    save_every_steps: int | None,
+    worker_timeout_s: float,
 ) -> None:
     if manager is not None and not callable(getattr(manager, "restore_or_initialize", None)):
         raise InvalidTypeError(
@@ -252,7 +258,7 @@ def _check_arguments(
         )
     if init_fn is not None and not callable(init_fn):
         raise InvalidTypeError(f"init_fn is a function without arguments, got {init_fn!r}")
-    if save_every_s is not None and save_every_s <= 0:
-        raise InvalidArgumentError(f"save_every_s must be positive or None, got {save_every_s}")
-    if save_every_steps is not None and save_every_steps < 1:
-        raise InvalidArgumentError(f"save_every_steps must be 1 or more, got {save_every_steps}")
+    if save_every_s is not None:
+        positive(save_every_s, "save_every_s")
+    check_optional(1, save_every_steps=save_every_steps)
+    non_negative(worker_timeout_s, "worker_timeout_s")

@@ -13,6 +13,8 @@ import sys
 import psutil
 import pytest
 
+from pstrain.__main__ import main
+
 DEADLINE_S = 240
 
 
@@ -58,6 +60,16 @@ def test_the_demo_learns_and_closes_with_one_line_of_json(tmp_path: pathlib.Path
         counts = re.findall(rf"([\d,]+) {work}", done.stderr)
         assert counts, work
         assert all(int(count.replace(",", "")) > 0 for count in counts), (work, counts)
+
+
+def test_a_place_for_results_that_cannot_be_is_refused_before_the_training(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["demo", "--out", str(tmp_path / "file")]) == 2
+    told = capsys.readouterr()
+    assert "--out must name a folder" in told.err
+    assert "flights" not in told.out
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import pathlib
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -291,6 +292,22 @@ def test_validation_files_that_lack_a_column(
     assert "no column 'price'" in error
 
 
+@pytest.mark.parametrize("labels", [["yes", "no"], [1, 2]])
+def test_labels_other_than_those_of_the_training_are_told_before_it_in_plain_words(
+    files: pathlib.Path, model: pathlib.Path, tmp_path: pathlib.Path, labels: list[object],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    table, other = clicks(10), tmp_path / "other.parquet"
+    pq.write_table(table.set_column(0, "clicked", pa.array(labels * 5)), other)
+    options = ["--validation-data", str(other)]
+    error = fails(capsys, local(files / "part-*.parquet", tmp_path / "out", *options))
+    again = fails(capsys, ["evaluate", str(model), "--data", str(other)])
+    assert not (tmp_path / "out").exists()
+    for told in (error, again):
+        assert re.search(r"other\.parquet .*rows 0\.\.9: label column 'clicked' .*0 and 1", told)
+        assert "Traceback" not in told
+
+
 def test_folders_without_a_model_and_rows_that_do_not_fit(
     files: pathlib.Path, model: pathlib.Path, tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
@@ -368,6 +385,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         ["--epochs", "many"],
         ["--learning-rate", "-1"],
         ["--learning-rate", "nan"],
+        ["--seed", "-1"],
     ],
 )
 def test_wrong_options(

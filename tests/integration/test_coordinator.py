@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 import pstrain as ps
 from dataservice import Dataset
+from pstrain.config import ParameterConfig
 from pstrain.errors import (
     CancelledError,
     ClosureInputError,
@@ -287,8 +289,33 @@ def test_a_coordinator_that_was_replaced_does_not_take_the_trainers_back() -> No
     assert not _links() - before
 
 
+def test_trainers_talk_to_servers_as_the_programs_config_says() -> None:
+    config = ParameterConfig(request_timeout_s=7.5, chunk_bytes=1 << 20, share_memory=False)
+
+    def of_the_trainer() -> list[dict[str, Any]]:
+        import dataclasses
+        import gc
+
+        from pstrain.trainer.client import RemoteParameters
+
+        found = [each for each in gc.get_objects() if isinstance(each, RemoteParameters)]
+        return [dataclasses.asdict(each.config) for each in found]
+
+    with ps.LocalCluster(workers=1, ps=1, data_workers=0) as cluster:
+        strategy = ps.ParameterServerStrategy(cluster.resolver, config=config)
+        coordinator = ps.ClusterCoordinator(strategy)
+        found = coordinator.schedule(of_the_trainer).fetch(DEADLINE_S)
+        assert found == [dataclasses.asdict(config)]
+
+
 def test_one_coordinator_per_strategy(coordinator: ps.ClusterCoordinator) -> None:
     assert ps.ClusterCoordinator(coordinator.strategy) is coordinator
+    with pytest.raises(ValueError, match=r"queue_capacity=\d+ already, got 7: give it where"):
+        ps.ClusterCoordinator(coordinator.strategy, queue_capacity=7)
+    with pytest.raises(ValueError, match="closures_in_flight must be a positive integer, got 0"):
+        ps.ClusterCoordinator(coordinator.strategy, closures_in_flight=0)
+    with pytest.raises(ValueError, match="progress must be a function or None, got 3"):
+        coordinator.join(progress=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="ParameterServerStrategy"):
         ps.ClusterCoordinator("strategy")  # type: ignore[arg-type]
 

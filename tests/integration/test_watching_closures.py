@@ -63,10 +63,12 @@ def test_a_trace_tells_what_ran_where(
     def step() -> None:
         time.sleep(0.02)
 
-    with coordinator.trace(tmp_path / "trace.json"):
+    path = tmp_path / "new" / "trace.json"
+    with coordinator.trace(path):
+        assert path.parent.is_dir(), "a folder that cannot be made is an error before anything runs"
         values = [coordinator.schedule(step, trainer=number % 2) for number in range(6)]
         coordinator.join(DEADLINE_S)
-    trace = json.loads((tmp_path / "trace.json").read_text())
+    trace = json.loads(path.read_text())
     runs = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["cat"] == "running"]
     assert {e["args"]["closure"] for e in runs} == {value.closure for value in values}
     assert {e["pid"] for e in runs} == {1, 2}

@@ -66,6 +66,27 @@ class Recorder(ps.callbacks.Callback):
         self.seen.append("predicted")
 
 
+def test_a_hook_that_nobody_calls_is_told() -> None:
+    class Typo(ps.callbacks.Callback):
+        def on_epoch_ends(self, epoch: int, logs: dict[str, float]) -> None: ...
+
+        def online(self) -> None: ...
+
+    with pytest.warns(DataServiceWarning, match=r"Typo\.on_epoch_ends is .*mean 'on_epoch_end'\?"):
+        model().fit(data(), verbose=0, callbacks=[Typo()])
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 2, 3])
+def test_only_batches_that_were_there_are_told(steps_per_execution: int) -> None:
+    recorder, made = Recorder(), model()
+    options: dict[str, Any] = {"batch_size": 64, "steps_per_execution": steps_per_execution}
+    made.evaluate(data(), verbose=0, callbacks=[recorder], **options)
+    made.predict(data(), callbacks=[recorder], **options)
+    batches = [each[1] for each in recorder.seen if isinstance(each[1], int)]
+    steps = list(range(steps_per_execution, 4, steps_per_execution))
+    assert batches == 2 * [*steps, 4]
+
+
 def test_batches_are_told_in_pairs_and_tests_within_training() -> None:
     recorder = Recorder()
     model().fit(
@@ -111,6 +132,7 @@ def test_the_model_can_be_told_to_stop() -> None:
     [
         ("val_loss", "auto", [3.0, 2.0, 2.5, 1.0], [True, True, False, True]),
         ("val_auc", "auto", [0.5, 0.7, 0.6, 0.8], [True, True, False, True]),
+        ("val_auc_2", "auto", [0.5, 0.7, 0.6, 0.8], [True, True, False, True]),
         ("x", "max", [1.0, 1.05, 1.2, float("nan")], [True, False, True, False]),
     ],
 )
@@ -207,6 +229,31 @@ def test_event_files_need_no_package(
     assert loss in event
     with pytest.raises(InvalidArgumentError, match="update_freq"):
         ps.callbacks.TensorBoard(tmp_path, update_freq="often")
+
+
+def test_steps_go_on_where_training_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    board = ps.callbacks.TensorBoard("logs", update_freq="batch")
+    monkeypatch.setattr(board, "_write", lambda _run, _values, step: written.append(step))
+
+    def train(epoch: int, batches: list[int]) -> list[int]:
+        written.clear()
+        board.on_epoch_begin(epoch)
+        for batch in batches:
+            board.on_train_batch_end(batch, {})
+        return list(written)
+
+    board.on_train_begin()
+    assert train(0, [1, 2, 3]) == [1, 2, 3]
+    ended = board.state_dict()
+    assert train(1, [1, 2]) == [4, 5]
+    inside = board.state_dict()
+    assert train(1, [3]) == [6]
+    for state, rest, steps in ((inside, [3], [6]), (ended, [1, 2], [4, 5])):
+        board.on_train_begin()
+        board.load_state_dict(state)
+        assert train(1, rest) == steps
+    assert train(2, [1]) == [6]
 
 
 def test_event_files_are_what_tensorboard_reads(tmp_path: pathlib.Path) -> None:

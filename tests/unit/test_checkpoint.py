@@ -208,6 +208,25 @@ def test_a_damaged_manifest_is_noticed(tmp_path: pathlib.Path, text: str) -> Non
         Checkpoint(step=Variable(0)).restore(path)
 
 
+def test_a_manifest_that_is_damaged_and_still_one_is_noticed(tmp_path: pathlib.Path) -> None:
+    path = pathlib.Path(Checkpoint(position=Position(12345), step=Variable(0)).save(tmp_path))
+    text = (path / "manifest.json").read_text()
+    position, step = Position(7), Variable(5)
+    for place, damage in [
+        ("12345", "12344"),
+        ('"row_stop": 1', '"row_stop": 0'),
+        ('"step"', '"stop"'),
+    ]:
+        assert place in text
+        (path / "manifest.json").write_text(text.replace(place, damage, 1))
+        with pytest.raises(DataLossError, match=r"manifest\.json is damaged.*an older checkpoint"):
+            Checkpoint(position=position, step=step).restore(path)
+    assert (position.row, int(step)) == (7, 5)
+    (path / "manifest.json").write_text(text)
+    Checkpoint(position=position, step=step).restore(path)
+    assert (position.row, int(step)) == (12345, 0)
+
+
 def test_a_checkpoint_without_sums_of_pieces_is_read(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -474,7 +493,7 @@ def test_an_older_checkpoint_of_two_names_is_read(tmp_path: pathlib.Path) -> Non
     path = pathlib.Path(Checkpoint(encoder=saved.encoder, net=saved).save(tmp_path))
     older = json.loads((path / "manifest.json").read_text())
     assert "net/encoder/bias" in older.pop("aliases")
-    (path / "manifest.json").write_text(json.dumps(older))
+    (path / "manifest.json").write_text(json.dumps({**older, "format": 5}))
     net = Net().build(1.0)
     Checkpoint(net=net, encoder=net.encoder).restore(path).assert_consumed()
     assert net.restored() == [5.0]

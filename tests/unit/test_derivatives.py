@@ -63,6 +63,8 @@ def test_ufuncs(ufunc: np.ufunc) -> None:
         (np.clip, lambda rule, x: rule(x, 0.3, 0.6)),
         (np.clip, lambda rule, x: rule(x, np.full((4, 1, 1), 0.3), None)),
         (np.reshape, lambda rule, x: rule(x, (3, 2))),
+        (np.ravel, lambda rule, x: rule(x)),
+        (np.expand_dims, lambda rule, x: rule(x, axis=(0, -1))),
     ],
 )
 def test_functions_of_one_array(
@@ -87,6 +89,27 @@ def test_where_adds_up_what_it_spread(shapes: tuple[tuple[int, ...], ...]) -> No
         assert gradient.shape == shapes[place]
         expected = _differences(lambda x, y: np.where(condition, x, y), inputs, place)
         np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        1,
+        (slice(None), 0),
+        (..., None, slice(None, None, -2)),
+        [0, 1, 0, -1],
+        ([0, 1, 1], [2, 2, 2]),
+        np.array([[True, False, True], [False, False, True]]),
+    ],
+)
+def test_what_is_taken_by_index_adds_up_where_it_was(key: Any) -> None:
+    values = np.array(np.random.default_rng(3).normal(size=(2, 3)))
+    computed = derivatives.TAKEN.compute(values, key)
+    np.testing.assert_array_equal(computed.value, values[key])
+    assert not np.shares_memory(computed.value, values)
+    (gradient,) = computed.backward(_weights(computed.value))
+    expected = _differences(lambda x: x[key], [values], 0)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-8)
 
 
 def test_powers_of_nothing_have_no_slope() -> None:

@@ -200,6 +200,43 @@ def test_a_mapping_and_a_table_are_taken_as_batches() -> None:
         ONE_PLAIN.encode(3)
 
 
+def test_a_data_frame_is_taken_as_a_batch() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"c": [1, 2]}, index=[7, 8])
+    assert ONE_PLAIN.encode(frame).ids.tolist() == ONE_PLAIN.encode({"c": [1, 2]}).ids.tolist()
+    assert ONE_PLAIN.adapted(frame).categorical["c"].vocabulary is not None
+
+
+def test_of_a_mapping_only_what_is_read_must_be_columns() -> None:
+    assert ONE_PLAIN.encode({"c": [1], "other": [object(), 3]}).ids.tolist() == [[1]]
+    assert ONE_PLAIN.encode({"c": [], "label": []}).ids.shape == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        ({"x": [1.0, 2.0], "c": [0]}, "column 'c' has 1 rows and column 'x' 2"),
+        ({"x": [0.5], "c": 1}, r"column 'c' is no array: .*for one row give \[value\]"),
+        ({"x": [0.5], "c": [object()]}, "column 'c' is no array"),
+        ({}, "lacks x, c; it has no column"),
+    ],
+)
+def test_columns_that_are_none_are_named(mapping: dict[str, Any], message: str) -> None:
+    schema = FeatureSchema(dense=("x",), categorical={"c": Category(8)})
+    with pytest.raises(InvalidArgumentError, match=message):
+        schema.encode(mapping)
+
+
+def test_dictionaries_of_numbers_are_dense_columns_too() -> None:
+    values = pa.array([1.5, None, -2.0, 1.5])
+    schema = FeatureSchema(dense=("x",))
+    for column in (values.dictionary_encode(), pa.array([9, 9]).dictionary_encode()):
+        found = schema.encode({"x": column}).dense.tolist()
+        assert found == schema.encode({"x": column.dictionary_decode()}).dense.tolist()
+    with pytest.raises(DataError, match="cast it to numbers"):
+        schema.encode({"x": pa.array(["a"]).dictionary_encode()})
+
+
 def test_an_arrow_schema_says_what_each_column_is() -> None:
     arrow = pa.schema(
         [
@@ -252,6 +289,36 @@ def test_normalisation_is_learned_from_batches() -> None:
     assert (mean, std) == pytest.approx((3.0, np.std([1, 2, 6])))
     constant = [pa.RecordBatch.from_pydict({"x": [4.0, 4.0]})]
     assert ONE_DENSE.normalized(constant).normalization["x"] == (4.0, 1.0)
+
+
+def test_deviations_of_numbers_far_from_zero_are_exact() -> None:
+    times = 1.7e15 + np.arange(30_000) % 7
+    batches = [pa.RecordBatch.from_pydict({"x": part}) for part in np.split(times, 3)]
+    mean, std = ONE_DENSE.normalized(batches).normalization["x"]
+    assert mean == pytest.approx(1.7e15 + 3, abs=0.3)
+    assert std == pytest.approx(2.0, rel=1e-3)
+    same = pa.table({"x": np.full(1000, 1e18 / 3)})
+    assert ONE_DENSE.normalized(same).normalization["x"][1] == 1.0
+
+
+@pytest.mark.parametrize("learn", ["normalized", "adapted"])
+def test_what_a_schema_learns_from(learn: str) -> None:
+    schema = FeatureSchema(dense=["x"], categorical={"c": Category(4)})
+    columns = {"x": np.array([1.0, 3.0]), "c": np.array(["a", "b"])}
+    table = pa.table(columns)
+    learnt = getattr(schema, learn)
+    batch = table.to_batches()[0]
+    assert learnt(table) == learnt(columns) == learnt(batch) == learnt([batch]) != schema
+    with pytest.raises(InvalidArgumentError, match=r"the data lacks .; it has other"):
+        learnt({"other": np.ones(2)})
+
+
+def test_unsigned_numbers_beyond_int64_stay_positive() -> None:
+    column = pa.array([2**63 + 5, None, 7], pa.uint64())
+    batch = pa.RecordBatch.from_pydict({"x": column})
+    assert ONE_DENSE.encode(batch).dense[:, 0].tolist() == [float(2**63), 0.0, 7.0]
+    with pytest.raises(DataError, match="id 9223372036854775813 is outside"):
+        FeatureSchema(categorical={"x": Category(9, hashed=False)}).encode(batch)
 
 
 def test_a_schema_survives_json() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pstrain import initializers
+from pstrain.errors import InvalidArgumentError
 from pstrain.scope import local_parameters
 from pstrain.variable import create_variable
 from pstrain.vocabulary import InitializerSpec
@@ -57,6 +58,14 @@ def test_leading_columns_can_start_at_zero(make: object) -> None:
     values = _values(make(zero_columns=2), 10, 4)  # type: ignore[operator]
     assert not values[:, :2].any()
     assert values[:, 2:].all()
+
+
+def test_intervals_and_deviations_that_cannot_be_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"low=1 and high=0\.05"):
+        initializers.uniform(1)
+    for make in (initializers.normal, initializers.truncated_normal):
+        with pytest.raises(InvalidArgumentError, match="stddev must not be negative, got -1"):
+            make(stddev=-1)
 
 
 def test_seeds_tell_variables_apart() -> None:

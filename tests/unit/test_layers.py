@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from pstrain import initializers
@@ -173,6 +174,35 @@ def test_embedding_names_an_id_out_of_range(bad: list[int]) -> None:
         layer(np.array([[0, 0], bad]))
 
 
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ([1.5, 0.0], "got 1.5"),
+        (pa.array([1, None]), "got nan"),
+        (np.array([2**64 - 1], np.uint64), "got 18446744073709551615"),
+        (["a"], "StringLookup makes ids of strings"),
+        (None, "got object of NoneType"),
+        ([[1], [2, 3]], "for lists of ids give it combiner="),
+        (pa.array([[1], [2, 3]]), "combiner= pools lists"),
+    ],
+)
+def test_embedding_names_what_is_no_id(bad: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        Embedding(4, 2)(bad)
+
+
+def test_embedding_takes_ids_of_any_dtype_that_are_whole() -> None:
+    layer = Embedding(4, 2)
+    expected = layer(np.array([1, 3])).value
+    for dtype in (np.int8, np.uint64, np.float32):
+        np.testing.assert_array_equal(layer(np.array([1, 3], dtype)).value, expected)
+
+
+def test_embedding_that_pools_names_lists_that_numpy_cannot_hold() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"^layer 'embedding' pools.*pyarrow\.array"):
+        Embedding(4, 2, combiner="mean")([[1], [2, 3]])
+
+
 def test_embedding_refuses_another_number_of_fields() -> None:
     with pytest.raises(InvalidArgumentError, match=r"ids \[n, 2\], got \(1, 3\)"):
         Embedding([3, 4], 2)(np.array([[0, 0, 0]]))
@@ -247,6 +277,36 @@ def test_numeric_embedding_scales_vectors() -> None:
     expected = (numbers[:, :, None] * table).reshape(5, 6)
     np.testing.assert_allclose(layer(numbers), expected, rtol=1e-6)
     _check(layer.variables, lambda: _weighted(layer(numbers)))
+
+
+def test_numeric_embedding_gradients_flow_to_its_inputs() -> None:
+    start, layer = Dense(2, input_size=3, name="start"), NumericEmbedding(2, 3)
+    inputs = RANDOM.normal(size=(5, 3)).astype(np.float32)
+    _check(start.variables + layer.variables, lambda: _weighted(layer(start(inputs))))
+
+
+@pytest.mark.parametrize(
+    ("layer", "inputs", "message"),
+    [
+        (lambda: Dense(2), np.ones(3, np.float32), r"'dense' takes numbers \[n, k\], got shape"),
+        (lambda: Dense(2), np.ones((1, 2, 3), np.float32), r"got shape \(1, 2, 3\)"),
+        (lambda: Dense(2), None, r"takes numbers \[n, k\], got"),
+        (lambda: Dense(2), [["a"]], r"takes numbers \[n, k\], got list"),
+        (lambda: Interaction(3, 2), np.ones(6), "for one example give"),
+        (lambda: NumericEmbedding(3, 2), np.ones((5, 1)), r"takes \[n, 3\], got \(5, 1\)"),
+        (lambda: Cross(3), np.ones((5, 3)), r"takes \(x0, x\), two matrices, got ndarray"),
+    ],
+)
+def test_what_is_no_matrix_of_numbers_is_refused(layer: Any, inputs: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        layer()(inputs)
+
+
+def test_interaction_takes_numbers_of_any_dtype() -> None:
+    layer = Interaction(3, 2)
+    vectors = np.arange(6).reshape(1, 6)
+    for dtype in (np.int32, np.float16, np.float64):
+        np.testing.assert_array_equal(layer(vectors.astype(dtype)).value, [[3, 5, 23]])
 
 
 def test_concatenation_hands_each_part_its_gradient() -> None:

@@ -105,3 +105,14 @@ def test_logits_that_are_taken_for_probabilities_are_refused(wrong: float) -> No
         BinaryCrossentropy()(LABELS, values)
     edges = np.array([0.0, 1.0, 1.0, 0.0], np.float32)
     assert float(BinaryCrossentropy()(LABELS, edges)) == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("from_logits", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("wrong", [-1.0, 2.0, float("nan")])
+def test_labels_of_other_classes_are_refused(
+    from_logits: bool, reduction: str, wrong: float
+) -> None:
+    loss = BinaryCrossentropy(from_logits, reduction=reduction)
+    with pytest.raises(InvalidArgumentError, match=f"labels from 0 to 1, got {wrong:g}"):
+        loss(np.array([0.0, wrong]), np.array([0.5, 0.5], np.float32))

@@ -148,6 +148,22 @@ def test_logits_and_nan_are_refused(kind: type, wrong: float) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("wrong", [-1.0, 2.0, math.nan])
+def test_labels_of_other_classes_are_refused(kind: type, wrong: float) -> None:
+    with pytest.raises(InvalidArgumentError, match=rf"labels .* got {wrong:g}: map"):
+        kind().update_state([0, wrong], [0.5, 0.5])
+
+
+def test_smoothed_labels_have_a_loss_but_no_right_answers() -> None:
+    loss = LogLoss()
+    loss.update_state([0.25], [0.5])
+    assert loss.result() == pytest.approx(math.log(2))
+    for metric in (AUC(), Accuracy()):
+        with pytest.raises(InvalidArgumentError, match=r"needs labels 0 and 1, got 0\.25"):
+            metric.update_state([0.25], [0.5])
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_different_lengths_are_refused(kind: type) -> None:
     with pytest.raises(InvalidArgumentError, match="2 labels and 1 probabilities"):
         kind().update_state([0, 1], [0.5])

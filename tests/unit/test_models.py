@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from pstrain import models
-from pstrain.errors import DataError, InvalidArgumentError
+from pstrain.errors import DataError, InvalidArgumentError, InvalidTypeError
 from pstrain.features import Category, FeatureSchema
 from pstrain.models import (
     DLRM,
@@ -206,6 +206,25 @@ def test_predictions_are_float32_probabilities_and_need_no_labels() -> None:
     np.testing.assert_array_equal(probabilities, model.predict_on_batch(batch))
     with pytest.raises(DataError, match="no label column 'label'"):
         model.loss(batch.drop_columns(["label"]))
+
+
+@pytest.mark.parametrize("labels", [[7] * 64, [None] * 64, ["?"] * 64])
+def test_predictions_do_not_look_at_labels(labels: list[Any]) -> None:
+    model, batch = _model("wide_deep"), _batch(64)
+    expected = model.predict_on_batch(batch)
+    place = batch.schema.get_field_index("label")
+    other = batch.set_column(place, "label", pa.array(labels))
+    np.testing.assert_array_equal(model.predict_on_batch(other), expected)
+    np.testing.assert_array_equal(model.predict(pa.Table.from_batches([other])), expected)
+    np.testing.assert_array_equal(model(other).value, model(batch).value)
+    with pytest.raises(DataError, match="label column 'label'"):
+        model.loss(other)
+
+
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+def test_labels_beside_the_data_are_told_to_be_a_column_of_it(method: str) -> None:
+    with pytest.raises(InvalidTypeError, match=r"got list after the data; .* column 'label' of"):
+        getattr(_model("wide_deep"), method)(_batch(), [0, 1])
 
 
 def test_a_batch_without_rows_has_a_loss_and_gradients() -> None:

@@ -31,6 +31,13 @@ def test_mean_over_an_axis_divides_by_the_count(op: Any) -> None:
     assert both["b"][1][0].tolist() == both["a"].tolist() == [1.5, 2.5, 3.5]
 
 
+def test_a_trainer_makes_no_variables_and_run_calls_functions() -> None:
+    with pytest.raises(FailedPreconditionError, match="make them in the program"):
+        Replica().scope()
+    with pytest.raises(InvalidTypeError, match="function that run calls must be a function, got 3"):
+        Replica().run(3)  # type: ignore[arg-type]
+
+
 def test_what_reduce_refuses() -> None:
     strategy = Replica()
     with pytest.raises(ValueError, match="MAX"):

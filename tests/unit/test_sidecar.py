@@ -92,6 +92,26 @@ def test_it_ends_by_count_by_step_by_time_and_when_told(tmp_path: pathlib.Path) 
 
 
 @pytest.mark.usefixtures("trained")
+def test_steps_are_those_of_the_checkpoint_where_the_model_has_no_optimizer(
+    tmp_path: pathlib.Path,
+) -> None:
+    made = ps.models.LogisticRegression(SCHEMA)
+    made.compile(metrics=["auc"])
+    evaluator = ps.SidecarEvaluator(made, data(), tmp_path, every=True, last_step=7)
+    assert [result["step"] for result in evaluator.start()] == [4, 8]
+
+
+def test_a_last_step_of_checkpoints_without_an_optimizer_is_an_error(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ps.Checkpoint(model=model()).save(tmp_path)
+    with pytest.raises(InvalidArgumentError, match=r"last_step=7, but .*ckpt-1 holds no 'optim"):
+        ps.SidecarEvaluator(model(), data(), tmp_path, last_step=7, timeout=0).start()
+    ps.SidecarEvaluator(model(), data(), tmp_path, timeout=0).start()
+    assert "ckpt-1: loss" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("trained")
 def test_a_later_life_knows_the_best(tmp_path: pathlib.Path) -> None:
     ps.SidecarEvaluator(model(), data(), tmp_path, timeout=0, verbose=0).start()
     worse = model()

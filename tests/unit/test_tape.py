@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -143,6 +145,13 @@ def test_an_array_is_added_to_in_place() -> None:
         (lambda x: np.clip(np.ones(2), min=0.0, max=x), "numpy.clip has no gradient"),
         (lambda x: np.mean([x, x]), "tensors in a list"),
         (lambda x: np.max([np.sum(x), np.mean(x)]), "tensors in a list"),
+        (lambda x: np.exp([x, 2.0 * x]), "tensors in a list"),
+        (lambda x: np.exp([np.sum(x)], dtype=np.float32), "tensors in a list"),
+        (lambda x: np.multiply(*[[x], 2.0]), "tensors in a list"),
+        (lambda x: np.add.reduce([np.sum(x) for _ in range(2)]), "tensors in a list"),
+        (lambda x: np.dot([np.sum(x), np.mean(x)], [1.0, 2.0]), "tensors in a list"),
+        (lambda x: np.concatenate([np.ones(1), [np.sum(x)]]), "tensors in a list"),
+        (lambda x: np.ones((2, 2)) * [x, x], "tensors in a list"),
     ],
 )
 def test_no_gradient_is_lost_unsaid(compute: Callable[[Tensor], object], named: str) -> None:
@@ -156,6 +165,51 @@ def test_no_gradient_is_lost_unsaid(compute: Callable[[Tensor], object], named: 
         assert np.fmod(_read(x).numpy(), 2.0).tolist() == [1.0, 0.0]
 
 
+def test_indices_and_shapes_of_tensors_have_gradients() -> None:
+    x = Variable(_vector(1.0, 2.0, 3.0), name="x")
+    with GradientTape() as tape:
+        column = _read(x).reshape(3, 1)
+        first = column[:, 0]
+        loss = np.sum(first[[0, 0, 2]] * np.squeeze(column, axis=1)) + sum(first) * 10.0
+    assert float(loss) == 1 * 1 + 1 * 2 + 3 * 3 + 60
+    assert tape.gradients(loss).of(x).gradient.tolist() == [1 + 1 + 2 + 10, 1 + 10, 3 + 3 + 10]
+    assert column.reshape((1, 3)).shape == (1, 3)
+    with pytest.raises(IndexError):
+        column[3]
+    with pytest.raises(TypeError, match="iteration over a scalar"):
+        list(loss)
+
+
+def _put(array: np.ndarray, place: Any, value: Any) -> None:
+    array[place] = value
+
+
+@pytest.mark.parametrize(
+    ("shape", "place", "value"),
+    [
+        ((2,), slice(None), lambda x: x),
+        ((3, 2), 1, lambda x: x),
+        ((2, 2), slice(None), lambda x: [x, x]),
+        ((2,), [True, True], lambda x: x),
+    ],
+)
+def test_a_tensor_that_is_put_into_an_array_loses_no_gradient_unsaid(
+    shape: tuple[int, ...], place: Any, value: Callable[[Tensor], Any]
+) -> None:
+    x = Variable(_vector(3.0, 2.0), name="x")
+    with GradientTape():
+        _put(np.zeros(shape), place, value(Tensor(_vector(3.0, 2.0))))
+        with pytest.raises(UnimplementedError, match=r"array\[...\] = tensor.numpy\(\)"):
+            _put(np.zeros(shape), place, value(_read(x)))
+        losses: dict[str, Any] = {}
+        losses["first"] = [_read(x)]
+        history = np.zeros(2)
+        history[1] = np.sum(_read(x))
+    assert history.tolist() == [0.0, 5.0]
+    _put(history, slice(None), _read(x))
+    assert history.tolist() == [3.0, 2.0]
+
+
 def test_what_is_no_gradient_anyway_is_an_array() -> None:
     x = Variable(_vector(3.5, -2.0), name="x")
     with GradientTape():
@@ -167,6 +221,11 @@ def test_what_is_no_gradient_anyway_is_an_array() -> None:
         assert np.zeros_like(tensor).tolist() == [0.0, 0.0]
         assert np.asarray(tensor).tolist() == [3.5, -2.0]
         np.testing.assert_array_equal(tensor, [3.5, -2.0])
+        for take in (np.asarray, np.array, functools.partial(np.asarray, dtype=np.float64)):
+            assert take([tensor, tensor]).tolist() == [[3.5, -2.0]] * 2
+        assert np.greater([tensor, tensor], 0.0).tolist() == [[True, False]] * 2
+        assert (np.zeros((2, 2)) < [tensor, tensor]).tolist() == [[True, False]] * 2
+        assert np.floor([np.sum(tensor)]).tolist() == [1.0]
 
 
 def test_functions_take_variables_beside_tensors() -> None:
@@ -304,11 +363,17 @@ def test_a_loss_from_outside_the_tape_is_refused() -> None:
         tape.gradients(loss)
 
 
-@pytest.mark.parametrize("loss", [Tensor(np.zeros(2)), 3.0])
-def test_a_loss_that_is_no_scalar_is_refused(loss: object) -> None:
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (Tensor(np.zeros(2)), r"scalar Tensor as loss, got shape \(2,\): take the mean"),
+        (np.float32(3.0), "scalar Tensor as loss, got float32: what is read of variables alone"),
+    ],
+)
+def test_a_loss_that_is_no_scalar_is_refused(loss: object, message: str) -> None:
     with GradientTape() as tape:
         pass
-    with pytest.raises(InvalidArgumentError, match="scalar Tensor"):
+    with pytest.raises(InvalidArgumentError, match=message):
         tape.gradients(loss)  # type: ignore[arg-type]
 
 

@@ -253,6 +253,15 @@ def test_a_schema_learns_vocabularies(source: str) -> None:
         start.adapted(rows(), columns=["nothing"])
 
 
+@pytest.mark.parametrize(
+    "column", [pa.array([b"\xff"]), pa.array([2**63], pa.uint64()), pa.array([[b"\xff"]])]
+)
+def test_values_that_fit_into_no_vocabulary_are_named_with_their_column(column: pa.Array) -> None:
+    schema = FeatureSchema.from_arrow(pa.schema({"c": column.type}), label=None)
+    with pytest.raises(DataError, match=r"column 'c' holds .* does not fit"):
+        schema.adapted(pa.table({"c": column}))
+
+
 def test_a_category_takes_a_vocabulary_in_any_form() -> None:
     lookup = StringLookup(vocabulary=["a", "b"])
     found = {

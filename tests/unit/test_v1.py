@@ -102,7 +102,10 @@ def test_fit_runs_in_the_worker_itself() -> None:
         ({"checkpoint_manager": "ckpt/"}, TypeError),
         ({"init_fn": 3}, TypeError),
         ({"save_every_s": 0}, ValueError),
+        ({"save_every_s": "often"}, TypeError),
         ({"save_every_steps": 0}, ValueError),
+        ({"save_every_steps": 1.5}, TypeError),
+        ({"worker_timeout_s": -1}, ValueError),
     ],
 )
 def test_what_a_session_cannot_use_is_named(arguments: Any, error: type[Exception]) -> None:
@@ -118,6 +121,12 @@ def test_other_values_than_resolvers_and_datasets_are_named() -> None:
         strategy.experimental_distribute_datasets_from_function(lambda _: 3)
     with pytest.raises(ValueError, match="needs a function"):
         strategy.distribute_datasets_from_function(3)  # type: ignore[arg-type]
+
+
+def test_there_is_no_coordinator_of_this_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    with pytest.raises(ValueError, match=r"got pstrain\.v1\..*strategy\.session\(\)"):
+        ps.ClusterCoordinator(ps.v1.ParameterServerStrategy())  # type: ignore[arg-type]
 
 
 def test_variables_beside_another_are_of_its_strategy() -> None:

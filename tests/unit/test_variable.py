@@ -13,7 +13,7 @@ import pytest
 
 from pstrain import initializers
 from pstrain.base_variable import new_handle
-from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.optimizers import SGD
 from pstrain.parameters import LocalParameters, current_staging, current_step, step_scope
 from pstrain.per_worker_variable import PerWorkerVariable
@@ -85,6 +85,40 @@ def test_dtypes_follow_the_value(value: Any, dtype: str | None, expected: str) -
 def test_what_cannot_be_a_variable_is_refused(make: Any) -> None:
     with local_parameters(), pytest.raises(InvalidArgumentError):
         make()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dtype": "float33"}, "dtype of 'x' must be one of .*got 'float33'"),
+        ({"shape": (None, 2)}, r"shape of variable 'x' must be .*got \(None, 2\)"),
+        ({"shape": "12"}, "shape of variable 'x' must be .*got '12'"),
+        ({"initial_value": lambda rows: rows}, "gives variable 'x' its .*'rows'"),
+        ({"initial_value": initializers.zeros()((2, 1.5))}, r"shape of variable .*\(2, 1.5\)"),
+    ],
+)
+def test_what_is_no_argument_of_a_variable_is_named(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with local_parameters(), pytest.raises(InvalidTypeError, match=message):
+        Variable(**{"initial_value": 1.0, "name": "x", **arguments})
+
+
+def test_a_shape_of_one_axis_may_be_a_number() -> None:
+    with local_parameters():
+        assert Variable(1.0, shape=3).numpy().tolist() == [1.0, 1.0, 1.0]  # type: ignore[arg-type]
+        assert Variable(initializers.ones()(2)).numpy().tolist() == [1.0, 1.0]
+
+
+def test_lists_of_several_lengths_are_no_ids(table: Any) -> None:
+    for read in (table.embedding_lookup, table.sparse_read):
+        with pytest.raises(InvalidArgumentError, match="several lengths"):
+            read([[1], [2, 3]])
+
+
+def test_rows_are_not_assigned_by_index(table: Any) -> None:
+    with pytest.raises(InvalidTypeError, match=r"write variable\.scatter_update"):
+        table[0:2] = 1.0
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ def evaluator(**options: Any) -> Any:
 WRONG_TYPES: dict[str, Callable[[], Any]] = {
     "takes a Checkpoint, then the directory, got 3": lambda: ps.CheckpointManager(3, "c"),  # type: ignore[arg-type]
     "directory must be a path.*got 3": lambda: ps.CheckpointManager(CHECKPOINT, 3),  # type: ignore[arg-type]
-    "step_counter must be a variable, got 'x'": lambda: manager(step_counter="x"),
+    "step_counter must be a variable.*got 'x'": lambda: manager(step_counter="x"),
+    "step_counter must be a variable.*got 3": lambda: manager(step_counter=3),
     "init_fn must be a function or None, got 3": lambda: manager(init_fn=3),
     "name of a checkpoint must be text, got 3": lambda: manager(checkpoint_name=3),
     "last_checkpoint_step must be .*'x'": lambda: manager(last_checkpoint_step="x"),

@@ -1,0 +1,96 @@
+"""What users hand over as a batch of rows, as one Arrow record batch.
+
+Knows nothing of what a model reads. Invariant: values keep their types, and all columns of a batch
+have as many rows.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pstrain.errors import InvalidArgumentError
+
+
+def is_data_frame(data: Any) -> bool:
+    """Whoever has one has imported pandas, which is no dependency."""
+    return isinstance(data, getattr(sys.modules.get("pandas"), "DataFrame", ()))
+
+
+def as_batch(given: Any, names: Collection[str] | None = None) -> pa.RecordBatch:
+    """A record batch, table, DataFrame or mapping of arrays as one batch.
+
+    Of a mapping only ``names`` are looked at, as far as it has them; None: all.
+    InvalidArgumentError for anything else, and for columns that are none.
+    """
+    if isinstance(given, pa.RecordBatch):
+        return given
+    if is_data_frame(given):
+        given = pa.Table.from_pandas(given, preserve_index=False)
+    if isinstance(given, pa.Table):
+        merged = given.combine_chunks().to_batches()
+        return merged[0] if merged else pa.RecordBatch.from_pylist([], given.schema)
+    if isinstance(given, Mapping):
+        wanted = given if names is None else [name for name in given if name in names]
+        return _joined({name: _as_array(name, given[name]) for name in wanted})
+    raise InvalidArgumentError(
+        "a model reads Arrow record batches, tables, pandas DataFrames or mappings of arrays, got "
+        f"{type(given).__name__}"
+    )
+
+
+def batches_of(data: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Record batches of what users have. InvalidArgumentError where one lacks a column."""
+    if isinstance(data, pa.Table):
+        data = data.to_batches()
+    elif isinstance(data, pa.RecordBatch | Mapping) or is_data_frame(data):
+        data = [as_batch(data)]
+    for batch in data:
+        missing = [name for name in names if name not in batch.schema.names]
+        if missing:
+            raise InvalidArgumentError(
+                f"the data lacks {', '.join(missing)}; it has {', '.join(batch.schema.names)}"
+            )
+        yield batch
+
+
+def _joined(columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    first = next(iter(columns), "")
+    for name, column in columns.items():
+        if len(column) != len(columns[first]):
+            raise InvalidArgumentError(
+                f"column {name!r} has {len(column)} rows and column {first!r} "
+                f"{len(columns[first])}: a batch has a value of each column in each row"
+            )
+    return pa.RecordBatch.from_pydict(dict(columns))
+
+
+def _as_array(name: str, values: Any) -> pa.Array:
+    if isinstance(values, pa.Array):
+        return values
+    if isinstance(values, pa.ChunkedArray):
+        return values.combine_chunks()
+    try:
+        return _converted(values)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        remedy = "; for one row give [value]" if np.ndim(values) == 0 else ""
+        raise InvalidArgumentError(f"column {name!r} is no array: {error}{remedy}") from error
+
+
+def _converted(values: Any) -> pa.Array:
+    if isinstance(values, list | tuple) and (not values or _holds_lists(values)):
+        # NumPy would take no value for a float, and lists must not have several lengths.
+        return pa.array(values)
+    array = np.asarray(values)
+    if array.ndim == 2 and array.shape[1]:
+        flat = pa.array(np.ascontiguousarray(array).reshape(-1))
+        return pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
+    return pa.array(array)
+
+
+def _holds_lists(values: Sequence[Any]) -> bool:
+    return any(isinstance(value, list | tuple) for value in values)
