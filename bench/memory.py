@@ -1,8 +1,9 @@
 """How much does a reader hold while its consumer pauses?
 
 A data worker has far more rows than fit anywhere; a process of its own reads some elements, so that
-everything is loaded and warm, then stops taking. What its memory grows by until nothing moves any
-more is compared with the buffers that it declares and 24 MiB per stream. Counted are its own pages
+everything is loaded and warm, then stops taking. What its memory grows by at most until nothing
+moves any more ("grown"; "held": what it is then) is compared with the buffers that it declares and
+24 MiB per stream. Counted are its own pages
 and all of each segment that it maps, touched or not, as if the worker had no part in them. Workers
 in the reader's process ("in_process") declare buffers of their own, and each of their threads has a
 chunk in its hands when there is no room left. Rows are of one column, or of forty that come from
@@ -36,7 +37,8 @@ PROTOCOLS = (_OWN, "shared_memory", "flight")
 ALLOWANCE_BYTES = 24 << 20
 CHUNK_BYTES = 24 << 20
 _READY_S = 120.0
-_STEADY_S = 1.0
+# A worker gives back what it has freed once it has waited for a second.
+_STEADY_S = 1.5
 _POLL_S = 0.1
 _WARM_ELEMENTS = 4
 _WIDE_COLUMNS = 40
@@ -92,15 +94,20 @@ def pause(dataset: ds.Dataset, target: str, protocol: str, limit_s: float) -> di
     with iter(remote) as batches:
         for _ in range(_WARM_ELEMENTS):
             element_bytes = next(batches).nbytes
-        peak, steady_since = before, time.monotonic()
+        peak = steady = before
+        steady_since = time.monotonic()
         give_up_s = steady_since + limit_s
         while time.monotonic() < min(steady_since + _STEADY_S, give_up_s):
             time.sleep(_POLL_S)
             now = resident_bytes()
-            if now > peak + (1 << 20):
-                steady_since = time.monotonic()
+            if abs(now - steady) > 1 << 20:
+                steady, steady_since = now, time.monotonic()
             peak = max(peak, now)
-    return {"element_bytes": element_bytes, "grown_bytes": peak - before}
+    return {
+        "element_bytes": element_bytes,
+        "grown_bytes": peak - before,
+        "held_bytes": steady - before,
+    }
 
 
 def warm_up(dataset: ds.Dataset, target: str, protocol: str) -> None:
@@ -138,6 +145,7 @@ def measure(
         "declared_bytes": declared,
         "allowed_bytes": allowed,
         "grown_bytes": found["grown_bytes"],
+        "held_bytes": found["held_bytes"],
         "within": found["grown_bytes"] <= allowed,
     }
 

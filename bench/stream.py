@@ -47,6 +47,7 @@ _REFILL_S = 0.3
 _ALONE = {
     "pipeline": "one process, no service",
     "numpy": "one process, pyarrow and NumPy by hand",
+    "blocks": "one process, pyarrow and NumPy by hand, a batch at a time",
     "function": "one process, pyarrow and the function by hand",
 }
 _PEER_FORMS = {"example": "tfrecord", "packed": "packed"}
@@ -345,7 +346,7 @@ def main(argv: list[str] | None = None) -> None:
         choices=sorted(_ALONE),
         default=["pipeline", "numpy"],
         help="what runs without the service: the same pipeline, or by hand with pyarrow and NumPy, "
-        "or pyarrow and the function that the pipeline maps",
+        "in large chunks or in the blocks of a batch, or pyarrow and the pipeline's function",
     )
     parser.add_argument("--form", choices=sorted(transform.FORMS), default="function")
     parser.add_argument("--format", choices=sorted(_FORMATS), default="parquet")

@@ -4,8 +4,8 @@ Real processes on loopback: this one as the coordinator, trainers, parameter ser
 2^20 rows of 16, is cut over the parameter servers; 26 fields look up in it; a 64-32-1 network
 follows; Adagrad, sparse on the table. Batches come from memory, so nothing but training is
 measured, once it runs steadily. `bench.peers.tf_parameter_server` does the same work; `--peer` runs
-it between our own runs, so that a busy machine slows both. Prints JSON lines: one per run, and with
-`--peer` one per ratio.
+it between our own runs, so that a busy machine slows both; `--network`: by TCP, as between hosts.
+Prints JSON lines: one per run, and with `--peer` one per ratio.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import pstrain as ps
 from bench import click_model
 from bench.peers import children
+from pstrain.config import ParameterConfig
 from pstrain.partition import MinSizePartitioner
 
 _PEER_FORMS = ("tuned", "usual")
@@ -46,6 +47,7 @@ def measure(processes: int, batch: int, options: argparse.Namespace) -> dict[str
         "ps": processes,
         "batch": batch,
         "width": options.width,
+        "network": options.network,
         "examples": examples,
         "seconds": round(seconds, 4),
         "examples_per_s": round(examples / seconds),
@@ -76,7 +78,11 @@ def train_cluster(
     """Examples, seconds and CPU seconds of a run with so many trainers and servers."""
     with ps.LocalCluster(workers=processes, ps=processes, data_workers=0) as cluster:
         partitioner = MinSizePartitioner(min_shard_bytes=1 << 20, max_shards=processes)
-        strategy = ps.ParameterServerStrategy(cluster.resolver, variable_partitioner=partitioner)
+        strategy = ps.ParameterServerStrategy(
+            cluster.resolver,
+            variable_partitioner=partitioner,
+            config=ParameterConfig(share_memory=not options.network),
+        )
         coordinator = ps.ClusterCoordinator(strategy)
         try:
             pids = [os.getpid(), *(task["pid"] for task in cluster.status())]
@@ -213,6 +219,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--deadline-s", type=float, default=120.0)
     parser.add_argument("--smoke", action="store_true", help="the shortest run that trains")
     parser.add_argument("--alone", type=int, metavar="BATCH", help=argparse.SUPPRESS)
+    parser.add_argument("--network", action="store_true", help="no shared memory with servers")
     parser.add_argument("--peer", action="store_true", help="run TensorFlow too, and compare")
     parser.add_argument("--peer-forms", nargs="+", choices=_PEER_FORMS, default=["tuned"])
     parser.add_argument(

@@ -24,7 +24,7 @@ def plots_of(options: argparse.Namespace) -> list[plots.Plot]:
 
     @functools.cache
     def rate(trainers: int, batch: int, width: int) -> float:
-        at = argparse.Namespace(**{**vars(options), "width": width})
+        at = argparse.Namespace(**{**vars(options), "width": width, "network": False})
         examples, seconds, _ = train.train_cluster(trainers, batch, at)
         return examples / seconds
 
