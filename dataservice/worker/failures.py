@@ -8,7 +8,8 @@ freed with it, and not whenever the garbage collector comes by.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from dataservice.errors import UserFunctionError
 
@@ -23,6 +24,16 @@ def outcome_of(work: Callable[[], None]) -> Exception | None:
     except BaseException as error:
         return reportable(error)
     return None
+
+
+@contextmanager
+def clearing_locals() -> Iterator[None]:
+    """Around what raises an error that is kept: the calls that it leaves are no part of that."""
+    try:
+        yield
+    except BaseException as error:
+        _forget_locals(error)
+        raise
 
 
 def reportable(error: BaseException) -> Exception:

@@ -27,6 +27,7 @@ from dataservice.job_options import JobOptions
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.worker.cached_task import CachedFrames, CachedTask
 from dataservice.worker.control import DispatcherLink, StreamLeases
+from dataservice.worker.failures import clearing_locals
 from dataservice.worker.leases import LeaseFeed
 from dataservice.worker.outgoing import Channel, Frame, FrameBuffer, Sink
 from dataservice.worker.pipelines import Pipelines
@@ -141,16 +142,9 @@ class WorkerService:
     def stream(self, command: dict[str, Any], channel: Channel) -> None:
         """Sends a reader its elements until the end; runs on the stream's own thread."""
         try:
-            if command.get("trainer"):
-                self._stream_cached(command, channel)
-            elif command["options"]["num_consumers"]:
-                consumer = int(command["consumer"])
-                serve_rounds(self._shared_rounds(command).frames, consumer, channel)
-            elif ShardingPolicy(command["policy"]) is ShardingPolicy.DYNAMIC:
-                self._stream_windows(command, channel)
-                await_close(channel)
-            else:
-                self._stream_task(command, channel)
+            # Producers keep what they ended with, for the next reader, and raise it here.
+            with clearing_locals():
+                self._serve(command, channel)
         except UserFunctionError as error:
             error.worker = error.worker or self.address
             raise
@@ -159,6 +153,18 @@ class WorkerService:
             raise
         except KeyError as error:
             raise InvalidArgumentError(f"the command lacks {error}") from error
+
+    def _serve(self, command: dict[str, Any], channel: Channel) -> None:
+        if command.get("trainer"):
+            self._stream_cached(command, channel)
+        elif command["options"]["num_consumers"]:
+            consumer = int(command["consumer"])
+            serve_rounds(self._shared_rounds(command).frames, consumer, channel)
+        elif ShardingPolicy(command["policy"]) is ShardingPolicy.DYNAMIC:
+            self._stream_windows(command, channel)
+            await_close(channel)
+        else:
+            self._stream_task(command, channel)
 
     def _stream_windows(self, command: dict[str, Any], channel: Channel) -> None:
         key = (command["iteration"], command["reader"])

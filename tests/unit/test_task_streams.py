@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
 
 import dataservice as ds
 from dataservice.dataset.plan import encode_plan, freeze_schemas
+from dataservice.errors import UnavailableError
 from dataservice.runtime.message import Message
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.bookmarks import Bookmark, decode_bookmark
@@ -47,26 +50,48 @@ class Channel:
         return False
 
 
+class EndingChannel(Channel):
+    """Of an iteration that is over when its second element has come, which nobody confirms."""
+
+    shares_memory = True
+
+    def __init__(self, service: WorkerService) -> None:
+        super().__init__()
+        self._service = service
+        self.batches: list[weakref.ref[Any]] = []
+
+    def send(self, header: bytes, body: Any = None) -> None:
+        super().send(header, body)
+        if body is not None:
+            self.batches.append(weakref.ref(body.batch))
+        if len(self.batches) == 2:
+            self._service.end_iterations({COMMAND["iteration"]})
+
+
+COMMAND = {
+    "worker": "w1",
+    "iteration": "i1",
+    "dataset": "d1",
+    "policy": int(ds.ShardingPolicy.OFF),
+    "epoch": 0,
+    "options": {"num_consumers": 0},
+    "credit": 1,
+}
+
+
+def service_of(dataset: ds.Dataset) -> WorkerService:
+    config = ds.WorkerConfig("127.0.0.1:5050")
+    service = WorkerService(config, Dispatcher(dataset), "127.0.0.1:6060")  # type: ignore[arg-type]
+    service.rejoin("w1")
+    return service
+
+
 def sent(told: dict[str, Any]) -> list[Header]:
     """What a reader gets of batches of 4 of 12 rows, but for notes and signs of life."""
-    service = WorkerService(
-        ds.WorkerConfig("127.0.0.1:5050"),
-        Dispatcher(ds.Dataset.range(12).batch(4)),  # type: ignore[arg-type]
-        "127.0.0.1:6060",
-    )
-    service.rejoin("w1")
-    command = {
-        "worker": "w1",
-        "iteration": "i1",
-        "dataset": "d1",
-        "policy": int(ds.ShardingPolicy.OFF),
-        "epoch": 0,
-        "options": {"num_consumers": 0},
-        "credit": 1,
-    }
+    service = service_of(ds.Dataset.range(12).batch(4))
     channel = Channel()
     try:
-        service.stream({**command, **told}, channel)
+        service.stream({**COMMAND, **told}, channel)
     finally:
         service.stop()
     kinds = (FrameKind.DATA, FrameKind.BOOKMARK)
@@ -104,3 +129,19 @@ def test_readers_that_do_not_know_bookmarks_get_none() -> None:
 def test_a_bookmark_is_three_values() -> None:
     with pytest.raises(ValueError, match="unpack"):
         Bookmark.from_json([1, "plan"])
+
+
+def test_a_task_that_is_over_keeps_no_element_that_was_not_confirmed() -> None:
+    """Not until the garbage collector comes by: the error that ends the stream is kept."""
+    gc.collect()
+    gc.disable()
+    try:
+        service = service_of(ds.Dataset.range(4_000).batch(4))
+        channel = EndingChannel(service)
+        with pytest.raises(UnavailableError, match="gave the stream up"):
+            service.stream({**COMMAND, "credit": 8}, channel)
+        service.stop()
+        assert len(channel.batches) == 2
+        assert [batch() for batch in channel.batches] == [None, None]
+    finally:
+        gc.enable()
