@@ -26,6 +26,7 @@ from dataservice.dataset.sources.files import (
     first_readable,
     opened,
 )
+from dataservice.dataset.sources.read_ahead import LinesFile
 from dataservice.dataset.sources.reference import Reference, completed
 from dataservice.dataset.sources.whole_files import (
     WholeFilesSource,
@@ -132,7 +133,10 @@ class CsvSource(WholeFilesSource):
         self, path: str, schema: pa.Schema | None, context: RunContext
     ) -> Iterator[pacsv.CSVStreamingReader | None]:
         """A reader of the file; None for a file without a byte, which needs a header to differ."""
-        with opened(path, self.storage_options) as handle:
+        with (
+            opened(path, self.storage_options) as handle,
+            contextlib.closing(LinesFile(decompressed(handle, path))) as file,
+        ):
             if handle.size() == 0 if isinstance(handle, pa.NativeFile) else False:
                 if self.header or schema is None:
                     raise SourceError(f"{path!r} is empty: it has not even a header line")
@@ -140,7 +144,7 @@ class CsvSource(WholeFilesSource):
                 return
             options = self._options(schema, context)
             try:
-                reader = pacsv.open_csv(_Blocks(decompressed(handle, path)), *options)
+                reader = pacsv.open_csv(file, *options)
             except pa.ArrowInvalid as error:
                 line = self._only_line(path) if _NO_LINE in str(error) else b""
                 if not line.strip():
@@ -213,29 +217,6 @@ def _check_delimiter(delimiter: Any) -> None:
             f"delimiter must be an ASCII character other than a quote or the end of a line, got "
             f"{delimiter!r}; write the file with another one, such as a comma or a tab"
         )
-
-
-class _Blocks:
-    """A file of which no block ends between the two characters of a line's end.
-
-    Arrow drops the second one at the beginning of a block, also inside of quotes.
-    """
-
-    def __init__(self, handle: Any) -> None:
-        self._handle = handle
-
-    def read(self, size: int) -> bytes:
-        block = self._handle.read(max(1, size - 1))
-        if block.endswith(b"\r"):
-            block += self._handle.read(1)
-        return bytes(block)
-
-    @property
-    def closed(self) -> bool:
-        return bool(self._handle.closed)
-
-    def close(self) -> None:
-        self._handle.close()
 
 
 def _tells_types(inferred: Reference) -> bool:

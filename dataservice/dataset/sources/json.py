@@ -24,6 +24,7 @@ from dataservice.dataset.sources.files import (
     first_readable,
     opened,
 )
+from dataservice.dataset.sources.read_ahead import ReadAheadFile
 from dataservice.dataset.sources.reference import Reference, completed
 from dataservice.dataset.sources.whole_files import (
     WholeFilesSource,
@@ -143,9 +144,12 @@ class JsonSource(WholeFilesSource):
             explicit_schema=schema,
             unexpected_field_behavior="infer" if schema is None else self.unexpected_fields,
         )
-        with opened(path, self.storage_options) as handle:
+        with (
+            opened(path, self.storage_options) as handle,
+            contextlib.closing(ReadAheadFile(decompressed(handle, path))) as file,
+        ):
             try:
-                reader = pajson.open_json(decompressed(handle, path), read, parse)
+                reader = pajson.open_json(file, read, parse)
             except pa.ArrowInvalid as error:
                 if _EMPTY not in str(error):
                     raise

@@ -1,0 +1,110 @@
+"""Files that Arrow reads ahead are not closed under a read: it would hit whatever comes after."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from dataservice import Dataset
+from dataservice.dataset.sources import files
+from dataservice.dataset.sources.read_ahead import LinesFile, ReadAheadFile
+
+TIMEOUT_S = 30.0
+ROWS = 400_000
+
+
+class Handle:
+    """Gives one block, and keeps whoever reads it until it may go on."""
+
+    def __init__(self) -> None:
+        self.is_read, self.may_go_on = threading.Event(), threading.Event()
+        self.during: Callable[[], None] = lambda: None
+
+    def read(self, size: int) -> bytes:
+        self.is_read.set()
+        assert self.may_go_on.wait(TIMEOUT_S)
+        self.during()
+        return b"x" * size
+
+
+def on_thread(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("kind", [ReadAheadFile, LinesFile])
+def test_closing_waits_for_the_read_that_is_under_way(kind: type[ReadAheadFile]) -> None:
+    handle = Handle()
+    file = kind(handle)
+    reader = on_thread(lambda: file.read(10))
+    assert handle.is_read.wait(TIMEOUT_S)
+    closer = on_thread(file.close)
+    closer.join(0.05)
+    assert closer.is_alive()
+    handle.may_go_on.set()
+    closer.join(TIMEOUT_S)
+    assert not closer.is_alive()
+    reader.join(TIMEOUT_S)
+    with pytest.raises(ValueError, match="closed"):
+        file.read(10)
+
+
+def test_the_collector_may_close_a_file_in_the_middle_of_a_read_of_it() -> None:
+    handle = Handle()
+    file = ReadAheadFile(handle)
+    handle.during = file.close
+    handle.may_go_on.set()
+    reader = on_thread(lambda: file.read(10))
+    reader.join(TIMEOUT_S)
+    assert not reader.is_alive()
+
+
+class WatchedHandle:
+    """A file that takes its time to read, and notes whether it was closed meanwhile."""
+
+    def __init__(self, file: Any, reads: list[bool]) -> None:
+        self._file = file
+        self._reads = reads
+        self.closed = threading.Event()
+
+    def read(self, size: int) -> bytes:
+        self._reads.append(self.closed.wait(0.02))
+        return bytes(self._file.read(size))
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_no_source_closes_a_file_that_arrow_is_reading(
+    kind: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"a.{kind}"
+    lines = range(ROWS) if kind == "csv" else (json.dumps({"x": i}) for i in range(ROWS))
+    path.write_text("\n".join(map(str, ["x", *lines] if kind == "csv" else lines)) + "\n")
+    reads: list[bool] = []
+
+    @contextlib.contextmanager
+    def opened(path: str, options: Any) -> Iterator[WatchedHandle]:
+        with files.opened(path, options) as file:
+            handle = WatchedHandle(file, reads)
+            try:
+                yield handle
+            finally:
+                handle.closed.set()
+
+    monkeypatch.setattr(f"dataservice.dataset.sources.{kind}.opened", opened)
+    for _ in range(5):
+        if kind == "csv":
+            dataset = Dataset.from_csv(str(path))
+        else:
+            dataset = Dataset.from_json(str(path), block_size_bytes=1 << 18)
+        assert dataset.schema.names == ["x"]
+        with iter(dataset) as batches:
+            next(batches)
+    assert len(reads) >= 10
+    assert not any(reads)
