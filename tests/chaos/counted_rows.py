@@ -87,13 +87,16 @@ class CountedRows:
         """Trains until all live trainers see the end, or so many rows; what came back."""
         iterator = self.iterator
         step = self.step()
-        rows = steps = losses = 0
+        rows = steps = 0
+        undone = self._undone()
         ended: set[int] = set()
         deadline_s = time.monotonic() + DEADLINE_S
         while True:
             live = self.coordinator.live_trainers()
-            if (now := self.coordinator.stats()["losses"]) != losses:
-                losses, ended = now, set()
+            if ended and ended >= live:
+                self._ask_all_servers()
+            if (now := self._undone()) != undone:
+                undone, ended = now, set()
             if (ended and ended >= live) or (until is not None and rows >= until):
                 return rows, steps
             assert time.monotonic() < deadline_s, self.coordinator.stats()
@@ -102,9 +105,23 @@ class CountedRows:
             for value in values:
                 trainer, count, is_end = value.fetch(DEADLINE_S)
                 rows, steps = rows + count, steps + (not is_end)
-                if is_end and self.coordinator.stats()["losses"] == losses:
+                if is_end and self._undone() == undone:
                     ended.add(trainer)
             between(rows)
+
+    def _undone(self) -> tuple[int, int]:
+        """How often rows became free again that somebody had, or had trained on."""
+        stats = self.coordinator.stats()
+        return stats["losses"], stats["restores"]
+
+    def _ask_all_servers(self) -> None:
+        """Waits for the restore where one is lost, which nobody may have noticed yet.
+
+        At the end of the data no closure says a word to a server.
+        """
+        self.coordinator.join(DEADLINE_S)
+        assert int(self.taken) >= 0
+        assert int(self.steps) >= 0
 
     def check(self, rows: int | None = None, steps: int | None = None) -> None:
         """Each row once; as many rows and steps as came back, if that is known."""
