@@ -27,6 +27,9 @@ CONTROL_METADATA_MAX_BYTES: Final = 1 << 20
 CONTROL_CALL_TIMEOUT_S: Final = 30.0
 # A call holds a thread while it runs; so many at once are a burst that is over in a second.
 CONTROL_MAX_THREADS: Final = 1_024
+# Calls that came and nobody looked at yet. From 1,000 on gRPC cancels some of them by chance, and a
+# tenth of a second is enough for so many; those that are looked at are refused by name.
+CONTROL_MAX_UNREAD_CALLS: Final = 1 << 14
 # Of these, for long polls: each pair of a reader and a worker has one where nothing is left to
 # lease. Those beyond are told to come again, so many in a second beside the heartbeats.
 CONTROL_MAX_POLLS: Final = 512

@@ -42,7 +42,7 @@ from dataservice.errors import (
     UserFunctionError,
 )
 from dataservice.runtime import retry
-from dataservice.runtime.auth import TlsConfig
+from dataservice.runtime.auth import TOKEN_METADATA_KEY, TlsConfig, tokens_equal
 from dataservice.runtime.rpc import RpcClient, RpcServer
 from dataservice.runtime.tls_probe import _speaks_tls
 from tests.ports import free_port
@@ -266,6 +266,25 @@ def test_calls_over_the_limit_are_refused(box: EchoBox) -> None:
         assert reply.text == "late"
         for call in held:
             call.result(DEADLINE_S)
+
+
+def test_a_burst_that_nobody_looked_at_yet_is_answered_or_refused_by_name(
+    server: RpcServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking = threading.Event()
+
+    def look_late(*tokens: Any) -> bool:
+        return looking.wait(DEADLINE_S) and tokens_equal(*tokens)
+
+    monkeypatch.setattr("dataservice.runtime.rpc.server.tokens_equal", look_late)
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        say_back = channel.unary_unary("/echo.EchoBox/SayBack")
+        metadata = ((TOKEN_METADATA_KEY, TOKEN),)
+        calls = [say_back.future(b"", timeout=DEADLINE_S, metadata=metadata) for _ in range(3_000)]
+        # Time for most of them to arrive; nothing is asserted of how many did.
+        threading.Timer(1.0, looking.set).start()
+        codes = {call.code() for call in calls}
+    assert codes <= {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
 # Errors

@@ -14,6 +14,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 
 from dataservice.config import (
+    CONTROL_MAX_UNREAD_CALLS,
     CONTROL_MESSAGE_MAX_BYTES,
     CONTROL_METADATA_MAX_BYTES,
     KEEPALIVE_MIN_RECEIVE_INTERVAL_MS,
@@ -39,6 +40,8 @@ SERVER_OPTIONS: Final = (
     *_COMMON_OPTIONS,
     # With SO_REUSEPORT two servers would share a port without noticing.
     ("grpc.so_reuseport", 0),
+    ("grpc.server.max_pending_requests", CONTROL_MAX_UNREAD_CALLS),
+    ("grpc.server.max_pending_requests_hard_limit", CONTROL_MAX_UNREAD_CALLS),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MIN_RECEIVE_INTERVAL_MS),
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MIN_RECEIVE_INTERVAL_MS),
     ("grpc.http2.max_ping_strikes", 0),
