@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from pstrain.errors import InvalidArgumentError
+
 Array: TypeAlias = "NDArray[Any]"
 # Of the gradient of an output, the output, and the inputs, to the gradients of these.
 Derivative: TypeAlias = "Callable[..., Sequence[Array]]"
@@ -153,6 +155,59 @@ def _taken(values: Array, key: Any) -> Computed:
     return Computed(np.array(values[key]), backward)
 
 
+def _transpose(values: Array, axes: Any = None) -> Computed:
+    back = None if axes is None else np.argsort(np.asarray(axes) % np.ndim(values))
+    return Computed(
+        np.array(np.transpose(values, axes)), lambda grad: (np.transpose(grad, back).copy(),)
+    )
+
+
+def _matmul(x: Any, y: Any) -> Computed:
+    x, y = np.asarray(x), np.asarray(y)
+    _check_contracted("matmul", x, y)
+    rows = x if x.ndim > 1 else x[np.newaxis, :]
+    columns = y if y.ndim > 1 else y[:, np.newaxis]
+
+    def backward(grad: Array) -> Sequence[Array]:
+        whole = grad if y.ndim > 1 else grad[..., np.newaxis]
+        whole = whole if x.ndim > 1 else np.expand_dims(whole, -2)
+        of_rows = _summed_to(rows.shape, whole @ np.swapaxes(columns, -1, -2))
+        of_columns = _summed_to(columns.shape, np.swapaxes(rows, -1, -2) @ whole)
+        return of_rows.reshape(x.shape), of_columns.reshape(y.shape)
+
+    return Computed(np.asarray(np.matmul(x, y)), backward)
+
+
+def _dot(x: Any, y: Any) -> Computed:
+    """Of more than two axes another product than ``matmul``: of all rows with all columns."""
+    x, y = np.asarray(x), np.asarray(y)
+    if not (x.ndim and y.ndim):
+        scaled = np.asarray(x * y)
+        return Computed(
+            scaled, lambda grad: (_summed_to(x.shape, grad * y), _summed_to(y.shape, grad * x))
+        )
+    _check_contracted("dot", x, y)
+    columns = np.moveaxis(y, -2, 0) if y.ndim > 1 else y
+    of_x, of_y = list(range(x.ndim - 1)), list(range(1, y.ndim))
+
+    def backward(grad: Array) -> Sequence[Array]:
+        rest = list(range(x.ndim - 1, grad.ndim))
+        of_columns = np.tensordot(x, grad, (of_x, of_x))
+        back = np.moveaxis(of_columns, 0, -2) if y.ndim > 1 else of_columns
+        return np.tensordot(grad, columns, (rest, of_y)), back
+
+    return Computed(np.asarray(np.dot(x, y)), backward)
+
+
+def _check_contracted(name: str, x: Array, y: Array) -> None:
+    """InvalidArgumentError where the rows of one and the columns of the other differ in length."""
+    if not (x.ndim and y.ndim) or x.shape[-1] != y.shape[-2:][0]:
+        raise InvalidArgumentError(
+            f"{name} of shapes {x.shape} and {y.shape}: the last axis of the first must be as long "
+            "as the last but one of the second, or its only one; `*` multiplies by a number"
+        )
+
+
 TAKEN = Rule(_taken)
 FUNCTIONS: dict[Any, Rule] = {
     np.sum: Rule(_sum),
@@ -163,6 +218,9 @@ FUNCTIONS: dict[Any, Rule] = {
     np.squeeze: Rule(_squeeze),
     np.ravel: Rule(_ravel),
     np.expand_dims: Rule(_expand_dims),
+    np.transpose: Rule(_transpose),
+    np.matmul: Rule(_matmul, places=(0, 1)),
+    np.dot: Rule(_dot, places=(0, 1)),
 }
 
 _STEPS = (np.sign, np.floor, np.ceil, np.rint, np.trunc, np.fix, np.floor_divide, np.round)

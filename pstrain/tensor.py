@@ -30,8 +30,8 @@ class Tensor:
     """A value computed in a step. ``tracked``: a tape knows how it depends on a variable.
 
     Arithmetic with numbers, arrays, tensors and variables of its shape, or scalar variables, gives
-    tensors, and so do indices and NumPy's functions that are smooth: ``tensor[:, 0]``,
-    ``np.exp(tensor)``, ``np.mean(tensor)``.
+    tensors, and so do indices, products of matrices and NumPy's functions that are smooth:
+    ``tensor[:, 0]``, ``array @ tensor``, ``np.exp(tensor)``, ``np.mean(tensor)``.
     Comparisons, and what other functions of NumPy make of a tensor, are arrays; where the loss
     would lose a gradient by that, it is an error, also for ``np.mean``, ``np.exp`` and their
     like of a list of tensors. ``np.asarray(tensor)``, by whoever wants an array, is its value.
@@ -68,6 +68,9 @@ class Tensor:
         """
         if method == "__call__" and not options and ufunc in derivatives.UFUNCS:
             return _computed(ufunc, _operands(inputs, self))
+        rule = derivatives.FUNCTIONS.get(ufunc)
+        if method == "__call__" and rule is not None and _fits(rule, inputs, options):
+            return _computed_by(rule, inputs, options)
         changed = (*options.get("out", ()), *(inputs[:1] if method == "at" else ()))
         if any(isinstance(one, Tensor) for one in changed):
             return NotImplemented
@@ -118,6 +121,11 @@ class Tensor:
         sizes = shape[0] if len(shape) == 1 else shape
         return _computed_by(derivatives.FUNCTIONS[np.reshape], (self, sizes), {})
 
+    @property
+    def T(self) -> Tensor:
+        """The same as ``np.transpose(tensor)``."""
+        return _computed_by(derivatives.FUNCTIONS[np.transpose], (self,), {})
+
     def __repr__(self) -> str:
         return f"Tensor(shape={self.shape}, dtype={self.dtype}, value={self.value!r})"
 
@@ -148,6 +156,12 @@ class Tensor:
 
     def __rtruediv__(self, other: Operand) -> Tensor:
         return _computed(np.divide, (_operand(other, self), self))
+
+    def __matmul__(self, other: Operand) -> Any:
+        return np.matmul(self, other)  # type: ignore[call-overload]
+
+    def __rmatmul__(self, other: Operand) -> Any:
+        return np.matmul(other, self)  # type: ignore[call-overload]
 
     def __pow__(self, exponent: Operand) -> Tensor:
         if not isinstance(exponent, numbers.Real):
@@ -228,7 +242,11 @@ def _fits(rule: derivatives.Rule, args: Sequence[Any], options: Mapping[str, Any
         inspect.signature(rule.compute).bind(*args, **options)
     except TypeError:
         return False
-    rest = [one for place, one in enumerate(args) if place not in rule.places]
+    rest = [
+        one
+        for place, one in enumerate(args)
+        if place not in rule.places or not isinstance(one, Tensor)
+    ]
     is_lost = recording() and any(one.tracked for one in _tensors((rest, options)))
     return not is_lost and any(isinstance(args[place], Tensor) for place in rule.places)
 
@@ -326,7 +344,7 @@ def _cast(tensor: Tensor, dtype: np.dtype[Any]) -> Tensor:
 def _operand(other: Operand, like: Tensor) -> Tensor:
     """``other`` with the shape of ``like``, so that gradients need no reduction, and its dtype."""
     if hasattr(other, "spec"):
-        other = _of_variable(other, like)
+        other = _spread(_of_variable(other, like), like.shape)
     shape = other.shape if isinstance(other, Tensor) else np.shape(other) or like.shape
     if shape != like.shape:
         raise InvalidArgumentError(
@@ -340,7 +358,7 @@ def _operand(other: Operand, like: Tensor) -> Tensor:
 
 
 def _of_variable(variable: Any, like: Tensor) -> Tensor:
-    """What is read of a variable; a scalar in each place of ``like``. A leaf if it is trained."""
+    """What is read of a variable, in the dtype of ``like``. A leaf if it is trained."""
     if hasattr(variable.parameters, "parts"):
         return _joined([_of_variable(part, like) for part in variable.parameters.parts])
     is_trained = variable.trainable and variable.dtype == np.float32
@@ -352,9 +370,14 @@ def _of_variable(variable: Any, like: Tensor) -> Tensor:
     value = Tensor(np.asarray(variable.numpy(), like.dtype if like.dtype.kind == "f" else None))
     if is_trained:
         leaf(value, variable)
-    if value.shape or not like.shape:
+    return value
+
+
+def _spread(value: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A scalar in each place of ``shape``; any other value as it is."""
+    if value.shape or not shape:
         return value
-    spread = Tensor(np.full(like.shape, value.value))
+    spread = Tensor(np.full(shape, value.value))
     return record(spread, (value,), lambda grad: np.asarray(grad.sum()))
 
 

@@ -65,6 +65,8 @@ def test_ufuncs(ufunc: np.ufunc) -> None:
         (np.reshape, lambda rule, x: rule(x, (3, 2))),
         (np.ravel, lambda rule, x: rule(x)),
         (np.expand_dims, lambda rule, x: rule(x, axis=(0, -1))),
+        (np.transpose, lambda rule, x: rule(x)),
+        (np.transpose, lambda rule, x: rule(x, (-1, 0))),
     ],
 )
 def test_functions_of_one_array(
@@ -89,6 +91,53 @@ def test_where_adds_up_what_it_spread(shapes: tuple[tuple[int, ...], ...]) -> No
         assert gradient.shape == shapes[place]
         expected = _differences(lambda x, y: np.where(condition, x, y), inputs, place)
         np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("product", [np.matmul, np.dot])
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((3,), (3,)),
+        ((2, 3), (3,)),
+        ((3,), (3, 2)),
+        ((2, 3), (3, 4)),
+        ((1, 1), (1, 1)),
+        ((2, 3), (3, 1)),
+        ((0, 3), (3, 2)),
+        ((5, 2, 3), (3,)),
+        ((3,), (5, 3, 2)),
+        ((5, 2, 3), (3, 4)),
+        ((2, 3), (5, 3, 4)),
+        ((5, 2, 3), (5, 3, 4)),
+        ((5, 1, 2, 3), (6, 3, 4)),
+        ((1, 2, 3), (5, 3, 4)),
+    ],
+)
+def test_products(product: Any, shapes: tuple[tuple[int, ...], ...]) -> None:
+    _check_product(product, shapes)
+
+
+@pytest.mark.parametrize("shapes", [((), ()), ((2, 3), ()), ((), (3,))])
+def test_dot_multiplies_by_numbers(shapes: tuple[tuple[int, ...], ...]) -> None:
+    _check_product(np.dot, shapes)
+
+
+def _check_product(product: Any, shapes: tuple[tuple[int, ...], ...]) -> None:
+    inputs = [np.array(np.random.default_rng(3).normal(size=shape)) for shape in shapes]
+    computed = derivatives.FUNCTIONS[product].compute(*inputs)
+    np.testing.assert_array_equal(computed.value, product(*inputs))
+    for place, gradient in enumerate(computed.backward(_weights(computed.value))):
+        assert gradient.shape == shapes[place]
+        expected = _differences(product, inputs, place)
+        np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_permuted_axes_go_back() -> None:
+    values = np.arange(24.0).reshape(2, 3, 4)
+    computed = derivatives.FUNCTIONS[np.transpose].compute(values, (1, -1, 0))
+    assert computed.value.shape == (3, 4, 2)
+    (gradient,) = computed.backward(computed.value)
+    np.testing.assert_array_equal(gradient, values)
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,8 @@ def test_an_array_is_added_to_in_place() -> None:
     [
         (lambda x: np.fmod(x, 2.0), "numpy.fmod has no gradient"),
         (lambda x: 5.0 % x.value * np.remainder(5.0, x), "numpy.remainder has no gradient"),
-        (lambda x: np.ones((2, 2)) @ x, "numpy.matmul has no gradient"),
+        (lambda x: np.vdot(np.ones(2), x), "numpy.vdot has no gradient"),
+        (lambda x: np.matmul(np.ones((2, 2)), x, dtype=np.float64), "numpy.matmul has no gradient"),
         (lambda x: np.add.reduce(x), "numpy.add.reduce has no gradient"),
         (lambda x: np.linalg.norm(x), "numpy.linalg.norm has no gradient"),
         (lambda x: np.concatenate([np.ones(1), x]), "numpy.concatenate has no gradient"),
@@ -163,6 +164,19 @@ def test_no_gradient_is_lost_unsaid(compute: Callable[[Tensor], object], named: 
         with pytest.raises(UnimplementedError, match=rf"{named}.*tensor.numpy\(\)"):
             compute(_read(x))
         assert np.fmod(_read(x).numpy(), 2.0).tolist() == [1.0, 0.0]
+
+
+def test_tensors_in_a_list_beside_a_tensor_lose_no_gradient_unsaid() -> None:
+    x = Variable(_vector(3.0, 2.0), name="x")
+    with GradientTape():
+        tensor = _read(x)
+        for name, compute in (
+            ("where", lambda: np.where([True, False], [np.sum(tensor), 1.0], tensor)),
+            ("matmul", lambda: [tensor, tensor] @ tensor),
+            ("dot", lambda: np.dot([[np.sum(tensor), 1.0]], tensor)),
+        ):
+            with pytest.raises(UnimplementedError, match=rf"numpy.{name} has no gradient here"):
+                compute()
 
 
 def test_indices_and_shapes_of_tensors_have_gradients() -> None:
@@ -237,6 +251,62 @@ def test_functions_take_variables_beside_tensors() -> None:
     assert tape.gradients(loss).of(y).gradient.tolist() == [0.0, 2.0]
 
 
+@pytest.mark.parametrize(
+    "multiply",
+    [
+        lambda x, w: x @ _read(w),
+        lambda x, w: x.tolist() @ _read(w),
+        lambda x, w: (_read(w).T @ x.T).T,
+        lambda x, w: _read(w).T @ x[:, :, np.newaxis],
+        lambda x, w: Tensor(x) @ _read(w),
+        lambda x, w: Tensor(x) @ w,
+        lambda x, w: Tensor(x) @ (w @ Tensor(np.eye(2, dtype=np.float32))),
+        lambda x, w: np.matmul(x, _read(w)),
+        lambda x, w: np.dot(x, _read(w)),
+        lambda x, w: np.dot(Tensor(x), w),
+    ],
+)
+def test_products_of_matrices_have_gradients(multiply: Callable[[Any, Variable], Tensor]) -> None:
+    """Of ``x @ w`` each row of ``w`` gets the sum of a column of ``x``."""
+    x = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
+    w = Variable(np.array([[1, -1], [2, 0.5]], np.float32), name="w")
+    with GradientTape() as tape:
+        product = multiply(x, w)
+        loss = np.sum(product)
+    np.testing.assert_allclose(np.squeeze(product.value), x @ w.numpy())
+    found = tape.gradients(loss).of(w).gradient  # type: ignore[arg-type]
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, [[9, 9], [12, 12]])
+
+
+def test_products_of_two_tensors_give_gradients_to_both() -> None:
+    x, w = Variable(_vector(3.0, 2.0), name="x"), Variable(_vector(5.0, 7.0), name="w")
+    with GradientTape() as tape:
+        loss = _read(x) @ _read(w)
+    assert (loss.shape, float(loss)) == ((), 29.0)
+    assert tape.gradients(loss).of(x).gradient.tolist() == [5.0, 7.0]
+    assert tape.gradients(loss).of(w).gradient.tolist() == [3.0, 2.0]
+
+
+def test_a_scalar_variable_is_no_matrix_but_scales_by_dot() -> None:
+    scale, tensor = Variable(np.float32(3.0), name="scale"), Tensor(np.ones((2, 2), np.float32))
+    with GradientTape() as tape:
+        with pytest.raises(InvalidArgumentError, match=r"shapes \(2, 2\) and \(\).*`\*`"):
+            tensor @ scale
+        loss = np.sum(np.dot(tensor, scale))
+    assert float(loss) == 12.0
+    assert tape.gradients(loss).of(scale).gradient.tolist() == 4.0  # type: ignore[arg-type]
+
+
+def test_matrices_that_do_not_fit_are_refused() -> None:
+    tensor = Tensor(np.ones((2, 3)))
+    for multiply in (np.matmul, np.dot):
+        with pytest.raises(InvalidArgumentError, match=r"shapes \(2, 3\) and \(2, 3\)"):
+            multiply(tensor, tensor.value)
+    with pytest.raises(InvalidArgumentError, match=r"shapes \(3,\) and \(2, 3\)"):
+        np.ones(3) @ tensor
+
+
 def test_numpy_does_not_change_a_tensor() -> None:
     tensor = Tensor([3.0, 2.0])
     for change in (
@@ -251,7 +321,7 @@ def test_numpy_does_not_change_a_tensor() -> None:
     assert tensor.value.tolist() == [3.0, 2.0]
 
 
-@pytest.mark.parametrize("sign", ["@", "%", "//", "<", "==", "!="])
+@pytest.mark.parametrize("sign", ["%", "//", "<", "==", "!="])
 def test_operators_without_a_gradient_are_numpys(sign: str) -> None:
     array, values = np.array([7.0, 2.0]), np.array([3.0, 2.0])
     found = eval(f"array {sign} tensor", {"array": array, "tensor": Tensor(values)})
