@@ -5,7 +5,6 @@ Knows nothing of messages. Invariant: `shut_down`, from any thread, ends all cal
 
 from __future__ import annotations
 
-import errno
 import functools
 import select
 import socket
@@ -16,7 +15,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from dataservice.errors import DeadlineExceededError, UnavailableError
+from dataservice.errors import DeadlineExceededError
+from dataservice.runtime.owned_socket import OwnedSocket, lost
 
 __all__ = ["ByteStream", "PlainStream", "TlsStream"]
 
@@ -29,10 +29,6 @@ _AT_ONCE: Final = int(socket.MSG_DONTWAIT)
 _NO_SIGNAL: Final = int(getattr(socket, "MSG_NOSIGNAL", 0))
 # What TLS encrypts at once.
 _RECORD_BYTES: Final = 16 << 10
-_GONE: Final = frozenset(
-    {errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF, errno.ECONNABORTED}
-)
-_HUNG_UP: Final = int(getattr(select, "POLLRDHUP", 0)) | select.POLLHUP
 # A host that says nothing for two minutes is gone, and with it what waits for it; in the second
 # line, to what was sent.
 _KEEPALIVE: Final = {
@@ -66,17 +62,17 @@ class ByteStream(Protocol):
         """Frees the socket; no call may be under way."""
 
 
-class PlainStream:
+class PlainStream(OwnedSocket):
     """A connected TCP socket, which it owns; see `ByteStream`."""
 
     def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock)
         _tune(sock)
         # A wait is one system call, which looks up after a while, instead of two.
         sock.setblocking(True)
         slice_s = _TIMEOUT.pack(int(_SLICE_S), int(_SLICE_S % 1 * 1e6))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, slice_s)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, slice_s)
-        self._socket = sock
 
     def receive(self, room: memoryview, deadline_s: float, *, whole: bool) -> int:
         flags = _WHOLE if whole else 0
@@ -89,9 +85,9 @@ class PlainStream:
             except BlockingIOError:
                 continue
             except OSError as error:
-                raise _lost(error) from error
+                raise lost(error) from error
             if not size:
-                raise _lost(None)
+                raise lost(None)
             return size
 
     def send(self, parts: Sequence[memoryview], deadline_s: float) -> None:
@@ -106,26 +102,17 @@ class PlainStream:
             except BlockingIOError:
                 continue
             except OSError as error:
-                raise _lost(error) from error
+                raise lost(error) from error
             _drop(left, sent)
 
-    def is_gone(self) -> bool:
-        return _has_hung_up(self._socket)
 
-    def shut_down(self) -> None:
-        _shut_down(self._socket)
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-class TlsStream:
+class TlsStream(OwnedSocket):
     """A socket that speaks TLS, which it owns; see `ByteStream`. Shakes hands by its first call."""
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
+        super().__init__(sock)
         _tune(sock)
         sock.setblocking(False)
-        self._socket = sock
         # The library under it takes one call at a time, also of one that sends beside one that
         # receives.
         self._turn = threading.Lock()
@@ -133,7 +120,7 @@ class TlsStream:
     def receive(self, room: memoryview, deadline_s: float, *, whole: bool) -> int:  # noqa: ARG002
         size = self._patiently(lambda: self._socket.recv_into(room), deadline_s)
         if not size:
-            raise _lost(None)
+            raise lost(None)
         return size
 
     def send(self, parts: Sequence[memoryview], deadline_s: float) -> None:
@@ -153,17 +140,8 @@ class TlsStream:
             except ssl.SSLWantWriteError:
                 wanted = select.POLLOUT
             except OSError as error:
-                raise _lost(error) from error
+                raise lost(error) from error
             _wait_for(self._socket, wanted, deadline_s)
-
-    def is_gone(self) -> bool:
-        return _has_hung_up(self._socket)
-
-    def shut_down(self) -> None:
-        _shut_down(self._socket)
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 def _tune(sock: socket.socket) -> None:
@@ -192,27 +170,3 @@ def _drop(parts: list[memoryview], sent: int) -> None:
         sent -= parts.pop(0).nbytes
     if sent:
         parts[0] = parts[0][sent:]
-
-
-def _has_hung_up(sock: socket.socket) -> bool:
-    descriptor = sock.fileno()  # once: another thread may close it
-    if descriptor < 0:
-        return True
-    poll = select.poll()
-    poll.register(descriptor, _HUNG_UP)
-    return any(event & _HUNG_UP for _, event in poll.poll(0))
-
-
-def _shut_down(sock: socket.socket) -> None:
-    try:
-        # Of the socket itself: TLS would forget its state under those who use it.
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)
-    except OSError as error:
-        if error.errno not in _GONE:
-            raise
-
-
-def _lost(error: OSError | None) -> UnavailableError:
-    if error is None or error.errno in _GONE:
-        return UnavailableError("the peer closed the connection")
-    return UnavailableError(f"the connection broke: {error}")

@@ -8,7 +8,6 @@ waits for what. Invariant: every descriptor that comes is either handed on or cl
 from __future__ import annotations
 
 import array
-import errno
 import os
 import select
 import socket
@@ -16,9 +15,10 @@ import struct
 import time
 from typing import Any, Final, Protocol
 
-from dataservice.errors import DataLossError, DeadlineExceededError, UnavailableError
+from dataservice.errors import DataLossError, DeadlineExceededError
 from dataservice.runtime.local_messages import MAX_PACKET_BYTES, Packet, pack, unpack
 from dataservice.runtime.message import Kind
+from dataservice.runtime.owned_socket import OwnedSocket, is_gone_by, lost
 
 # A thread that waits looks up this often for segments that others could not give back.
 SLICE_S: Final = 0.25
@@ -29,7 +29,6 @@ _TRUNCATED: Final = int(socket.MSG_TRUNC) | int(socket.MSG_CTRUNC)
 _CLOEXEC: Final = int(socket.MSG_CMSG_CLOEXEC)
 _AT_ONCE: Final = int(socket.MSG_DONTWAIT)
 _SEND: Final = int(socket.MSG_NOSIGNAL) | _AT_ONCE
-_GONE: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF})
 
 
 class Debts(Protocol):
@@ -42,19 +41,19 @@ class Debts(Protocol):
         """Sends back what it can; whether some is left."""
 
 
-class PacketSocket:
+class PacketSocket(OwnedSocket):
     """An end of a connected socket, which it owns. Any thread may send; one receives at a time.
 
     UnavailableError from any call means that the peer is gone or that `shut_down` was called.
     """
 
     def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock)
         # Only who waits for a message blocks, in one system call instead of three, and looks up.
         self._slice_s = SLICE_S
         limit = _RECEIVE_TIMEOUT.pack(int(SLICE_S), int(SLICE_S % 1 * 1e6))
         sock.setblocking(True)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-        self._socket = sock
         self._packet = bytearray(MAX_PACKET_BYTES + 1)
 
     def send(
@@ -74,7 +73,7 @@ class PacketSocket:
             except BlockingIOError:
                 self._wait_for(select.POLLOUT, debts, deadline_s, "the peer does not read")
             except OSError as error:
-                raise _lost(error) from error
+                raise lost(error) from error
 
     def release(self, segment: int) -> bool:
         """Gives a segment back to the peer; False when it cannot be done now. Never waits."""
@@ -83,7 +82,7 @@ class PacketSocket:
         except OSError as error:
             # The memory of a peer that is gone ends with it, and whoever reads or sends next
             # learns that it is. All else passes: a segment that is forgotten is lost for good.
-            return error.errno in _GONE
+            return is_gone_by(error)
         return True
 
     def receive(self, debts: Debts, deadline_s: float) -> tuple[Packet, int | None]:
@@ -105,10 +104,10 @@ class PacketSocket:
         except BlockingIOError:
             return None
         except OSError as error:
-            raise _lost(error) from error
+            raise lost(error) from error
         descriptor = _descriptor_in(ancillary) if ancillary else None
         if not size:
-            raise _lost(None)
+            raise lost(None)
         try:
             if flags & _TRUNCATED:
                 raise DataLossError(f"a packet of more than {MAX_PACKET_BYTES} bytes")
@@ -129,38 +128,12 @@ class PacketSocket:
             try:
                 poll.register(self._socket, events | (select.POLLOUT if owes else 0))
             except ValueError as error:  # closed by another thread
-                raise _lost(None) from error
+                raise lost(None) from error
             ready = poll.poll(max(0.0, min(left_s, self._slice_s)) * 1_000)
             if any(happened & ~select.POLLOUT or events & happened for _, happened in ready):
                 return
             if left_s <= 0:
                 raise DeadlineExceededError(f"{what} in time")
-
-    def is_gone(self) -> bool:
-        """Whether the peer closed its end, or this one was shut down; does not read."""
-        if self._socket.fileno() < 0:
-            return True
-        poll = select.poll()
-        poll.register(self._socket, select.POLLRDHUP)
-        return any(event & (select.POLLRDHUP | select.POLLHUP) for _, event in poll.poll(0))
-
-    def shut_down(self) -> None:
-        """Ends all calls, here and at the peer, from any thread. Idempotent."""
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError as error:
-            if error.errno not in _GONE:
-                raise
-
-    def close(self) -> None:
-        """Frees the socket; no call may be under way."""
-        self._socket.close()
-
-
-def _lost(error: OSError | None) -> UnavailableError:
-    if error is None or error.errno in _GONE:
-        return UnavailableError("the peer closed the connection")
-    return UnavailableError(f"the connection broke: {error}")
 
 
 def _descriptor_in(ancillary: list[Any]) -> int | None:
