@@ -18,6 +18,7 @@ from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.foreign_names import Telling
 from pstrain.indexed_slices import taken_apart
 from pstrain.parameters import Parameters, current_step
+from pstrain.sparse_reads import tracked_rows, wants_gradient
 from pstrain.value_operators import ValueOperators
 from pstrain.vocabulary import VariableSpec
 
@@ -142,22 +143,32 @@ class BaseVariable(ValueOperators, Telling):
         current[(*lead, where)] = values
         self.assign(current)
 
-    def sparse_read(self, ids: Any) -> Array:
-        """Rows [n, *shape[1:]] in the order of ``ids`` (rank 1), reading only those rows."""
+    def sparse_read(self, ids: Any) -> Any:
+        """Rows [n, *shape[1:]] in the order of ``ids`` (rank 1), reading only those rows.
+
+        An array; of a variable that is trained, under a GradientTape, a tensor, whose gradient
+        goes to these rows.
+        """
         array = self._ids(ids)
         if array.ndim != 1:
             raise InvalidArgumentError(f"ids must have one axis, got shape {array.shape}")
         if not self.spec.shape:
             raise InvalidArgumentError(f"variable {self.name!r} is a scalar without rows")
-        return self.parameters.read_rows(self.spec, self.global_ids(array))
+        rows = self.global_ids(array)
+        if wants_gradient(self):
+            return tracked_rows(self, rows)
+        return self.parameters.read_rows(self.spec, rows)
 
-    def embedding_lookup(self, ids: Any) -> Array:
-        """Rows [*ids.shape, *shape[1:]] in the order of ``ids`` of any rank."""
+    def embedding_lookup(self, ids: Any) -> Any:
+        """Rows [*ids.shape, *shape[1:]] in the order of ``ids`` of any rank, as `sparse_read`."""
         array = self._ids(ids)
         return self.sparse_read(array.reshape(-1)).reshape(array.shape + self.shape[1:])
 
     def __getitem__(self, key: Any) -> Array:
-        """Indexes as NumPy does, reading only the rows asked for where the first index tells."""
+        """Indexes as NumPy does, reading only the rows asked for where the first index tells.
+
+        An array, also under a tape: for rows with a gradient write ``embedding_lookup(ids)``.
+        """
         first, rest = (key[0], key[1:]) if isinstance(key, tuple) and key else (key, ())
         is_mask = isinstance(first, bool)
         if not self.shape or is_mask or not isinstance(first, int | np.integer | slice):
@@ -250,16 +261,19 @@ class BaseVariable(ValueOperators, Telling):
         if step == 1:
             first = self._start + start
             return self.parameters.read(self.spec, first, self._start + max(start, stop))
-        return self.sparse_read(np.arange(start, stop, step))
+        return self._taken(np.arange(start, stop, step))
+
+    def _taken(self, rows: Array) -> Array:
+        return self.parameters.read_rows(self.spec, self.global_ids(rows))
 
     def _masked(self, key: Any) -> Array:
         if not isinstance(key, list | np.ndarray):
             return self.numpy()[key]
         index = np.asarray(key)
         if index.dtype == np.bool_ and index.shape == self.shape[:1]:
-            return self.sparse_read(np.flatnonzero(index))
+            return self._taken(np.flatnonzero(index))
         if index.ndim == 1 and np.issubdtype(index.dtype, np.integer):
-            return self.sparse_read(self._places(index))
+            return self._taken(self._places(index))
         return self.numpy()[key]
 
     def _places(self, index: Array) -> Array:

@@ -69,16 +69,21 @@ class JoinedParameters:
     def read_rows(self, spec: VariableSpec, ids: Array) -> Array:
         flat = np.asarray(ids, np.int64).reshape(-1)
         out = np.empty(shape_of_rows(spec, flat.size), spec.dtype)
-        bad = (flat < 0) | (flat >= spec.rows)
+        for part, mine, part_ids in self.by_part(spec, flat):
+            out[mine] = part.parameters.read_rows(part.spec, part.global_ids(part_ids))
+        return out
+
+    def by_part(self, spec: VariableSpec, ids: Array) -> Iterator[tuple[Any, Array, Array]]:
+        """(part, places in ``ids``, rows of the part) of each part that has some of ``ids``."""
+        bad = (ids < 0) | (ids >= spec.rows)
         if bad.any():
             raise InvalidArgumentError(
-                f"id {flat[bad][0]} is outside [0, {spec.rows}) of variable {spec.name!r}"
+                f"id {ids[bad][0]} is outside [0, {spec.rows}) of variable {spec.name!r}"
             )
         for part, shard in zip(self.parts, spec.shards, strict=True):
-            mine = (flat >= shard.row_start) & (flat < shard.row_stop)
-            if mine.any():
-                out[mine] = part.sparse_read(flat[mine] - shard.row_start)
-        return out
+            mine = np.flatnonzero((ids >= shard.row_start) & (ids < shard.row_stop))
+            if len(mine):
+                yield part, mine, ids[mine] - shard.row_start
 
     def assign(self, spec: VariableSpec, op: str, value: Any, start: int = 0) -> None:
         count = rows_of_value(spec, value, start)

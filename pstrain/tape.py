@@ -48,9 +48,10 @@ class Gradients:
 class GradientTape:
     """Records the operations of its ``with`` block in the thread that entered it.
 
-    Variables are read through layers and models, which name them as leaves, or beside a tensor:
-    ``tensor * variable``. What is computed of variables alone is an array, and has no gradient. The
-    tape keeps the arrays of the step alive until it is dropped.
+    Variables are read through layers and models, which name them as leaves, by their rows with
+    ``embedding_lookup`` and ``sparse_read``, or beside a tensor: ``tensor * variable``. Whatever
+    else is computed of variables alone is an array, and has no gradient. The tape keeps the arrays
+    of the step alive until it is dropped.
     """
 
     def __init__(self) -> None:
@@ -76,9 +77,9 @@ class GradientTape:
         if not isinstance(loss, Tensor):
             raise InvalidArgumentError(
                 f"gradients need a scalar Tensor as loss, got {type(loss).__name__}: what is read "
-                "of variables alone, as by numpy() and embedding_lookup(ids), are arrays, which "
-                "have no gradient; compute the loss of what layers give (layers.Embedding for "
-                "rows), or of `tensor * variable`"
+                "of variables alone, as by numpy() and variable[...], are arrays, which have no "
+                "gradient; compute the loss of what layers give, of embedding_lookup(ids) for "
+                "rows, inside the tape, or of `tensor * variable`"
             )
         if loss.value.size != 1:
             raise InvalidArgumentError(

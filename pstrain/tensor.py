@@ -360,7 +360,7 @@ def _operand(other: Operand, like: Tensor) -> Tensor:
 def _of_variable(variable: Any, like: Tensor) -> Tensor:
     """What is read of a variable, in the dtype of ``like``. A leaf if it is trained."""
     if hasattr(variable.parameters, "parts"):
-        return _joined([_of_variable(part, like) for part in variable.parameters.parts])
+        return joined([_of_variable(part, like) for part in variable.parameters.parts])
     is_trained = variable.trainable and variable.dtype == np.float32
     if is_trained and recording() and tuple(variable.shape) != tuple(variable.spec.shape):
         raise InvalidArgumentError(
@@ -381,7 +381,7 @@ def _spread(value: Tensor, shape: tuple[int, ...]) -> Tensor:
     return record(spread, (value,), lambda grad: np.asarray(grad.sum()))
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
+def joined(parts: Sequence[Tensor]) -> Tensor:
     """One after the other along the first axis."""
     ends = np.cumsum([len(part) for part in parts])
     whole = Tensor(np.concatenate([part.value for part in parts]))

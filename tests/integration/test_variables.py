@@ -90,6 +90,30 @@ def test_a_lookup_moves_the_rows_asked_for_only(
     assert traffic.sent_bytes < 8192
 
 
+def test_scheduled_steps_train_the_rows_that_they_looked_up(
+    strategy: ps.ParameterServerStrategy,
+) -> None:
+    coordinator = ps.ClusterCoordinator(strategy)
+    with strategy.scope():
+        table = ps.Variable(np.zeros((10, 2), np.float32), name="trained_rows")
+        optimizer = ps.optimizers.SGD(1.0)
+    assert isinstance(table, ps.ShardedVariable)
+
+    def step() -> float:
+        with ps.GradientTape() as tape:
+            rows = table.embedding_lookup([[9, 1], [9, 9]])
+            loss = np.sum(rows)
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+        return float(loss)
+
+    losses = [coordinator.schedule(step) for _ in range(2)]
+    coordinator.join(timeout=DEADLINE_S)
+    assert len(losses) == 2
+    expected = np.zeros((10, 2))
+    expected[9], expected[1] = -6, -2
+    np.testing.assert_array_equal(table.numpy(), expected)
+
+
 def test_one_shard_at_a_time_is_in_this_process(
     strategy: ps.ParameterServerStrategy,
 ) -> None:
