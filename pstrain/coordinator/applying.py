@@ -57,7 +57,7 @@ class RoundApplier:
             try:
                 self._servers.exchange(messages_of(order))
             except DataServiceError as error:
-                if self._recovery.notice(error) or not self._scheduler.is_ordered(order):
+                if not self._scheduler.is_ordered(order) or self._recovery.notice(error):
                     continue
                 error.add_note(f"round {order.number} could not be applied at all servers")
                 self._scheduler.stop(error)

@@ -160,13 +160,15 @@ class ServerRecovery:
     def outlast(self, error: Exception | None) -> bool:
         """Waits, for a read, while everything goes back, or until what ``error`` tells of is back.
 
-        And until closures that had ended have run again, so that nothing is read without them.
-        Not within a barrier, which a restore may wait for.
+        Without an error, also until closures that had ended have run again, so that nothing is
+        read without them. Not within a barrier, which a restore may wait for.
         """
         if self._scheduler.holding.is_held_here():
             return False
+        if error is not None:
+            return is_server_loss(error) and self._switch.outlast(error)
         self._switch.wait_over(self._strategy.parameters.config.transfer_timeout_s)
-        return error is not None and is_server_loss(error) and self._switch.outlast(error)
+        return False
 
     @property
     def is_restoring(self) -> bool:

@@ -54,6 +54,8 @@ def outlasting(
             try:
                 found = read(parameters, *args, **kwargs)
             except DataServiceError as error:
+                # What is being restored already must not take everything back once more.
+                parameters.outlast(None)
                 if parameters.session == session and not parameters.outlast(error):
                     raise
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.orders import Ended, Outbox, Run
-from pstrain.coordinator.recovering import RecoverySwitch
+from pstrain.coordinator.recovering import RecoverySwitch, ServerRecovery
 from pstrain.coordinator.recovery import Legacy
 from pstrain.coordinator.restoring import Restorer
 from pstrain.coordinator.scheduler import Scheduler
@@ -208,7 +209,68 @@ def test_a_read_fails_where_nothing_is_restored() -> None:
     values = Values(ServerLostError("gone"), is_restored=False)
     with pytest.raises(ServerLostError):
         values.read(3)
-    assert values.waits == 2
+    assert values.waits == 3
+
+
+class Restored:
+    """Parameters of which the first read fails in the middle of a restore that is noticed already.
+
+    The restore ends as soon as somebody waits for it.
+    """
+
+    def __init__(self) -> None:
+        self.session, self.latest_checkpoint, self.followers = "s1", "ckpt-1", list[Any]()
+        self.checkpoint, self.parameters = self, self
+        self.config: Any = SimpleNamespace(transfer_timeout_s=30.0)
+        self._begun, self._may_end = threading.Event(), threading.Event()
+        work: Any = SimpleNamespace(
+            **dict.fromkeys(("hold", "let_go", "undo_round"), lambda: None),
+            **dict.fromkeys(("wait_alone", "wait_redone"), lambda _timeout_s: None),
+            redo=lambda _parts: 0,
+        )
+        iterators: Any = SimpleNamespace(rewind_since=lambda _made: None)
+        self.restorer = Restorer(self, self, work, iterators, self._leave, is_saved=True)
+        self.thread = threading.Thread(target=self.restorer._restore, args=("a server is gone",))
+        switch = RecoverySwitch()
+        switch._restorer = self.restorer
+        scheduler: Any = SimpleNamespace(holding=SimpleNamespace(is_held_here=lambda: False))
+        itself: Any = self
+        self._recovery = ServerRecovery(itself, scheduler, iterators, switch, self._leave)
+
+    def _leave(self) -> None:
+        self._begun.set()
+        assert self._may_end.wait(30)
+
+    def wait(self, timeout: float | None = None) -> None: ...
+
+    def alone(self) -> Any:
+        return nullcontext()
+
+    def restore(self, path: str, *, with_attached: bool) -> None: ...
+
+    def begin_anew(self) -> None:
+        self.session = "s2"
+
+    def outlast(self, error: Exception | None) -> bool:
+        if self._begun.is_set():
+            self._may_end.set()
+        return self._recovery.outlast(error)
+
+    @outlasting
+    def read(self) -> str:
+        if self.session == "s1":
+            self.thread.start()
+            assert self._begun.wait(30)
+            raise ServerLostError("gone")
+        return self.session
+
+
+def test_a_read_that_fails_during_a_restore_does_not_cause_another() -> None:
+    values = Restored()
+    assert values.read() == "s2"
+    values.thread.join(30)
+    assert values.restorer.restores == 1
+    assert not values.restorer._noticed.is_set()
 
 
 class Fit:
