@@ -55,14 +55,16 @@ def test_a_trainer_killed_on_the_way_changes_no_digit(tmp_path: pathlib.Path) ->
             model: Any = ps.models.WideDeep(SCHEMA, dim=4, hidden=(8,))
             model.compile(ps.optimizers.Adagrad(0.1), metrics=[ps.metrics.AUC()])
         model.fit(data, steps_per_epoch=50, verbose=0)
+        # One that has not joined yet when it is killed would not be lost.
+        coordinator = ps.ClusterCoordinator(strategy)
+        wait_until(lambda: coordinator.live_trainers() == {0, 1}, "both trainers")
         here = model.evaluate(data, verbose=0, distributed=False)
         assert here["examples"] == ROWS
         kill = Kill(cluster)
         there = model.evaluate(data, verbose=0, steps_per_execution=4, callbacks=[kill])
         assert kill.calls == 75
         # Whether it had closures then is chance; that it was lost is not.
-        stats = ps.ClusterCoordinator(strategy).stats
-        wait_until(lambda: stats()["losses"] > 0, "the loss to be counted")
+        wait_until(lambda: coordinator.stats()["losses"] > 0, "the loss to be counted")
         assert exact(there) == exact(here)
         part = model.evaluate(data, steps=10, verbose=0, steps_per_execution=4)
         assert exact(part) == exact(
@@ -74,7 +76,7 @@ def test_a_trainer_killed_on_the_way_changes_no_digit(tmp_path: pathlib.Path) ->
         found = model.predict(data, steps_per_execution=4, callbacks=[kill])
         assert kill.calls == 75
         np.testing.assert_array_equal(found, expected)
-        ps.ClusterCoordinator(strategy).close()
+        coordinator.close()
 
 
 def test_a_model_of_one_process_cannot_be_distributed() -> None:

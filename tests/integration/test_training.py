@@ -12,6 +12,7 @@ import dataservice as ds
 import pstrain as ps
 from dataservice.errors import UserFunctionError
 from pstrain.errors import DataError, InvalidArgumentError
+from tests.integration.service_cluster import wait_until
 
 ROWS = 20_000
 
@@ -193,6 +194,9 @@ def test_a_trainer_lost_in_an_epoch_does_not_end_it(
     with ps.LocalCluster(workers=2, ps=1, data_workers=0, log_dir=tmp_path) as cluster:
         strategy = ps.ParameterServerStrategy(cluster.resolver)
         model = compiled(strategy)
+        coordinator = ps.ClusterCoordinator(strategy)
+        # One that has not joined yet when it is killed would not be lost.
+        wait_until(lambda: coordinator.live_trainers() == {0, 1}, "both trainers")
         killer = Killer(cluster)
         history = model.fit(
             ds.Dataset.from_numpy(clicks(40_000)).batch(100),
@@ -207,4 +211,4 @@ def test_a_trainer_lost_in_an_epoch_does_not_end_it(
         assert first >= 20_000
         assert second == 20_000
         assert "only trainers [1] of 2 read their share of the rows" in caplog.text
-        ps.ClusterCoordinator(strategy).close()
+        coordinator.close()
