@@ -6,6 +6,7 @@ Reads the environment, opens no connection. Invariant: who was told to use TLS n
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Final
 
 from dataservice.runtime.auth import TlsConfig
@@ -51,6 +52,19 @@ def server_tls(
         key_path=key_path,
         ca_path=None if trusted is None else trusted.ca_path,
     )
+
+
+def check_one_way(insecure_network: bool, paths: Mapping[str, str | None]) -> None:
+    """InvalidArgumentError where both were asked for: certificates, and traffic without any.
+
+    ``paths``, by the name of the option that gave each.
+    """
+    given = [f"{name} {path}" for name, path in paths.items() if path is not None]
+    if insecure_network and given:
+        raise InvalidArgumentError(
+            f"--insecure-network (insecure_network=True) says that traffic travels unencrypted, "
+            f"and {', '.join(given)} that it is encrypted: leave one of them out"
+        )
 
 
 def may_expose(insecure_network: bool) -> bool:

@@ -18,7 +18,7 @@ from pstrain.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
 from pstrain.config import COORDINATOR_GRACE_S
 from pstrain.errors import InvalidArgumentError
 from pstrain.presence import Presence
-from pstrain.security import may_expose, server_tls
+from pstrain.security import check_one_way, may_expose, server_tls
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +83,8 @@ class Server:
             resolver.cluster_spec().task_address(job, index), any_port=True
         )
         host = host if host is not None else _bind_host(spec_host)
+        paths = {"--tls-cert": tls_cert_path, "--tls-key": tls_key_path, "--tls-ca": tls_ca_path}
+        check_one_way(insecure_network, paths)
         tls = server_tls(tls_cert_path, tls_key_path, tls_ca_path)
         if tls is None and not is_loopback(host) and not may_expose(insecure_network):
             raise InvalidArgumentError(

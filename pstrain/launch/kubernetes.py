@@ -16,6 +16,7 @@ from typing import Any, Final
 from pstrain.errors import InvalidArgumentError
 from pstrain.launch.layout import PROGRAM_JOBS, Exposure, Layout
 from pstrain.resolvers.kubernetes import KubernetesClusterResolver
+from pstrain.security import check_one_way
 
 _INDEX: Final = "PSTRAIN_TASK_INDEX"
 _INDEX_FIELD: Final = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
@@ -58,6 +59,7 @@ def exposure_of_pods(exposure: Exposure, tls_secret: str | None) -> Exposure:
     """As told, or with the certificates of a Secret (tls.crt, tls.key, ca.crt)."""
     if tls_secret is None:
         return exposure
+    check_one_way(exposure.insecure_network, {"--tls-secret": tls_secret})
     return Exposure(
         tls_cert=f"{_TLS_FOLDER}/tls.crt",
         tls_key=f"{_TLS_FOLDER}/tls.key",

@@ -13,7 +13,13 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from pstrain.errors import InvalidArgumentError
-from pstrain.security import INSECURE_NETWORK_ENV, TLS_CA_ENV, TLS_CERT_ENV, TLS_KEY_ENV
+from pstrain.security import (
+    INSECURE_NETWORK_ENV,
+    TLS_CA_ENV,
+    TLS_CERT_ENV,
+    TLS_KEY_ENV,
+    check_one_way,
+)
 
 DISPATCHER_ENV: Final = "DATASERVICE_DISPATCHER"
 _SERVICE_TLS_CA_ENV: Final = "DATASERVICE_TLS_CA"
@@ -32,6 +38,7 @@ class Exposure:
     tls_ca: str | None = None
 
     def __post_init__(self) -> None:
+        check_one_way(self.insecure_network, self._paths)
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidArgumentError(
                 "TLS needs a certificate and its key: give both --tls-cert and --tls-key"
@@ -47,9 +54,12 @@ class Exposure:
 
     def options(self) -> list[str]:
         """For the commands of `dataservice`."""
-        given = {"--tls-cert": self.tls_cert, "--tls-key": self.tls_key, "--tls-ca": self.tls_ca}
-        listed = [part for name, path in given.items() if path for part in (name, path)]
+        listed = [part for name, path in self._paths.items() if path for part in (name, path)]
         return [*listed, *(["--insecure-network"] if self.insecure_network else [])]
+
+    @property
+    def _paths(self) -> dict[str, str | None]:
+        return {"--tls-cert": self.tls_cert, "--tls-key": self.tls_key, "--tls-ca": self.tls_ca}
 
     def environment(self) -> dict[str, str]:
         """For `ps.Server` in the program, and for the clients in it."""

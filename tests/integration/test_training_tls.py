@@ -95,6 +95,8 @@ def test_wrong_paths_are_named(
     for options, message in wrong:
         with pytest.raises(InvalidArgumentError, match=message):
             ps.Server(spec, **options)
+    with pytest.raises(InvalidArgumentError, match=r"--insecure-network .*--tls-cert .*leave one"):
+        ps.Server(spec, insecure_network=True, **pem)
     monkeypatch.setenv("PSTRAIN_TLS_CA", "no-such.pem")
     with pytest.raises(FileNotFoundError, match=r"PSTRAIN_TLS_CA names 'no-such.pem'"):
         ps.ParameterServerStrategy(resolver)

@@ -123,3 +123,5 @@ def test_wrong_values_are_named(options: dict[str, str], message: str) -> None:
         KubernetesOptions(**options)
     with pytest.raises(InvalidArgumentError, match="--insecure-network"):
         manifest(Layout(program=("t.py",)), OPTIONS, TOKEN)
+    with pytest.raises(InvalidArgumentError, match=r"--insecure-network .*--tls-secret mine"):
+        exposure_of_pods(OPEN, "mine")

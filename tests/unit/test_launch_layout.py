@@ -82,6 +82,13 @@ def test_an_open_network_is_typed_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert may_expose(False)
 
 
+@pytest.mark.parametrize("name", ["tls_cert", "tls_key", "tls_ca"])
+def test_encrypted_and_not_is_refused(name: str) -> None:
+    option = f"--{name.replace('_', '-')} x.pem"
+    with pytest.raises(InvalidArgumentError, match=rf"--insecure-network .*{option} .*leave one"):
+        Exposure(insecure_network=True, **{name: "x.pem"})  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
