@@ -11,9 +11,10 @@ from contextvars import ContextVar
 from typing import TypeAlias
 
 from pstrain.base_variable import BaseVariable
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.parameters import current_step
 from pstrain.partition import split_rows, split_rows_at
-from pstrain.scope import Placement
+from pstrain.scope import Placement, is_placed
 from pstrain.vocabulary import InitializerSpec, ShardSpec, VariableSpec
 
 
@@ -30,7 +31,14 @@ def create_spec(
     """Of a new variable; ``servers`` of its shards where the placement is not to say.
 
     ``cuts``: the rows at which it may be cut, in ascending order; None: at any.
+    FailedPreconditionError (a RuntimeError) in a scheduled function.
     """
+    if current_step() is not None and not is_placed():
+        raise FailedPreconditionError(
+            f"variable {name!r} would be made anew by each run of a scheduled function, and be of "
+            "one trainer only: make it once, inside strategy.scope(), and use it in the function "
+            "(per_worker_variable=True: a copy for each trainer)"
+        )
     if any(size < 1 for size in shape):
         raise InvalidArgumentError(f"shape {shape} of variable {name!r} has an axis without size")
     servers = placement.place(shape, dtype) if servers is None else servers

@@ -68,6 +68,11 @@ def current_placement() -> Placement:
     return _placement.get() or _process_placement()
 
 
+def is_placed() -> bool:
+    """Whether this thread has entered a scope that says where variables go."""
+    return _placement.get() is not None
+
+
 @contextmanager
 def placement_scope(placement: Placement) -> Iterator[None]:
     """Variables created inside, in this thread, go where ``placement`` says."""

@@ -48,6 +48,8 @@ def create_variable(
 ) -> Variable | ShardedVariable:
     """Makes a variable where the entered scope says: on parameter servers, or in this process.
 
+    FailedPreconditionError in a scheduled function, whose trainer would have it for itself.
+
     With an InitializerSpec, ``shape`` is required and the servers fill their own rows; a value is
     cast to ``dtype`` and broadcast to ``shape``. A function of ``shard_info``, or of
     ``partition_shape`` and ``partition_offset``, is called for each shard, so that at most one of

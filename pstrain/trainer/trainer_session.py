@@ -136,10 +136,12 @@ class TrainerSession:
         run = self.committer.new_run(token, closure.parts_decided, held)
         try:
             self.committer.check_wanted(run)
-            with trainer_scope(self.trainer_index), step_scope(token, run):
+            with trainer_scope(self.trainer_index):
+                # Modules that it is imported from may make variables, which are no step's.
                 function = order.function.get()
-                args, kwargs = self._arguments(closure)
-                result.value = _bounded(results.encode(function(*args, **kwargs)))
+                with step_scope(token, run):
+                    args, kwargs = self._arguments(closure)
+                    result.value = _bounded(results.encode(function(*args, **kwargs)))
         except BaseException as error:  # sys.exit() in a closure ends the closure, not its thread
             result.error_json = remote_errors.encode(error, self._where)
         run.ran_s = time.perf_counter()

@@ -114,6 +114,17 @@ def test_scheduled_steps_train_the_rows_that_they_looked_up(
     np.testing.assert_array_equal(table.numpy(), expected)
 
 
+def test_scheduled_functions_make_no_variables(strategy: ps.ParameterServerStrategy) -> None:
+    coordinator = ps.ClusterCoordinator(strategy)
+
+    def step() -> float:
+        return float(strategy.run(lambda: ps.Variable(1.0, name="made")))
+
+    coordinator.schedule(step)
+    with pytest.raises(RuntimeError, match=r"variable 'made' .*inside strategy\.scope"):
+        coordinator.join(timeout=DEADLINE_S)
+
+
 def test_one_shard_at_a_time_is_in_this_process(
     strategy: ps.ParameterServerStrategy,
 ) -> None:

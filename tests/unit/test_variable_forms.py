@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextvars
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -300,6 +301,35 @@ def test_joined_variables_take_pairs_of_gradients() -> None:
     assert joined.numpy().tolist() == [0, 0, -3]
     with pytest.raises(InvalidArgumentError, match=r"id 3 is outside.*'joined'"):
         sgd.apply_gradients([(ps.IndexedSlices(np.ones(1, np.float32), [3]), joined)])
+
+
+# -- scheduled functions
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ps.Variable(1.0, name="made"),
+        lambda: ps.Variable(1.0, name="made", per_worker_variable=True),
+        lambda: ps.Variable(ps.initializers.zeros()((4, 2)), name="made"),
+        lambda: ps.layers.Embedding(4, 2, name="made"),
+        lambda: ps.optimizers.SGD(1.0),
+    ],
+)
+def test_a_scheduled_function_makes_no_variables_of_one_trainer(make: Callable[[], Any]) -> None:
+    def in_a_step() -> None:
+        with step_scope(StepToken("session", 0, 0)):
+            make()
+
+    make()
+    with pytest.raises(FailedPreconditionError, match=r"'(made|sgd/).*inside strategy\.scope"):
+        # Without the scope that a test is in, as a trainer's thread is.
+        contextvars.Context().run(in_a_step)
+
+
+def test_a_scope_inside_a_scheduled_function_says_where_variables_go() -> None:
+    with step_scope(StepToken("session", 0, 0)), local_parameters():
+        assert float(ps.Variable(1.5)) == 1.5
 
 
 # -- what assignments return
