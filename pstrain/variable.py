@@ -57,7 +57,9 @@ def create_variable(
     may be cut; None: at any.
     """
     if dtype not in _DTYPES:
-        raise InvalidArgumentError(f"dtype of {name!r} must be one of {_DTYPES}, got {dtype!r}")
+        raise InvalidArgumentError(
+            f"dtype of {name!r} must be one of {_DTYPES}, got {dtype!r}{_instead_of(dtype)}"
+        )
     value, by_shard = None, None
     if callable(initializer) and not isinstance(initializer, InitializerSpec):
         by_shard, initializer = initializer, initializers.zeros()
@@ -75,6 +77,21 @@ def create_variable(
         _assign_by_shard(variable, by_shard)
     announce(placement, variable)
     return variable
+
+
+def _instead_of(dtype: str) -> str:
+    """What to write for a dtype that variables do not have; empty where nothing stands for it."""
+    if dtype in ("float16", "bfloat16"):
+        return (
+            ": give dtype='float32'; a strategy with transport_dtype='bfloat16' sends half as much"
+        )
+    if dtype in ("int8", "int16", "uint8", "uint16"):
+        return ": give dtype='int32'"
+    if dtype in ("uint32", "uint64"):
+        return ": give dtype='int64'"
+    if dtype.startswith(("str", "bytes", "object")):
+        return ": variables hold numbers; layers.StringLookup gives rows to words"
+    return ""
 
 
 def _assign_by_shard(variable: BaseVariable, initial: Callable[..., Any]) -> None:
@@ -136,7 +153,7 @@ def _dtype_name(dtype: Any, name: str | None) -> str:
         return np.dtype(dtype).name
     except TypeError as error:
         raise InvalidTypeError(
-            f"dtype of {name!r} must be one of {_DTYPES}, got {dtype!r}"
+            f"dtype of {name!r} must be one of {_DTYPES}, got {dtype!r}{_instead_of(str(dtype))}"
         ) from error
 
 

@@ -104,6 +104,22 @@ def test_what_is_no_argument_of_a_variable_is_named(
         Variable(**{"initial_value": 1.0, "name": "x", **arguments})
 
 
+@pytest.mark.parametrize(
+    ("dtype", "message"),
+    [
+        ("float16", "got 'float16': give dtype='float32'; .*transport_dtype='bfloat16'"),
+        ("bfloat16", "got 'bfloat16': give dtype='float32'"),
+        (np.uint8, "got 'uint8': give dtype='int32'"),
+        ("uint64", "got 'uint64': give dtype='int64'"),
+        (object, "got 'object': .*StringLookup"),
+        ("complex64", "got 'complex64'$"),
+    ],
+)
+def test_an_error_of_a_dtype_names_what_stands_for_it(dtype: Any, message: str) -> None:
+    with local_parameters(), pytest.raises((ValueError, TypeError), match=message):
+        Variable(np.zeros(2), name="x", dtype=dtype)
+
+
 def test_a_shape_of_one_axis_may_be_a_number() -> None:
     with local_parameters():
         assert Variable(1.0, shape=3).numpy().tolist() == [1.0, 1.0, 1.0]  # type: ignore[arg-type]
