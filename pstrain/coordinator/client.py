@@ -63,8 +63,11 @@ class ClusterCoordinator:
     its newest checkpoint by itself once the server was started again, and what closures have done
     since is done again, in rounds (``sync``) in the rounds that they made; without one, closures
     raise UnavailableError. Put the iterators that closures take elements of into that checkpoint;
-    ``fit`` does that itself. ``trainer_timeout_s``: how long to wait while no trainer at all can be
-    reached, or not the one that a closure needs, before UnavailableError.
+    ``fit`` does that itself. A closure that is done again may meet the end of the data where its
+    first run had rows, for another trainer has them: a loop to the end is over once all trainers
+    have met it, a variable was read, which waits for what is lost, and ``stats()["restores"]`` is
+    what it was. ``trainer_timeout_s``: how long to wait while no trainer at all can be reached, or
+    not the one that a closure needs, before UnavailableError.
     """
 
     def __new__(cls, strategy: ParameterServerStrategy, **_options: Any) -> ClusterCoordinator:
