@@ -11,7 +11,7 @@ import numbers
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -91,6 +91,17 @@ class Tensor:
         name = f"{function.__module__}.{function.__qualname__}"
         is_constant = function in derivatives.CONSTANT
         return _untracked(name, function, args, options, is_constant, changed)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_") or not hasattr(np.ndarray, name):
+            raise AttributeError(f"a tensor has no {name!r}", name=name, obj=self)
+        remedy = f"np.{name}(tensor), or " if hasattr(np, name) else ""
+        raise AttributeError(
+            f"a tensor has no {name!r} of arrays: write {remedy}tensor.numpy().{name}, which is "
+            "without a gradient",
+            name=name,
+            obj=self,
+        )
 
     def __float__(self) -> float:
         return float(self.value)

@@ -556,3 +556,12 @@ def test_a_list_of_tensors_is_an_array_where_no_tape_tracks_them() -> None:
         assert (np.float32(2.5) * read > read).tolist() == [True, True]
     assert np.asarray(read).tolist() == [3.0, 2.0]
     assert np.mean([read, read]) == 2.5
+
+
+def test_a_method_of_arrays_that_tensors_lack_is_told_with_what_to_write() -> None:
+    tensor = Tensor(np.ones(3, np.float32))
+    with pytest.raises(AttributeError, match=r"write np\.sum\(tensor\), or tensor\.numpy\(\)\.sum"):
+        tensor.sum()
+    with pytest.raises(AttributeError, match=r"write tensor\.numpy\(\)\.tolist"):
+        tensor.tolist()
+    assert not hasattr(tensor, "no_such_thing")
