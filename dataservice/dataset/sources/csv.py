@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import io
 import re
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any, ClassVar, Final
@@ -26,7 +27,7 @@ from dataservice.dataset.sources.files import (
     first_readable,
     opened,
 )
-from dataservice.dataset.sources.read_ahead import LinesFile
+from dataservice.dataset.sources.read_ahead import LinesFile, ReadAheadBatches
 from dataservice.dataset.sources.reference import Reference, completed
 from dataservice.dataset.sources.whole_files import (
     WholeFilesSource,
@@ -131,27 +132,32 @@ class CsvSource(WholeFilesSource):
     @contextlib.contextmanager
     def _reader(
         self, path: str, schema: pa.Schema | None, context: RunContext
-    ) -> Iterator[pacsv.CSVStreamingReader | None]:
+    ) -> Iterator[ReadAheadBatches | None]:
         """A reader of the file; None for a file without a byte, which needs a header to differ."""
-        with (
-            opened(path, self.storage_options) as handle,
-            contextlib.closing(LinesFile(decompressed(handle, path))) as file,
-        ):
+        with opened(path, self.storage_options) as handle:
             if handle.size() == 0 if isinstance(handle, pa.NativeFile) else False:
                 if self.header or schema is None:
                     raise SourceError(f"{path!r} is empty: it has not even a header line")
                 yield None
                 return
-            options = self._options(schema, context)
-            try:
-                reader = pacsv.open_csv(file, *options)
-            except pa.ArrowInvalid as error:
-                line = self._only_line(path) if _NO_LINE in str(error) else b""
-                if not line.strip():
-                    raise
-                reader = pacsv.open_csv(pa.BufferReader(line + b"\n"), *options)
-            with reader:
-                yield reader
+            with contextlib.closing(self._batches(handle, path, schema, context)) as batches:
+                yield batches
+
+    def _batches(
+        self, handle: Any, path: str, schema: pa.Schema | None, context: RunContext
+    ) -> ReadAheadBatches:
+        options = self._options(schema, context)
+
+        def read(file: Any) -> ReadAheadBatches:
+            return ReadAheadBatches(LinesFile(file), lambda file: pacsv.open_csv(file, *options))
+
+        try:
+            return read(decompressed(handle, path))
+        except pa.ArrowInvalid as error:
+            line = self._only_line(path) if _NO_LINE in str(error) else b""
+            if not line.strip():
+                raise
+        return read(io.BytesIO(line + b"\n"))
 
     def _only_line(self, path: str) -> bytes:
         """The text of a file whose first block has no end of a line: Arrow sees no line then."""

@@ -24,7 +24,7 @@ from dataservice.dataset.sources.files import (
     first_readable,
     opened,
 )
-from dataservice.dataset.sources.read_ahead import ReadAheadFile
+from dataservice.dataset.sources.read_ahead import ReadAheadBatches, ReadAheadFile
 from dataservice.dataset.sources.reference import Reference, completed
 from dataservice.dataset.sources.whole_files import (
     WholeFilesSource,
@@ -137,26 +137,26 @@ class JsonSource(WholeFilesSource):
     @contextlib.contextmanager
     def _reader(
         self, path: str, schema: pa.Schema | None, context: RunContext
-    ) -> Iterator[pajson.JSONStreamingReader | None]:
+    ) -> Iterator[ReadAheadBatches | None]:
         """A reader of the file; None for a file without a line."""
         read = pajson.ReadOptions(use_threads=context.threads > 1, block_size=self.block_size_bytes)
         parse = pajson.ParseOptions(
             explicit_schema=schema,
             unexpected_field_behavior="infer" if schema is None else self.unexpected_fields,
         )
-        with (
-            opened(path, self.storage_options) as handle,
-            contextlib.closing(ReadAheadFile(decompressed(handle, path))) as file,
-        ):
+        with opened(path, self.storage_options) as handle:
             try:
-                reader = pajson.open_json(file, read, parse)
+                batches = ReadAheadBatches(
+                    ReadAheadFile(decompressed(handle, path)),
+                    lambda file: pajson.open_json(file, read, parse),
+                )
             except pa.ArrowInvalid as error:
                 if _EMPTY not in str(error):
                     raise
                 yield None
                 return
-            with reader:
-                yield reader
+            with contextlib.closing(batches):
+                yield batches
 
     @contextlib.contextmanager
     def _named_errors(self, path: str, rows_read: Callable[[], int]) -> Iterator[None]:

@@ -1,39 +1,66 @@
-"""Files that Arrow reads on threads of its own, further than it was asked to.
+"""What Arrow's streaming readers give of files, which they read on threads of their own.
 
-Its streaming readers do not wait for those threads when they are closed. A read that is still on
-its way to the operating system would meet a closed descriptor there, or the file that was opened
-since and has the same number: whose reader would then miss those bytes, and not know it.
+They read further than they are asked to, and do not wait for those threads when they are closed. A
+read that is still on its way to the operating system would meet a closed descriptor there, or the
+file that was opened since and has the same number: whose reader would then miss those bytes, and
+not know it. And a thread that comes to Python while the interpreter goes down takes the process
+with it.
 
-Knows nothing of what is in the files. Invariant: nothing is read of a file while it is being closed
-or after.
+Knows nothing of what is in the files. Invariant: once it is closed, at the end of the program at
+the latest, Arrow reads nothing of a file and holds nothing of it.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from dataservice.runtime.forking import Origin, left_to_parent
+
+logger = logging.getLogger(__name__)
+
+_LET_GO_TIMEOUT_S: Final = 1.0
+
+
+class _Gate:
+    """Lets one read through at a time, until it is closed."""
+
+    def __init__(self) -> None:
+        # The garbage collector may come by in the middle of a read, and close this very file.
+        self.lock = threading.RLock()
+        self.closed = False
+
+    def close(self) -> None:
+        with self.lock:
+            self.closed = True
 
 
 class ReadAheadFile:
-    """A file to be read from its beginning to its end by whoever holds it, on any thread."""
+    """A file to be read from its beginning to its end by Arrow, on any thread."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
-        # The garbage collector may come by in the middle of a read, and close this very file.
-        self._lock = threading.RLock()
-        self.closed = False
+        self.gate = _Gate()
+
+    @property
+    def closed(self) -> bool:
+        return self.gate.closed
 
     def read(self, size: int) -> bytes:
         """At most `size` bytes, none at the end; ValueError once it is closed."""
-        with self._lock:
-            if self.closed:
+        with self.gate.lock:
+            if self.gate.closed:
                 raise ValueError("read of a closed file")
             return self._read(size)
 
     def close(self) -> None:
         """Ends reading, after a read that is under way. Idempotent; leaves the handle open."""
-        with self._lock:
-            self.closed = True
+        self.gate.close()
 
     def _read(self, size: int) -> bytes:
         return bytes(self._handle.read(size))
@@ -50,3 +77,54 @@ class LinesFile(ReadAheadFile):
         if block.endswith(b"\r"):
             block += self._handle.read(1)
         return block
+
+
+class ReadAheadBatches:
+    """The batches that the reader which `open_reader` makes gives of `file`."""
+
+    def __init__(self, file: ReadAheadFile, open_reader: Callable[[ReadAheadFile], Any]) -> None:
+        try:
+            reader = open_reader(file)
+        except BaseException:
+            file.close()
+            raise
+        self.schema: pa.Schema = reader.schema
+        self._reading = _Reading(left_to_parent(reader), file)
+        # Where it is forgotten in the middle, and at the end of the program.
+        weakref.finalize(self, self._reading.close)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        while (batch := self._reading.next_batch()) is not None:
+            yield batch
+
+    def close(self) -> None:
+        """Waits for a read that is under way. Idempotent; leaves the file's handle open."""
+        self._reading.close()
+
+
+class _Reading:
+    """Holds the only reference to a reader, whose end waits for its thread; none to its file."""
+
+    def __init__(self, reader: Any, file: ReadAheadFile) -> None:
+        self._reader = reader
+        self._gate = file.gate
+        # Held by Arrow, as long as it holds the file; an Event could wait for a lock of its own.
+        held = self._held = threading.Lock()
+        held.acquire()
+        self._file = weakref.ref(file, lambda _: held.release())
+        self._origin = Origin()
+
+    def next_batch(self) -> pa.RecordBatch | None:
+        try:
+            return self._reader.read_next_batch()
+        except StopIteration:
+            return None
+
+    def close(self) -> None:
+        # A forked child has none of the threads, and their locks may be held for ever.
+        if self._reader is None or not self._origin.is_here:
+            return
+        self._gate.close()
+        self._reader = None
+        if not self._held.acquire(timeout=_LET_GO_TIMEOUT_S):
+            logger.debug("Arrow still holds a file that was closed")

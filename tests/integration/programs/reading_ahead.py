@@ -1,0 +1,62 @@
+"""Leaves a CSV file in the middle, of which Arrow is reading further on a thread of its own.
+
+By its argument: the program ends there, or a child forked from it does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from dataservice import Dataset
+from dataservice.dataset.sources import csv, files
+
+is_read = threading.Event()
+
+
+class SlowHandle:
+    """A file whose reads take a while, as a store's do."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        is_read.set()
+        time.sleep(0.05)
+        return bytes(self._file.read(size))
+
+
+@contextlib.contextmanager
+def opened(path: str, options: Any) -> Iterator[SlowHandle]:
+    with files.opened(path, options) as file:
+        yield SlowHandle(file)
+
+
+def main(kind: str, folder: pathlib.Path) -> None:
+    csv.opened = opened  # type: ignore[assignment]
+    path = folder / "a.csv"
+    path.write_text("x\n" + "\n".join(map(str, range(2_000_000))) + "\n")
+    global batches  # as of a script: there until the very end
+    batches = iter(Dataset.from_csv(str(path)))
+    next(batches)
+    is_read.clear()
+    assert is_read.wait(30)
+    if kind == "fork":
+        child = os.fork()
+        if child:
+            assert os.waitpid(child, 0)[1] == 0
+            print("the child has ended", flush=True)
+        else:
+            batches.close()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        main(sys.argv[1], pathlib.Path(folder))

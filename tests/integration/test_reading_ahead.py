@@ -1,0 +1,21 @@
+"""Programs and forked children that leave a file in the middle end, although Arrow reads on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(("kind", "said"), [("end", ""), ("fork", "the child has ended\n")])
+def test_a_file_that_is_left_in_the_middle_keeps_nobody_from_ending(kind: str, said: str) -> None:
+    for _ in range(3):
+        ended = subprocess.run(
+            [sys.executable, "-m", "tests.integration.programs.reading_ahead", kind],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, said, "")
