@@ -105,6 +105,8 @@ class CountedRows:
             for value in values:
                 trainer, count, is_end = value.fetch(DEADLINE_S)
                 rows, steps = rows + count, steps + (not is_end)
+                if count:
+                    deadline_s = time.monotonic() + DEADLINE_S
                 if is_end and self._undone() == undone:
                     ended.add(trainer)
             between(rows)
