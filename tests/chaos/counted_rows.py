@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -147,3 +148,42 @@ def counted(
         yield program
     finally:
         program.coordinator.close()
+
+
+class KilledServers:
+    """Saves where so many rows have come back, and kills parameter servers, one after the other.
+
+    The first from ``first_at`` rows on, each other one when the one before has been replaced: rows
+    that are trained on again do not come back again, so they cannot tell when.
+    """
+
+    def __init__(
+        self,
+        cluster: ps.LocalCluster,
+        program: CountedRows,
+        manager: ps.CheckpointManager,
+        chance: random.Random,
+        *,
+        save_at: Sequence[int],
+        first_at: int,
+        count: int = 2,
+    ) -> None:
+        self._cluster, self._program, self._manager = cluster, program, manager
+        self._chance = chance
+        self._save_at = list(save_at)
+        self._first_at = first_at
+        self.left = count
+        self._restores = 0
+
+    def __call__(self, done: int) -> None:
+        if self._save_at and done >= self._save_at[0]:
+            self._save_at.pop(0)
+            self._manager.save()
+        restores = self._program.coordinator.stats()["restores"]
+        if self.left and done >= self._first_at and restores >= self._restores:
+            self.left -= 1
+            self._restores = restores + 1
+            # One that is under way.
+            self._program.coordinator.schedule(self._program.step(), (self._program.iterator,))
+            time.sleep(self._chance.random() * 0.02)
+            self._cluster.kill("ps", self._chance.randrange(2))

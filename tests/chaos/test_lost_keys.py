@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import random
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 import pstrain as ps
-from tests.chaos.counted_rows import CountedRows
+from tests.chaos.counted_rows import CountedRows, KilledServers
 
 ROWS, TIMES = 4_500, 3
 FAR = 982_451_653
@@ -78,23 +77,13 @@ def test_keys_keep_their_rows_although_servers_are_killed(
             manager = ps.CheckpointManager(ps.Checkpoint(**program.objects()), tmp_path, 2)
             program.coordinator.recover_from(manager)
             manager.save()
-            save_at = [ROWS // 4]
-            kill_at = [ROWS // 2, 3 * ROWS // 4]
-
-            def between(done: int) -> None:
-                if save_at and done >= save_at[0]:
-                    save_at.pop(0)
-                    manager.save()
-                if kill_at and done >= kill_at[0]:
-                    kill_at.pop(0)
-                    program.coordinator.schedule(program.step(), (program.iterator,))
-                    time.sleep(chance.random() * 0.02)
-                    cluster.kill("ps", chance.randrange(2))
-
+            between = KilledServers(
+                cluster, program, manager, chance, save_at=[ROWS // 4], first_at=ROWS // 2
+            )
             program.run(between)
             program.coordinator.join(60)
-            assert not kill_at
-            assert program.coordinator.stats()["restores"] >= 1
+            assert not between.left
+            assert program.coordinator.stats()["restores"] >= 2
             program.check()
         finally:
             program.coordinator.close()

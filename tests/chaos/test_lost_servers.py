@@ -11,7 +11,7 @@ import pytest
 
 import pstrain as ps
 from pstrain.errors import UnavailableError
-from tests.chaos.counted_rows import counted
+from tests.chaos.counted_rows import KilledServers, counted
 
 ROWS = 5_000
 PART_BYTES = 8 << 20
@@ -30,26 +30,15 @@ def test_every_row_once_although_servers_are_killed(seed: int, tmp_path: pathlib
         )
         program.coordinator.recover_from(manager)
         manager.save()
-        save_at = [ROWS // 3, 2 * ROWS // 3]
-        kill_at = [
-            chance.randrange(ROWS // 10, ROWS // 3),
-            chance.randrange(ROWS // 2, 3 * ROWS // 4),
-        ]
-
-        def between(done: int) -> None:
-            if save_at and done >= save_at[0]:
-                save_at.pop(0)
-                manager.save()
-            if kill_at and done >= kill_at[0]:
-                kill_at.pop(0)
-                program.coordinator.schedule(program.step(), (program.iterator,))
-                time.sleep(chance.random() * 0.02)
-                cluster.kill("ps", chance.randrange(2))
-
+        between = KilledServers(
+            *(cluster, program, manager, chance),
+            save_at=[ROWS // 3, 2 * ROWS // 3],
+            first_at=chance.randrange(ROWS // 10, ROWS // 3),
+        )
         program.run(between)
         program.coordinator.join(60)
-        assert not kill_at
-        assert program.coordinator.stats()["restores"] >= 1
+        assert not between.left
+        assert program.coordinator.stats()["restores"] >= 2
         program.check()
 
 
