@@ -6,6 +6,7 @@ round which has begun needs.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Iterator
@@ -66,9 +67,11 @@ class Holding:
                 self._wait_settled(deadline_s, "lost trainers to be settled")
                 losses = core.state.lost_count
                 self._positions = {}
+                # One that joins later has taken nothing, and nobody asks it.
+                asked = set(core.outboxes.trainers)
                 core.outboxes.put_all(AskPosition(resource_id))
                 self._waiting.until(
-                    lambda: not core.state.is_settled or self._have_answered(),
+                    functools.partial(self._is_told_or_unsettled, asked),
                     deadline_s,
                     "trainers to say how far their data is",
                 )
@@ -82,8 +85,9 @@ class Holding:
             self._positions[trainer] = position
             self._core.changed.notify_all()
 
-    def _have_answered(self) -> bool:
-        return self._positions.keys() >= self._core.outboxes.trainers
+    def _is_told_or_unsettled(self, asked: set[int]) -> bool:
+        core = self._core
+        return not core.state.is_settled or self._positions.keys() >= asked & core.outboxes.trainers
 
     def _wait_settled(self, deadline_s: float, what: str) -> None:
         self._waiting.until(lambda: self._core.state.is_settled, deadline_s, what)
