@@ -20,7 +20,18 @@ from pstrain.kernels.prefetch import aligned_empty
 LIMIT_BYTES = 128 << 20
 SMALLEST_BYTES = 64 << 10
 
+# Sizes that differ by less are looked for in the same blocks first.
+_CLASS_BITS = 4
+
 _owned = threading.local()
+
+
+class _Kept:
+    """Blocks of one thread, oldest first, and which of them served sizes of a class."""
+
+    def __init__(self) -> None:
+        self.blocks: list[NDArray[np.float32]] = []
+        self.by_class: dict[int, list[int]] = {}
 
 
 def empty(shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -31,13 +42,21 @@ def empty(shape: tuple[int, ...]) -> NDArray[np.float32]:
     size = math.prod(shape)
     if size * 4 < SMALLEST_BYTES:
         return np.empty(shape, dtype=np.float32)
-    blocks = _blocks()
+    kept = _of_thread()
+    blocks = kept.blocks
+    # A thread has tens of blocks and asks for tens a step: to look through all took a sixth of
+    # the calls of one.
+    bits = size.bit_length()
+    known = kept.by_class.setdefault(bits << _CLASS_BITS | size >> bits - _CLASS_BITS, [])
+    for index in known:
+        if _is_free(blocks, index, size):
+            return blocks[index][:size].reshape(shape)
     for index in range(len(blocks)):
-        fits = size <= len(blocks[index]) <= 2 * size
-        if fits and _references(blocks, index) == _UNREFERENCED:
+        if _is_free(blocks, index, size):
+            known.append(index)
             return blocks[index][:size].reshape(shape)
     block = aligned_empty((size + size // 16,), "float32")
-    _make_room(blocks, block.nbytes)
+    _make_room(kept, block.nbytes)
     if block.nbytes <= LIMIT_BYTES:
         blocks.append(block)
     return block[:size].reshape(shape)
@@ -59,14 +78,19 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 def held_bytes() -> int:
     """Bytes that this thread keeps, in use or not."""
-    return sum(block.nbytes for block in _blocks())
+    return sum(block.nbytes for block in _of_thread().blocks)
 
 
-def _blocks() -> list[NDArray[np.float32]]:
-    blocks: list[NDArray[np.float32]] | None = getattr(_owned, "blocks", None)
-    if blocks is None:
-        blocks = _owned.blocks = []
-    return blocks
+def _of_thread() -> _Kept:
+    kept: _Kept | None = getattr(_owned, "kept", None)
+    if kept is None:
+        kept = _owned.kept = _Kept()
+    return kept
+
+
+def _is_free(blocks: list[NDArray[np.float32]], index: int, size: int) -> bool:
+    """Whether a block fits and nobody holds any of it."""
+    return size <= len(blocks[index]) <= 2 * size and _references(blocks, index) == _UNREFERENCED
 
 
 def _references(blocks: list[NDArray[np.float32]], index: int) -> int:
@@ -78,8 +102,10 @@ def _references(blocks: list[NDArray[np.float32]], index: int) -> int:
 _UNREFERENCED = _references([aligned_empty((1,), "float32")], 0)
 
 
-def _make_room(blocks: list[NDArray[np.float32]], wanted_bytes: int) -> None:
+def _make_room(kept: _Kept, wanted_bytes: int) -> None:
     """Lets go of the oldest blocks; those in use live on until their arrays die."""
-    kept = sum(block.nbytes for block in blocks)
-    while blocks and kept + wanted_bytes > LIMIT_BYTES:
-        kept -= blocks.pop(0).nbytes
+    blocks = kept.blocks
+    held = sum(block.nbytes for block in blocks)
+    while blocks and held + wanted_bytes > LIMIT_BYTES:
+        held -= blocks.pop(0).nbytes
+        kept.by_class.clear()  # their numbers have changed

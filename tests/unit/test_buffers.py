@@ -79,3 +79,22 @@ def test_threads_share_nothing() -> None:
 def test_large_arrays_begin_with_a_cache_line() -> None:
     held = [buffers.empty((300 + k, 101)) for k in range(5)]
     assert not any(_address(array) % 64 for array in held)
+
+
+def test_no_two_arrays_that_somebody_holds_share_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffers, "LIMIT_BYTES", 3_000_000)
+    choose = np.random.default_rng(5)
+    held: list[tuple[int, np.ndarray]] = []
+    for number in range(600):
+        array = buffers.empty((int(choose.integers(16_384, 120_000)),))
+        array.fill(number)
+        held.append((number, array))
+        assert buffers.held_bytes() <= 3_000_000
+        while len(held) > choose.integers(1, 12):
+            kept, oldest = held.pop(int(choose.integers(len(held))))
+            assert (oldest == kept).all()
+
+
+def test_sizes_of_several_classes_share_blocks() -> None:
+    addresses = {_address(buffers.empty((rows, 100))) for rows in (300, 280, 250, 220, 300)}
+    assert len(addresses) == 1
