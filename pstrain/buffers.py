@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
+from collections import defaultdict, deque
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self.blocks: list[NDArray[np.float32]] = []
-        self.by_class: dict[int, list[int]] = {}
+        self.by_class: defaultdict[int, deque[int]] = defaultdict(deque)
 
 
 def empty(shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -44,17 +45,19 @@ def empty(shape: tuple[int, ...]) -> NDArray[np.float32]:
         return np.empty(shape, dtype=np.float32)
     kept = _of_thread()
     blocks = kept.blocks
-    # A thread has tens of blocks and asks for tens a step: to look through all took a sixth of
-    # the calls of one.
+    # To look through all blocks, some tens of times a step, took a sixth of its calls.
     bits = size.bit_length()
-    known = kept.by_class.setdefault(bits << _CLASS_BITS | size >> bits - _CLASS_BITS, [])
-    for index in known:
-        if _is_free(blocks, index, size):
+    known = kept.by_class[bits << _CLASS_BITS | size >> bits - _CLASS_BITS]
+    for _ in range(len(known)):
+        # The one that was given out longest ago has come back most likely.
+        index = known[0]
+        known.rotate(-1)
+        if _is_free(blocks[index], size):
             return blocks[index][:size].reshape(shape)
-    for index in range(len(blocks)):
-        if _is_free(blocks, index, size):
+    for index, each in enumerate(blocks):
+        if _is_free(each, size):
             known.append(index)
-            return blocks[index][:size].reshape(shape)
+            return each[:size].reshape(shape)
     block = aligned_empty((size + size // 16,), "float32")
     _make_room(kept, block.nbytes)
     if block.nbytes <= LIMIT_BYTES:
@@ -88,18 +91,15 @@ def _of_thread() -> _Kept:
     return kept
 
 
-def _is_free(blocks: list[NDArray[np.float32]], index: int, size: int) -> bool:
+def _is_free(block: NDArray[np.float32], size: int) -> bool:
     """Whether a block fits and nobody holds any of it."""
-    return size <= len(blocks[index]) <= 2 * size and _references(blocks, index) == _UNREFERENCED
-
-
-def _references(blocks: list[NDArray[np.float32]], index: int) -> int:
     # Every array cut out of a block refers to the memory that the block is cut out of.
-    return sys.getrefcount(blocks[index].base)
+    return size <= block.size <= 2 * size and sys.getrefcount(block.base) == _UNREFERENCED
 
 
-# What a block that only its list refers to counts, which depends on the interpreter.
-_UNREFERENCED = _references([aligned_empty((1,), "float32")], 0)
+# What memory that only its block refers to counts, which depends on the interpreter.
+_UNUSED = aligned_empty((1,), "float32")
+_UNREFERENCED = sys.getrefcount(_UNUSED.base)
 
 
 def _make_room(kept: _Kept, wanted_bytes: int) -> None:

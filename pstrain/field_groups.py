@@ -43,10 +43,9 @@ def group_by_field(ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], FieldGrou
     size, fields = ids.shape
     distinct = np.empty(ids.size, np.int64)
     starts, middles = np.empty(fields + 1, np.int64), np.empty(fields, np.int64)
-    repeated = buffers.empty((fields, size)).view(np.int32)
-    examples, firsts, ends = (
-        buffers.empty((ids.size + more,)).view(np.int32) for more in (0, 1, 1)
-    )
+    numbers = buffers.empty((4 * ids.size + 2,)).view(np.int32)
+    repeated, examples = numbers[: ids.size].reshape(fields, size), numbers[ids.size : 2 * ids.size]
+    firsts, ends = numbers[2 * ids.size :].reshape(2, ids.size + 1)
     count = 1 + kernels.group_by_field(
         ids, distinct, starts, middles, repeated, examples, firsts, ends
     )
