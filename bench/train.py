@@ -11,11 +11,13 @@ Prints JSON lines: one per run, and with `--peer` one per ratio.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import math
 import os
 import statistics
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pstrain as ps
@@ -68,7 +70,7 @@ def _train_alone(batch: int, options: argparse.Namespace) -> tuple[int, float, f
     while (elapsed := time.perf_counter() - began) < options.seconds:
         loss = click_model.step(model, rule, next(data))
         steps += 1
-    _check(loss)
+    check_loss(loss)
     return steps * batch, elapsed, time.process_time() - cpu_s
 
 
@@ -76,6 +78,16 @@ def train_cluster(
     processes: int, batch: int, options: argparse.Namespace
 ) -> tuple[int, float, float]:
     """Examples, seconds and CPU seconds of a run with so many trainers and servers."""
+    with cluster_training(processes, batch, options) as training:
+        training.warm_up(options.warm_up_s)
+        return training.train_for(options.seconds)
+
+
+@contextlib.contextmanager
+def cluster_training(
+    processes: int, batch: int, options: argparse.Namespace
+) -> Iterator[ClusterTraining]:
+    """So many trainers and servers, with the model and its data."""
     with ps.LocalCluster(workers=processes, ps=processes, data_workers=0) as cluster:
         partitioner = MinSizePartitioner(min_shard_bytes=1 << 20, max_shards=processes)
         strategy = ps.ParameterServerStrategy(
@@ -84,45 +96,59 @@ def train_cluster(
             config=ParameterConfig(share_memory=not options.network),
         )
         coordinator = ps.ClusterCoordinator(strategy)
-        try:
-            pids = [os.getpid(), *(task["pid"] for task in cluster.status())]
-            return _train_scheduled(strategy, coordinator, batch, options, pids)
-        finally:
-            coordinator.close()
+        pids = [os.getpid(), *(task["pid"] for task in cluster.status())]
+        with contextlib.closing(coordinator):
+            yield ClusterTraining(strategy, coordinator, batch, options, pids)
 
 
-def _train_scheduled(
-    strategy: ps.ParameterServerStrategy,
-    coordinator: ps.ClusterCoordinator,
-    batch: int,
-    options: argparse.Namespace,
-    pids: list[int],
-) -> tuple[int, float, float]:
-    with strategy.scope():
-        model, rule = click_model.ClickModel(options.width), click_model.optimizer()
-    rows = options.rows
-    iterator = iter(coordinator.create_per_worker_dataset(lambda: click_model.batches(batch, rows)))
+class ClusterTraining:
+    """Schedules steps on the trainers of a cluster, whose processes are ``pids``."""
 
-    def train_step(batches: Any) -> float:
-        return click_model.step(model, rule, next(batches))
+    def __init__(
+        self,
+        strategy: ps.ParameterServerStrategy,
+        coordinator: ps.ClusterCoordinator,
+        batch: int,
+        options: argparse.Namespace,
+        pids: list[int],
+    ) -> None:
+        self._coordinator, self._batch, self._pids = coordinator, batch, pids
+        self._deadline_s = options.deadline_s
+        self._rate = 0.0
+        rows = options.rows
+        with strategy.scope():
+            model, rule = click_model.ClickModel(options.width), click_model.optimizer()
+        data = coordinator.create_per_worker_dataset(lambda: click_model.batches(batch, rows))
+        self._iterator = iter(data)
 
-    def train(steps: int) -> float:
+        def train_step(batches: Any) -> float:
+            return click_model.step(model, rule, next(batches))
+
+        self._step = train_step
+
+    def warm_up(self, seconds: float) -> None:
+        """Trains for about so long, and finds out how fast."""
+        trial = 16 * self._coordinator.num_trainers
+        self._train(trial // 2)
+        self._train(max(int(trial / self._train(trial) * seconds), 1))
+        self._rate = trial / self._train(trial)
+
+    def train_for(self, seconds: float) -> tuple[int, float, float]:
+        """Examples, seconds and CPU seconds of all processes; for about so long."""
+        steps = max(int(self._rate * seconds), 4)
+        cpu_s = _cpu_s(self._pids)
+        took_s = self._train(steps)
+        self._rate = steps / took_s
+        return steps * self._batch, took_s, _cpu_s(self._pids) - cpu_s
+
+    def _train(self, steps: int) -> float:
         began = time.perf_counter()
         for _ in range(steps):
-            loss = coordinator.schedule(train_step, args=(iterator,))
-        coordinator.join(timeout=options.deadline_s)
+            loss = self._coordinator.schedule(self._step, args=(self._iterator,))
+        self._coordinator.join(timeout=self._deadline_s)
         seconds = time.perf_counter() - began
-        _check(loss.fetch())
+        check_loss(loss.fetch())
         return seconds
-
-    trial = 16 * coordinator.num_trainers
-    train(trial // 2)
-    train(max(int(trial / train(trial) * options.warm_up_s), 1))
-    rate = trial / train(trial)
-    steps = max(int(rate * options.seconds), 4)
-    cpu_s = _cpu_s(pids)
-    seconds = train(steps)
-    return steps * batch, seconds, _cpu_s(pids) - cpu_s
 
 
 def _cpu_s(pids: list[int]) -> float:
@@ -135,7 +161,7 @@ def _cpu_s(pids: list[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _check(loss: float) -> None:
+def check_loss(loss: float) -> None:
     if not math.isfinite(loss):
         raise ArithmeticError(f"the loss became {loss}: the run is no measurement")
 
@@ -153,35 +179,18 @@ def run(options: argparse.Namespace) -> None:
     """All runs in rounds, ours and theirs in turn, then the ratios of the medians."""
     forms = options.peer_forms if options.peer else []
     rates: dict[tuple[str, int, int], list[int]] = {}
-    per_cpu_s: dict[tuple[int, int], list[int]] = {}
     runs = itertools.product(range(options.rounds), options.batches, options.processes)
     for _, batch, processes in runs:
         result = measure(processes, batch, options)
         rates.setdefault(("", processes, batch), []).append(result["examples_per_s"])
         children.say(**result)
-        per_cpu_s.setdefault((processes, batch), []).append(result["examples_per_cpu_s"])
         for form in forms if processes else ():
             result = measure_peer(processes, batch, form, options)
             rates.setdefault((form, processes, batch), []).append(result["examples_per_s"])
             children.say(**result)
-    for (processes, batch), measured in per_cpu_s.items():
-        if processes and (0, batch) in per_cpu_s:
-            say_per_core(processes, batch, measured, per_cpu_s[0, batch])
     for (form, processes, batch), measured in rates.items():
         if form:
             say_ratio(form, processes, batch, rates["", processes, batch], measured)
-
-
-def say_per_core(processes: int, batch: int, ours: list[int], alone: list[int]) -> None:
-    """One JSON line: what a core does in the cluster, against one process with the same kernels."""
-    mine, other = statistics.median(ours), statistics.median(alone)
-    children.say(
-        bench="train",
-        per_core_against_one_process=round(mine / other, 2),
-        workers=processes,
-        ps=processes,
-        batch=batch,
-    )
 
 
 def say_ratio(form: str, processes: int, batch: int, ours: list[int], theirs: list[int]) -> None:

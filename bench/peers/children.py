@@ -98,6 +98,12 @@ class Child:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
+    def tell(self, line: str) -> None:
+        """Writes a line to the process, which reads its input itself."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+        self._process.stdin.flush()
+
     def _tail(self) -> str:
         size = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(size - 4_000, 0))

@@ -27,6 +27,7 @@ from bench import (
     quality,
     stream,
     train,
+    train_cores,
     train_plots,
     transform,
     transport,
@@ -175,11 +176,20 @@ def test_step_lowers_the_loss():
 def test_train_prints_a_line_per_run(capsys: pytest.CaptureFixture[str], monkeypatch: Any):
     monkeypatch.setattr(os, "environ", os.environ.copy())
     train.main(["--smoke", "--processes", "0", "1"])
-    alone, served, per_core = _lines(capsys)
+    alone, served = _lines(capsys)
     assert (alone["ps"], served["ps"]) == (0, 1)
     assert min(alone["examples_per_s"], served["examples_per_s"]) > 0
-    assert per_core["per_core_against_one_process"] > 0
     assert served["examples"] % served["batch"] == 0
+
+
+def test_a_core_of_a_cluster_is_compared_with_one_process_in_turns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: Any
+):
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    train_cores.main(["--smoke"])
+    (found,) = _lines(capsys)
+    assert found["turns"] == 2
+    assert 0 < found["ratio_min"] <= found["ratio"] <= found["ratio_max"]
 
 
 @pytest.mark.slow

@@ -1,0 +1,120 @@
+"""How much does a core train in a cluster, against one process with the same kernels, no servers?
+
+The work of `bench.train`. The one process and the cluster take turns of a second, so that a machine
+whose speed drifts drifts for both: the ratio of a turn is that of the examples for each CPU second
+(of coordinator, trainers and servers together), and the figure is the median of the turns. Prints
+JSON lines: one for each number of trainers and servers, and batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import statistics
+import sys
+import time
+from typing import Any
+
+from bench import click_model, train
+from bench.peers import children
+
+# What CPU time is counted in, by /proc.
+_TICK_S = 0.01
+
+
+class Alone:
+    """A process that trains without servers while it is told to."""
+
+    def __init__(self, group: children.Children, batch: int, options: argparse.Namespace) -> None:
+        arguments = ["--alone", str(batch), "--rows", str(options.rows)]
+        self._child = group.start("bench.train_cores", arguments)
+
+    def train_for(self, seconds: float) -> tuple[int, float, float]:
+        """Examples, seconds and CPU seconds."""
+        self._child.tell(str(seconds))
+        result = self._child.line()
+        return result["examples"], result["seconds"], result["cpu_s"]
+
+
+def serve_turns(batch: int, rows: int) -> None:
+    """In the process of its own: one line in, how long to train; one out, what that gave."""
+    model, rule = click_model.ClickModel(), click_model.optimizer()
+    data = click_model.batches(batch, rows)
+    for line in sys.stdin:
+        seconds = float(line)
+        examples, cpu_s, began = 0, time.process_time(), time.perf_counter()
+        while (elapsed := time.perf_counter() - began) < seconds:
+            loss = click_model.step(model, rule, next(data))
+            examples += batch
+        train.check_loss(loss)
+        cpu_s = time.process_time() - cpu_s
+        children.say(examples=examples, seconds=elapsed, cpu_s=cpu_s)
+
+
+def measure(processes: int, batch: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Turns of one process and of so many trainers and servers."""
+    with (
+        children.Children(options.deadline_s) as group,
+        train.cluster_training(processes, batch, options) as training,
+    ):
+        alone = Alone(group, batch, options)
+        alone.train_for(options.warm_up_s)
+        training.warm_up(options.warm_up_s)
+        turns = [
+            (per_cpu_s(alone.train_for(options.turn_s)), training.train_for(options.turn_s))
+            for _ in range(options.turns)
+        ]
+    served = [per_cpu_s(result) for _, result in turns]
+    ratios = [mine / other for mine, (other, _) in zip(served, turns, strict=True)]
+    return {
+        "bench": "train_cores",
+        "workers": processes,
+        "ps": processes,
+        "batch": batch,
+        "network": options.network,
+        "turns": len(turns),
+        "examples_per_s": round(statistics.median(n / s for _, (n, s, _) in turns)),
+        "examples_per_cpu_s": round(statistics.median(served)),
+        "alone_examples_per_cpu_s": round(statistics.median(other for other, _ in turns)),
+        "ratio": round(statistics.median(ratios), 3),
+        "ratio_min": round(min(ratios), 3),
+        "ratio_max": round(max(ratios), 3),
+    }
+
+
+def per_cpu_s(result: tuple[int, float, float]) -> float:
+    """Examples for each CPU second."""
+    examples, _, cpu_s = result
+    return examples / max(cpu_s, _TICK_S)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.train_cores", description=__doc__)
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--batches", type=int, nargs="+", default=[1_024, 4_096])
+    parser.add_argument("--rows", type=int, default=click_model.ROWS_IN_MEMORY, help="in memory")
+    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--turn-s", type=float, default=1.0)
+    parser.add_argument("--warm-up-s", type=float, default=2.0)
+    parser.add_argument("--deadline-s", type=float, default=120.0)
+    parser.add_argument("--network", action="store_true", help="no shared memory with servers")
+    parser.add_argument("--smoke", action="store_true", help="the shortest turns that train")
+    parser.add_argument("--alone", type=int, metavar="BATCH", help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    options.width = click_model.WIDTH
+    if options.alone:
+        serve_turns(options.alone, options.rows)
+        return
+    # The one process alone inherits it, so that BLAS computes on one core as in a trainer.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    if options.smoke:
+        options.turns, options.turn_s, options.warm_up_s = 2, 0.2, 0.1
+        options.rows, options.batches, options.processes = 2_048, [256], [1]
+    for batch, processes in itertools.product(options.batches, options.processes):
+        children.say(**measure(processes, batch, options))
+
+
+if __name__ == "__main__":
+    main()
