@@ -35,7 +35,7 @@ class Loadable(Protocol):
     def __iter__(self) -> DatasetIterator: ...
 
 
-class TorchDataset(IterableDataset):
+class TorchDataset(IterableDataset[dict[str, Any]]):
     """Batches of a dataset as dicts of tensors, with `state_dict` and `load_state_dict`.
 
     Times are int64: how many of the units of their column, since 1970 or long. Positions are those
