@@ -17,7 +17,7 @@ from dataservice.runtime.arguments import check_optional, integer_at_least
 from pstrain.callbacks.base import Callback, CallbackList
 from pstrain.errors import DataError
 from pstrain.execution.choice import executor_of
-from pstrain.execution.data import as_source, can_be_chunked, check_end, warn_of_end
+from pstrain.execution.data import as_source, can_be_dealt, check_end, warn_of_end
 from pstrain.execution.executor import Report, take
 from pstrain.metrics import LogLoss
 
@@ -119,7 +119,7 @@ def predict(
     _check_steps(steps, steps_per_execution)
     source = as_source(data, batch_size)
     check_end(source, steps, "steps=")
-    if distributed is None and not can_be_chunked(source):
+    if distributed is None and not can_be_dealt(source):
         distributed = False
     executor = executor_of(model, distributed)
     calls = _calls(callbacks, model, steps)

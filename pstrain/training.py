@@ -43,7 +43,8 @@ def fit(
     """Trains a compiled model; on the trainers of the strategy it was made under, if any.
 
     ``data``: a Dataset of batches (under a strategy best a distributed one), a function that
-    makes one, an Arrow table, a pandas DataFrame or a dict of arrays. An epoch is one pass over
+    makes one, an Arrow table, a pandas DataFrame or a dict of arrays. Of what is not distributed,
+    trainers are given a few batches at a time, and each reads all up to its own. An epoch is one pass over
     it, or ``steps_per_epoch`` steps over all trainers together: it goes on where the last one
     stopped, and ends, with a warning, where a pass ends before. ``batch_size``: of tables, dicts
     and Datasets without ``batch(n)``, the rows that one trainer takes at a time; in rounds (sync)

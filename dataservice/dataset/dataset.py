@@ -21,7 +21,14 @@ from dataservice.dataset import static_sharding
 from dataservice.dataset.columns import NumpyViews, to_rows
 from dataservice.dataset.foreign_names import instead_of
 from dataservice.dataset.iterator import DatasetIterator, FormedIterator
-from dataservice.dataset.node import INFINITE_CARDINALITY, Node, check_depth, rewrite, walk
+from dataservice.dataset.node import (
+    INFINITE_CARDINALITY,
+    Node,
+    check_depth,
+    rewrite,
+    unrepeatable,
+    walk,
+)
 from dataservice.dataset.operator_methods import OperatorMethods, nodes_of
 from dataservice.dataset.operators.nested import given_to_functions
 from dataservice.dataset.plan import decode_plan, encode_plan
@@ -161,6 +168,11 @@ class Dataset(SourceMethods, OperatorMethods):
             isinstance(node, ops.Repeat) and node.count is None for node in walk(self._node)
         )
         return may_be and self._node.cardinality() == INFINITE_CARDINALITY
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether nothing of it was declared deterministic=False."""
+        return not unrepeatable(self._node)
 
     def stats(self) -> DatasetStats:
         """Totals over all iterators of this object, with time per operator and a verdict."""

@@ -1,26 +1,27 @@
 """Runs functions on the trainers of a coordinator, several in flight on each.
 
-Knows which trainers have read to their end, not how closures reach them. Invariant: a pass ends
-when every live trainer has seen the end of its data since the last loss of one.
+Knows which trainers have read to their end, not how closures reach them. Invariant: a pass over
+data that are dealt ends when the end was met and every range is done, one over data that trainers
+read by themselves when every live trainer has seen its end since the last loss of one.
 """
 
 from __future__ import annotations
 
 import collections
-import itertools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pstrain.chunks import ChunkSource
 from pstrain.coordinator.client import ClusterCoordinator
-from pstrain.coordinator.per_worker import PerWorkerDataset
+from pstrain.coordinator.per_worker import PerWorkerDataset, PerWorkerIterator
 from pstrain.coordinator.remote_value import RemoteValue
+from pstrain.element_ranges import RangeSource
 from pstrain.errors import CancelledError
-from pstrain.execution.data import can_be_chunked
+from pstrain.execution.data import can_be_dealt, is_dealt
+from pstrain.execution.dealing import DealtDataset, DealtPass, Range
 from pstrain.execution.executor import Report, StepFunction, share_of
-from pstrain.execution.on_trainers import OnChunk, OnTrainer
+from pstrain.execution.on_trainers import OnRange, OnTrainer
 from pstrain.input_sharding import AutoShardPolicy, DistributedDataset
 
 if TYPE_CHECKING:
@@ -46,15 +47,22 @@ class _Asked(NamedTuple):
     losses: int
 
 
+class _Dealt(NamedTuple):
+    """A range that a closure was scheduled for."""
+
+    value: RemoteValue
+    range: Range
+
+
 class _Readers:
     """Which trainers have seen the end of their data, in one pass over it.
 
-    ``shares_are_dealt``: each reads a share of its own, which nobody else can read for it.
+    ``has_shares``: each keeps a share of its own, which nobody else can read for it.
     """
 
-    def __init__(self, coordinator: ClusterCoordinator, *, shares_are_dealt: bool) -> None:
+    def __init__(self, coordinator: ClusterCoordinator, *, has_shares: bool) -> None:
         self._coordinator = coordinator
-        self._shares_are_dealt = shares_are_dealt
+        self._has_shares = has_shares
         self._ended: set[int] = set()
         self._have_read: set[int] = set()
         self.losses = coordinator.stats()["losses"]
@@ -67,7 +75,7 @@ class _Readers:
             # What a lost trainer had not finished is there again, for those at their end too.
             self.losses = losses
             self._ended.clear()
-            if self._shares_are_dealt and not self._coordinator.recovery.is_restoring:
+            if self._has_shares and not self._coordinator.recovery.is_restoring:
                 logger.warning(_LOST)
         return bool(self._ended) and self._ended >= live
 
@@ -80,7 +88,7 @@ class _Readers:
     def warn_of_absent(self) -> None:
         """Says whose shares nobody has read, in a pass that is over."""
         count = self._coordinator.num_trainers
-        if self._shares_are_dealt and len(self._have_read) < count:
+        if self._has_shares and len(self._have_read) < count:
             logger.warning(_ABSENT, sorted(self._have_read), count)
 
 
@@ -91,8 +99,8 @@ class ClusterExecutor:
 
     def __init__(self, coordinator: ClusterCoordinator) -> None:
         self._coordinator = coordinator
-        self._deals = False
-        self._in_flight: collections.deque[_Asked] = collections.deque()
+        self._has_shares = False
+        self._in_flight: collections.deque[_Asked] | collections.deque[_Dealt] = collections.deque()
 
     def unreported(self) -> list[Report]:
         return [asked.value.peek() for asked in self._in_flight if asked.value.has_value]
@@ -113,15 +121,20 @@ class ClusterExecutor:
     def retire(self, is_behind: Callable[[], bool]) -> bool:
         return self._coordinator.recovery.retire(is_behind)
 
-    def dataset(self, data: Any) -> PerWorkerDataset:
+    def dataset(self, data: Any) -> PerWorkerDataset | DealtDataset:
         if isinstance(data, PerWorkerDataset):
             return data
+        if is_dealt(data):
+            return self._dealt(data)
         if not callable(data):
-            # An epoch is one pass over the data for all trainers: they share one job, or are dealt
-            # batches of what everyone reads, which is slower.
-            self._deals = not getattr(data, "is_distributed", True)
+            # An epoch is one pass over the data for all trainers: they share one job, or each
+            # keeps its share of what all read.
+            self._has_shares = not getattr(data, "is_distributed", True)
             data = DistributedDataset(data, AutoShardPolicy.DATA)
         return self._coordinator.create_per_worker_dataset(data)
+
+    def _dealt(self, data: Any) -> DealtDataset:
+        return DealtDataset(self._coordinator.create_per_worker_dataset(RangeSource(data)))
 
     def run(
         self,
@@ -131,10 +144,58 @@ class ClusterExecutor:
         steps_per_execution: int,
         done: int = 0,
     ) -> Iterator[Report]:
-        in_flight = self._in_flight = collections.deque()
+        if isinstance(iterator, DealtPass):
+            return self._run_dealt(function, iterator, steps, steps_per_execution, done)
+        return self._run_shared(function, iterator, steps, steps_per_execution, done)
+
+    def _run_dealt(
+        self,
+        function: StepFunction,
+        elements: DealtPass,
+        steps: int | None,
+        steps_per_execution: int,
+        done: int = 0,
+    ) -> Iterator[Report]:
+        """Every range is given to one closure, which runs until it has ended once."""
+        in_flight: collections.deque[_Dealt] = collections.deque()
+        self._in_flight = in_flight
+        window = 4 * self._coordinator.num_trainers
+        on_range = OnRange(function)
+        promised, ended = done, False
+        while True:
+            while (
+                len(in_flight) < window
+                and (elements.has_returned or not ended)
+                and (steps is None or promised < steps)
+            ):
+                dealt = elements.deal(share_of(steps, promised, steps_per_execution))
+                value = self._coordinator.schedule(on_range, args=(elements.readers, *dealt))
+                elements.note_out(dealt, value)
+                in_flight.append(_Dealt(value, dealt))
+                promised += dealt.length
+            if not in_flight:
+                return
+            report = self._fetch(in_flight[0].value)
+            dealt = in_flight.popleft().range
+            elements.note_done(dealt)
+            promised += report["steps"] - dealt.length
+            ended = ended or report["ended"]
+            yield report
+
+    def _run_shared(
+        self,
+        function: StepFunction,
+        iterator: PerWorkerIterator,
+        steps: int | None,
+        steps_per_execution: int,
+        done: int = 0,
+    ) -> Iterator[Report]:
+        """Trainers read by themselves, or a data service gives them what they ask for."""
+        in_flight: collections.deque[_Asked] = collections.deque()
+        self._in_flight = in_flight
         window = 4 * self._coordinator.num_trainers
         on_trainer = OnTrainer(function)
-        readers = _Readers(self._coordinator, shares_are_dealt=self._deals)
+        readers = _Readers(self._coordinator, has_shares=self._has_shares)
         promised = done
         while True:
             over = readers.are_at_their_end()
@@ -160,37 +221,16 @@ class ClusterExecutor:
     ) -> Iterator[Report]:
         """Each element once, also where trainers are lost, if every trainer can read the data.
 
-        A closure names the chunk that it reads, so one that runs again reads the same rows; what
-        counts is its result, of which there is one. Data that trainers share otherwise (of the
-        data service, or by a dataset function) is read as in :meth:`run`: a service takes rows for
-        read when their report was heard, and gives others out again.
+        Data that trainers share otherwise (of the data service, or by a dataset function) are read
+        as in :meth:`run`: a service takes rows for read when their report was heard, and gives
+        others out again.
         """
-        if not can_be_chunked(data):
-            iterator = iter(self.dataset(data))
-            yield from self.run(function, iterator, steps, steps_per_execution)
-            return
-        source = ChunkSource(data, steps_per_execution)
-        readers = iter(self._coordinator.create_per_worker_dataset(source))
-        on_chunk = OnChunk(function)
-        window = 4 * self._coordinator.num_trainers
-        in_flight: collections.deque[RemoteValue] = collections.deque()
-        chunks = itertools.count() if steps is None else range(-(-steps // steps_per_execution))
-        shares = (
-            (n, share_of(steps, n * steps_per_execution, steps_per_execution)) for n in chunks
-        )
-        ended = False
+        dataset = self._dealt(data) if can_be_dealt(data) else self.dataset(data)
+        elements: DealtPass | PerWorkerIterator = dataset.__iter__()
         try:
-            while True:
-                while not ended and len(in_flight) < window and (share := next(shares, None)):
-                    in_flight.append(self._coordinator.schedule(on_chunk, (readers, *share)))
-                if not in_flight:
-                    return
-                report = self._fetch(in_flight.popleft())
-                ended = ended or report["ended"]
-                if report["steps"]:
-                    yield report
+            yield from self.run(function, elements, steps, steps_per_execution)
         finally:
-            readers.close()
+            elements.close()
 
     def _fetch(self, value: RemoteValue) -> Report:
         try:

@@ -68,6 +68,15 @@ def warn_of_end(what: str, done: int, wanted: str, rule: str) -> None:
     )
 
 
-def can_be_chunked(data: Any) -> bool:
+def can_be_dealt(data: Any) -> bool:
     """Whether each trainer can read ``data`` by itself and finds the same rows as the others."""
     return isinstance(data, dataservice.Dataset) and not data.is_distributed
+
+
+def is_dealt(data: Any) -> bool:
+    """Whether training deals ``data`` a range at a time: exactly, whoever is lost or comes late.
+
+    Who comes late reads from the start to its first range. So data without an end are no such data,
+    nor are those whose rows are others when they are read again.
+    """
+    return can_be_dealt(data) and data.is_repeatable and not data.is_endless

@@ -5,6 +5,7 @@ Knows no coordinator: a trainer imports this, and has no use for what schedules 
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from pstrain.execution.executor import Report, StepFunction
@@ -21,11 +22,18 @@ class OnTrainer:
         return {**self._function(iterator, steps), "trainer": get_current_worker_index()}
 
 
-class OnChunk:
-    """Runs a function over the elements of one chunk."""
+class OnRange:
+    """Runs a function over a range of elements; waiting for them counts as it does elsewhere."""
 
     def __init__(self, function: StepFunction) -> None:
         self._function = function
 
-    def __call__(self, readers: Any, chunk: int, steps: int) -> Report:
-        return self._function(iter(next(readers).read(chunk)), steps)
+    def __call__(self, readers: Any, start: int, count: int) -> Report:
+        began_s = time.perf_counter()
+        elements = next(readers).read(start, count)
+        read_s = time.perf_counter() - began_s
+        report = self._function(iter(elements), count)
+        for name in ("wait_s", "busy_s"):
+            if name in report:
+                report[name] += read_s
+        return report

@@ -38,8 +38,11 @@ def main(cluster: dict[str, Any], directory: str) -> None:
     strategy = ps.ParameterServerStrategy(resolver)
     model = compiled(strategy, ROWS)
     saved = ps.callbacks.Checkpoint(directory, every_steps=30, max_to_keep=3)
+    rows = dataset(ROWS)
+    if cluster["by"] == "service":
+        rows = rows.distribute(ds.ShardingPolicy.DYNAMIC, cluster["service"], job_name="fit")
     history = model.fit(
-        dataset(ROWS).distribute(ds.ShardingPolicy.DYNAMIC, cluster["service"], job_name="fit"),
+        rows,
         EPOCHS,
         callbacks=[saved, Tell(saved)],
         steps_per_execution=2,

@@ -67,14 +67,21 @@ class Kill(ps.callbacks.Callback):
         return not self._after
 
 
+def fed(cluster: ps.LocalCluster, by: str) -> ds.Dataset:
+    """Rows that trainers read by themselves, or from the data service."""
+    rows = dataset(ROWS)
+    return rows if by == "trainers" else rows.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service)
+
+
+@pytest.mark.parametrize("by", ["service", "trainers"])
 def test_every_row_once_although_a_server_is_killed(
-    cluster: ps.LocalCluster, strategy: ps.ParameterServerStrategy, tmp_path: pathlib.Path
+    cluster: ps.LocalCluster, strategy: ps.ParameterServerStrategy, tmp_path: pathlib.Path, by: str
 ) -> None:
     model = compiled(strategy, ROWS)
     saved = ps.callbacks.Checkpoint(tmp_path, every_steps=40, max_to_keep=2)
     kill = Kill(cluster, saved, 1, 30)
     history = model.fit(
-        dataset(ROWS).distribute(ds.ShardingPolicy.DYNAMIC, cluster.service),
+        fed(cluster, by),
         2,
         callbacks=[saved, kill],
         steps_per_execution=2,
@@ -85,6 +92,28 @@ def test_every_row_once_although_a_server_is_killed(
     model.check(epochs=2)
     assert history.epoch == [0, 1]
     assert history.history["examples"] == [ROWS, ROWS]
+
+
+@pytest.mark.parametrize("consistency", ["async", "sync"])
+def test_every_row_once_although_trainers_that_read_by_themselves_are_killed(
+    cluster: ps.LocalCluster, consistency: str
+) -> None:
+    class KillEach(ps.callbacks.Callback):
+        after = [30, 100]  # noqa: RUF012
+
+        def on_train_batch_end(self, batch: int, logs: Any) -> None:  # noqa: ARG002
+            if self.after and batch >= self.after[0]:
+                self.after.pop(0)
+                cluster.kill("worker", len(self.after))
+
+    for strategy in made(cluster, consistency=consistency):
+        model, kill = compiled(strategy, ROWS), KillEach()
+        history = model.fit(
+            fed(cluster, "trainers"), 2, callbacks=[kill], steps_per_execution=2, verbose=0
+        )
+        assert not kill.after
+        model.check(epochs=2)
+        assert history.history["examples"] == [ROWS, ROWS]
 
 
 @pytest.mark.long
@@ -116,13 +145,17 @@ def test_the_coordinators_own_checkpoints_take_fit_back_too(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("by", ["service", "trainers"])
 def test_a_program_that_was_killed_goes_on_where_its_checkpoint_was(
-    cluster: ps.LocalCluster, tmp_path: pathlib.Path
+    cluster: ps.LocalCluster, tmp_path: pathlib.Path, by: str
 ) -> None:
-    spec = {job: cluster.cluster_spec.job_tasks(job) for job in ("worker", "ps")}
-    described = json.dumps({"spec": spec, "service": cluster.service})
-    command = [sys.executable, "-m", fitting_program.__name__, described, str(tmp_path)]
+    """With fewer trainers then, of rows that nobody else holds."""
+    servers, trainers = (cluster.cluster_spec.job_tasks(job) for job in ("ps", "worker"))
     for is_killed in (True, False):
+        left = 2 if is_killed or by == "service" else 1
+        spec = {"worker": trainers[:left], "ps": servers}
+        described = json.dumps({"spec": spec, "service": cluster.service, "by": by})
+        command = [sys.executable, "-m", fitting_program.__name__, described, str(tmp_path)]
         program = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

@@ -1,0 +1,100 @@
+"""Ranges are the same elements in whatever order they are asked for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dataservice as ds
+from pstrain import element_ranges
+from pstrain.element_ranges import RangeReader, RangeSource
+from pstrain.trainer.context import InputContext
+from pstrain.trainer.resources import open_dataset
+
+
+class Counting:
+    """Ten elements, and how often a pass over them was begun."""
+
+    def __init__(self) -> None:
+        self.opened = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.opened += 1
+        return iter(range(10))
+
+
+class Large(Counting):
+    """Elements of a megabyte and more."""
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        self.opened += 1
+        values = pa.array(np.zeros(1 << 17))
+        return iter([pa.RecordBatch.from_arrays([values], [str(n)]) for n in range(100)])
+
+
+def test_ranges_in_order_are_one_pass() -> None:
+    data = Counting()
+    reader = RangeReader(data)
+    found = [reader.read(start, 4) for start in (0, 4, 8, 12)]
+    assert found == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], []]
+    assert data.opened == 1
+
+
+def test_neighbours_in_any_order_need_no_second_pass() -> None:
+    data = Counting()
+    reader = RangeReader(data)
+    assert [reader.read(start, 1) for start in (2, 0, 3, 1, 6, 4)] == [[2], [0], [3], [1], [6], [4]]
+    assert data.opened == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_order_gives_the_same_elements(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(element_ranges, "_KEPT_BYTES", 4 << 10)
+    choose = random.Random(seed)
+    reader = RangeReader(Counting())
+    for _ in range(40):
+        start, count = choose.randrange(12), choose.randint(1, 5)
+        assert reader.read(start, count) == list(range(10))[start : start + count]
+
+
+def test_what_is_kept_is_bounded_and_the_last_ranges_are() -> None:
+    data = Large()
+    reader = RangeReader(data)
+    reader.read(98, 2)
+    assert [batch.schema.names for batch in reader.read(60, 2)] == [["60"], ["61"]]
+    assert data.opened == 1
+    assert [batch.schema.names for batch in reader.read(10, 1)] == [["10"]]
+    assert data.opened == 2
+
+
+def test_a_pass_that_failed_is_begun_again() -> None:
+    class Failing(Counting):
+        def __iter__(self) -> Iterator[int]:
+            self.opened += 1
+            for n in range(10):
+                if n == 5 and self.opened == 1:
+                    raise ValueError("once")
+                yield n
+
+    data = Failing()
+    reader = RangeReader(data)
+    with pytest.raises(ValueError, match="once"):
+        reader.read(4, 3)
+    assert reader.read(4, 3) == [4, 5, 6]
+    assert data.opened == 2
+
+
+def test_a_source_gives_each_process_one_reader_an_epoch() -> None:
+    data = ds.Dataset.range(1_000).shuffle(1_000, seed=3).batch(2)
+    readers = [iter(open_dataset(RangeSource(data), epoch, InputContext())) for epoch in (0, 1, 1)]
+    first = next(readers[0])
+    assert next(readers[0]) is first
+    found = [[b["id"].to_pylist() for b in next(each).read(1, 2)] for each in readers]
+    assert found[0] != found[1] == found[2]
+    for each in readers:
+        each.close()
+        each.close()
