@@ -1,7 +1,7 @@
 """A dataset's elements by number, so that whoever reads a range, and how often, reads the same.
 
-Knows nothing of trainers. Invariant: range ``[start, start + count)`` is those elements of one pass
-over the dataset, on whatever process it is read.
+Knows nothing of who deals ranges. Invariant: range ``[start, start + length)`` is those elements of
+one pass over the dataset, on whatever process it is read, as far as the dataset is repeatable.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from pstrain.errors import CancelledError
 from pstrain.trainer.context import InputContext
 from pstrain.trainer.resources import open_dataset
 
-# Threads ask for neighbouring ranges in any order, and what lies between them is others'.
+# Threads ask for neighbouring ranges in any order, and ranges of a lost trainer are read again.
 _KEPT_BYTES = 64 << 20
-_RANGES_KEPT = 4
 # What an element counts at least, so that there is a bound on their number too.
 _SMALLEST_BYTES = 1 << 10
 
@@ -32,10 +32,12 @@ class RangeReader:
     def __init__(self, dataset: Any, epoch: int = 0) -> None:
         self._dataset, self._epoch = dataset, epoch
         self._lock = threading.Lock()
+        self._is_closed = False
         self._elements: Iterator[Any] | None = None
         self._next = 0
         self._kept: deque[Any] = deque()
         self._kept_bytes = 0
+        self._sizes = _Sizes()
 
     def __iter__(self) -> RangeReader:
         return self
@@ -43,40 +45,66 @@ class RangeReader:
     def __next__(self) -> RangeReader:
         return self
 
-    def read(self, start: int, count: int) -> list[Any]:
-        """Those elements; fewer where the data end before."""
+    def read(self, start: int, length: int) -> list[Any]:
+        """Those elements; fewer where the data end before. CancelledError once it is closed."""
         with self._lock:
-            if self._elements is None or start < self._next - len(self._kept):
-                self._open()
             try:
-                self._read_on(start + count, _RANGES_KEPT * count)
+                if self._elements is None or start < self._next - len(self._kept):
+                    self._open()
+                found = self._read_on(start, start + length)
             except BaseException:
                 # What goes on after an error is not known to go on where it was.
-                self.close()
+                self._stop()
                 raise
-            first = self._next - len(self._kept)
-            return list(itertools.islice(self._kept, max(0, start - first), start - first + count))
+            if self._is_closed:
+                self._stop()
+            return found
 
     def close(self) -> None:
-        """Ends reading. Idempotent."""
-        elements, self._elements = self._elements, None
-        if elements is not None and hasattr(elements, "close"):
-            elements.close()
+        """Ends reading for good. Idempotent; never waits for a thread that reads, which ends it."""
+        self._is_closed = True
+        if self._lock.acquire(blocking=False):
+            try:
+                self._stop()
+            finally:
+                self._lock.release()
 
-    def _read_on(self, stop: int, keep_at_least: int) -> None:
+    def _read_on(self, start: int, stop: int) -> list[Any]:
         assert self._elements is not None
         for element in itertools.islice(self._elements, max(0, stop - self._next)):
             self._kept.append(element)
             self._next += 1
-            self._kept_bytes += _size_bytes(element)
-            while self._kept_bytes > _KEPT_BYTES and len(self._kept) > keep_at_least:
-                self._kept_bytes -= _size_bytes(self._kept.popleft())
+            self._kept_bytes += self._sizes.of(element)
+            while self._kept_bytes > _KEPT_BYTES and self._next - len(self._kept) < start:
+                self._kept_bytes -= self._sizes.of(self._kept.popleft())
+        first = self._next - len(self._kept)
+        return list(itertools.islice(self._kept, max(0, start - first), stop - first))
 
     def _open(self) -> None:
-        self.close()
+        self._stop()
+        if self._is_closed:
+            raise CancelledError("these ranges are read no more: their pass is over")
+        self._elements = open_dataset(self._dataset, self._epoch, InputContext())
+
+    def _stop(self) -> None:
+        elements, self._elements = self._elements, None
         self._kept.clear()
         self._next = self._kept_bytes = 0
-        self._elements = open_dataset(self._dataset, self._epoch, InputContext())
+        if elements is not None and hasattr(elements, "close"):
+            elements.close()
+
+
+class _Sizes:
+    """About how large elements are: to ask each takes longer than to make it."""
+
+    def __init__(self) -> None:
+        self._row_bytes = 0.0
+
+    def of(self, element: Any) -> int:
+        rows = getattr(element, "num_rows", 0)
+        if rows and not self._row_bytes:
+            self._row_bytes = element.nbytes / rows
+        return max(_SMALLEST_BYTES, int(rows * self._row_bytes))
 
 
 class RangeSource:
@@ -97,7 +125,3 @@ class Ranges:
 
     def iterator(self, epoch: int) -> RangeReader:
         return RangeReader(self._dataset, epoch)
-
-
-def _size_bytes(element: Any) -> int:
-    return max(_SMALLEST_BYTES, getattr(element, "nbytes", 0))

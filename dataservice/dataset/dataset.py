@@ -11,7 +11,7 @@ import functools
 import importlib
 import itertools
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from dataservice.dataset import operators as ops
 from dataservice.dataset import static_sharding
 from dataservice.dataset.columns import NumpyViews, to_rows
 from dataservice.dataset.foreign_names import instead_of
+from dataservice.dataset.identity import identity_of, node_of_identity
 from dataservice.dataset.iterator import DatasetIterator, FormedIterator
 from dataservice.dataset.node import (
     INFINITE_CARDINALITY,
@@ -173,6 +174,22 @@ class Dataset(SourceMethods, OperatorMethods):
     def is_repeatable(self) -> bool:
         """Whether nothing of it was declared deterministic=False."""
         return not unrepeatable(self._node)
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether it keeps elements once a pass was read to its end."""
+        return any(isinstance(node, ops.Cache) for node in walk(self._node))
+
+    def identity(self) -> dict[str, Any]:
+        """What a saved position says of the dataset, JSON-able: its plan and the seeds drawn."""
+        return identity_of(self._node)
+
+    def identified(self, identity: Mapping[str, Any]) -> Dataset:
+        """The same with the seeds of a saved `identity`, so that its elements are those of then.
+
+        InvalidArgumentError for that of another plan.
+        """
+        return Dataset(node_of_identity(self._node, identity))
 
     def stats(self) -> DatasetStats:
         """Totals over all iterators of this object, with time per operator and a verdict."""

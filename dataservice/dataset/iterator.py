@@ -18,13 +18,12 @@ from typing import Any, Final, NoReturn, TypeVar
 import pyarrow as pa
 
 from dataservice.dataset.anchor import Anchor
+from dataservice.dataset.identity import identity_of, node_of_identity
 from dataservice.dataset.ledger import Ledger
 from dataservice.dataset.node import Node, unrepeatable, walk
 from dataservice.dataset.optimise import optimise
-from dataservice.dataset.plan import fingerprint
 from dataservice.dataset.positions import check_saveable, goes_on_after_interrupt, settled
 from dataservice.dataset.receipts import Holder, Receipt
-from dataservice.dataset.seeds import drawn_seeds, with_drawn_seeds
 from dataservice.dataset.statistics import StatsCounter
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.dataset.timing import OperatorTimes, WorkLog
@@ -211,9 +210,8 @@ class DatasetIterator:
         check_saveable(self._node)
         return {
             "version": _VERSION,
-            "plan": fingerprint(self._node),
+            **identity_of(self._node),
             "epoch": self._epoch,
-            "seeds": drawn_seeds(self._node),
             "stream": settled(self._state()),
         }
 
@@ -256,13 +254,7 @@ class DatasetIterator:
             raise InvalidArgumentError(
                 f"not an iterator state of version {_VERSION}: {state!r:.200}"
             )
-        mine = fingerprint(self._node)
-        if state.get("plan") != mine:
-            raise InvalidArgumentError(
-                f"the state was saved by another dataset (plan {state.get('plan')}, this is "
-                f"{mine}); build the dataset with the same sources, operators and arguments"
-            )
-        return with_drawn_seeds(self._node, state.get("seeds"))
+        return node_of_identity(self._node, state)
 
     def receipt(self) -> Receipt:
         """For the rows of all elements so far; at the end, also for those that made none.

@@ -45,6 +45,8 @@ class Holding:
                 # What a round still waits for may not be scheduled before this is over.
                 core.go_on()
                 self._wait_settled(deadline_s, "closures to end, to save")
+                while is_outermost and core.state.has_half_made:
+                    self._let_run_again(deadline_s)
             self._holders.add(threading.current_thread())
             yield
         finally:
@@ -54,6 +56,23 @@ class Holding:
                 core.apply(decide.let_go(core.state))
                 core.go_on()
                 core.changed.notify_all()
+
+    def _let_run_again(self, deadline_s: float) -> None:
+        """Until what a lost trainer has made in part is made as a whole: all else is, in a save."""
+        core = self._core
+        core.apply(decide.let_go(core.state))
+        try:
+            core.go_on()
+            core.changed.notify_all()
+            self._waiting.until(
+                lambda: not core.state.has_half_made,
+                deadline_s,
+                "closures that a lost trainer has made in part to run again, to save",
+            )
+        finally:
+            core.apply(decide.hold(core.state))
+        core.go_on()
+        self._wait_settled(deadline_s, "closures to end, to save")
 
     def is_held_here(self) -> bool:
         """Whether this thread is in such a scope, which a restore may have to wait for."""

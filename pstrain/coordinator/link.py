@@ -283,6 +283,9 @@ class TrainerLink:
         """Adds an order to a message; about how many bytes that makes."""
         match item:
             case DefineResource():
+                if item.id in request.dropped_resource_ids:
+                    # All of a message is dropped last; what is defined again is dropped by that.
+                    request.dropped_resource_ids.remove(item.id)
                 request.resources.add(id=item.id, pickled=item.pickled)
                 return len(item.pickled)
             case DropResource():

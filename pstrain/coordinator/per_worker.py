@@ -112,6 +112,12 @@ class PerWorkerIterator:
         epoch = state.get("epoch")
         if not isinstance(epoch, int) or epoch < 0:
             raise InvalidArgumentError(f"not a position of a per-worker iterator: {dict(state)!r}")
+        if "next" in state:
+            raise InvalidArgumentError(
+                "the position is of data that fit dealt to trainers a range at a time, and these "
+                "are read otherwise: give fit the data as then, or "
+                "callbacks.Checkpoint(..., resume=False)"
+            )
         positions = dict(state.get("trainers", {}))
         count = self._trainers.num_trainers
         if positions and state.get("trainers_count") != count:

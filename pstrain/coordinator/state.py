@@ -139,6 +139,11 @@ class CoordinatorState:
         return self.is_quiet and not any(t.is_silenced for t in self.trainers.values())
 
     @property
+    def has_half_made(self) -> bool:
+        """Whether a closure waits of which a lost trainer has made a part."""
+        return any(closure in self.waiting for closure in self.parts)
+
+    @property
     def slowest(self) -> int:
         """The least clock of the live trainers."""
         return min((t.clock for t in self.trainers.values() if not t.is_silenced), default=0)

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pstrain.coordinator.client import ClusterCoordinator
 from pstrain.coordinator.per_worker import PerWorkerDataset, PerWorkerIterator
 from pstrain.coordinator.remote_value import RemoteValue
-from pstrain.element_ranges import RangeSource
-from pstrain.errors import CancelledError
+from pstrain.errors import CancelledError, DataError
 from pstrain.execution.data import can_be_dealt, is_dealt
 from pstrain.execution.dealing import DealtDataset, DealtPass, Range
 from pstrain.execution.executor import Report, StepFunction, share_of
@@ -36,6 +35,12 @@ _LOST = (
 _ABSENT = (
     "only trainers %s of %d read their share of the rows in this pass, the others' were left out: "
     "distribute() the data to a data service, which gives rows to whoever is there"
+)
+
+_DIFFERS = (
+    "trainers read different data: one met the end of the pass before element {:,}, which another "
+    "has found; let all of them see the same files, which nobody changes meanwhile, and functions "
+    "give the same rows each time"
 )
 
 
@@ -125,16 +130,13 @@ class ClusterExecutor:
         if isinstance(data, PerWorkerDataset):
             return data
         if is_dealt(data):
-            return self._dealt(data)
+            return DealtDataset(data, self._coordinator)
         if not callable(data):
             # An epoch is one pass over the data for all trainers: they share one job, or each
             # keeps its share of what all read.
             self._has_shares = not getattr(data, "is_distributed", True)
             data = DistributedDataset(data, AutoShardPolicy.DATA)
         return self._coordinator.create_per_worker_dataset(data)
-
-    def _dealt(self, data: Any) -> DealtDataset:
-        return DealtDataset(self._coordinator.create_per_worker_dataset(RangeSource(data)))
 
     def run(
         self,
@@ -154,7 +156,7 @@ class ClusterExecutor:
         elements: DealtPass,
         steps: int | None,
         steps_per_execution: int,
-        done: int = 0,
+        done: int,
     ) -> Iterator[Report]:
         """Every range is given to one closure, which runs until it has ended once."""
         in_flight: collections.deque[_Dealt] = collections.deque()
@@ -179,6 +181,8 @@ class ClusterExecutor:
             dealt = in_flight.popleft().range
             elements.note_done(dealt)
             promised += report["steps"] - dealt.length
+            if ended and report["steps"]:
+                raise DataError(_DIFFERS.format(dealt.start))
             ended = ended or report["ended"]
             yield report
 
@@ -188,7 +192,7 @@ class ClusterExecutor:
         iterator: PerWorkerIterator,
         steps: int | None,
         steps_per_execution: int,
-        done: int = 0,
+        done: int,
     ) -> Iterator[Report]:
         """Trainers read by themselves, or a data service gives them what they ask for."""
         in_flight: collections.deque[_Asked] = collections.deque()
@@ -225,7 +229,8 @@ class ClusterExecutor:
         as in :meth:`run`: a service takes rows for read when their report was heard, and gives
         others out again.
         """
-        dataset = self._dealt(data) if can_be_dealt(data) else self.dataset(data)
+        is_dealt_out = can_be_dealt(data)
+        dataset = DealtDataset(data, self._coordinator) if is_dealt_out else self.dataset(data)
         elements: DealtPass | PerWorkerIterator = dataset.__iter__()
         try:
             yield from self.run(function, elements, steps, steps_per_execution)

@@ -70,13 +70,13 @@ def warn_of_end(what: str, done: int, wanted: str, rule: str) -> None:
 
 def can_be_dealt(data: Any) -> bool:
     """Whether each trainer can read ``data`` by itself and finds the same rows as the others."""
-    return isinstance(data, dataservice.Dataset) and not data.is_distributed
+    return isinstance(data, dataservice.Dataset) and not data.is_distributed and data.is_repeatable
 
 
 def is_dealt(data: Any) -> bool:
     """Whether training deals ``data`` a range at a time: exactly, whoever is lost or comes late.
 
-    Who comes late reads from the start to its first range. So data without an end are no such data,
-    nor are those whose rows are others when they are read again.
+    Who comes late reads from the start to its first range, so data without an end are no such data;
+    and nobody but who is dealt the last range reads to the end, which a cache waits for.
     """
-    return can_be_dealt(data) and data.is_repeatable and not data.is_endless
+    return can_be_dealt(data) and not data.is_endless and not data.has_cache

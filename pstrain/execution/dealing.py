@@ -2,17 +2,23 @@
 
 A closure names its range, so one that runs again, on whatever trainer, trains on the same elements;
 who is there gets ranges, who is not gets none. Knows nothing of what is done with elements.
-Invariant: a position names every element of the pass once: those that were dealt and are not done,
-and all from the next one on.
+Invariant: a position names every element of the pass that is not done once: those that were dealt,
+and all from the next one on; and which dataset they are elements of.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from pstrain.coordinator.per_worker import PerWorkerDataset, PerWorkerIterator
+from pstrain.coordinator.per_worker import PerWorkerIterator, Trainers
+from pstrain.element_ranges import RangeSource
+from pstrain.errors import InvalidArgumentError
+
+_OF_AN_EPOCH = frozenset(("epoch", "is_known"))
+"""What a position says that is the beginning of an epoch."""
 
 
 class Range(NamedTuple):
@@ -31,26 +37,34 @@ class Outcome(Protocol):
 
 
 class DealtDataset:
-    """Each ``iter`` is the next epoch. ``readers``: of ``RangeReader``s, one on each trainer."""
+    """A dataset of which each ``iter`` is the next epoch."""
 
-    def __init__(self, readers: PerWorkerDataset) -> None:
-        self._readers = readers
+    def __init__(self, data: Any, trainers: Trainers) -> None:
+        self._data, self._trainers = data, trainers
+        self._next_epoch = 0
 
     def __iter__(self) -> DealtPass:
-        return DealtPass(iter(self._readers))
+        epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
+        return DealtPass(self._data, epoch, self._trainers, self._note_epoch)
+
+    def _note_epoch(self, epoch: int) -> None:
+        """A pass was moved to an epoch: the next one follows it."""
+        self._next_epoch = epoch + 1
 
 
 class DealtPass:
-    """One epoch. Not thread-safe, except that its position may be asked for by any thread.
+    """One epoch. Thread-safe: another thread may save how far it is.
 
-    ``readers``: what the closure of a range is given to read it with.
+    ``readers``: what the closure of a range is given to read it with, on each trainer.
     """
 
-    def __init__(self, readers: PerWorkerIterator) -> None:
-        self.readers = readers
+    def __init__(
+        self, data: Any, epoch: int, trainers: Trainers, moved: Callable[[int], None]
+    ) -> None:
+        self._data, self._trainers, self._moved = data, trainers, moved
+        self._lock = threading.Lock()
         self._next = 0
-        self._again: deque[Range] = deque()
-        self._out: dict[Range, Outcome] = {}
+        self._begin(epoch)
 
     def __iter__(self) -> DealtPass:
         return self
@@ -59,50 +73,84 @@ class DealtPass:
         return next(self.readers)  # raises: the data are on the trainers
 
     @property
-    def epoch(self) -> int:
-        return self.readers.epoch
-
-    @property
     def has_returned(self) -> bool:
         """Whether there are ranges that were dealt before the position that this goes on from."""
         return bool(self._again)
 
-    def deal(self, count: int) -> Range:
+    def deal(self, most: int) -> Range:
         """The next range, of at most so many elements; those that were returned come first."""
-        if not self._again:
-            dealt, self._next = Range(self._next, count), self._next + count
+        with self._lock:
+            dealt = self._first_returned(most)
+            if dealt is None:
+                dealt, self._next = Range(self._next, most), self._next + most
+            self._out[dealt] = None
             return dealt
-        start, left = self._again.popleft()
-        if left > count:
-            self._again.appendleft(Range(start + count, left - count))
-        return Range(start, min(left, count))
 
     def note_out(self, dealt: Range, outcome: Outcome) -> None:
         """A closure has a range, and says what becomes of it."""
-        self._out[dealt] = outcome
+        with self._lock:
+            self._out[dealt] = outcome
 
     def note_done(self, dealt: Range) -> None:
         """The report on a range was heard."""
-        del self._out[dealt]
+        with self._lock:
+            del self._out[dealt]
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able. While no closure runs: what has ended then is done."""
-        undone = [dealt for dealt, outcome in self._out.items() if not outcome.has_value]
-        again = sorted([*undone, *self._again])
-        return {"epoch": self.epoch, "next": self._next, "again": [list(each) for each in again]}
+        with self._lock:
+            undone = [dealt for dealt, outcome in self._out.items() if not _is_done(outcome)]
+            return {
+                "epoch": self.epoch,
+                "data": self._data.identity(),
+                "next": self._next,
+                "again": [list(dealt) for dealt in sorted([*undone, *self._again])],
+            }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """From a position without ranges, as of another kind of data, the pass begins."""
-        self.readers.load_state_dict({"epoch": state.get("epoch")})
-        self._next = int(state.get("next", 0))
-        self._again = deque(Range(*each) for each in state.get("again", ()))
-        self._out = {}
+        """InvalidArgumentError for a position of another dataset, or of another kind of reading."""
+        epoch = state.get("epoch")
+        if not isinstance(epoch, int) or epoch < 0:
+            raise InvalidArgumentError(f"not a position in data: {dict(state)!r}")
+        if "next" not in state and not state.keys() <= _OF_AN_EPOCH:
+            raise InvalidArgumentError(
+                "the position was saved while a data service, one process or another version read "
+                f"the data ({', '.join(state)}), and is none of data that trainers are dealt: give "
+                "fit the data as then, or callbacks.Checkpoint(..., resume=False)"
+            )
+        if "next" in state:
+            self._data = self._data.identified(state.get("data", {}))
+        self.readers.close()
+        self._begin(epoch, int(state.get("next", 0)), state.get("again", ()))
+        self._moved(epoch)
 
     def rewind(self) -> None:
         """The pass begins again."""
-        self.readers.rewind()
-        self._next, self._again, self._out = 0, deque(), {}
+        self.readers.close()
+        self._begin(self.epoch)
 
     def close(self) -> None:
         """Trainers stop reading."""
         self.readers.close()
+
+    def _begin(self, epoch: int, first: int = 0, again: Any = ()) -> None:
+        with self._lock:
+            self.epoch = epoch
+            self.readers = PerWorkerIterator(
+                RangeSource(self._data), epoch, self._trainers, self._moved
+            )
+            self._next = first
+            self._again = deque(Range(*each) for each in again)
+            self._out: dict[Range, Outcome | None] = {}
+
+    def _first_returned(self, most: int) -> Range | None:
+        if not self._again:
+            return None
+        start, length = self._again.popleft()
+        if length > most:
+            self._again.appendleft(Range(start + most, length - most))
+        return Range(start, min(length, most))
+
+
+def _is_done(outcome: Outcome | None) -> bool:
+    return outcome is not None and outcome.has_value

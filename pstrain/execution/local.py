@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import dataservice
-from pstrain.errors import UnimplementedError
+from pstrain.errors import InvalidArgumentError, UnimplementedError
 from pstrain.execution.executor import Report, StepFunction, share_of
 from pstrain.trainer.context import InputContext
 from pstrain.trainer.resources import TrainerIterator, open_dataset
@@ -54,6 +54,12 @@ class _LocalIterator:
         return {"epoch": self.epoch, "reader": self._reader.position()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if not state.keys() <= {"epoch", "reader", "is_known"}:
+            raise InvalidArgumentError(
+                "the position is of data that a cluster's trainers read "
+                f"({', '.join(state)}), which one process cannot go on from: train on a cluster as "
+                "then, or give callbacks.Checkpoint(..., resume=False)"
+            )
         self.close()
         self._open(int(state["epoch"]))
         self._moved(self.epoch)

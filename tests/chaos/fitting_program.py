@@ -13,7 +13,7 @@ from typing import Any
 import dataservice as ds
 import pstrain as ps
 from dataservice.runtime.process import exit_with_parent
-from tests.chaos.counted_fit import compiled, dataset
+from tests.chaos.counted_fit import BATCH, columns, compiled, dataset
 
 ROWS = 4_000
 EPOCHS = 2
@@ -38,9 +38,12 @@ def main(cluster: dict[str, Any], directory: str) -> None:
     strategy = ps.ParameterServerStrategy(resolver)
     model = compiled(strategy, ROWS)
     saved = ps.callbacks.Checkpoint(directory, every_steps=30, max_to_keep=3)
-    rows = dataset(ROWS)
     if cluster["by"] == "service":
-        rows = rows.distribute(ds.ShardingPolicy.DYNAMIC, cluster["service"], job_name="fit")
+        rows = dataset(ROWS).distribute(
+            ds.ShardingPolicy.DYNAMIC, cluster["service"], job_name="fit"
+        )
+    else:  # in an order that each program draws
+        rows = ds.Dataset.from_numpy(columns(ROWS)).shuffle(ROWS).batch(BATCH)
     history = model.fit(
         rows,
         EPOCHS,

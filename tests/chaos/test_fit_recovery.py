@@ -16,6 +16,7 @@ import pytest
 
 import dataservice as ds
 import pstrain as ps
+from pstrain import progress
 from tests.chaos import fitting_program
 from tests.chaos.counted_fit import BATCH, columns, compiled, dataset
 from tests.chaos.counted_rows import counted
@@ -114,6 +115,35 @@ def test_every_row_once_although_trainers_that_read_by_themselves_are_killed(
         assert not kill.after
         model.check(epochs=2)
         assert history.history["examples"] == [ROWS, ROWS]
+
+
+def test_a_save_waits_for_what_a_lost_trainer_has_made_in_part(
+    cluster: ps.LocalCluster, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class SaveAfterKill(ps.callbacks.Callback):
+        def __init__(self, saved: ps.callbacks.Checkpoint) -> None:
+            self._saved = saved
+
+        def on_train_batch_end(self, batch: int, logs: Any) -> None:  # noqa: ARG002
+            steps = self.model.optimizer.iterations
+            begun, deadline_s = int(steps), time.monotonic() + 60
+            while int(steps) < begun + 6:  # into the middle of closures of eight
+                assert time.monotonic() < deadline_s
+            cluster.kill("worker", 0)
+            self._saved.manager.save().wait(60)
+            raise KeyboardInterrupt
+
+    for program in ("that is stopped", "that goes on"):
+        monkeypatch.setattr(progress, "_PROGRAM", program)
+        for strategy in made(cluster):
+            model, saved = compiled(strategy, ROWS), ps.callbacks.Checkpoint(tmp_path)
+            callbacks = [saved, SaveAfterKill(saved)][: 1 if "goes on" in program else 2]
+            try:
+                model.fit(fed(cluster, "trainers"), callbacks=callbacks, verbose=0)
+            except KeyboardInterrupt:
+                continue
+            model.check(epochs=1)
+            assert int(model.optimizer.iterations) == ROWS // BATCH
 
 
 @pytest.mark.long

@@ -437,3 +437,17 @@ def test_no_trainer_at_all_is_an_error_in_the_end(
     with pytest.raises(UnavailableError, match="'worker' tasks"):
         value.fetch(DEADLINE_S)
     coordinator.close()
+
+
+def test_an_iterator_that_went_back_can_be_used_at_once(
+    coordinator: ps.ClusterCoordinator,
+) -> None:
+    """Also where its end and its new beginning reach a trainer in one message."""
+    data = Dataset.range(100).batch(10)
+    iterator = iter(coordinator.create_per_worker_dataset(data))
+    for _ in range(60):
+        iterator.load_state_dict({"epoch": 0})
+        values = [
+            coordinator.schedule(lambda rows: next(rows).num_rows, (iterator,)) for _ in range(4)
+        ]
+        assert coordinator.fetch(values) == [10] * 4

@@ -4,44 +4,64 @@ from __future__ import annotations
 
 import json
 import random
+import sys
+import threading
 from typing import Any
 
 import pytest
 
-from pstrain.execution.dealing import DealtPass, Range
+import dataservice as ds
+from pstrain.errors import InvalidArgumentError
+from pstrain.execution.dealing import DealtDataset, DealtPass, Range
+
+DATA = ds.Dataset.range(1_000).batch(4)
 
 
-class Readers:
-    """What a coordinator has of the iterators on its trainers."""
+class Trainers:
+    """What a coordinator does for iterators on its trainers."""
+
+    num_trainers = 2
 
     def __init__(self) -> None:
-        self.epoch = 0
-        self.begun = 0
+        self.open: dict[str, tuple[Any, ...]] = {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.epoch = state["epoch"]
+    def define_resource(self, resource_id: str, source: tuple[Any, ...]) -> None:
+        self.open[resource_id] = source
 
-    def rewind(self) -> None:
-        self.begun += 1
+    def drop_resource(self, resource_id: str) -> None:
+        self.open.pop(resource_id, None)
+
+    def note_iterator(self, iterator: object) -> None: ...
+
+    def positions(self, resource_id: str) -> Any:
+        raise NotImplementedError
 
 
 class Closure:
     has_value = False
 
 
-def new_pass() -> DealtPass:
-    return DealtPass(Readers())  # type: ignore[arg-type]
+def new_pass(data: ds.Dataset = DATA) -> DealtPass:
+    return iter(DealtDataset(data, Trainers()))
 
 
-def resumed(state: dict[str, Any]) -> DealtPass:
-    later = new_pass()
+def resumed(state: dict[str, Any], data: ds.Dataset = DATA) -> DealtPass:
+    later = new_pass(data)
     later.load_state_dict(json.loads(json.dumps(state)))
     return later
 
 
 def test_ranges_follow_each_other() -> None:
     elements = new_pass()
-    assert [elements.deal(count) for count in (8, 3, 8)] == [(0, 8), (8, 3), (11, 8)]
+    assert [elements.deal(most) for most in (8, 3, 8)] == [(0, 8), (8, 3), (11, 8)]
+
+
+def test_each_iter_is_the_next_epoch_also_after_a_position() -> None:
+    data = DealtDataset(DATA, Trainers())
+    assert [iter(data).epoch for _ in range(2)] == [0, 1]
+    elements = iter(data)
+    elements.load_state_dict({"epoch": 5})
+    assert [elements.epoch, elements.readers.epoch, iter(data).epoch] == [5, 5, 6]
 
 
 def test_what_was_out_comes_first_after_a_resume_and_what_had_ended_does_not() -> None:
@@ -51,29 +71,59 @@ def test_what_was_out_comes_first_after_a_resume_and_what_had_ended_does_not() -
         elements.note_out(elements.deal(8), closure)
     elements.note_done(Range(0, 8))
     closures[2].has_value = True  # its report was not heard yet
+    elements.deal(8)  # no closure has it yet
     later = resumed(elements.state_dict())
     assert later.has_returned
-    assert [later.deal(8) for _ in range(3)] == [(8, 8), (24, 8), (32, 8)]
+    assert [later.deal(8) for _ in range(4)] == [(8, 8), (24, 8), (32, 8), (40, 8)]
     assert not later.has_returned
 
 
 def test_a_returned_range_is_dealt_in_parts_where_less_is_asked_for() -> None:
-    later = resumed({"epoch": 2, "next": 40, "again": [[8, 8]]})
-    assert later.epoch == 2
-    assert [later.deal(3) for _ in range(4)] == [(8, 3), (11, 3), (14, 2), (40, 3)]
-
-
-def test_a_position_of_other_data_begins_the_epoch() -> None:
-    later = resumed({"epoch": 3, "reader": {"row": 7}})
-    assert (later.epoch, later.deal(4)) == (3, (0, 4))
-
-
-def test_rewound_it_begins_again() -> None:
     elements = new_pass()
+    elements.deal(8)
+    later = resumed(elements.state_dict())
+    assert [later.deal(3) for _ in range(4)] == [(0, 3), (3, 3), (6, 2), (8, 3)]
+
+
+def test_a_position_brings_the_seeds_that_were_drawn() -> None:
+    first, later = (ds.Dataset.range(100).shuffle(100).batch(100) for _ in range(2))
+    elements = resumed(new_pass(first).state_dict(), later)
+    source: Any = elements.readers._source
+    (found,) = source().iterator(elements.epoch).read(0, 1)
+    assert found.equals(next(first.iterator(0)))
+    assert not found.equals(next(later.iterator(0)))
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ({"epoch": 0, "next": 4, "again": [], "data": {"plan": "x"}}, "another dataset"),
+        ({"epoch": 0, "reader": {"row": 7}}, "one process or another version"),
+        ({"epoch": 0, "trainers": {}, "trainers_count": 2}, "resume=False"),
+        ({"next": 4}, "not a position"),
+        ({"epoch": -1}, "not a position"),
+    ],
+)
+def test_positions_of_something_else_are_refused(state: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=told):
+        resumed(state)
+
+
+def test_batches_of_another_size_are_another_dataset() -> None:
+    state = new_pass().state_dict()
+    with pytest.raises(InvalidArgumentError, match="another dataset"):
+        resumed(state, ds.Dataset.range(1_000).batch(5))
+
+
+def test_rewound_it_begins_again_and_trainers_close_what_they_read() -> None:
+    trainers = Trainers()
+    elements = iter(DealtDataset(DATA, trainers))
     elements.note_out(elements.deal(4), Closure())
     elements.rewind()
-    assert elements.state_dict() == {"epoch": 0, "next": 0, "again": []}
-    assert elements.readers.begun == 1  # type: ignore[attr-defined]
+    assert len(trainers.open) == 1
+    assert {"next": 0, "again": []}.items() <= elements.state_dict().items()
+    elements.close()
+    assert not trainers.open
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -86,6 +136,9 @@ def test_each_element_is_done_once_over_any_number_of_resumes(seed: int) -> None
         running = [dealt for dealt, closure in out.items() if not closure.has_value]
         if event < 0.5 or not running:
             dealt = elements.deal(choose.randint(1, 9))
+            if choose.random() < 0.1:
+                elements, out = resumed(elements.state_dict()), {}
+                continue
             out[dealt] = Closure()
             elements.note_out(dealt, out[dealt])
         elif event < 0.8:
@@ -99,3 +152,32 @@ def test_each_element_is_done_once_over_any_number_of_resumes(seed: int) -> None
         elif event < 0.85:
             elements, out = resumed(elements.state_dict()), {}
     assert sorted(done) == list(range(size))
+
+
+def test_a_position_can_be_asked_for_by_another_thread() -> None:
+    elements = new_pass()
+    states: list[dict[str, Any]] = []
+    is_over = threading.Event()
+
+    def ask() -> None:
+        while not is_over.is_set():
+            states.append(elements.state_dict())
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        for _ in range(2_000):
+            dealt = elements.deal(1)
+            elements.note_out(dealt, Closure())
+            if dealt.start >= 8:
+                elements.note_done(Range(dealt.start - 8, 1))
+    finally:
+        is_over.set()
+        thread.join(30)
+        sys.setswitchinterval(interval_s)
+    assert states
+    for state in states:
+        named = [first for first, _ in state["again"]]
+        assert named == list(range(named[0], state["next"])) if named else state["next"] == 0

@@ -12,6 +12,7 @@ import pytest
 import dataservice as ds
 from pstrain import element_ranges
 from pstrain.element_ranges import RangeReader, RangeSource
+from pstrain.errors import CancelledError
 from pstrain.trainer.context import InputContext
 from pstrain.trainer.resources import open_dataset
 
@@ -61,7 +62,7 @@ def test_any_order_gives_the_same_elements(seed: int, monkeypatch: pytest.Monkey
         assert reader.read(start, count) == list(range(10))[start : start + count]
 
 
-def test_what_is_kept_is_bounded_and_the_last_ranges_are() -> None:
+def test_what_is_kept_is_bounded() -> None:
     data = Large()
     reader = RangeReader(data)
     reader.read(98, 2)
@@ -69,6 +70,52 @@ def test_what_is_kept_is_bounded_and_the_last_ranges_are() -> None:
     assert data.opened == 1
     assert [batch.schema.names for batch in reader.read(10, 1)] == [["10"]]
     assert data.opened == 2
+    assert len(reader.read(0, 100)) == 100  # what is asked for is more than is kept
+    assert reader._kept_bytes == 100 << 20
+
+
+def test_a_closed_reader_opens_nothing() -> None:
+    data = Counting()
+    reader = RangeReader(data)
+    reader.read(0, 2)
+    reader.close()
+    reader.close()
+    with pytest.raises(CancelledError, match="no more"):
+        reader.read(0, 2)
+    assert data.opened == 1
+
+
+def test_a_reader_that_is_closed_while_it_reads_ends_its_source_afterwards() -> None:
+    class Slow(Counting):
+        closed = 0
+
+        def __iter__(self) -> Iterator[int]:
+            self.opened += 1
+            try:
+                yield from range(10)
+            finally:
+                self.closed += 1
+
+        def pass_by(self, at: int) -> int:
+            if at == 1:
+                reader.close()
+            return at
+
+    data = Slow()
+
+    class Passing:
+        def __iter__(self) -> Iterator[int]:
+            source = iter(data)
+            try:
+                yield from (data.pass_by(n) for n in source)
+            finally:
+                source.close()
+
+    reader = RangeReader(Passing())
+    assert reader.read(0, 3) == [0, 1, 2]
+    assert data.closed == 1
+    with pytest.raises(CancelledError):
+        reader.read(3, 1)
 
 
 def test_a_pass_that_failed_is_begun_again() -> None:
