@@ -15,7 +15,7 @@ from pstrain.base_variable import Array, BaseVariable, new_handle
 from pstrain.creation import announce, create_spec
 from pstrain.errors import FailedPreconditionError, UnimplementedError
 from pstrain.scope import current_placement
-from pstrain.trainer.context import get_current_worker_index
+from pstrain.trainer.context import current_position
 from pstrain.vocabulary import InitializerSpec
 
 
@@ -69,12 +69,7 @@ class PerWorkerVariable(BaseVariable):
 
     def _row(self) -> int | None:
         """Of this trainer; of the only copy; None in the program of a cluster."""
-        if self.spec.rows == 1:
-            return 0
-        try:
-            return get_current_worker_index()
-        except FailedPreconditionError:
-            return None
+        return 0 if self.spec.rows == 1 else current_position()
 
 
 def create_per_worker_variable(

@@ -12,7 +12,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -262,8 +262,8 @@ class Extended:
     def __init__(self, strategy: ParameterServerStrategy) -> None:
         spec = strategy.cluster_resolver.cluster_spec()
         self._strategy = strategy
-        self.worker_devices = _devices("worker", spec.num_tasks("worker"))
-        self.parameter_devices = _devices("ps", spec.num_tasks("ps"))
+        self.worker_devices = _devices("worker", spec.task_indices("worker"))
+        self.parameter_devices = _devices("ps", range(spec.num_tasks("ps")))
         self.should_checkpoint = True
         self.should_save_summary = True
 
@@ -369,5 +369,5 @@ def _uncut(shape: tuple[int, ...], dtype: str) -> int:  # noqa: ARG001
     return 1
 
 
-def _devices(job: str, tasks: int) -> tuple[str, ...]:
-    return tuple(f"/job:{job}/task:{index}" for index in range(tasks))
+def _devices(job: str, indices: Iterable[int]) -> tuple[str, ...]:
+    return tuple(f"/job:{job}/task:{index}" for index in indices)

@@ -102,6 +102,7 @@ class ClusterCoordinator:
             attempts_max=ATTEMPTS_MAX,
             consistency=strategy.consistency,
             trainers_expected=strategy.num_input_pipelines,
+            trainer_indices=strategy.cluster_resolver.cluster_spec().task_indices("worker"),
             closures_in_flight=closures_in_flight,
         )
         self._scheduler = Scheduler(

@@ -65,7 +65,7 @@ class TrainerSession:
         self.trainer_index = request.trainer_index
         self.closures_in_flight = max(1, request.closures_in_flight)
         self._context = InputContext(
-            request.trainer_count, request.trainer_index, max(1, request.num_replicas_in_sync)
+            request.trainer_count, request.input_pipeline_id, max(1, request.num_replicas_in_sync)
         )
         self._parameters = parameters
         self.incarnation = request.incarnation
@@ -136,7 +136,7 @@ class TrainerSession:
         run = self.committer.new_run(token, closure.parts_decided, held)
         try:
             self.committer.check_wanted(run)
-            with trainer_scope(self.trainer_index):
+            with trainer_scope(self.trainer_index, self._context.input_pipeline_id):
                 # Modules that it is imported from may make variables, which are no step's.
                 function = order.function.get()
                 with step_scope(token, run):

@@ -195,7 +195,7 @@ def test_each_trainer_has_its_own_copy(cut: None) -> None:  # noqa: ARG001
         variable.assign_add([10.0, 20.0])
         assert variable.numpy().tolist() == [11, 22]
         assert variable[0] == 11
-    with trainer_scope(2):
+    with trainer_scope(7, position=2):  # of a job with holes
         variable.assign(5.0)
         assert (variable + 1).tolist() == [6, 6]
     assert [copy.tolist() for copy in variable.read_all()] == [[1, 2], [11, 22], [5, 5]]
