@@ -55,7 +55,8 @@ _STOP_TIMEOUT_S = 2.0
 class ClusterCoordinator:
     """Schedules functions on the trainers of a strategy's cluster. Thread-safe.
 
-    A second coordinator of the same strategy is the first one, whose options it has to take.
+    A second coordinator of the same strategy is the first one, whose options it has to take; a new
+    one where the first ``is_over``.
     ``closures_in_flight``: how many closures a trainer runs at a time: while one waits for its
     rows, the others compute; with more of them a step rests on older values. In rounds (``sync``)
     it is 1.
@@ -78,6 +79,8 @@ class ClusterCoordinator:
                 f"{kind.__module__}.{kind.__qualname__}; the form in pstrain.v1 has no "
                 "coordinator: its workers train in strategy.session()"
             )
+        if strategy.coordinator is not None and strategy.coordinator.is_over:
+            strategy.coordinator.close()
         return strategy.coordinator or super().__new__(cls)
 
     def __init__(
@@ -147,6 +150,11 @@ class ClusterCoordinator:
     def checkpoint(self) -> CheckpointManager | None:
         """Where a lost server takes everything back to."""
         return self.recovery.checkpoint
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has met an error after which it runs nothing more, as of a lost server."""
+        return self._scheduler.is_over
 
     @property
     def num_trainers(self) -> int:

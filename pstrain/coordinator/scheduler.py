@@ -198,6 +198,11 @@ class Scheduler:
         """Ends what has not ended, for good; ``error`` is raised by whoever waits or asks."""
         self._core.stop(error)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it was stopped by an error."""
+        return self._core.fatal is not None
+
     def join(self, timeout_s: float) -> None:
         """After :meth:`stop`: waits so long for its thread."""
         self._core.deadlines.close(timeout_s)

@@ -70,8 +70,9 @@ class RemoteParameters(KeyClaims):
 
     # What users do about a lost server, besides starting it again.
     remedy: ClassVar[str] = (
-        ", call strategy.begin(), restore a checkpoint and go on; with "
-        "ClusterCoordinator(strategy, checkpoint=manager) all but the start is done for you"
+        ", call strategy.begin(), restore a checkpoint and go on, with a new "
+        "ClusterCoordinator(strategy) if you have one; with ClusterCoordinator(strategy, "
+        "checkpoint=manager) all but the start is done for you"
     )
 
     def __init__(

@@ -25,6 +25,7 @@ from pstrain.errors import (
     InvalidArgumentError,
     OutOfRangeError,
     RemoteError,
+    ServerLostError,
     UnavailableError,
 )
 
@@ -436,4 +437,34 @@ def test_no_trainer_at_all_is_an_error_in_the_end(
         coordinator.join(timeout=DEADLINE_S)
     with pytest.raises(UnavailableError, match="'worker' tasks"):
         value.fetch(DEADLINE_S)
+    coordinator.close()
+
+
+def test_a_program_goes_on_after_a_lost_server_as_the_error_says(
+    breakable: ps.LocalCluster, tmp_path: pathlib.Path
+) -> None:
+    strategy = ps.ParameterServerStrategy(breakable.resolver)
+    lost = ps.ClusterCoordinator(strategy)
+    with strategy.scope():
+        counter = ps.Variable(0, name="counter")
+
+    def count() -> None:
+        counter.assign_add(1)
+
+    for _ in range(3):
+        lost.schedule(count)
+    lost.join(timeout=DEADLINE_S)
+    saved = ps.Checkpoint(counter=counter)
+    saved.save(tmp_path)
+    breakable.kill("ps", 0)
+    lost.schedule(count)
+    with pytest.raises(ServerLostError, match=r"begin\(\), restore .* new ClusterCoordinator\("):
+        lost.join(timeout=DEADLINE_S)
+    breakable.restart("ps", 0)
+    strategy.begin()
+    saved.restore(tmp_path)
+    coordinator = ps.ClusterCoordinator(strategy)
+    assert (lost.is_over, coordinator.is_over) == (True, False)
+    coordinator.schedule(count).fetch(DEADLINE_S)
+    assert int(counter) == 4
     coordinator.close()
