@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import base64
 import json
-import sys
 import traceback
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any, TypeAlias
 
 from dataservice.errors import DataServiceError, error_from_dict, error_to_dict, is_registered
 from pstrain import results
 from pstrain.errors import OutOfRangeError, RemoteError
+from pstrain.known_classes import class_here
 
 _DETAIL_MAX_BYTES = 64 << 10
 
@@ -73,14 +72,8 @@ def _of_users(value: Mapping[str, Any]) -> Exception:
 
 
 def _class_here(name: _ClassName) -> type[Exception] | None:
-    """Nothing is imported, and no code of the module runs."""
-    module, qualname = name
-    found: Any = sys.modules.get(module)
-    for part in qualname.split("."):
-        if not isinstance(found, ModuleType | type):
-            return None
-        found = vars(found).get(part)
-    return found if isinstance(found, type) and issubclass(found, Exception) else None
+    found = class_here(*name)
+    return found if found is not None and issubclass(found, Exception) else None
 
 
 def _made_again(cls: type[Exception], value: Mapping[str, Any]) -> Exception | None:
