@@ -202,15 +202,23 @@ class BaseVariable(ValueOperators, Telling):
         return new_handle, (type(self), self.spec, self.parameters, self._start, self._stop)
 
     def _assign(self, op: str, value: Any) -> None:
-        if np.shape(value) not in ((), self.shape):
-            raise InvalidArgumentError(
-                f"value of shape {np.shape(value)} does not fit variable {self.name!r} of shape "
-                f"{self.shape}"
-            )
-        self._check_operation(op)
+        self._check_fits(op, value)
         if self.shape:
             value = np.broadcast_to(np.asarray(value), self.shape)
         self.parameters.assign(self.spec, op, value, self._start)
+
+    def _check_fits(self, op: str, value: Any) -> None:
+        try:
+            shape = np.shape(value)
+        except ValueError as error:
+            raise InvalidArgumentError(
+                f"the value for variable {self.name!r} of shape {self.shape} is no array: {error}"
+            ) from error
+        if shape not in ((), self.shape):
+            raise InvalidArgumentError(
+                f"value of shape {shape} does not fit variable {self.name!r} of shape {self.shape}"
+            )
+        self._check_operation(op)
 
     def _unless_scheduled(self) -> Self | None:
         return self if current_step() is None else None

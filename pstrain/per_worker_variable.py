@@ -6,7 +6,6 @@ like any other. Invariant: a scheduled function reads and changes its own traine
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -62,6 +61,7 @@ class PerWorkerVariable(BaseVariable):
         return self.numpy()[key]
 
     def _assign(self, op: str, value: Any) -> None:
+        self._check_fits(op, value)
         row = self._row()
         copies = self.spec.rows if row is None else 1
         full = np.broadcast_to(np.asarray(value), (copies, *self.shape))
@@ -73,20 +73,21 @@ class PerWorkerVariable(BaseVariable):
 
 
 def create_per_worker_variable(
-    initial: Any, shape: Sequence[int] | None, dtype: str, name: str
+    initial: InitializerSpec | Array, shape: tuple[int, ...], dtype: str, name: str
 ) -> PerWorkerVariable:
-    """One copy for each trainer of the entered strategy, one in all without any."""
+    """One copy for each trainer of the entered strategy, one in all without any.
+
+    An array is of the shape and dtype.
+    """
     placement = current_placement()
     copies, value = placement.num_workers, None
     if isinstance(initial, InitializerSpec):
-        whole, initializer = tuple(shape or ()), initial
+        initializer = initial
     else:
-        array = np.asarray(initial, dtype)
-        whole = array.shape if shape is None else tuple(shape)
-        value = np.broadcast_to(array, (copies, *whole))
+        value = np.broadcast_to(initial, (copies, *shape))
         initializer = InitializerSpec(name="constant", parameters={"value": 0.0})
     servers = placement.place((), dtype)
-    spec = create_spec(placement, (copies, *whole), dtype, name, False, initializer, servers)
+    spec = create_spec(placement, (copies, *shape), dtype, name, False, initializer, servers)
     placement.parameters.create(spec, value)
     variable: PerWorkerVariable = new_handle(
         PerWorkerVariable, spec, placement.parameters, 0, spec.rows
