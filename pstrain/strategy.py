@@ -52,12 +52,13 @@ _entered: ContextVar[Any] = ContextVar("strategy", default=None)
 
 
 def has_strategy() -> bool:
-    """Whether this thread is inside a strategy's scope."""
+    """Whether this thread is inside a strategy's scope, or runs a scheduled function."""
     return _entered.get() is not None
 
 
 def get_strategy() -> Any:
-    """The strategy whose scope this thread is in; FailedPreconditionError outside of any."""
+    """The strategy whose scope this thread is in, or that of the scheduled function that it runs;
+    FailedPreconditionError outside of any."""
     strategy = _entered.get()
     if strategy is None:
         raise FailedPreconditionError("no strategy: enter one with `with strategy.scope():`")

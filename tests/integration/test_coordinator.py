@@ -268,6 +268,18 @@ def test_the_tutorials_forms_work_on_trainers(coordinator: ps.ClusterCoordinator
         coordinator.join(timeout=DEADLINE_S)
 
 
+def test_a_scheduled_function_knows_the_strategy_that_it_runs_for(
+    coordinator: ps.ClusterCoordinator,
+) -> None:
+    strategy = coordinator.strategy
+
+    def step() -> tuple[bool, bool, int]:
+        current = ps.get_strategy()
+        return ps.has_strategy(), current is strategy, current.num_replicas_in_sync
+
+    assert coordinator.schedule(step).fetch(DEADLINE_S) == (True, True, 1)
+
+
 def _links() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if "trainer-link" in thread.name}
 
