@@ -29,7 +29,7 @@ from pstrain.paramserver.increments import Base, size_beyond
 from pstrain.paramserver.saved import Saved, SavedShard, Tracking, check_shape
 from pstrain.saving import Pauses, SavedCheckpoint
 from pstrain.session import captured_changed
-from pstrain.variable_names import Named, grouped, has_variables, key_of
+from pstrain.variable_names import Key, Named, grouped, has_variables, key_of
 
 __all__ = ["Checkpoint", "checkpoints", "latest_checkpoint", "read_config"]
 
@@ -234,6 +234,10 @@ class Checkpoint(Telling):
             restored.give(each.variable, each.found_as(stored))
         defer(restored, self._unmade())
         return RestoreStatus(restored, self._named)
+
+    def holds(self) -> set[Key]:
+        """The variables that a save now would write."""
+        return {key_of(each.variable) for each in self._named()}
 
     def _unmade(self) -> dict[str, Any]:
         """The objects that have yet to make variables."""

@@ -218,10 +218,15 @@ class ParameterServerStrategy(Replica):
         self.parameters.key_maps.forget()
 
     def begin_anew(self) -> None:
-        """As :meth:`begin`, in a new session: what others still do in the old one is refused."""
+        """As :meth:`begin`, in a new session: what others still do in the old one is refused.
+
+        All variables begin anew, those that were made of at most 64 KiB of values with these.
+        """
         self.session = _new_session()
         self.parameters.change_session(self.session)
         self.begin()
+        for variable in self._placement.variables:
+            self.parameters.begin_again(variable.spec)
 
     def place(self, shape: tuple[int, ...], dtype: str) -> int:
         """How many shards a variable is cut into."""

@@ -63,7 +63,8 @@ class ClusterCoordinator:
     ``checkpoint``: a CheckpointManager. When a parameter server is lost, everything goes back to
     its newest checkpoint by itself once the server was started again, and what closures have done
     since is done again, in rounds (``sync``) in the rounds that they made; without one, closures
-    raise UnavailableError. Put the iterators that closures take elements of into that checkpoint;
+    raise UnavailableError. Put the iterators that closures take elements of into that checkpoint,
+    and all variables, for what it does not hold begins anew, as a warning says at the first save;
     ``fit`` does that itself. A closure that is done again may meet the end of the data where its
     first run had rows, for another trainer has them: a loop to the end is over once all trainers
     have met it, a variable was read, which waits for what is lost, and ``stats()["restores"]`` is

@@ -480,3 +480,30 @@ def test_a_program_goes_on_after_a_lost_server_as_the_error_says(
     coordinator.schedule(count).fetch(DEADLINE_S)
     assert int(counter) == 4
     coordinator.close()
+
+
+def test_what_no_checkpoint_holds_is_named_and_begins_at_its_first_values(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ps.LocalCluster(workers=1, ps=2, supervise=True) as cluster:
+        strategy = ps.ParameterServerStrategy(
+            cluster.resolver, ps.partitioners.FixedShardsPartitioner(2)
+        )
+        with strategy.scope():
+            counter = ps.Variable(0, name="counter")
+            rate = ps.Variable([0.5, 0.25], name="rate")
+            large = ps.Variable(np.ones(20_000, np.float32), name="large")
+        manager = ps.CheckpointManager(ps.Checkpoint(counter=counter), tmp_path)
+        coordinator = ps.ClusterCoordinator(strategy, checkpoint=manager)
+        rate.assign([0.1, 0.1])
+        for _ in range(2):
+            manager.save()
+        assert caplog.text.count("'rate', 'large' are not in the checkpoint") == 1
+        coordinator.schedule(lambda: counter.assign_add(1)).fetch(DEADLINE_S)
+        cluster.kill("ps", 0)
+        wait_until(lambda: coordinator.stats()["restores"] == 1, "the restore")
+        assert int(counter) == 1
+        assert rate.numpy().tolist() == [0.5, 0.25]
+        assert not large.numpy().any()
+        assert "'rate', 'large' were not in the checkpoint and have begun anew" in caplog.text
+        coordinator.close()
