@@ -19,6 +19,7 @@ from pstrain.errors import OutOfRangeError, RemoteError
 from pstrain.known_classes import class_here
 
 _DETAIL_MAX_BYTES = 64 << 10
+_MEMBERS_MAX = 20
 
 _ClassName: TypeAlias = "tuple[str, str]"
 
@@ -40,6 +41,8 @@ def encode(error: BaseException, where: str) -> str:
         encoded["message"] = _text(error)
         encoded["args"] = _packed(_arguments(error))
         encoded["attributes"] = {name: _packed(value) for name, value in vars(error).items()}
+    if isinstance(error, BaseExceptionGroup) and len(error.exceptions) <= _MEMBERS_MAX:
+        encoded["group"] = (error.message, [encode(each, where) for each in error.exceptions])
     return json.dumps(encoded)
 
 
@@ -82,7 +85,7 @@ def _made_again(cls: type[Exception], value: Mapping[str, Any]) -> Exception | N
     None where that does not read as the original did.
     """
     base = _built_in_base(cls)
-    args = (value["message"],) if value["args"] is None else _unpacked(value["args"])
+    args = _arguments_here(value)
     try:
         error: Exception = base.__new__(cls, *args)
         base.__init__(error, *args)
@@ -91,6 +94,13 @@ def _made_again(cls: type[Exception], value: Mapping[str, Any]) -> Exception | N
     kept = {name: each for name, each in value["attributes"].items() if each is not None}
     vars(error).update({name: _unpacked(each) for name, each in kept.items()})
     return error if cls is base or _text(error) == value["message"] else None
+
+
+def _arguments_here(value: Mapping[str, Any]) -> tuple[Any, ...]:
+    if "group" in value:
+        message, members = value["group"]
+        return message, [decode(each) for each in members]
+    return (value["message"],) if value["args"] is None else _unpacked(value["args"])
 
 
 def _remote_class(known: type[Exception]) -> type[RemoteError]:
