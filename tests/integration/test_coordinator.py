@@ -22,6 +22,7 @@ from pstrain.errors import (
     CancelledError,
     ClosureInputError,
     DeadlineExceededError,
+    FailedPreconditionError,
     InvalidArgumentError,
     OutOfRangeError,
     RemoteError,
@@ -105,6 +106,21 @@ def test_join_gives_up_at_its_timeout_and_loses_nothing(
         value.fetch(timeout=0.01)
     gate.touch()
     assert value.fetch(DEADLINE_S) == "late"
+
+
+def test_nobody_waits_for_closures_where_he_holds_them_up(
+    coordinator: ps.ClusterCoordinator,
+) -> None:
+    with coordinator.barrier():
+        value = coordinator.schedule(lambda: 3)
+        for wait in (coordinator.join, value.fetch):
+            with pytest.raises(FailedPreconditionError, match=r"no closure runs inside of .*barr"):
+                wait(DEADLINE_S)
+        assert not value.is_ready()
+    assert value.fetch(DEADLINE_S) == 3
+    with coordinator.barrier():
+        coordinator.join(DEADLINE_S)
+        assert value.fetch(DEADLINE_S) == 3
 
 
 def test_an_error_is_raised_once_with_the_trainers_traceback(
