@@ -8,6 +8,7 @@ parameters. Must not know how values travel. Invariant: a handle never caches va
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from pstrain import foreign_names
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
-from pstrain.foreign_names import Telling
+from pstrain.foreign_names import Called, Telling, instead_of
 from pstrain.indexed_slices import taken_apart
 from pstrain.parameters import Parameters, current_step
 from pstrain.sparse_reads import tracked_rows, wants_gradient
@@ -23,6 +24,10 @@ from pstrain.value_operators import ValueOperators
 from pstrain.vocabulary import VariableSpec
 
 Array = NDArray[Any]
+
+
+def _changes(name: str) -> Callable[[Called], Called]:
+    return instead_of(name, foreign_names.CHANGE_OF_VARIABLE)
 
 
 class BaseVariable(ValueOperators, Telling):
@@ -72,6 +77,7 @@ class BaseVariable(ValueOperators, Telling):
         """The same as :meth:`numpy`."""
         return self.numpy()
 
+    @_changes("assign")
     def assign(self, value: Any) -> Any:
         """Sets all values; a scalar is broadcast, any other shape must be the variable's.
 
@@ -81,16 +87,19 @@ class BaseVariable(ValueOperators, Telling):
         self._assign("set", value)
         return self._unless_scheduled()
 
+    @_changes("assign_add")
     def assign_add(self, delta: Any) -> Any:
         """Adds to all values, at the servers: concurrent additions are all kept."""
         self._assign("add", delta)
         return self._unless_scheduled()
 
+    @_changes("assign_sub")
     def assign_sub(self, delta: Any) -> Any:
         """Subtracts from all values, at the servers."""
         self._assign("sub", delta)
         return self._unless_scheduled()
 
+    @_changes("scatter_update")
     def scatter_update(self, ids: Any, rows: Any = None) -> None:
         """Sets rows ``ids``; where an id repeats, its last row stays.
 
@@ -98,30 +107,37 @@ class BaseVariable(ValueOperators, Telling):
         """
         self.scatter("set", ids, rows)
 
+    @_changes("scatter_add")
     def scatter_add(self, ids: Any, rows: Any = None) -> None:
         """Adds to rows ``ids``; repeated ids add up."""
         self.scatter("add", ids, rows)
 
+    @_changes("scatter_sub")
     def scatter_sub(self, ids: Any, rows: Any = None) -> None:
         """Subtracts from rows ``ids``; repeated ids add up."""
         self.scatter("sub", ids, rows)
 
+    @_changes("scatter_mul")
     def scatter_mul(self, ids: Any, rows: Any = None) -> None:
         """Multiplies rows ``ids``."""
         self.scatter("mul", ids, rows)
 
+    @_changes("scatter_div")
     def scatter_div(self, ids: Any, rows: Any = None) -> None:
         """Divides rows ``ids``."""
         self.scatter("div", ids, rows)
 
+    @_changes("scatter_min")
     def scatter_min(self, ids: Any, rows: Any = None) -> None:
         """Takes the smaller of present and given values of rows ``ids``."""
         self.scatter("min", ids, rows)
 
+    @_changes("scatter_max")
     def scatter_max(self, ids: Any, rows: Any = None) -> None:
         """Takes the larger of present and given values of rows ``ids``."""
         self.scatter("max", ids, rows)
 
+    @_changes("batch_scatter_update")
     def batch_scatter_update(self, ids: Any, rows: Any = None) -> None:
         """Sets rows; ids of several axes say which rows within each element of the axes before.
 
@@ -143,6 +159,7 @@ class BaseVariable(ValueOperators, Telling):
         current[(*lead, where)] = values
         self.assign(current)
 
+    @instead_of("sparse_read", foreign_names.READ_OF_VARIABLE)
     def sparse_read(self, ids: Any) -> Any:
         """Rows [n, *shape[1:]] in the order of ``ids`` (rank 1), reading only those rows.
 
@@ -159,6 +176,7 @@ class BaseVariable(ValueOperators, Telling):
             return tracked_rows(self, rows)
         return self.parameters.read_rows(self.spec, rows)
 
+    @instead_of("embedding_lookup", foreign_names.READ_OF_VARIABLE)
     def embedding_lookup(self, ids: Any) -> Any:
         """Rows [*ids.shape, *shape[1:]] in the order of ``ids`` of any rank, as `sparse_read`."""
         array = self._ids(ids)
@@ -202,15 +220,23 @@ class BaseVariable(ValueOperators, Telling):
         return new_handle, (type(self), self.spec, self.parameters, self._start, self._stop)
 
     def _assign(self, op: str, value: Any) -> None:
-        if np.shape(value) not in ((), self.shape):
-            raise InvalidArgumentError(
-                f"value of shape {np.shape(value)} does not fit variable {self.name!r} of shape "
-                f"{self.shape}"
-            )
-        self._check_operation(op)
+        self._check_fits(op, value)
         if self.shape:
             value = np.broadcast_to(np.asarray(value), self.shape)
         self.parameters.assign(self.spec, op, value, self._start)
+
+    def _check_fits(self, op: str, value: Any) -> None:
+        try:
+            shape = np.shape(value)
+        except ValueError as error:
+            raise InvalidArgumentError(
+                f"the value for variable {self.name!r} of shape {self.shape} is no array: {error}"
+            ) from error
+        if shape not in ((), self.shape):
+            raise InvalidArgumentError(
+                f"value of shape {shape} does not fit variable {self.name!r} of shape {self.shape}"
+            )
+        self._check_operation(op)
 
     def _unless_scheduled(self) -> Self | None:
         return self if current_step() is None else None

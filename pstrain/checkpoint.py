@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dataservice.runtime.arguments import check_callable, check_true_or_false, limit_s
 from dataservice.runtime.identity import new_id
@@ -29,7 +29,7 @@ from pstrain.paramserver.increments import Base, size_beyond
 from pstrain.paramserver.saved import Saved, SavedShard, Tracking, check_shape
 from pstrain.saving import Pauses, SavedCheckpoint
 from pstrain.session import captured_changed
-from pstrain.variable_names import Named, grouped, has_variables, key_of
+from pstrain.variable_names import Key, Named, grouped, has_variables, key_of
 
 __all__ = ["Checkpoint", "checkpoints", "latest_checkpoint", "read_config"]
 
@@ -43,7 +43,8 @@ class Checkpoint(Telling):
     is a variable, or has ``state_dict``/``load_state_dict`` (JSON-able); None stands for nothing.
     What several of them reach, as in ``Checkpoint(net=net, encoder=net.encoder)``, is saved once
     and restored by any of its names; state is saved with each.
-    Optimizer slots are saved with the rows they belong to. Everything is saved as it is at one
+    ``checkpoint.model`` is the object of that name. Optimizer slots are saved with the rows they
+    belong to. Everything is saved as it is at one
     moment, at which no closure is under way. ``restore`` may come before an object has made its
     variables: they then get their values as they are made.
     """
@@ -67,6 +68,20 @@ class Checkpoint(Telling):
         self._restored: dict[str, Any] = {}
         # Threads that save, and those that bring lost servers back.
         self._lock = threading.RLock()
+
+    if not TYPE_CHECKING:  # as `Telling` has it
+
+        def __getattr__(self, name: str) -> Any:
+            objects = vars(self).get("_objects", {})
+            return objects[name] if name in objects else super().__getattr__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_") and name not in vars(self) and name != "followers":
+            raise InvalidTypeError(
+                f"an object is saved that was given when the Checkpoint was made, not later: "
+                f"Checkpoint(..., {name}={name})"
+            )
+        super().__setattr__(name, value)
 
     def __repr__(self) -> str:
         return f"<Checkpoint of {', '.join(self._objects)}>"
@@ -235,6 +250,10 @@ class Checkpoint(Telling):
         defer(restored, self._unmade())
         return RestoreStatus(restored, self._named)
 
+    def holds(self) -> set[Key]:
+        """The variables that a save now would write."""
+        return {key_of(each.variable) for each in self._named()}
+
     def _unmade(self) -> dict[str, Any]:
         """The objects that have yet to make variables."""
         makers = {name: value for name, value in self._objects.items() if has_variables(value)}
@@ -291,6 +310,11 @@ class Checkpoint(Telling):
 def check_objects(objects: Mapping[str, Any]) -> None:
     """InvalidTypeError for what has nothing that a checkpoint could save."""
     for name, value in objects.items():
+        if isinstance(value, list | tuple | dict):
+            raise InvalidTypeError(
+                f"{name} is a {type(value).__name__}: give what is in it under names of their own, "
+                f"as in Checkpoint(**{{f'{name}_{{i}}': each for i, each in enumerate({name})}})"
+            )
         if not (_is_stateful(value) or isinstance(value, BaseVariable) or has_variables(value)):
             raise InvalidTypeError(
                 f"{name}={type(value).__name__} has neither variables nor state_dict(), so there "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import numbers
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +31,8 @@ from pstrain.saving import SavedCheckpoint
 __all__ = ["CheckpointManager", "checkpoints_iterator"]
 
 _INDEX = "checkpoint"
+# What one save removes, another one that ends at the same time must not look at.
+_sweeping = threading.Lock()
 
 
 class CheckpointManager:
@@ -151,6 +154,10 @@ class CheckpointManager:
         return check_interval and step < self._saved_at + self.checkpoint_interval
 
     def _sweep(self, newest: str) -> None:
+        with _sweeping:
+            self._remove_old(newest)
+
+    def _remove_old(self, newest: str) -> None:
         if self._max_to_keep is not None:
             # By name: one path may be relative where the other is absolute.
             kept = os.path.basename(newest)

@@ -319,12 +319,20 @@ def check_training_cluster(spec: ClusterSpec, task_type: str | None, task_id: in
 
 
 def check_addresses(spec: ClusterSpec) -> None:
-    """Raises ValueError for a trainer or parameter server at what is no HOST:PORT."""
+    """Raises ValueError for a trainer or parameter server at what is no HOST:PORT, or at that of
+    another one."""
+    tasks: dict[str, str] = {}
     for job in ("worker", "ps"):
         for index in spec.task_indices(job) if job in spec.jobs else ():
             address = spec.task_address(job, index)
             if split_address(address, any_port=True)[1] == 0:
                 raise InvalidArgumentError(f"{job}:{index} has no port: {address!r}")
+            other = tasks.setdefault(address, f"{job}:{index}")
+            if other != f"{job}:{index}":
+                raise InvalidArgumentError(
+                    f"{other} and {job}:{index} are both at {address!r}: each task needs an "
+                    "address of its own"
+                )
 
 
 def _check_own_task(spec: ClusterSpec, task_type: str | None, task_id: int | None) -> None:

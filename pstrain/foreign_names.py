@@ -248,6 +248,16 @@ VARIABLE: Final = {
     "scatter_nd_update": _ROWS_OF,
     "value": _READ,
 }
+_ROW_NUMBERS: Final = "write ids="
+CHANGE_OF_VARIABLE: Final = {
+    "indices": _ROW_NUMBERS,
+    "name": "changes have no names",
+    "read_value": "the variable is returned, and read where its value is used: leave it out",
+    "sparse_delta": "give IndexedSlices(rows, ids) first, without a name; or ids and rows",
+    "updates": "write rows=",
+    "use_locking": "a change is always made whole: leave it out",
+}
+READ_OF_VARIABLE: Final = {"indices": _ROW_NUMBERS, "name": "reads have no names"}
 NEW_VARIABLE: Final = {
     "aggregation": "a trainer has one replica, and rounds (sync) take the mean of gradients",
     "caching_device": "each step reads anew",

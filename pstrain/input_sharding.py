@@ -147,7 +147,7 @@ def policy_of(options: Any) -> AutoShardPolicy:
     name = found if isinstance(found, str) else getattr(found, "name", None)
     if name is None or name.upper() not in AutoShardPolicy.__members__:
         raise InvalidArgumentError(
-            f"options must be one of {', '.join(map(str, AutoShardPolicy))} or "
+            f"options must be one of AutoShardPolicy.{', '.join(AutoShardPolicy.__members__)}, or "
             f"InputOptions(auto_shard_policy=...), got {options!r}"
             f"{nearest(name, AutoShardPolicy.__members__, 'AutoShardPolicy.{}')}"
         )

@@ -98,7 +98,7 @@ class PartialCheckpoint:
             _remove_partial(directory)
             if number is None:
                 number = 1 + max(_taken_numbers(directory), default=0)
-            self.number = number
+            self.number = int(number)
             self.path = os.path.join(directory, f"{name}-{number}")
             self.folder = os.path.join(directory, f"{_PARTIAL}{new_id('ckpt')}")
             os.mkdir(self.folder)
@@ -178,10 +178,25 @@ def check_json(contents: Mapping[str, Any]) -> None:
     """InvalidArgumentError where a manifest cannot hold ``contents``."""
     try:
         json.dumps(contents)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise InvalidArgumentError(
             f"a state_dict or get_config holds something that JSON cannot: {error}"
         ) from error
+    for key in _keys(contents):
+        if not isinstance(key, str):
+            raise InvalidArgumentError(
+                f"a state_dict or get_config has the key {key!r}, which JSON would make text: use "
+                f"{str(key)!r}, or a list of pairs"
+            )
+
+
+def _keys(value: Any) -> Iterator[Any]:
+    """Of all dicts in it."""
+    if isinstance(value, dict):
+        yield from value
+    for item in value.values() if isinstance(value, dict) else value:
+        if isinstance(item, dict | list | tuple):
+            yield from _keys(item)
 
 
 def _summed(manifest: Mapping[str, Any]) -> dict[str, Any]:

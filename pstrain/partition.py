@@ -103,22 +103,34 @@ class MaxSizePartitioner(Partitioner):
 def shard_count(partitioner: PartitionFunction | None, shape: tuple[int, ...], dtype: str) -> int:
     """How many shards ``partitioner`` wants for a variable; 1 for scalars and without one.
 
-    Raises InvalidArgumentError when it answers nothing, 0, or cuts an axis other than the first.
+    Raises InvalidArgumentError when it answers nothing, 0, or cuts an axis other than the first, or
+    what are no whole numbers.
     """
     if partitioner is None or not shape:
         return 1
     answer = partitioner(shape=shape, dtype=np.dtype(dtype))
-    if not answer or len(answer) != len(shape) or answer[0] < 1:
+    counts = _whole_numbers(answer)
+    if len(counts) != len(shape) or counts[0] < 1:
         raise InvalidArgumentError(
             f"variable_partitioner answered {answer!r} for shape {shape}; it must answer one "
             f"number of shards per axis, at least 1 for the first"
         )
-    if any(count != 1 for count in answer[1:]):
+    if any(count != 1 for count in counts[1:]):
         raise InvalidArgumentError(
-            f"variable_partitioner answered {list(answer)} for shape {shape}; only the first axis "
+            f"variable_partitioner answered {counts} for shape {shape}; only the first axis "
             f"can be cut, so every other number must be 1"
         )
-    return max(1, min(int(answer[0]), shape[0]))
+    return max(1, min(counts[0], shape[0]))
+
+
+def _whole_numbers(answer: Any) -> list[int]:
+    """As a list, which is empty where the answer is something else."""
+    try:
+        given = list(answer)
+        counts = [int(count) for count in given]
+    except (TypeError, ValueError, OverflowError):
+        return []
+    return counts if counts == given else []
 
 
 def _only(shape: Sequence[int], axis: int, shards: int) -> list[int]:

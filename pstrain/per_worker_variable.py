@@ -6,7 +6,6 @@ like any other. Invariant: a scheduled function reads and changes its own traine
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from pstrain.base_variable import Array, BaseVariable, new_handle
 from pstrain.creation import announce, create_spec
 from pstrain.errors import FailedPreconditionError, UnimplementedError
 from pstrain.scope import current_placement
-from pstrain.trainer.context import get_current_worker_index
+from pstrain.trainer.context import current_position
 from pstrain.vocabulary import InitializerSpec
 
 
@@ -62,6 +61,7 @@ class PerWorkerVariable(BaseVariable):
         return self.numpy()[key]
 
     def _assign(self, op: str, value: Any) -> None:
+        self._check_fits(op, value)
         row = self._row()
         copies = self.spec.rows if row is None else 1
         full = np.broadcast_to(np.asarray(value), (copies, *self.shape))
@@ -69,29 +69,25 @@ class PerWorkerVariable(BaseVariable):
 
     def _row(self) -> int | None:
         """Of this trainer; of the only copy; None in the program of a cluster."""
-        if self.spec.rows == 1:
-            return 0
-        try:
-            return get_current_worker_index()
-        except FailedPreconditionError:
-            return None
+        return 0 if self.spec.rows == 1 else current_position()
 
 
 def create_per_worker_variable(
-    initial: Any, shape: Sequence[int] | None, dtype: str, name: str
+    initial: InitializerSpec | Array, shape: tuple[int, ...], dtype: str, name: str
 ) -> PerWorkerVariable:
-    """One copy for each trainer of the entered strategy, one in all without any."""
+    """One copy for each trainer of the entered strategy, one in all without any.
+
+    An array is of the shape and dtype.
+    """
     placement = current_placement()
     copies, value = placement.num_workers, None
     if isinstance(initial, InitializerSpec):
-        whole, initializer = tuple(shape or ()), initial
+        initializer = initial
     else:
-        array = np.asarray(initial, dtype)
-        whole = array.shape if shape is None else tuple(shape)
-        value = np.broadcast_to(array, (copies, *whole))
+        value = np.broadcast_to(initial, (copies, *shape))
         initializer = InitializerSpec(name="constant", parameters={"value": 0.0})
     servers = placement.place((), dtype)
-    spec = create_spec(placement, (copies, *whole), dtype, name, False, initializer, servers)
+    spec = create_spec(placement, (copies, *shape), dtype, name, False, initializer, servers)
     placement.parameters.create(spec, value)
     variable: PerWorkerVariable = new_handle(
         PerWorkerVariable, spec, placement.parameters, 0, spec.rows

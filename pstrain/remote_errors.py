@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import base64
 import json
-import sys
 import traceback
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any, TypeAlias
 
 from dataservice.errors import DataServiceError, error_from_dict, error_to_dict, is_registered
 from pstrain import results
 from pstrain.errors import OutOfRangeError, RemoteError
+from pstrain.known_classes import class_here
 
 _DETAIL_MAX_BYTES = 64 << 10
+_MEMBERS_MAX = 20
 
 _ClassName: TypeAlias = "tuple[str, str]"
 
@@ -41,6 +41,8 @@ def encode(error: BaseException, where: str) -> str:
         encoded["message"] = _text(error)
         encoded["args"] = _packed(_arguments(error))
         encoded["attributes"] = {name: _packed(value) for name, value in vars(error).items()}
+    if isinstance(error, BaseExceptionGroup) and len(error.exceptions) <= _MEMBERS_MAX:
+        encoded["group"] = (error.message, [encode(each, where) for each in error.exceptions])
     return json.dumps(encoded)
 
 
@@ -73,14 +75,8 @@ def _of_users(value: Mapping[str, Any]) -> Exception:
 
 
 def _class_here(name: _ClassName) -> type[Exception] | None:
-    """Nothing is imported, and no code of the module runs."""
-    module, qualname = name
-    found: Any = sys.modules.get(module)
-    for part in qualname.split("."):
-        if not isinstance(found, ModuleType | type):
-            return None
-        found = vars(found).get(part)
-    return found if isinstance(found, type) and issubclass(found, Exception) else None
+    found = class_here(*name)
+    return found if found is not None and issubclass(found, Exception) else None
 
 
 def _made_again(cls: type[Exception], value: Mapping[str, Any]) -> Exception | None:
@@ -89,7 +85,7 @@ def _made_again(cls: type[Exception], value: Mapping[str, Any]) -> Exception | N
     None where that does not read as the original did.
     """
     base = _built_in_base(cls)
-    args = (value["message"],) if value["args"] is None else _unpacked(value["args"])
+    args = _arguments_here(value)
     try:
         error: Exception = base.__new__(cls, *args)
         base.__init__(error, *args)
@@ -98,6 +94,13 @@ def _made_again(cls: type[Exception], value: Mapping[str, Any]) -> Exception | N
     kept = {name: each for name, each in value["attributes"].items() if each is not None}
     vars(error).update({name: _unpacked(each) for name, each in kept.items()})
     return error if cls is base or _text(error) == value["message"] else None
+
+
+def _arguments_here(value: Mapping[str, Any]) -> tuple[Any, ...]:
+    if "group" in value:
+        message, members = value["group"]
+        return message, [decode(each) for each in members]
+    return (value["message"],) if value["args"] is None else _unpacked(value["args"])
 
 
 def _remote_class(known: type[Exception]) -> type[RemoteError]:

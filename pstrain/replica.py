@@ -28,7 +28,7 @@ from pstrain.foreign_names import Telling
 from pstrain.indexed_slices import IndexedSlices
 from pstrain.input_sharding import DistributedDataset, DistributedDatasetFunction
 from pstrain.tensor import Tensor
-from pstrain.trainer.context import current_trainer
+from pstrain.trainer.context import current_position
 from pstrain.vocabulary import Update
 
 
@@ -59,7 +59,7 @@ class ReplicaContext:
     """What a function called by ``run`` can ask of its replica, the only one of its trainer.
 
     ``num_replicas_in_sync``: the strategy's. ``replica_id_in_sync_group``: 0, but in rounds (sync)
-    the trainer's index, of all trainers: with ``backup_workers`` it may be as large as
+    the trainer's place among all trainers: with ``backup_workers`` it may be as large as
     ``num_replicas_in_sync`` or larger, because which closures make a step is only known once they
     have come; ids stay different, so that seeds and file names made of them are. Reductions are
     over the trainer's own replica: gradients of a round meet at the parameter servers.
@@ -113,7 +113,7 @@ def _replica_scope(context: ReplicaContext) -> Iterator[None]:
 
 
 def _replica_id(strategy: Replica) -> int:
-    return current_trainer() if strategy.num_replicas_in_sync > 1 else 0
+    return current_position() or 0 if strategy.num_replicas_in_sync > 1 else 0
 
 
 def call_arguments(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -1,8 +1,8 @@
 """What a closure returns, as bytes that cannot run code when they are read.
 
-Structures of None, bool, int, float, str, bytes, list, tuple, dict, NumPy arrays and scalars and
-Arrow batches. Knows nothing of how the bytes travel. Invariant: ``decode(encode(value))`` equals
-the value, NumPy scalars included.
+Structures of None, bool, int, float, str, bytes, list, tuple, named tuple, dict, NumPy arrays and
+scalars and Arrow batches. Knows nothing of how the bytes travel. Invariant:
+``decode(encode(value))`` equals the value, NumPy scalars included.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import math
 import struct
+from collections import namedtuple
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from pstrain.errors import InvalidArgumentError
+from pstrain.known_classes import class_here
 
 _LENGTH = struct.Struct("<I")
 _PLAIN = (type(None), bool, int, float, str)
@@ -28,7 +30,13 @@ def encode(value: Any) -> bytes:
     if value is None:
         return b""
     buffers: list[bytes] = []
-    tree = json.dumps(_pack(value, buffers)).encode()
+    try:
+        tree = json.dumps(_pack(value, buffers)).encode()
+    except RecursionError as error:
+        raise InvalidArgumentError(
+            f"a closure can't return a {type(value).__name__} that holds itself, or others within "
+            "others so deep"
+        ) from error
     sizes = b"".join(_LENGTH.pack(len(b)) for b in (tree, *buffers))
     return _LENGTH.pack(len(buffers) + 1) + sizes + tree + b"".join(buffers)
 
@@ -55,6 +63,10 @@ def _pack(value: Any, buffers: list[bytes]) -> Any:
         return value
     if isinstance(value, list):
         return ["list", *(_pack(item, buffers) for item in value)]
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        cls = type(value)
+        name = [cls.__module__, cls.__qualname__, list(value._fields)]
+        return ["named", name, *(_pack(item, buffers) for item in value)]
     if isinstance(value, tuple):
         return ["tuple", *(_pack(item, buffers) for item in value)]
     if isinstance(value, dict):
@@ -65,7 +77,8 @@ def _pack(value: Any, buffers: list[bytes]) -> Any:
     if isinstance(value, bytes):
         buffers[index] = value
         return ["bytes", index]
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OV":
+    if isinstance(value, np.ndarray | np.generic):
+        _check_array(value)
         array = np.asarray(value)
         buffers[index] = _compressed(array.tobytes())
         kind = "scalar" if isinstance(value, np.generic) else "array"
@@ -76,13 +89,36 @@ def _pack(value: Any, buffers: list[bytes]) -> Any:
             writer.write(value)
         buffers[index] = sink.getvalue().to_pybytes()
         return ["batch" if isinstance(value, pa.RecordBatch) else "table", index]
-    if hasattr(value, "__array__") and not isinstance(value, np.ndarray | np.generic):
+    if hasattr(value, "__array__"):
         buffers.pop()
         return _pack(np.asarray(value), buffers)
     raise InvalidArgumentError(
         f"a closure can't return a {type(value).__name__}: return numbers, strings, NumPy "
         "arrays, Arrow batches, or lists, tuples and dicts of them"
     )
+
+
+def _check_array(value: Any) -> None:
+    if value.dtype.kind in "OV":
+        raise InvalidArgumentError(
+            f"a closure can't return an array of dtype {value.dtype}: return one of numbers, "
+            "strings or times, or a list, or a dict of an array for each field"
+        )
+    if isinstance(value, np.ma.MaskedArray):
+        raise InvalidArgumentError(
+            "a closure can't return a masked array, whose mask would be lost: return "
+            "array.filled(...), or (array.data, array.mask)"
+        )
+
+
+def _named_tuple(name: tuple[str, str, list[str]], values: list[Any]) -> Any:
+    """Of the class itself where this process has it, else of one with its name and fields."""
+    module, qualname, fields = name
+    cls: Any = class_here(module, qualname)
+    if cls is None or not issubclass(cls, tuple) or list(getattr(cls, "_fields", ())) != fields:
+        made: Any = namedtuple
+        cls = made(qualname.rpartition(".")[2], fields, rename=True)
+    return tuple.__new__(cls, values)
 
 
 def _unpack(tree: Any, buffers: list[memoryview]) -> Any:
@@ -93,6 +129,8 @@ def _unpack(tree: Any, buffers: list[memoryview]) -> Any:
         return [_unpack(item, buffers) for item in rest]
     if kind == "tuple":
         return tuple(_unpack(item, buffers) for item in rest)
+    if kind == "named":
+        return _named_tuple(rest[0], [_unpack(item, buffers) for item in rest[1:]])
     if kind == "dict":
         return {_unpack(k, buffers): _unpack(v, buffers) for k, v in rest}
     data = buffers[rest[0]]

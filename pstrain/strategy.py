@@ -12,7 +12,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -52,12 +52,13 @@ _entered: ContextVar[Any] = ContextVar("strategy", default=None)
 
 
 def has_strategy() -> bool:
-    """Whether this thread is inside a strategy's scope."""
+    """Whether this thread is inside a strategy's scope, or runs a scheduled function."""
     return _entered.get() is not None
 
 
 def get_strategy() -> Any:
-    """The strategy whose scope this thread is in; FailedPreconditionError outside of any."""
+    """The strategy whose scope this thread is in, or that of the scheduled function that it runs;
+    FailedPreconditionError outside of any."""
     strategy = _entered.get()
     if strategy is None:
         raise FailedPreconditionError("no strategy: enter one with `with strategy.scope():`")
@@ -217,10 +218,15 @@ class ParameterServerStrategy(Replica):
         self.parameters.key_maps.forget()
 
     def begin_anew(self) -> None:
-        """As :meth:`begin`, in a new session: what others still do in the old one is refused."""
+        """As :meth:`begin`, in a new session: what others still do in the old one is refused.
+
+        All variables begin anew, those that were made of at most 64 KiB of values with these.
+        """
         self.session = _new_session()
         self.parameters.change_session(self.session)
         self.begin()
+        for variable in self._placement.variables:
+            self.parameters.begin_again(variable.spec)
 
     def place(self, shape: tuple[int, ...], dtype: str) -> int:
         """How many shards a variable is cut into."""
@@ -262,8 +268,8 @@ class Extended:
     def __init__(self, strategy: ParameterServerStrategy) -> None:
         spec = strategy.cluster_resolver.cluster_spec()
         self._strategy = strategy
-        self.worker_devices = _devices("worker", spec.num_tasks("worker"))
-        self.parameter_devices = _devices("ps", spec.num_tasks("ps"))
+        self.worker_devices = _devices("worker", spec.task_indices("worker"))
+        self.parameter_devices = _devices("ps", range(spec.num_tasks("ps")))
         self.should_checkpoint = True
         self.should_save_summary = True
 
@@ -369,5 +375,5 @@ def _uncut(shape: tuple[int, ...], dtype: str) -> int:  # noqa: ARG001
     return 1
 
 
-def _devices(job: str, tasks: int) -> tuple[str, ...]:
-    return tuple(f"/job:{job}/task:{index}" for index in range(tasks))
+def _devices(job: str, indices: Iterable[int]) -> tuple[str, ...]:
+    return tuple(f"/job:{job}/task:{index}" for index in indices)

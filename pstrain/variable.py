@@ -21,7 +21,7 @@ from pstrain.creation import announce, create_spec
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.foreign_names import instead_of
 from pstrain.joined import JoinedParameters, joined_spec
-from pstrain.per_worker_variable import create_per_worker_variable
+from pstrain.per_worker_variable import PerWorkerVariable, create_per_worker_variable
 from pstrain.rows import check_range
 from pstrain.scope import current_placement
 from pstrain.vocabulary import InitializerSpec, InitialValue
@@ -56,10 +56,7 @@ def create_variable(
     them is in this process. Only float32 variables can be trained. ``cuts``: the rows at which it
     may be cut; None: at any.
     """
-    if dtype not in _DTYPES:
-        raise InvalidArgumentError(
-            f"dtype of {name!r} must be one of {_DTYPES}, got {dtype!r}{_instead_of(dtype)}"
-        )
+    _check_dtype(dtype, name)
     value, by_shard = None, None
     if callable(initializer) and not isinstance(initializer, InitializerSpec):
         by_shard, initializer = initializer, initializers.zeros()
@@ -77,6 +74,13 @@ def create_variable(
         _assign_by_shard(variable, by_shard)
     announce(placement, variable)
     return variable
+
+
+def _check_dtype(dtype: str, name: str) -> None:
+    if dtype not in _DTYPES:
+        raise InvalidArgumentError(
+            f"dtype of {name!r} must be one of {_DTYPES}, got {dtype!r}{_instead_of(dtype)}"
+        )
 
 
 def _instead_of(dtype: str) -> str:
@@ -197,6 +201,21 @@ def _converted(given: Array, dtype: str, name: str) -> Array:
     return array
 
 
+def _each_workers(
+    initial: Any, shape: tuple[int, ...] | None, dtype: str, name: str
+) -> PerWorkerVariable:
+    _check_dtype(dtype, name)
+    if wants_shards(initial):
+        raise InvalidArgumentError(
+            f"variable {name!r} has a copy for each worker, which is not cut: give a value, an "
+            "initializer, or a function without arguments, not one of a shard"
+        )
+    if not isinstance(initial, InitializerSpec):
+        initial = _initial_value(initial, shape, dtype, name)
+        shape = initial.shape
+    return create_per_worker_variable(initial, tuple(shape or ()), dtype, name)
+
+
 class Variable(BaseVariable):
     """A variable in one place, or one part of a ShardedVariable.
 
@@ -238,7 +257,7 @@ class Variable(BaseVariable):
         kind = _dtype_name(dtype, name)
         shape = None if shape is None else _sizes(shape, name)
         if per_worker_variable:
-            return create_per_worker_variable(value, shape, kind, name or "Variable")
+            return _each_workers(value, shape, kind, name or "Variable")
         return create_variable(
             value, shape=shape, dtype=kind, name=name or "Variable", trainable=trainable
         )

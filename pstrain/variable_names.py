@@ -6,10 +6,11 @@ the objects that are saved reach it, and found under each of its names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pstrain.base_variable import BaseVariable
+from pstrain.errors import InvalidTypeError
 from pstrain.parameters import Parameters
 from pstrain.vocabulary import VariableSpec
 
@@ -75,6 +76,16 @@ def _of_object(prefix: str, value: Any) -> Iterator[tuple[str, BaseVariable]]:
         yield prefix, value
         return
     seen: dict[str, int] = {}
-    for variable in value.variables if has_variables(value) else ():
+    for variable in _variables(prefix, value) if has_variables(value) else ():
         count = seen[variable.name] = seen.get(variable.name, 0) + 1
         yield f"{prefix}/{variable.name}" + (f"#{count}" if count > 1 else ""), variable
+
+
+def _variables(prefix: str, value: Any) -> Sequence[BaseVariable]:
+    found = value.variables
+    if not isinstance(found, list | tuple) or not all(isinstance(v, BaseVariable) for v in found):
+        raise InvalidTypeError(
+            f"{prefix}={type(value).__name__}: its variables must be a list of ps.Variable, got "
+            f"{found!r:.200}"
+        )
+    return found

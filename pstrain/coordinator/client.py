@@ -55,14 +55,16 @@ _STOP_TIMEOUT_S = 2.0
 class ClusterCoordinator:
     """Schedules functions on the trainers of a strategy's cluster. Thread-safe.
 
-    A second coordinator of the same strategy is the first one, whose options it has to take.
+    A second coordinator of the same strategy is the first one, whose options it has to take; a new
+    one where the first ``is_over``.
     ``closures_in_flight``: how many closures a trainer runs at a time: while one waits for its
     rows, the others compute; with more of them a step rests on older values. In rounds (``sync``)
     it is 1.
     ``checkpoint``: a CheckpointManager. When a parameter server is lost, everything goes back to
     its newest checkpoint by itself once the server was started again, and what closures have done
     since is done again, in rounds (``sync``) in the rounds that they made; without one, closures
-    raise UnavailableError. Put the iterators that closures take elements of into that checkpoint;
+    raise UnavailableError. Put the iterators that closures take elements of into that checkpoint,
+    and all variables, for what it does not hold begins anew, as a warning says at the first save;
     ``fit`` does that itself. A closure that is done again may meet the end of the data where its
     first run had rows, for another trainer has them: a loop to the end is over once all trainers
     have met it, a variable was read, which waits for what is lost, and ``stats()["restores"]`` is
@@ -78,6 +80,8 @@ class ClusterCoordinator:
                 f"{kind.__module__}.{kind.__qualname__}; the form in pstrain.v1 has no "
                 "coordinator: its workers train in strategy.session()"
             )
+        if strategy.coordinator is not None and strategy.coordinator.is_over:
+            strategy.coordinator.close()
         return strategy.coordinator or super().__new__(cls)
 
     def __init__(
@@ -102,6 +106,7 @@ class ClusterCoordinator:
             attempts_max=ATTEMPTS_MAX,
             consistency=strategy.consistency,
             trainers_expected=strategy.num_input_pipelines,
+            trainer_indices=strategy.cluster_resolver.cluster_spec().task_indices("worker"),
             closures_in_flight=closures_in_flight,
         )
         self._scheduler = Scheduler(
@@ -146,6 +151,11 @@ class ClusterCoordinator:
     def checkpoint(self) -> CheckpointManager | None:
         """Where a lost server takes everything back to."""
         return self.recovery.checkpoint
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has met an error after which it runs nothing more, as of a lost server."""
+        return self._scheduler.is_over
 
     @property
     def num_trainers(self) -> int:

@@ -11,6 +11,7 @@ import logging
 import queue
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final
 
 from pstrain.consistency import ASYNC, Consistency, Sync
@@ -49,10 +50,11 @@ class Core:
         attempts_max: int,
         consistency: Consistency = ASYNC,
         trainers_expected: int = 1,
+        trainer_indices: Sequence[int] = (),
         closures_in_flight: int = 1,
     ) -> None:
         self.changed = threading.Condition()
-        self.state = CoordinatorState(consistency, trainers_expected)
+        self.state = CoordinatorState(consistency, trainers_expected, trainer_indices)
         self.in_rounds = isinstance(consistency, Sync)
         self.attempts_max = attempts_max
         self.closures: OrderedDict[int, Closure] = OrderedDict()

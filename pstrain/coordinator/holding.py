@@ -17,6 +17,7 @@ from pstrain.coordinator import decide
 from pstrain.coordinator.core import Core
 from pstrain.coordinator.orders import AskPosition
 from pstrain.coordinator.waiting import Waiting
+from pstrain.errors import FailedPreconditionError
 
 
 class Holding:
@@ -77,6 +78,14 @@ class Holding:
     def is_held_here(self) -> bool:
         """Whether this thread is in such a scope, which a restore may have to wait for."""
         return threading.current_thread() in self._holders
+
+    def check_not_held(self) -> None:
+        """FailedPreconditionError where this thread would wait for what its own scope holds up."""
+        if self.is_held_here():
+            raise FailedPreconditionError(
+                "no closure runs inside of coordinator.barrier(), so waiting for one there would "
+                "never end: join() and fetch() before it or after it"
+            )
 
     def positions(self, resource_id: str, timeout_s: float) -> dict[int, Any]:
         """What each trainer that is there says of its iterator; only while nothing runs."""

@@ -43,6 +43,7 @@ def make_links(
                 session=strategy.session,
                 trainer_index=index,
                 trainer_count=len(trainers),
+                input_pipeline_id=pipeline,
                 ps_addresses=servers,
                 closures_in_flight=closures_in_flight,
                 in_rounds=in_rounds,
@@ -60,5 +61,5 @@ def make_links(
             tls=strategy.tls,
             recovery=recovery,
         )
-        for index, address in trainers
+        for pipeline, (index, address) in enumerate(trainers)
     ]

@@ -225,6 +225,11 @@ class PerWorkerDataset:
         source: Any = self._source
         while callable(source) and not hasattr(source, "element_spec"):
             source = call_with_context(source, InputContext())
+        if not hasattr(source, "schema") and not hasattr(source, "element_spec"):
+            raise InvalidArgumentError(
+                "only a Dataset tells the schema of its elements, and this is a "
+                f"{type(source).__name__}: have the dataset function return a Dataset"
+            )
         return source.schema if hasattr(source, "schema") else source.element_spec
 
     def __iter__(self) -> PerWorkerIterator:

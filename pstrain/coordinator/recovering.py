@@ -6,7 +6,7 @@ there is at most one at a time, and the one before has ended when the next begin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from pstrain.coordinator.restoring import Restorer, is_server_loss
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.errors import RolledBackError, ServerLostError
 from pstrain.strategy import ParameterServerStrategy
+from pstrain.variable_names import key_of
 
 if TYPE_CHECKING:
     from pstrain.checkpoint_manager import CheckpointManager
@@ -177,6 +178,11 @@ class ServerRecovery:
 
     def _restorer(self, manager: CheckpointManager, *, gives_up: bool = False) -> Restorer:
         earlier = self._switch.restorer
+
+        def left_out() -> Sequence[str]:
+            # In `fit` what makes up its progress, such as metrics, is restored besides.
+            return () if gives_up else _left_out(self._strategy, manager)
+
         return Restorer(
             manager,
             self._strategy,
@@ -185,4 +191,11 @@ class ServerRecovery:
             self._leave,
             gives_up=gives_up,
             is_saved=earlier is not None and earlier.is_saved_by(manager),
+            left_out=left_out,
         )
+
+
+def _left_out(strategy: ParameterServerStrategy, manager: CheckpointManager) -> list[str]:
+    """Names of the variables that a checkpoint of the manager does not hold."""
+    held = manager.checkpoint.holds()
+    return [each.name for each in strategy.variables if key_of(each) not in held]

@@ -19,8 +19,8 @@ Reference = tuple[Any, ...]
 class Owner(Protocol):
     """Who has the closure run that computes a value."""
 
-    def awaited(self, closure: int) -> None:
-        """Its value is asked for before it is there."""
+    def awaited(self, closure: int, *, blocks: bool) -> None:
+        """Its value is asked for before it is there; ``blocks``: the thread waits for it."""
 
     def cancel(self, closure: int, timeout_s: float | None) -> None:
         """Ends it unless it has begun to commit; blocks until that is known."""
@@ -50,7 +50,7 @@ class RemoteValue:
         DeadlineExceededError (a TimeoutError), which says where the closure is.
         """
         left_s = limit_s(timeout)
-        self._tell()
+        self._tell(blocks=True)
         with self._changed:
             if not self._changed.wait_for(lambda: self._is_ready, left_s):
                 raise DeadlineExceededError(
@@ -87,7 +87,7 @@ class RemoteValue:
 
     def is_ready(self) -> bool:
         """True once :meth:`fetch` would not block."""
-        self._tell()
+        self._tell(blocks=False)
         return self._is_ready
 
     @property
@@ -109,9 +109,9 @@ class RemoteValue:
         """The value where :attr:`has_value`, else None."""
         return self._value
 
-    def _tell(self) -> None:
+    def _tell(self, *, blocks: bool) -> None:
         if not self._is_ready:
-            self._owner.awaited(self.closure)
+            self._owner.awaited(self.closure, blocks=blocks)
 
     def _set(self, value: Any, error: Exception | None) -> None:
         """Called by the scheduler with its lock held."""

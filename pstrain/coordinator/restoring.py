@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from pstrain.errors import (
@@ -31,6 +31,12 @@ _LOOK_EVERY_S: Final = 1.0
 _STATUS_TIMEOUT_S: Final = 5.0
 _LEAVE_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 5.0
+_NAMED_MAX: Final = 10
+
+_BEGIN_ANEW: Final = (
+    "if a parameter server is lost they begin anew, at their first values or, where these were "
+    "more than 64 KiB, at 0; give the Checkpoint all that training needs"
+)
 
 
 class Manager(Protocol):
@@ -93,7 +99,8 @@ class Restorer:
 
     Follows the checkpoint that it goes back to: what ended before its newest is not run again.
     ``gives_up``: nothing is, and what waits ends with RolledBackError, for the program goes back.
-    ``is_saved``: all is as in the newest checkpoint.
+    ``is_saved``: all is as in the newest checkpoint. ``left_out`` names the variables that no
+    checkpoint holds, which nothing goes back to.
     """
 
     def __init__(
@@ -106,8 +113,11 @@ class Restorer:
         *,
         gives_up: bool = False,
         is_saved: bool = False,
+        left_out: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._manager = manager
+        self._left_out = left_out
+        self._has_warned = False
         self._gives_up = gives_up
         self._strategy = strategy
         self._work = work
@@ -229,6 +239,9 @@ class Restorer:
         self._parts_mark = mark.parts
         self._iterators_mark = mark.iterators
         self._has_checkpoint = True
+        if not self._has_warned and (names := self._left_out()):
+            self._has_warned = True
+            logger.warning("%s are not in the checkpoint: %s", _some(names), _BEGIN_ANEW)
 
     def restored(self) -> None:
         """The program has gone back to a checkpoint itself."""
@@ -310,6 +323,8 @@ class Restorer:
             reason, path, count,
             "were given up" if self._gives_up else "that had ended since are run again",
         )  # fmt: skip
+        if names := self._left_out():
+            logger.warning("%s were not in the checkpoint and have begun anew", _some(names))
 
     def _end_old_work(self, why: str) -> int:
         if self._gives_up:
@@ -331,6 +346,12 @@ class Restorer:
         self._open.set()
         with self._changed:
             self._changed.notify_all()
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of them, in a few words."""
+    named = ", ".join(map(repr, names[:_NAMED_MAX]))
+    return f"variables {named}" + (" and others" if len(names) > _NAMED_MAX else "")
 
 
 def is_server_loss(error: BaseException) -> bool:

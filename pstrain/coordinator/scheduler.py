@@ -136,6 +136,8 @@ class Scheduler:
         ``report`` is called here, with no lock held, every ``interval_s`` and at the end.
         """
         core, now_s = self._core, time.monotonic()
+        if not core.state.is_idle:
+            self.holding.check_not_held()
         deadline_s = None if timeout_s is None else now_s + timeout_s
         meter = Meter(core.state.finished_count, now_s)
         is_idle = False
@@ -174,8 +176,10 @@ class Scheduler:
                 f"its trainer to say whether {known.label} can be cancelled",
             )
 
-    def awaited(self, closure: int) -> None:
-        """The program waits for a closure."""
+    def awaited(self, closure: int, *, blocks: bool) -> None:
+        """The program asks for the value of a closure; ``blocks``: it waits for it."""
+        if blocks:
+            self.holding.check_not_held()
         if self._core.in_rounds:
             with self._core.changed:
                 self._core.seal(closure + 1)
@@ -197,6 +201,11 @@ class Scheduler:
     def stop(self, error: Exception | None = None) -> None:
         """Ends what has not ended, for good; ``error`` is raised by whoever waits or asks."""
         self._core.stop(error)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was stopped by an error."""
+        return self._core.fatal is not None
 
     def join(self, timeout_s: float) -> None:
         """After :meth:`stop`: waits so long for its thread."""

@@ -10,6 +10,7 @@ trainer runs there or waits.
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -75,7 +76,8 @@ class Round:
 class CoordinatorState:
     """Not thread-safe: the service holds its lock around decide and apply.
 
-    ``trainers_expected``: as many as the cluster has. ``bound``: trainers of the closures that only
+    ``trainers_expected``: as many as the cluster has, ``trainer_indices`` where they are not 0, 1
+    and so on. ``bound``: trainers of the closures that only
     they may run; those of them that wait are in ``bound_waiting``, by trainer, not in ``waiting``.
     ``priorities``: those other than 0. ``parts``: how many parts without elements were decided, of
     closures of which any was.
@@ -87,6 +89,7 @@ class CoordinatorState:
 
     consistency: Consistency = ASYNC
     trainers_expected: int = 1
+    trainer_indices: Sequence[int] = ()
     waiting: Line = field(default_factory=Line)
     running: dict[int, Run] = field(default_factory=dict)
     attempts: dict[int, int] = field(default_factory=dict)
@@ -112,7 +115,7 @@ class CoordinatorState:
     priorities: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.round.absent = set(range(self.trainers_expected))
+        self.round.absent = set(self.trainer_indices or range(self.trainers_expected))
 
     @property
     def is_idle(self) -> bool:

@@ -21,7 +21,7 @@ from pstrain.parameters import current_step
 from pstrain.recording import record, recording
 from pstrain.tensor import Tensor
 from pstrain.torch import modules
-from pstrain.trainer.context import current_trainer
+from pstrain.trainer.context import current_position
 from pstrain.variable import create_variable
 
 
@@ -65,7 +65,7 @@ class Layer(base.Layer):
         given += [base.whole(v, value) for v, value in zip(self.variables, values, strict=True)]
         training = recording()
         if training and current_step() is not None:
-            _begin_random_numbers(self.seed, current_trainer())
+            _begin_random_numbers(self.seed, current_position() or 0)
         tensors = [modules.as_tensor(each.value) for each in given]
         for each, tensor in zip(given, tensors, strict=True):
             tensor.requires_grad_(each.tracked)

@@ -58,6 +58,8 @@ from pstrain.vocabulary import (
     spec_to_json,
 )
 
+_KEPT_MAX_BYTES = 64 << 10
+
 
 class RemoteParameters(KeyClaims):
     """Variables on the parameter servers at ``addresses``, in a session. Thread-safe.
@@ -70,8 +72,9 @@ class RemoteParameters(KeyClaims):
 
     # What users do about a lost server, besides starting it again.
     remedy: ClassVar[str] = (
-        ", call strategy.begin(), restore a checkpoint and go on; with "
-        "ClusterCoordinator(strategy, checkpoint=manager) all but the start is done for you"
+        ", call strategy.begin(), restore a checkpoint and go on, with a new "
+        "ClusterCoordinator(strategy) if you have one; with ClusterCoordinator(strategy, "
+        "checkpoint=manager) all but the start is done for you"
     )
 
     def __init__(
@@ -97,6 +100,7 @@ class RemoteParameters(KeyClaims):
         )
         self._wholes: dict[tuple[int, int], tuple[int, Array]] = {}
         self._has_slots: set[tuple[int, str]] = set()
+        self._first_values: dict[int, Array] = {}
         self.untold: list[str] = []
         self.key_maps = KeyMaps()
         self.hold_closures: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -121,6 +125,14 @@ class RemoteParameters(KeyClaims):
                 for ps, indices in shards.items()
             }
         )
+        if value is not None:
+            self.assign(spec, "set", value)
+            if value.nbytes <= _KEPT_MAX_BYTES:
+                self._first_values[spec.id] = value.copy()
+
+    def begin_again(self, spec: VariableSpec) -> None:
+        """Gives a variable that was created anew the value that it was made of, if it was small."""
+        value = self._first_values.get(spec.id)
         if value is not None:
             self.assign(spec, "set", value)
 

@@ -11,11 +11,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 
-_trainer_index: ContextVar[int | None] = ContextVar("trainer_index", default=None)
+
+class _Place(NamedTuple):
+    trainer: int
+    position: int
+
+
+_place: ContextVar[_Place | None] = ContextVar("trainer_place", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +60,31 @@ def call_with_context(function: Callable[..., Any], context: InputContext) -> An
 
 def get_current_worker_index() -> int:
     """Index of the trainer this scheduled function runs on; elsewhere a RuntimeError."""
-    index = _trainer_index.get()
-    if index is None:
+    place = _place.get()
+    if place is None:
         raise FailedPreconditionError(
             "get_current_worker_index() has a meaning only inside a scheduled function"
         )
-    return index
+    return place.trainer
 
 
 experimental_get_current_worker_index = get_current_worker_index  # as TensorFlow spells it
 
 
-def current_trainer() -> int:
-    """Index of the trainer that runs this; 0 elsewhere."""
-    return _trainer_index.get() or 0
+def current_position() -> int | None:
+    """Where the trainer that runs this stands among all, from 0; None elsewhere.
+
+    Its index is higher where the cluster's job has holes.
+    """
+    place = _place.get()
+    return None if place is None else place.position
 
 
 @contextmanager
-def trainer_scope(index: int) -> Iterator[None]:
-    """Marks the calling thread as running a closure of trainer ``index``."""
-    token = _trainer_index.set(index)
+def trainer_scope(index: int, position: int | None = None) -> Iterator[None]:
+    """Marks the calling thread as running a closure of a trainer; ``position``: as its index."""
+    token = _place.set(_Place(index, index if position is None else position))
     try:
         yield
     finally:
-        _trainer_index.reset(token)
+        _place.reset(token)

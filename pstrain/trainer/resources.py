@@ -8,10 +8,12 @@ uses it, never by one that does not; one that is closed reads no more, and opens
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import dataservice
@@ -24,6 +26,8 @@ from pstrain.errors import (
 from pstrain.parameters import current_staging
 from pstrain.trainer.context import InputContext, call_with_context
 from pstrain.trainer.staging import ClosureRun
+
+logger = logging.getLogger(__name__)
 
 _sources = itertools.count()
 _CLOSED = "this per-worker iterator was closed: make another with iter()"
@@ -57,6 +61,7 @@ class TrainerIterator:
         self._lock = threading.Lock()
         self._closing = threading.Lock()  # short, also while another thread is in `next`
         self._is_closed = False
+        self._left_open: Any = None
         self.wait_s = 0.0
 
     def __iter__(self) -> TrainerIterator:
@@ -68,7 +73,7 @@ class TrainerIterator:
         if run is not None and self._has_receipts():
             run.before_take()
         keeps = isinstance(run, ClosureRun) and run.keeps_elements
-        with self._lock:
+        with self._alone():
             try:
                 kept = self._returned.popleft() if self._returned else self._take(keeps)
             finally:
@@ -93,11 +98,11 @@ class TrainerIterator:
 
     def give_back(self, element: Kept) -> None:
         """What was taken last is the next element again."""
-        with self._lock:
+        with self._alone():
             self._returned.appendleft(element)
 
     def _has_receipts(self) -> bool:
-        with self._lock:
+        with self._alone():
             return bool(getattr(self._open(), "services", ()))
 
     def _receipt(self, iterator: Any) -> Any:
@@ -112,7 +117,7 @@ class TrainerIterator:
 
     def position(self) -> dict[str, Any] | None:
         """The position, if an element was asked for already; UnimplementedError without any."""
-        with self._lock:
+        with self._alone():
             iterator: Any = self._iterator
             if iterator is None:
                 return None
@@ -127,14 +132,14 @@ class TrainerIterator:
 
     def state_dict(self) -> dict[str, Any]:
         """The position, as the dataset's own iterator gives it."""
-        with self._lock:
+        with self._alone():
             if self._returned and self._returned[0].position is not None:
                 return self._returned[0].position
             return self._open().state_dict()  # type: ignore[attr-defined, no-any-return]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from a position given by :meth:`state_dict`."""
-        with self._lock:
+        with self._alone():
             self._returned.clear()
             self._open().load_state_dict(state)  # type: ignore[attr-defined]
 
@@ -147,6 +152,26 @@ class TrainerIterator:
         with self._closing:
             self._is_closed = True
             iterator, self._iterator = self._iterator, None
+        if not _close(iterator):
+            with self._closing:
+                self._left_open = iterator
+            # Whoever is in there closes it then; nobody may be by now.
+            if self._lock.acquire(blocking=False):
+                self._lock.release()
+                self._close_left_open()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        try:
+            with self._lock:
+                yield
+        finally:
+            if self._is_closed:
+                self._close_left_open()
+
+    def _close_left_open(self) -> None:
+        with self._closing:
+            iterator, self._left_open = self._left_open, None
         _close(iterator)
 
     def _open(self) -> Iterator[Any]:
@@ -175,9 +200,19 @@ class TrainerIterator:
         raise CancelledError(_CLOSED)
 
 
-def _close(iterator: Any) -> None:
-    if iterator is not None and hasattr(iterator, "close"):
-        iterator.close()
+def _close(iterator: Any) -> bool:
+    """Whether it is closed; False where it is made of a generator that another thread is inside of.
+
+    What else goes wrong in a user's ``close`` is told to the log: nobody waits for it.
+    """
+    try:
+        if iterator is not None and hasattr(iterator, "close"):
+            iterator.close()
+    except Exception as error:
+        if isinstance(error, ValueError) and "already executing" in str(error):
+            return False
+        logger.warning("the dataset of a per-worker iterator was not closed: %r", error)
+    return True
 
 
 def open_dataset(

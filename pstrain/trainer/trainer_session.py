@@ -20,7 +20,7 @@ from dataservice.errors import CancelledError
 from pstrain import remote_errors, results, session
 from pstrain.errors import InvalidArgumentError
 from pstrain.parameters import current_staging, step_scope
-from pstrain.strategy import Replica
+from pstrain.strategy import Replica, entered_scope
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.committing import Committer
 from pstrain.trainer.context import InputContext, trainer_scope
@@ -65,8 +65,9 @@ class TrainerSession:
         self.trainer_index = request.trainer_index
         self.closures_in_flight = max(1, request.closures_in_flight)
         self._context = InputContext(
-            request.trainer_count, request.trainer_index, max(1, request.num_replicas_in_sync)
+            request.trainer_count, request.input_pipeline_id, max(1, request.num_replicas_in_sync)
         )
+        self._strategy = Replica(self._context.num_replicas_in_sync)
         self._parameters = parameters
         self.incarnation = request.incarnation
         # Also the owner of what it reads from data services.
@@ -136,7 +137,8 @@ class TrainerSession:
         run = self.committer.new_run(token, closure.parts_decided, held)
         try:
             self.committer.check_wanted(run)
-            with trainer_scope(self.trainer_index):
+            place = trainer_scope(self.trainer_index, self._context.input_pipeline_id)
+            with place, entered_scope(self._strategy):
                 # Modules that it is imported from may make variables, which are no step's.
                 function = order.function.get()
                 with step_scope(token, run):
@@ -235,7 +237,7 @@ class TrainerSession:
             case ("parameters",):
                 return self._parameters
             case ("strategy",):
-                return Replica(self._context.num_replicas_in_sync)
+                return self._strategy
             case ("resource", resource_id) if resource_id in self._resources:
                 return self._resources[resource_id]
             case ("resource", _):

@@ -390,4 +390,5 @@ def _place(resolver: ClusterResolver, spec: ClusterSpec) -> tuple[int, int]:
     if counts["chief"] > 1:
         raise InvalidArgumentError(f"at most one chief, got {counts['chief']}")
     check_addresses(spec)
-    return index + (counts["chief"] if job == "worker" else 0), sum(counts.values())
+    place = spec.task_indices(job).index(index)
+    return place + (counts["chief"] if job == "worker" else 0), sum(counts.values())

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apstrain/wire/trainer.proto\x12\x07pstrain\"\xa8\x02\n\x10\x43onfigureRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x15\n\rtrainer_index\x18\x02 \x01(\x05\x12\x15\n\rtrainer_count\x18\x03 \x01(\x05\x12\x14\n\x0cps_addresses\x18\x04 \x03(\t\x12\x1a\n\x12\x63losures_in_flight\x18\x05 \x01(\x05\x12\x13\n\x0bincarnation\x18\x06 \x01(\x03\x12\x11\n\tin_rounds\x18\x07 \x01(\x08\x12\x1c\n\x14num_replicas_in_sync\x18\t \x01(\x05\x12\x16\n\x0ekeeps_elements\x18\x08 \x01(\x08\x12\x17\n\x0ftransport_dtype\x18\n \x01(\t\x12,\n\nparameters\x18\x0b \x01(\x0b\x32\x18.pstrain.ParameterConfig\"\x8c\x01\n\x0fParameterConfig\x12\x19\n\x11request_timeout_s\x18\x01 \x01(\x01\x12\x17\n\x0fstart_timeout_s\x18\x02 \x01(\x01\x12\x1a\n\x12transfer_timeout_s\x18\x03 \x01(\x01\x12\x13\n\x0b\x63hunk_bytes\x18\x04 \x01(\x03\x12\x14\n\x0cshare_memory\x18\x05 \x01(\x08\"2\n\x0e\x43onfigureReply\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\x03\")\n\nDefinition\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07pickled\x18\x02 \x01(\x0c\"}\n\x07\x43losure\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x13\n\x0b\x66unction_id\x18\x03 \x01(\t\x12\x19\n\x11pickled_arguments\x18\x04 \x01(\x0c\x12\x15\n\rparts_decided\x18\x05 \x01(\x05\x12\x0e\n\x06inputs\x18\x06 \x03(\x0c\"\x8b\x03\n\nRunRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12&\n\tfunctions\x18\x02 \x03(\x0b\x32\x13.pstrain.Definition\x12&\n\tresources\x18\x03 \x03(\x0b\x32\x13.pstrain.Definition\x12\x1c\n\x14\x64ropped_resource_ids\x18\x04 \x03(\t\x12\"\n\x08\x63losures\x18\x05 \x03(\x0b\x32\x10.pstrain.Closure\x12\x11\n\tlow_water\x18\x06 \x01(\x03\x12\x0f\n\x07settled\x18\x07 \x03(\x03\x12\x1f\n\x07\x64ropped\x18\x08 \x03(\x0b\x32\x0e.pstrain.RunId\x12!\n\tcancelled\x18\x0c \x03(\x0b\x32\x0e.pstrain.RunId\x12\x13\n\x0bincarnation\x18\t \x01(\x03\x12\x16\n\x0ekey_generation\x18\x0e \x01(\x03\x12\x11\n\tis_traced\x18\r \x01(\x08\x12\x1c\n\x14\x64ropped_function_ids\x18\x0b \x03(\t\x12\x14\n\x0cpositions_of\x18\n \x03(\t\"$\n\x05RunId\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\"?\n\x0c\x43\x61ncelAnswer\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x12\n\nis_granted\x18\x03 \x01(\x08\"\x83\x02\n\rClosureResult\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0f\n\x05value\x18\x03 \x01(\x0cH\x00\x12\x14\n\nerror_json\x18\x04 \x01(\tH\x00\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x12\x16\n\x0e\x63ommit_seconds\x18\x0c \x01(\x01\x12\x16\n\x0eneeds_settling\x18\x06 \x01(\x08\x12\x11\n\trows_json\x18\x07 \x01(\t\x12\x13\n\x0bis_prepared\x18\x08 \x01(\x08\x12\x0f\n\x07servers\x18\t \x03(\x05\x12\x14\n\x0chas_gradient\x18\n \x01(\x08\x12\x13\n\x0bwas_dropped\x18\x0b \x01(\x08\x42\t\n\x07outcome\"A\n\x08Position\x12\x13\n\x0bresource_id\x18\x01 \x01(\t\x12\x0c\n\x04json\x18\x02 \x01(\t\x12\x12\n\nerror_json\x18\x03 \x01(\t\"\x93\x01\n\x08RunReply\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.pstrain.ClosureResult\x12\x10\n\x08services\x18\x02 \x03(\t\x12$\n\tpositions\x18\x03 \x03(\x0b\x32\x11.pstrain.Position\x12&\n\x07\x63\x61ncels\x18\x04 \x03(\x0b\x32\x15.pstrain.CancelAnswer\"\x12\n\x10GetStatusRequest\"\x1e\n\x0eGetStatusReply\x12\x0c\n\x04json\x18\x01 \x01(\t\"\x1f\n\x0cLeaveRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"\x0c\n\nLeaveReply2\xfb\x01\n\x07Trainer\x12?\n\tConfigure\x12\x19.pstrain.ConfigureRequest\x1a\x17.pstrain.ConfigureReply\x12\x39\n\x0bRunClosures\x12\x13.pstrain.RunRequest\x1a\x11.pstrain.RunReply(\x01\x30\x01\x12?\n\tGetStatus\x12\x19.pstrain.GetStatusRequest\x1a\x17.pstrain.GetStatusReply\x12\x33\n\x05Leave\x12\x15.pstrain.LeaveRequest\x1a\x13.pstrain.LeaveReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apstrain/wire/trainer.proto\x12\x07pstrain\"\xc3\x02\n\x10\x43onfigureRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x15\n\rtrainer_index\x18\x02 \x01(\x05\x12\x15\n\rtrainer_count\x18\x03 \x01(\x05\x12\x19\n\x11input_pipeline_id\x18\x0c \x01(\x05\x12\x14\n\x0cps_addresses\x18\x04 \x03(\t\x12\x1a\n\x12\x63losures_in_flight\x18\x05 \x01(\x05\x12\x13\n\x0bincarnation\x18\x06 \x01(\x03\x12\x11\n\tin_rounds\x18\x07 \x01(\x08\x12\x1c\n\x14num_replicas_in_sync\x18\t \x01(\x05\x12\x16\n\x0ekeeps_elements\x18\x08 \x01(\x08\x12\x17\n\x0ftransport_dtype\x18\n \x01(\t\x12,\n\nparameters\x18\x0b \x01(\x0b\x32\x18.pstrain.ParameterConfig\"\x8c\x01\n\x0fParameterConfig\x12\x19\n\x11request_timeout_s\x18\x01 \x01(\x01\x12\x17\n\x0fstart_timeout_s\x18\x02 \x01(\x01\x12\x1a\n\x12transfer_timeout_s\x18\x03 \x01(\x01\x12\x13\n\x0b\x63hunk_bytes\x18\x04 \x01(\x03\x12\x14\n\x0cshare_memory\x18\x05 \x01(\x08\"2\n\x0e\x43onfigureReply\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\x03\")\n\nDefinition\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07pickled\x18\x02 \x01(\x0c\"}\n\x07\x43losure\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x13\n\x0b\x66unction_id\x18\x03 \x01(\t\x12\x19\n\x11pickled_arguments\x18\x04 \x01(\x0c\x12\x15\n\rparts_decided\x18\x05 \x01(\x05\x12\x0e\n\x06inputs\x18\x06 \x03(\x0c\"\x8b\x03\n\nRunRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12&\n\tfunctions\x18\x02 \x03(\x0b\x32\x13.pstrain.Definition\x12&\n\tresources\x18\x03 \x03(\x0b\x32\x13.pstrain.Definition\x12\x1c\n\x14\x64ropped_resource_ids\x18\x04 \x03(\t\x12\"\n\x08\x63losures\x18\x05 \x03(\x0b\x32\x10.pstrain.Closure\x12\x11\n\tlow_water\x18\x06 \x01(\x03\x12\x0f\n\x07settled\x18\x07 \x03(\x03\x12\x1f\n\x07\x64ropped\x18\x08 \x03(\x0b\x32\x0e.pstrain.RunId\x12!\n\tcancelled\x18\x0c \x03(\x0b\x32\x0e.pstrain.RunId\x12\x13\n\x0bincarnation\x18\t \x01(\x03\x12\x16\n\x0ekey_generation\x18\x0e \x01(\x03\x12\x11\n\tis_traced\x18\r \x01(\x08\x12\x1c\n\x14\x64ropped_function_ids\x18\x0b \x03(\t\x12\x14\n\x0cpositions_of\x18\n \x03(\t\"$\n\x05RunId\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\"?\n\x0c\x43\x61ncelAnswer\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x12\n\nis_granted\x18\x03 \x01(\x08\"\x83\x02\n\rClosureResult\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0f\n\x05value\x18\x03 \x01(\x0cH\x00\x12\x14\n\nerror_json\x18\x04 \x01(\tH\x00\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x12\x16\n\x0e\x63ommit_seconds\x18\x0c \x01(\x01\x12\x16\n\x0eneeds_settling\x18\x06 \x01(\x08\x12\x11\n\trows_json\x18\x07 \x01(\t\x12\x13\n\x0bis_prepared\x18\x08 \x01(\x08\x12\x0f\n\x07servers\x18\t \x03(\x05\x12\x14\n\x0chas_gradient\x18\n \x01(\x08\x12\x13\n\x0bwas_dropped\x18\x0b \x01(\x08\x42\t\n\x07outcome\"A\n\x08Position\x12\x13\n\x0bresource_id\x18\x01 \x01(\t\x12\x0c\n\x04json\x18\x02 \x01(\t\x12\x12\n\nerror_json\x18\x03 \x01(\t\"\x93\x01\n\x08RunReply\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.pstrain.ClosureResult\x12\x10\n\x08services\x18\x02 \x03(\t\x12$\n\tpositions\x18\x03 \x03(\x0b\x32\x11.pstrain.Position\x12&\n\x07\x63\x61ncels\x18\x04 \x03(\x0b\x32\x15.pstrain.CancelAnswer\"\x12\n\x10GetStatusRequest\"\x1e\n\x0eGetStatusReply\x12\x0c\n\x04json\x18\x01 \x01(\t\"\x1f\n\x0cLeaveRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"\x0c\n\nLeaveReply2\xfb\x01\n\x07Trainer\x12?\n\tConfigure\x12\x19.pstrain.ConfigureRequest\x1a\x17.pstrain.ConfigureReply\x12\x39\n\x0bRunClosures\x12\x13.pstrain.RunRequest\x1a\x11.pstrain.RunReply(\x01\x30\x01\x12?\n\tGetStatus\x12\x19.pstrain.GetStatusRequest\x1a\x17.pstrain.GetStatusReply\x12\x33\n\x05Leave\x12\x15.pstrain.LeaveRequest\x1a\x13.pstrain.LeaveReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,35 +32,35 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pstrain.wire.trainer_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CONFIGUREREQUEST']._serialized_start=40
-  _globals['_CONFIGUREREQUEST']._serialized_end=336
-  _globals['_PARAMETERCONFIG']._serialized_start=339
-  _globals['_PARAMETERCONFIG']._serialized_end=479
-  _globals['_CONFIGUREREPLY']._serialized_start=481
-  _globals['_CONFIGUREREPLY']._serialized_end=531
-  _globals['_DEFINITION']._serialized_start=533
-  _globals['_DEFINITION']._serialized_end=574
-  _globals['_CLOSURE']._serialized_start=576
-  _globals['_CLOSURE']._serialized_end=701
-  _globals['_RUNREQUEST']._serialized_start=704
-  _globals['_RUNREQUEST']._serialized_end=1099
-  _globals['_RUNID']._serialized_start=1101
-  _globals['_RUNID']._serialized_end=1137
-  _globals['_CANCELANSWER']._serialized_start=1139
-  _globals['_CANCELANSWER']._serialized_end=1202
-  _globals['_CLOSURERESULT']._serialized_start=1205
-  _globals['_CLOSURERESULT']._serialized_end=1464
-  _globals['_POSITION']._serialized_start=1466
-  _globals['_POSITION']._serialized_end=1531
-  _globals['_RUNREPLY']._serialized_start=1534
-  _globals['_RUNREPLY']._serialized_end=1681
-  _globals['_GETSTATUSREQUEST']._serialized_start=1683
-  _globals['_GETSTATUSREQUEST']._serialized_end=1701
-  _globals['_GETSTATUSREPLY']._serialized_start=1703
-  _globals['_GETSTATUSREPLY']._serialized_end=1733
-  _globals['_LEAVEREQUEST']._serialized_start=1735
-  _globals['_LEAVEREQUEST']._serialized_end=1766
-  _globals['_LEAVEREPLY']._serialized_start=1768
-  _globals['_LEAVEREPLY']._serialized_end=1780
-  _globals['_TRAINER']._serialized_start=1783
-  _globals['_TRAINER']._serialized_end=2034
+  _globals['_CONFIGUREREQUEST']._serialized_end=363
+  _globals['_PARAMETERCONFIG']._serialized_start=366
+  _globals['_PARAMETERCONFIG']._serialized_end=506
+  _globals['_CONFIGUREREPLY']._serialized_start=508
+  _globals['_CONFIGUREREPLY']._serialized_end=558
+  _globals['_DEFINITION']._serialized_start=560
+  _globals['_DEFINITION']._serialized_end=601
+  _globals['_CLOSURE']._serialized_start=603
+  _globals['_CLOSURE']._serialized_end=728
+  _globals['_RUNREQUEST']._serialized_start=731
+  _globals['_RUNREQUEST']._serialized_end=1126
+  _globals['_RUNID']._serialized_start=1128
+  _globals['_RUNID']._serialized_end=1164
+  _globals['_CANCELANSWER']._serialized_start=1166
+  _globals['_CANCELANSWER']._serialized_end=1229
+  _globals['_CLOSURERESULT']._serialized_start=1232
+  _globals['_CLOSURERESULT']._serialized_end=1491
+  _globals['_POSITION']._serialized_start=1493
+  _globals['_POSITION']._serialized_end=1558
+  _globals['_RUNREPLY']._serialized_start=1561
+  _globals['_RUNREPLY']._serialized_end=1708
+  _globals['_GETSTATUSREQUEST']._serialized_start=1710
+  _globals['_GETSTATUSREQUEST']._serialized_end=1728
+  _globals['_GETSTATUSREPLY']._serialized_start=1730
+  _globals['_GETSTATUSREPLY']._serialized_end=1760
+  _globals['_LEAVEREQUEST']._serialized_start=1762
+  _globals['_LEAVEREQUEST']._serialized_end=1793
+  _globals['_LEAVEREPLY']._serialized_start=1795
+  _globals['_LEAVEREPLY']._serialized_end=1807
+  _globals['_TRAINER']._serialized_start=1810
+  _globals['_TRAINER']._serialized_end=2061
 # @@protoc_insertion_point(module_scope)

@@ -7,10 +7,11 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ConfigureRequest(_message.Message):
-    __slots__ = ("session", "trainer_index", "trainer_count", "ps_addresses", "closures_in_flight", "incarnation", "in_rounds", "num_replicas_in_sync", "keeps_elements", "transport_dtype", "parameters")
+    __slots__ = ("session", "trainer_index", "trainer_count", "input_pipeline_id", "ps_addresses", "closures_in_flight", "incarnation", "in_rounds", "num_replicas_in_sync", "keeps_elements", "transport_dtype", "parameters")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     TRAINER_INDEX_FIELD_NUMBER: _ClassVar[int]
     TRAINER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    INPUT_PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     PS_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     CLOSURES_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +23,7 @@ class ConfigureRequest(_message.Message):
     session: str
     trainer_index: int
     trainer_count: int
+    input_pipeline_id: int
     ps_addresses: _containers.RepeatedScalarFieldContainer[str]
     closures_in_flight: int
     incarnation: int
@@ -30,7 +32,7 @@ class ConfigureRequest(_message.Message):
     keeps_elements: bool
     transport_dtype: str
     parameters: ParameterConfig
-    def __init__(self, session: _Optional[str] = ..., trainer_index: _Optional[int] = ..., trainer_count: _Optional[int] = ..., ps_addresses: _Optional[_Iterable[str]] = ..., closures_in_flight: _Optional[int] = ..., incarnation: _Optional[int] = ..., in_rounds: bool = ..., num_replicas_in_sync: _Optional[int] = ..., keeps_elements: bool = ..., transport_dtype: _Optional[str] = ..., parameters: _Optional[_Union[ParameterConfig, _Mapping]] = ...) -> None: ...
+    def __init__(self, session: _Optional[str] = ..., trainer_index: _Optional[int] = ..., trainer_count: _Optional[int] = ..., input_pipeline_id: _Optional[int] = ..., ps_addresses: _Optional[_Iterable[str]] = ..., closures_in_flight: _Optional[int] = ..., incarnation: _Optional[int] = ..., in_rounds: bool = ..., num_replicas_in_sync: _Optional[int] = ..., keeps_elements: bool = ..., transport_dtype: _Optional[str] = ..., parameters: _Optional[_Union[ParameterConfig, _Mapping]] = ...) -> None: ...
 
 class ParameterConfig(_message.Message):
     __slots__ = ("request_timeout_s", "start_timeout_s", "transfer_timeout_s", "chunk_bytes", "share_memory")

@@ -22,9 +22,11 @@ from pstrain.errors import (
     CancelledError,
     ClosureInputError,
     DeadlineExceededError,
+    FailedPreconditionError,
     InvalidArgumentError,
     OutOfRangeError,
     RemoteError,
+    ServerLostError,
     UnavailableError,
 )
 
@@ -104,6 +106,21 @@ def test_join_gives_up_at_its_timeout_and_loses_nothing(
         value.fetch(timeout=0.01)
     gate.touch()
     assert value.fetch(DEADLINE_S) == "late"
+
+
+def test_nobody_waits_for_closures_where_he_holds_them_up(
+    coordinator: ps.ClusterCoordinator,
+) -> None:
+    with coordinator.barrier():
+        value = coordinator.schedule(lambda: 3)
+        for wait in (coordinator.join, value.fetch):
+            with pytest.raises(FailedPreconditionError, match=r"no closure runs inside of .*barr"):
+                wait(DEADLINE_S)
+        assert not value.is_ready()
+    assert value.fetch(DEADLINE_S) == 3
+    with coordinator.barrier():
+        coordinator.join(DEADLINE_S)
+        assert value.fetch(DEADLINE_S) == 3
 
 
 def test_an_error_is_raised_once_with_the_trainers_traceback(
@@ -265,6 +282,18 @@ def test_the_tutorials_forms_work_on_trainers(coordinator: ps.ClusterCoordinator
     coordinator.schedule(step, args=(iterator,))
     with pytest.raises(InvalidArgumentError, match="iterator was closed"):
         coordinator.join(timeout=DEADLINE_S)
+
+
+def test_a_scheduled_function_knows_the_strategy_that_it_runs_for(
+    coordinator: ps.ClusterCoordinator,
+) -> None:
+    strategy = coordinator.strategy
+
+    def step() -> tuple[bool, bool, int]:
+        current = ps.get_strategy()
+        return ps.has_strategy(), current is strategy, current.num_replicas_in_sync
+
+    assert coordinator.schedule(step).fetch(DEADLINE_S) == (True, True, 1)
 
 
 def _links() -> set[threading.Thread]:
@@ -451,3 +480,60 @@ def test_an_iterator_that_went_back_can_be_used_at_once(
             coordinator.schedule(lambda rows: next(rows).num_rows, (iterator,)) for _ in range(4)
         ]
         assert coordinator.fetch(values) == [10] * 4
+
+
+def test_a_program_goes_on_after_a_lost_server_as_the_error_says(
+    breakable: ps.LocalCluster, tmp_path: pathlib.Path
+) -> None:
+    strategy = ps.ParameterServerStrategy(breakable.resolver)
+    lost = ps.ClusterCoordinator(strategy)
+    with strategy.scope():
+        counter = ps.Variable(0, name="counter")
+
+    def count() -> None:
+        counter.assign_add(1)
+
+    for _ in range(3):
+        lost.schedule(count)
+    lost.join(timeout=DEADLINE_S)
+    saved = ps.Checkpoint(counter=counter)
+    saved.save(tmp_path)
+    breakable.kill("ps", 0)
+    lost.schedule(count)
+    with pytest.raises(ServerLostError, match=r"begin\(\), restore .* new ClusterCoordinator\("):
+        lost.join(timeout=DEADLINE_S)
+    breakable.restart("ps", 0)
+    strategy.begin()
+    saved.restore(tmp_path)
+    coordinator = ps.ClusterCoordinator(strategy)
+    assert (lost.is_over, coordinator.is_over) == (True, False)
+    coordinator.schedule(count).fetch(DEADLINE_S)
+    assert int(counter) == 4
+    coordinator.close()
+
+
+def test_what_no_checkpoint_holds_is_named_and_begins_at_its_first_values(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ps.LocalCluster(workers=1, ps=2, supervise=True) as cluster:
+        strategy = ps.ParameterServerStrategy(
+            cluster.resolver, ps.partitioners.FixedShardsPartitioner(2)
+        )
+        with strategy.scope():
+            counter = ps.Variable(0, name="counter")
+            rate = ps.Variable([0.5, 0.25], name="rate")
+            large = ps.Variable(np.ones(20_000, np.float32), name="large")
+        manager = ps.CheckpointManager(ps.Checkpoint(counter=counter), tmp_path)
+        coordinator = ps.ClusterCoordinator(strategy, checkpoint=manager)
+        rate.assign([0.1, 0.1])
+        for _ in range(2):
+            manager.save()
+        assert caplog.text.count("'rate', 'large' are not in the checkpoint") == 1
+        coordinator.schedule(lambda: counter.assign_add(1)).fetch(DEADLINE_S)
+        cluster.kill("ps", 0)
+        wait_until(lambda: coordinator.stats()["restores"] == 1, "the restore")
+        assert int(counter) == 1
+        assert rate.numpy().tolist() == [0.5, 0.25]
+        assert not large.numpy().any()
+        assert "'rate', 'large' were not in the checkpoint and have begun anew" in caplog.text
+        coordinator.close()

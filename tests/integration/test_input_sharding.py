@@ -177,3 +177,28 @@ def test_passes_over_a_service_are_gone_on_with_by_each_trainer(
     again.load_state_dict(state)
     found += take(again, 26)
     assert sorted(found) == sorted([*range(60)] * 2)
+
+
+def test_trainers_of_a_job_with_holes_divide_the_data_and_train_in_rounds() -> None:
+    with ps.LocalCluster(workers=2, ps=1) as cluster:
+        jobs = cluster.resolver.cluster_spec()
+        workers = dict(zip((1, 5), jobs.job_tasks("worker"), strict=True))
+        spec = ps.ClusterSpec({"worker": workers, "ps": jobs.job_tasks("ps")})
+        resolver = ps.SimpleClusterResolver(spec)
+        strategy = ps.ParameterServerStrategy(resolver, consistency="sync")
+        coordinator = ps.ClusterCoordinator(strategy)
+        assert strategy.extended.worker_devices == ("/job:worker/task:1", "/job:worker/task:5")
+        with strategy.scope():
+            counts = ps.Variable(0, per_worker_variable=True)
+
+        def step(iterator: Any) -> tuple[int, int]:
+            counts.assign_add(1)
+            return ps.get_current_worker_index(), next(iterator)["id"][0].as_py()
+
+        shares = strategy.experimental_distribute_dataset(ds.Dataset.range(4).batch(1))
+        iterator = iter(coordinator.create_per_worker_dataset(shares))
+        values = [coordinator.schedule(step, args=(iterator,)) for _ in range(4)]
+        coordinator.join(DEADLINE_S)
+        assert sorted(coordinator.fetch(values)) == [(1, 0), (1, 2), (5, 1), (5, 3)]
+        assert list(map(int, counts.read_all())) == [2, 2]
+        coordinator.close()

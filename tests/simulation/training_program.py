@@ -151,6 +151,7 @@ class CoordinatorNode(Process):
                     session=FIRST_SESSION,
                     trainer_index=index,
                     trainer_count=len(world.trainers),
+                    input_pipeline_id=index,
                     ps_addresses=addresses,
                     closures_in_flight=1 if self._in_rounds else self._in_flight,
                     in_rounds=self._in_rounds,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -522,3 +524,57 @@ def test_checkpoints_may_be_named_and_numbered(tmp_path: pathlib.Path) -> None:
     for bad in ("", ".x", "a/b"):
         with pytest.raises(InvalidArgumentError, match="name"):
             saved.save(tmp_path, name=bad)
+
+
+def test_objects_are_found_by_their_names(tmp_path: pathlib.Path) -> None:
+    step = Variable(1, name="step")
+    checkpoint: Any = Checkpoint(step=step)
+    checkpoint.step.assign_add(1)
+    assert int(checkpoint.step) == 2
+    assert checkpoint.step is step
+    with pytest.raises(AttributeError, match=r"read': write restore\(path\)"):
+        checkpoint.read(tmp_path)
+    with pytest.raises(TypeError, match=r"when the Checkpoint was made.*other=other"):
+        checkpoint.other = step
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"seen": {3: 1}}, "the key 3, which JSON would make text: use '3'"),
+        ([{"a": [{True: 1}]}], "the key True"),
+    ],
+)
+def test_state_that_would_come_back_as_another_is_refused(
+    state: Any, message: str, tmp_path: pathlib.Path
+) -> None:
+    counted = types.SimpleNamespace(state_dict=lambda: state, load_state_dict=print)
+    with pytest.raises(InvalidArgumentError, match=message):
+        Checkpoint(counted=counted).save(tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_url_is_no_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoint = Checkpoint(step=Variable(1))
+    for use in (checkpoint.save, checkpoint.restore, latest_checkpoint):
+        with pytest.raises(InvalidArgumentError, match="got the URL 's3://bucket/ckpt'"):
+            use("s3://bucket/ckpt")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_number_of_numpy_names_a_checkpoint(tmp_path: pathlib.Path) -> None:
+    number: Any = np.int64(7)
+    saved = Checkpoint(step=Variable(1)).save(tmp_path, number=number)
+    assert (saved, latest_checkpoint(tmp_path)) == (str(tmp_path / "ckpt-7"),) * 2
+
+
+@pytest.mark.parametrize("variables", [{"a": 1}, None, [np.zeros(2)]])
+def test_variables_are_a_list_of_variables(variables: Any, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(TypeError, match=r"net=SimpleNamespace: its variables must be a list"):
+        Checkpoint(net=types.SimpleNamespace(variables=variables)).save(tmp_path)
+
+
+def test_a_list_of_objects_is_told_to_be_named() -> None:
+    with pytest.raises(TypeError, match=r"tables is a list: .* Checkpoint\(\*\*\{f'tables_\{i\}'"):
+        Checkpoint(tables=[])

@@ -41,6 +41,28 @@ def test_only_the_newest_are_kept(step: Any, tmp_path: pathlib.Path) -> None:
     assert int(step) == 3
 
 
+def test_saves_of_several_threads_remove_what_is_old_in_turn(
+    step: Any, tmp_path: pathlib.Path
+) -> None:
+    failed: list[Exception] = []
+
+    def save() -> None:
+        manager = CheckpointManager(Checkpoint(step=step), tmp_path, max_to_keep=2)
+        try:
+            for _ in range(15):
+                manager.save()
+        except OSError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=save) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failed == []
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 @pytest.mark.parametrize("kept", [1, 2])
 def test_a_relative_directory_keeps_as_many(
     step: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kept: int

@@ -86,6 +86,8 @@ def test_a_simple_resolver_wants_a_spec() -> None:
         ({**CLUSTER, "ps": ["c"]}, (None, None), "'c' is not of the form HOST:PORT"),
         ({**CLUSTER, "ps": ["c:0"]}, (None, None), "ps:0 has no port"),
         ({**CLUSTER, "worker": ["a:x"]}, (None, None), "'a:x' has port 'x'"),
+        ({**CLUSTER, "worker": ["a:1", "a:1"]}, (None, None), "worker:0 and worker:1 .* 'a:1'"),
+        ({**CLUSTER, "worker": ["a:1"], "ps": ["a:1"]}, (None, None), "worker:0 and ps:0 are"),
     ],
 )
 def test_what_cannot_train_is_refused(cluster: Any, task: Any, message: str) -> None:

@@ -281,6 +281,16 @@ def test_a_round_gives_each_trainer_its_closure_whatever_order_they_joined_in() 
     assert started(state) == [(3, 0), (4, 1), (5, 2)]
 
 
+def test_rounds_wait_for_the_trainers_of_a_job_with_holes_and_for_no_others() -> None:
+    state = CoordinatorState(Sync(), 2, (1, 5))
+    for closure in range(2):
+        apply(state, decide.schedule(state, closure).events)
+    apply(state, decide.join_trainer(state, 1, 1).events)
+    assert started(state) == []
+    apply(state, decide.join_trainer(state, 5, 1).events)
+    assert started(state) == [(0, 1), (1, 5)]
+
+
 def test_a_round_that_is_not_full_is_made_when_the_program_waits_for_it() -> None:
     state = in_rounds(Sync(), trainers=2, closures=3)
     started(state)

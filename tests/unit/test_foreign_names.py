@@ -118,6 +118,9 @@ TAKERS: list[tuple[Callable[..., Any], dict[str, str]]] = [
     (ps.layers.StringLookup, of_keras.LOOKUP),
     (ps.layers.IntegerLookup, of_keras.LOOKUP),
     (ps.Variable, of_keras.NEW_VARIABLE),
+    (ps.Variable(0.0).assign, of_keras.CHANGE_OF_VARIABLE),
+    (ps.Variable([0.0]).scatter_add, of_keras.CHANGE_OF_VARIABLE),
+    (ps.Variable([0.0]).sparse_read, of_keras.READ_OF_VARIABLE),
     (ps.InputOptions, of_keras.INPUT_OPTIONS),
 ]
 

@@ -118,6 +118,20 @@ def test_nothing_goes_back_after_the_last_word() -> None:
     assert RecoverySwitch().retire(lambda: False)
 
 
+def test_what_no_checkpoint_holds_is_told_once_and_shortly(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    parts: Any = SimpleNamespace(
+        checkpoint=SimpleNamespace(followers=[]), forget=lambda _mark: None
+    )
+    names = [f"v{index}" for index in range(12)]
+    restorer = Restorer(parts, parts, parts, parts, leave=lambda: None, left_out=lambda: names)
+    mark: Any = SimpleNamespace(closures=0, parts={}, iterators=0)
+    for _ in range(2):
+        restorer.committed(mark)
+    assert caplog.text.count("'v9' and others are not in the checkpoint") == 1
+
+
 def test_the_last_word_is_not_said_while_everything_goes_back() -> None:
     begun, may_end = threading.Event(), threading.Event()
 

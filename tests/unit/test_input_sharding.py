@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import types
 from itertools import chain
+from typing import Any
 
 import cloudpickle
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 
 import pstrain as ps
 from dataservice import Dataset
+from pstrain.coordinator.per_worker import PerWorkerDataset
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from pstrain.input_sharding import DistributedDataset, policy_of
 from pstrain.replica import Replica
@@ -98,8 +100,16 @@ def test_the_policy_comes_in_every_form() -> None:
     assert policy_of("data") is DATA
     assert policy_of(ps.InputOptions(auto_shard_policy=OFF)) is OFF
     assert policy_of(nested) is FILE
-    with pytest.raises(InvalidArgumentError, match="'half'"):
+    with pytest.raises(InvalidArgumentError, match=r"AutoShardPolicy\.OFF, AUTO, .*'half'"):
         policy_of("half")
+
+
+def test_what_is_no_dataset_has_no_schema() -> None:
+    nobodys: Any = None
+    made = Replica().distribute_datasets_from_function(lambda: [1, 2])
+    for source in (lambda: [1, 2], made):
+        with pytest.raises(InvalidArgumentError, match=r"this is a list: .* return a Dataset"):
+            _ = PerWorkerDataset(source, nobodys).element_spec
 
 
 def test_a_distributed_dataset_is_read_on_trainers_only() -> None:

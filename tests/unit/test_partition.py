@@ -106,9 +106,13 @@ def test_shard_count_clips_and_leaves_scalars_alone() -> None:
     assert shard_count(lambda **_: [9, 1], (4, 2), "float32") == 4
     assert shard_count(lambda **_: [9], (), "float32") == 1
     assert shard_count(None, (4, 2), "float32") == 1
+    for answer in (np.array([3, 1]), (3.0, 1), [np.int64(3), 1]):
+        assert shard_count(lambda answer=answer, **_: answer, (4, 2), "float32") == 3
 
 
-@pytest.mark.parametrize("answer", [None, [], [0, 1], [1, 2], [2]])
+@pytest.mark.parametrize(
+    "answer", [None, [], [0, 1], [1, 2], [2], 2, "21", [2.5, 1], [None, 1], [float("nan"), 1]]
+)
 def test_shard_count_refuses_what_cannot_be_done(answer: object) -> None:
     with pytest.raises(InvalidArgumentError, match="variable_partitioner"):
         shard_count(lambda **_: answer, (4, 2), "float32")  # type: ignore[arg-type, return-value]

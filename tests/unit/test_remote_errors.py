@@ -158,8 +158,27 @@ def test_names_of_what_is_no_exception_make_nothing(named: tuple[str, str]) -> N
     assert isinstance(error, ValueError)
 
 
-def test_groups_and_ends_of_the_process_are_remote_errors() -> None:
-    for original in (ExceptionGroup("several", [ValueError("one")]), SystemExit(3)):
+def test_ends_of_the_process_are_remote_errors_alone_and_in_groups() -> None:
+    for original in (BaseExceptionGroup("several", [KeyboardInterrupt()]), SystemExit(3)):
         error = _round_trip(original)
         assert isinstance(error, RemoteError)
         assert type(original).__name__ in str(error)
+
+
+def test_a_group_comes_back_with_its_members() -> None:
+    inner = ExceptionGroup("inner", [KeyError("k")])
+    group = ExceptionGroup("several", [ValueError("v"), inner, BadRow(3, "empty")])
+    back = remote_errors.decode(remote_errors.encode(group, "trainer 0"))
+    assert isinstance(back, ExceptionGroup)
+    assert str(back) == str(group)
+    matched, rest = back.split(KeyError)
+    assert matched is not None
+    assert rest is not None
+    assert [type(each) for each in rest.exceptions] == [ValueError, BadRow]
+
+
+def test_a_group_of_very_many_is_told_by_its_text() -> None:
+    group = ExceptionGroup("several", [ValueError(n) for n in range(1000)])
+    text = remote_errors.encode(group, "trainer 0")
+    assert len(text) < 1 << 20
+    assert "several (1000 sub-exceptions)" in str(remote_errors.decode(text))

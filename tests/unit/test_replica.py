@@ -98,7 +98,7 @@ def test_in_rounds_a_trainer_is_one_of_several_replicas() -> None:
         context = ps.get_replica_context()
         return context.replica_id_in_sync_group, context.num_replicas_in_sync
 
-    with trainer_scope(2):
+    with trainer_scope(7, position=2):
         assert strategy.run(inside) == (2, 3)
         made = strategy.experimental_distribute_values_from_function(
             lambda context: (context.replica_id_in_sync_group, context.num_replicas_in_sync)

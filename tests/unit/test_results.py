@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -83,9 +84,6 @@ def test_what_has_an_array_form_travels_as_an_array() -> None:
 def test_other_types_are_refused_by_name() -> None:
     with pytest.raises(InvalidArgumentError, match="can't return a set"):
         results.encode({"x": {1, 2}})
-    for array in (np.array([object()]), np.zeros(2, dtype=[("a", "i4")])):
-        with pytest.raises(InvalidArgumentError, match="can't return a ndarray"):
-            results.encode(array)
 
 
 def test_tables_travel_as_tables() -> None:
@@ -97,3 +95,53 @@ def test_tables_travel_as_tables() -> None:
 def test_damaged_bytes_are_an_error_not_a_crash(data: bytes) -> None:
     with contextlib.suppress(InvalidArgumentError):
         results.decode(data)
+
+
+class Losses(NamedTuple):
+    train: float
+    test: Any = None
+
+    class Inner(NamedTuple):
+        x: int
+
+
+def test_named_tuples_keep_their_class_and_fields() -> None:
+    value = {"a": Losses(1.5, np.float32(2)), "b": [Losses.Inner(3)]}
+    back = results.decode(results.encode(value))
+    assert back == value
+    assert type(back["a"]) is Losses
+    assert back["a"].test.dtype == np.float32
+    assert type(back["b"][0]) is Losses.Inner
+
+
+def test_named_tuples_of_a_class_that_is_not_here_keep_their_fields() -> None:
+    def local() -> tuple[Any, ...]:
+        class Step(NamedTuple):
+            loss: float
+            rows: int
+
+        return Step(0.5, 32)
+
+    back = results.decode(results.encode(local()))
+    assert back == (0.5, 32)
+    assert (type(back).__name__, back.loss, back.rows) == ("Step", 0.5, 32)
+
+
+def _holds_itself() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.array(["a", None], object), "an array of dtype object"),
+        (np.zeros(2, [("a", "i4")]), r"an array of dtype \[\('a', '<i4'\)\]: .* for each field"),
+        (np.ma.array([1, 2], mask=[0, 1]), "masked array, whose mask would be lost"),
+        (_holds_itself(), "a list that holds itself"),
+    ],
+)
+def test_what_would_come_back_as_another_value_is_refused(value: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        results.encode(value)

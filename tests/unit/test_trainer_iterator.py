@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -87,3 +88,38 @@ def test_what_is_made_while_it_is_closed_is_closed_too() -> None:
     with pytest.raises(CancelledError):
         next(iterator)
     assert made[0].is_closed
+
+
+def test_a_generator_is_closed_by_the_thread_that_is_inside_of_it() -> None:
+    """Not by the one that reads what the coordinator says, which would end with an error."""
+    inside, go_on, is_closed = threading.Event(), threading.Event(), threading.Event()
+
+    def rows() -> Iterator[int]:
+        try:
+            inside.set()
+            assert go_on.wait(30)
+            yield 1
+        finally:
+            is_closed.set()
+
+    iterator, taken = TrainerIterator(rows), list[int]()
+    reader = threading.Thread(target=lambda: taken.append(next(iterator)))
+    reader.start()
+    assert inside.wait(30)
+    iterator.close()
+    assert not is_closed.is_set()
+    go_on.set()
+    reader.join(30)
+    assert taken == [1]
+    assert is_closed.is_set()
+
+
+def test_what_goes_wrong_in_closing_is_told_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    class Unruly(Source):
+        def close(self) -> None:
+            raise OSError("the connection is gone")
+
+    iterator = TrainerIterator(Unruly)
+    next(iterator)
+    iterator.close()
+    assert "OSError('the connection is gone')" in caplog.text

@@ -26,6 +26,7 @@ def resolver(cluster: Any, task: str | None, index: int | None) -> ps.SimpleClus
         (CLUSTER, ("worker", 0), (0, 2)),
         (CLUSTER, ("worker", 1), (1, 2)),
         ({**CLUSTER, "chief": ["d:1"]}, ("worker", 0), (1, 3)),
+        ({**CLUSTER, "worker": {2: "a:1", 7: "b:1"}}, ("worker", 7), (1, 2)),
         ({**CLUSTER, "chief": ["d:1"], "evaluator": ["e:1"]}, ("chief", 0), (0, 3)),
         ({}, (None, None), (0, 1)),
     ],

@@ -195,7 +195,7 @@ def test_each_trainer_has_its_own_copy(cut: None) -> None:  # noqa: ARG001
         variable.assign_add([10.0, 20.0])
         assert variable.numpy().tolist() == [11, 22]
         assert variable[0] == 11
-    with trainer_scope(2):
+    with trainer_scope(7, position=2):  # of a job with holes
         variable.assign(5.0)
         assert (variable + 1).tolist() == [6, 6]
     assert [copy.tolist() for copy in variable.read_all()] == [[1, 2], [11, 22], [5, 5]]
@@ -217,6 +217,31 @@ def test_scalar_copies_and_the_only_copy(cut: None) -> None:  # noqa: ARG001
         alone = ps.Variable(ps.initializers.ones(), shape=(2,), per_worker_variable=True)
         assert alone.numpy().tolist() == [1, 1]
         assert len(alone.read_all()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"initial_value": [1.5], "dtype": "int32"}, "cannot become int32 without loss"),
+        ({"initial_value": np.float16(1)}, "got 'float16': give dtype='float32'"),
+        ({"initial_value": [1.0, 2.0], "shape": (3,)}, r"shape \(2,\) does not fit"),
+        ({"initial_value": lambda shard_info: shard_info, "shape": (3,)}, "which is not cut"),
+    ],
+)
+def test_copies_begin_with_what_a_variable_may_begin_with(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with local_parameters(), pytest.raises(InvalidArgumentError, match=message):
+        ps.Variable(**arguments, per_worker_variable=True)
+
+
+def test_a_value_that_is_no_copy_is_refused() -> None:
+    with local_parameters():
+        counts = ps.Variable([1.0, 2.0], name="counts", per_worker_variable=True)
+        with pytest.raises(InvalidArgumentError, match=r"shape \(3,\) does not fit .*'counts'"):
+            counts.assign([1.0, 2.0, 3.0])
+        with pytest.raises(InvalidArgumentError, match=r"for variable 'counts' .* is no array"):
+            counts.assign([[1.0], [2.0, 3.0]])
 
 
 # -- gradients of parts and of joined variables

@@ -1,0 +1,20 @@
+"""Classes by name, as far as this process has them.
+
+For what comes from other processes. Invariant: nothing is imported, and no code of a module runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+
+def class_here(module: str, qualname: str) -> type[Any] | None:
+    """The class of this name, or None."""
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        if not isinstance(found, ModuleType | type):
+            return None
+        found = vars(found).get(part)
+    return found if isinstance(found, type) else None
