@@ -328,3 +328,18 @@ def test_concatenation_hands_each_part_its_gradient() -> None:
 def test_products_that_cannot_be_are_refused(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         make()
+
+
+def test_concatenate_takes_arrays_and_names_what_does_not_fit() -> None:
+    layer = Dense(2, input_size=3)
+    inputs = np.ones((4, 3), np.float64)
+    with GradientTape() as tape:
+        joined = concatenate([layer(inputs), inputs])
+        loss = np.sum(joined)
+    assert joined.shape == (4, 5)
+    assert tape.gradients(loss).of(layer.variables[1]).gradient.tolist() == [4.0, 4.0]  # type: ignore[arg-type]
+    for wrong in ([], [inputs, inputs[:2]]):
+        with pytest.raises(
+            InvalidArgumentError, match=r"as many rows each, got (nothing|\(4, 3\))"
+        ):
+            concatenate(wrong)
