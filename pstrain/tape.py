@@ -48,10 +48,11 @@ class Gradients:
 class GradientTape:
     """Records the operations of its ``with`` block in the thread that entered it.
 
-    Variables are read through layers and models, which name them as leaves, by their rows with
-    ``embedding_lookup`` and ``sparse_read``, or beside a tensor: ``tensor * variable``. Whatever
-    else is computed of variables alone is an array, and has no gradient. The tape keeps the arrays
-    of the step alive until it is dropped.
+    Variables of float32 that are trainable are read with their gradient by layers and models, by
+    their rows (``variable[ids]``, ``embedding_lookup``), and whole where operators or NumPy's
+    functions take them: ``x @ variable``, ``np.sum(variable * variable)``. What ``numpy()`` reads
+    is an array, a constant to the tape. The tape keeps the arrays of the step alive until it is
+    dropped.
     """
 
     def __init__(self) -> None:
@@ -76,10 +77,9 @@ class GradientTape:
         """
         if not isinstance(loss, Tensor):
             raise InvalidArgumentError(
-                f"gradients need a scalar Tensor as loss, got {type(loss).__name__}: what is read "
-                "of variables alone, as by numpy() and variable[...], are arrays, which have no "
-                "gradient; compute the loss of what layers give, of embedding_lookup(ids) for "
-                "rows, inside the tape, or of `tensor * variable`"
+                f"gradients need a scalar Tensor as loss, got {type(loss).__name__}: compute it "
+                "inside the tape, of what layers give or of variables of float32 themselves; what "
+                "numpy() reads of a variable is an array, which has no gradient"
             )
         if loss.value.size != 1:
             raise InvalidArgumentError(
@@ -95,8 +95,8 @@ class GradientTape:
                 per_variable.setdefault(key, []).append((entry, gradient))
         if not per_variable:
             raise InvalidArgumentError(
-                "the loss depends on no trainable variable that this tape has seen: compute it "
-                "inside the `with GradientTape()` block, from a model or its layers"
+                "the loss depends on no trainable variable of float32 that this tape has seen: "
+                "compute it inside the `with GradientTape()` block, of a model, layers or variables"
             )
         if len({key[0] for key in per_variable}) > 1:
             names = sorted({uses[0][0].variable.name for uses in per_variable.values()})
@@ -141,6 +141,11 @@ def _of_source(found: Gradients, source: Any) -> Any:
             f"{source.name!r} is a view of given variables, without a gradient of its own: ask for "
             "those of its .variables"
         )
+    if source.trainable and source.dtype == np.float64:
+        raise InvalidArgumentError(
+            f"variable {source.name!r} holds float64, and a tape trains variables of float32: make "
+            "it with dtype='float32', as an array of NumPy's is float64 by itself, or leave it out"
+        )
     if source.parameters is not found.parameters:
         return None
     of_source = (update for update in found if update.variable.id == source.spec.id)
@@ -164,11 +169,20 @@ def _summed(uses: list[tuple[Leaf, NDArray[Any]]]) -> Update:
     if all(entry.lookup is None for entry, _ in uses):
         return Update(spec, np.sum([gradient for _, gradient in uses], axis=0), None)
     if any(entry.lookup is None for entry, _ in uses):
-        raise InvalidArgumentError(
-            f"variable {spec.name!r} was read both as a whole and by rows in one step; "
-            "read it in one way, or in two steps"
-        )
+        return Update(spec, _whole_sum(spec, uses), None)
     return _merge_lookups(spec, uses)
+
+
+def _whole_sum(spec: VariableSpec, uses: list[tuple[Leaf, NDArray[Any]]]) -> NDArray[Any]:
+    """Of a variable that was read as a whole, and rows of it besides."""
+    total = np.zeros(spec.shape, np.float32)
+    rows = total.reshape(spec.rows, -1)
+    for entry, gradient in uses:
+        if entry.lookup is None:
+            total += gradient
+        else:
+            rows[entry.lookup.unique] += gradient.reshape(len(entry.lookup.unique), -1)
+    return total
 
 
 def _merge_lookups(spec: VariableSpec, uses: list[tuple[Leaf, NDArray[Any]]]) -> Update:

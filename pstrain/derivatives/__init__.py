@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pstrain.errors import InvalidArgumentError
+from pstrain.derivatives import contractions, reductions, shapes
+from pstrain.derivatives.computed import Array, Computed, check_shapes, reaches, summed_to
 
-Array: TypeAlias = "NDArray[Any]"
+__all__ = ["CONSTANT", "FUNCTIONS", "OF_LISTS", "TAKEN", "UFUNCS", "WRITES", "Rule", "check_shapes"]
+__all__ += ["names", "reaches", "summed_to"]
+
 # Of the gradient of an output, the output, and the inputs, to the gradients of these.
 Derivative: TypeAlias = "Callable[..., Sequence[Array]]"
 
@@ -68,49 +70,15 @@ UFUNCS: dict[Any, Derivative] = {
 }
 
 
-class Computed(NamedTuple):
-    """What a function gave, and how its gradient goes back to the arguments that have some."""
-
-    value: Array
-    backward: Callable[[Array], Sequence[Array]]
-
-
 class Rule(NamedTuple):
     """How a function is computed, and to the arguments of which places its gradient goes."""
 
     compute: Callable[..., Computed]
-    places: tuple[int, ...] = (0,)
+    where: slice = slice(1)
 
-
-def _sum(values: Array, axis: Any = None, *, keepdims: bool = False) -> Computed:
-    def backward(grad: Array) -> Sequence[Array]:
-        whole = grad if keepdims or axis is None else np.expand_dims(grad, axis)
-        return (np.broadcast_to(whole, values.shape).copy(),)
-
-    return Computed(np.asarray(np.sum(values, axis=axis, keepdims=keepdims)), backward)
-
-
-def _mean(values: Array, axis: Any = None, *, keepdims: bool = False) -> Computed:
-    value = np.asarray(np.mean(values, axis=axis, keepdims=keepdims))
-    total = _sum(values, axis, keepdims=keepdims)
-    # Of nothing the mean is no number, and there is nothing to give a gradient to.
-    share = value.size / max(values.size, 1)
-    return Computed(value, lambda grad: [part * share for part in total.backward(grad)])
-
-
-def _where(condition: Any, x: Any, y: Any) -> Computed:
-    def backward(grad: Array) -> Sequence[Array]:
-        parts = np.where(condition, grad, 0), np.where(condition, 0, grad)
-        return [_summed_to(np.shape(one), part) for one, part in zip((x, y), parts, strict=True)]
-
-    return Computed(np.where(condition, x, y), backward)
-
-
-def _summed_to(shape: tuple[int, ...], grad: Array) -> Array:
-    """The gradient of what was broadcast to the shape of ``grad``."""
-    added = grad.ndim - len(shape)
-    spread = tuple(axis + added for axis, size in enumerate(shape) if size == 1)
-    return grad.sum(axis=(*range(added), *spread)).reshape(shape)
+    def places(self, args: Sequence[Any]) -> range:
+        """Of the arguments of a call."""
+        return range(len(args))[self.where]
 
 
 def _clip(
@@ -124,103 +92,41 @@ def _clip(
     high = np.inf if a_max is None else a_max
     inside = (values >= low) & (values <= high)
     return Computed(
-        np.clip(values, a_min, a_max), lambda grad: (_summed_to(values.shape, grad * inside),)
+        np.clip(values, a_min, a_max), lambda grad: (summed_to(values.shape, grad * inside),)
     )
 
 
-def _reshape(values: Array, shape: Any) -> Computed:
-    return Computed(np.reshape(values, shape), lambda grad: (np.reshape(grad, values.shape),))
-
-
-def _squeeze(values: Array, axis: Any = None) -> Computed:
-    return _reshape(values, np.squeeze(values, axis).shape)
-
-
-def _ravel(values: Array) -> Computed:
-    return _reshape(values, -1)
-
-
-def _expand_dims(values: Array, axis: Any) -> Computed:
-    return _reshape(values, np.expand_dims(values, axis).shape)
-
-
-def _taken(values: Array, key: Any) -> Computed:
-    """``values[key]``; what is taken several times gets the sum."""
-
-    def backward(grad: Array) -> Sequence[Array]:
-        total = np.zeros_like(values)
-        np.add.at(total, key, grad)
-        return (total,)
-
-    return Computed(np.array(values[key]), backward)
-
-
-def _transpose(values: Array, axes: Any = None) -> Computed:
-    back = None if axes is None else np.argsort(np.asarray(axes) % np.ndim(values))
-    return Computed(
-        np.array(np.transpose(values, axes)), lambda grad: (np.transpose(grad, back).copy(),)
-    )
-
-
-def _matmul(x: Any, y: Any) -> Computed:
-    x, y = np.asarray(x), np.asarray(y)
-    _check_contracted("matmul", x, y)
-    rows = x if x.ndim > 1 else x[np.newaxis, :]
-    columns = y if y.ndim > 1 else y[:, np.newaxis]
-
-    def backward(grad: Array) -> Sequence[Array]:
-        whole = grad if y.ndim > 1 else grad[..., np.newaxis]
-        whole = whole if x.ndim > 1 else np.expand_dims(whole, -2)
-        of_rows = _summed_to(rows.shape, whole @ np.swapaxes(columns, -1, -2))
-        of_columns = _summed_to(columns.shape, np.swapaxes(rows, -1, -2) @ whole)
-        return of_rows.reshape(x.shape), of_columns.reshape(y.shape)
-
-    return Computed(np.asarray(np.matmul(x, y)), backward)
-
-
-def _dot(x: Any, y: Any) -> Computed:
-    """Of more than two axes another product than ``matmul``: of all rows with all columns."""
-    x, y = np.asarray(x), np.asarray(y)
-    if not (x.ndim and y.ndim):
-        scaled = np.asarray(x * y)
-        return Computed(
-            scaled, lambda grad: (_summed_to(x.shape, grad * y), _summed_to(y.shape, grad * x))
-        )
-    _check_contracted("dot", x, y)
-    columns = np.moveaxis(y, -2, 0) if y.ndim > 1 else y
-    of_x, of_y = list(range(x.ndim - 1)), list(range(1, y.ndim))
-
-    def backward(grad: Array) -> Sequence[Array]:
-        rest = list(range(x.ndim - 1, grad.ndim))
-        of_columns = np.tensordot(x, grad, (of_x, of_x))
-        back = np.moveaxis(of_columns, 0, -2) if y.ndim > 1 else of_columns
-        return np.tensordot(grad, columns, (rest, of_y)), back
-
-    return Computed(np.asarray(np.dot(x, y)), backward)
-
-
-def _check_contracted(name: str, x: Array, y: Array) -> None:
-    """InvalidArgumentError where the rows of one and the columns of the other differ in length."""
-    if not (x.ndim and y.ndim) or x.shape[-1] != y.shape[-2:][0]:
-        raise InvalidArgumentError(
-            f"{name} of shapes {x.shape} and {y.shape}: the last axis of the first must be as long "
-            "as the last but one of the second, or its only one; `*` multiplies by a number"
-        )
-
-
-TAKEN = Rule(_taken)
+TAKEN = Rule(shapes.taken)
 FUNCTIONS: dict[Any, Rule] = {
-    np.sum: Rule(_sum),
-    np.mean: Rule(_mean),
-    np.where: Rule(_where, places=(1, 2)),
+    np.sum: Rule(reductions.total),
+    np.mean: Rule(reductions.mean),
+    np.max: Rule(reductions.largest),
+    np.amax: Rule(reductions.largest),
+    np.min: Rule(reductions.smallest),
+    np.amin: Rule(reductions.smallest),
+    np.var: Rule(reductions.variance),
+    np.std: Rule(reductions.deviation),
+    np.linalg.norm: Rule(reductions.norm),
+    np.where: Rule(shapes.where, slice(1, 3)),
     np.clip: Rule(_clip),
-    np.reshape: Rule(_reshape),
-    np.squeeze: Rule(_squeeze),
-    np.ravel: Rule(_ravel),
-    np.expand_dims: Rule(_expand_dims),
-    np.transpose: Rule(_transpose),
-    np.matmul: Rule(_matmul, places=(0, 1)),
-    np.dot: Rule(_dot, places=(0, 1)),
+    np.reshape: Rule(shapes.reshape),
+    np.squeeze: Rule(shapes.squeeze),
+    np.ravel: Rule(shapes.ravel),
+    np.expand_dims: Rule(shapes.expand_dims),
+    np.broadcast_to: Rule(shapes.broadcast_to),
+    np.take: Rule(shapes.take),
+    np.transpose: Rule(shapes.transpose),
+    np.swapaxes: Rule(shapes.swapaxes),
+    np.matmul: Rule(contractions.matmul, slice(0, 2)),
+    np.dot: Rule(contractions.dot, slice(0, 2)),
+    np.inner: Rule(contractions.inner, slice(0, 2)),
+    np.outer: Rule(contractions.outer, slice(0, 2)),
+    np.einsum: Rule(contractions.einsum, slice(1, None)),
+}
+# What takes a list of arrays, which their rules take one by one.
+OF_LISTS: dict[Any, Rule] = {
+    np.concatenate: Rule(shapes.concatenate, slice(None)),
+    np.stack: Rule(shapes.stack, slice(None)),
 }
 
 _STEPS = (np.sign, np.floor, np.ceil, np.rint, np.trunc, np.fix, np.floor_divide, np.round)
@@ -235,5 +141,5 @@ WRITES: frozenset[Any] = frozenset(
 
 def names() -> str:
     """Of all that have gradients, as users write them."""
-    found = {function.__name__ for function in (*UFUNCS, *FUNCTIONS)}
+    found = {function.__name__ for function in (*UFUNCS, *FUNCTIONS, *OF_LISTS)}
     return ", ".join(sorted(found))
