@@ -78,6 +78,14 @@ OPTIMIZER: Final = {
 }
 _MOMENTUM: Final = "write optimizers.Momentum(learning_rate, momentum, nesterov)"
 SGD: Final = {"momentum": _MOMENTUM, "nesterov": _MOMENTUM}
+OPTIMIZER_OBJECT: Final = {
+    "build": "slots are made beside the variables, by the first step",
+    "compute_gradients": "write tape.gradients(loss)",
+    "get_slot": "slots are beside the variables, and in checkpoints",
+    "lr": "write learning_rate",
+    "minimize": "write a step with a GradientTape, and apply_gradients(tape.gradients(loss))",
+    "set_weights": "write Checkpoint(optimizer=optimizer).restore(path)",
+}
 CHECKPOINT: Final = {
     "filepath": "write directory=, in which each checkpoint is one of its own",
     "save_freq": "write every= (epochs) or every_steps=",

@@ -208,6 +208,16 @@ def test_a_schedule_may_want_the_rate_so_far() -> None:
     assert history.history["learning_rate"] == [0.25, 0.125, 0.0625]
 
 
+def test_the_rate_so_far_of_a_schedule_is_that_of_the_next_step() -> None:
+    trained = model()
+    trained.optimizer.learning_rate = ps.optimizers.schedules.PiecewiseConstantDecay(
+        [1], [0.5, 0.1]
+    )
+    scheduler = ps.callbacks.LearningRateScheduler(lambda _epoch, rate: rate / 2)
+    history = trained.fit(data(), 2, callbacks=[scheduler], verbose=0)
+    assert history.history["learning_rate"] == [0.25, 0.125]
+
+
 def test_a_schedule_that_gives_no_rate_is_told() -> None:
     scheduler = ps.callbacks.LearningRateScheduler(lambda _epoch: None)  # type: ignore[arg-type,return-value]
     with pytest.raises(TypeError, match="the learning rate of epoch 0 must be a number, got None"):
