@@ -333,14 +333,15 @@ def _operands(inputs: Sequence[Any], tensor: Tensor) -> list[Tensor]:
     for other in inputs:
         is_numpys = isinstance(other, np.ndarray | np.generic) and other.dtype.kind == "f"
         if is_numpys and derivatives.reaches(tensor.shape, other.shape):
-            like = _cast(tensor, np.promote_types(other.dtype, tensor.dtype))
+            like = cast(tensor, np.promote_types(other.dtype, tensor.dtype))
             break
     else:
         like = tensor
     return [like if one is tensor else _operand(one, like) for one in inputs]
 
 
-def _cast(tensor: Tensor, dtype: np.dtype[Any]) -> Tensor:
+def cast(tensor: Tensor, dtype: np.dtype[Any]) -> Tensor:
+    """The tensor itself where it is of ``dtype``; its gradient comes back in its own."""
     if tensor.dtype == dtype:
         return tensor
     output = Tensor(tensor.value.astype(dtype))
@@ -363,7 +364,7 @@ def _of_variable(variable: Any, dtype: np.dtype[Any]) -> Tensor:
     is_trained = variable.trainable and variable.dtype == np.float32
     if is_trained and recording() and tuple(variable.shape) != tuple(variable.spec.shape):
         # A part is rows of a variable to a tape.
-        return _cast(variable[:], dtype if dtype.kind == "f" else variable.dtype)
+        return cast(variable[:], dtype if dtype.kind == "f" else variable.dtype)
     value = Tensor(np.asarray(variable.numpy(), dtype if dtype.kind == "f" else None))
     if is_trained:
         leaf(value, variable)
