@@ -8,6 +8,7 @@ parameters. Must not know how values travel. Invariant: a handle never caches va
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -64,6 +65,12 @@ class BaseVariable(ValueOperators, Telling):
     @property
     def trainable(self) -> bool:
         return self.spec.trainable
+
+    def to_be_trained(self, trainable: bool) -> Self:
+        """The same variable, which steps that read it through this handle train, or do not."""
+        spec = replace(self.spec, trainable=trainable)
+        handle: Self = new_handle(type(self), spec, self.parameters, self._start, self._stop)
+        return handle
 
     def numpy(self) -> Array:
         """All values, as a new array; one read from each server that holds some."""

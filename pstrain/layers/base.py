@@ -1,8 +1,8 @@
 """What a layer is: variables, what it wants to read for an input, and what it makes of it.
 
 Reading is split from computing so that a model fetches for all of its layers in one message per
-server. Invariant: a layer holds no arrays and changes nothing after it is built, so threads may
-run steps of one layer at once.
+server. Invariant: a layer holds no arrays and no step changes it after it is built, so threads
+may run steps of one layer at once.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dataservice.runtime.arguments import check_true_or_false
 from pstrain.errors import InvalidArgumentError
 from pstrain.recording import leaf
+from pstrain.session import captured_changed
 from pstrain.tensor import Tensor
 from pstrain.variable import ShardedVariable
 from pstrain.vocabulary import Fetch, Lookup
@@ -27,6 +29,34 @@ class Layer(ABC):
     def __init__(self, name: str) -> None:
         self.name = name
         self.variables: list[Any] = []
+        self._is_trainable = True
+        self._frozen: set[int] = set()
+
+    @property
+    def trainable(self) -> bool:
+        """Whether steps change the variables. False freezes those that are trained, True again.
+
+        It holds for steps that begin later, and is no part of checkpoints.
+        """
+        return self._is_trainable
+
+    @trainable.setter
+    def trainable(self, trainable: bool) -> None:
+        check_true_or_false(trainable=trainable)
+        self._is_trainable = trainable
+        self._switch()
+        captured_changed()
+
+    def _switch(self) -> None:
+        """Variables that never were trained stay so."""
+        if not self._is_trainable:
+            self._frozen |= {variable.spec.id for variable in self.trainable_variables}
+        self.variables = [
+            variable.to_be_trained(self._is_trainable)
+            if variable.spec.id in self._frozen
+            else variable
+            for variable in self.variables
+        ]
 
     @property
     def trainable_variables(self) -> list[Any]:

@@ -33,6 +33,16 @@ class Weights:
         return [variable for variable in self.variables if variable.trainable]
 
     @property
+    def trainable(self) -> bool:
+        """Whether steps change any layer; set it for all layers, or that of one, before a fit."""
+        return any(layer.trainable for layer in self.layers)
+
+    @trainable.setter
+    def trainable(self, trainable: bool) -> None:
+        for layer in self.layers:
+            layer.trainable = trainable
+
+    @property
     def weights(self) -> list[Any]:
         """The same as ``variables``."""
         return self.variables

@@ -186,6 +186,16 @@ def test_parts_that_are_frozen_are_not_trained() -> None:
     assert sorted(found) == ["torch/1.bias", "torch/1.weight", "torch/2.bias", "torch/2.weight"]
 
 
+def test_a_layer_that_is_frozen_and_trained_again_leaves_frozen_parts_so() -> None:
+    layer = ps.torch.Layer(nn.Sequential(nn.Linear(6, 4).requires_grad_(False), nn.Linear(4, 1)))
+    for trainable, trained in ((False, 0), (True, 2)):
+        layer.trainable = trainable
+        assert len(layer.trainable_variables) == trained
+    with ps.GradientTape() as tape:
+        loss = _summed(layer(np.ones((2, 6), np.float32)))
+    assert len(tape.gradients(loss)) == 2
+
+
 def test_dropout_is_for_training_and_drawn_by_the_users_generator() -> None:
     layer = ps.torch.Layer(nn.Dropout(0.5))
     ones = np.ones((8, 8), np.float32)
