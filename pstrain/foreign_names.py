@@ -95,6 +95,7 @@ CHECKPOINT: Final = {
 EARLY_STOPPING: Final = {
     "restore_best_weights": "write callbacks.Checkpoint(dir, save_best_only=True), and restore it",
 }
+PLATEAU: Final = {"epsilon": "write min_delta="}
 _EXACT: Final = "states are integers, so that sums are exact: leave it out"
 _PROBABILITIES: Final = "give losses.sigmoid(logits)"
 _BINARY: Final = "labels are 0 or 1, one for each row: make one metric for each label"
@@ -169,7 +170,6 @@ CALLBACKS: Final = {
     "History": "fit returns it",
     "LambdaCallback": "write a subclass of Callback",
     "ModelCheckpoint": "write Checkpoint(directory)",
-    "ReduceLROnPlateau": "write LearningRateScheduler(fn), or a subclass of Callback",
     "RemoteMonitor": "write a subclass of Callback",
     "TerminateOnNaN": "write a subclass of Callback that sets stop_training where loss is NaN",
 }

@@ -24,7 +24,7 @@ class LearningRateScheduler(Callback):
 
     def on_epoch_begin(self, epoch: int) -> None:
         optimizer = self.model.optimizer
-        arguments = (epoch, _rate_now(optimizer)) if self._wants_rate else (epoch,)
+        arguments = (epoch, rate_now(optimizer)) if self._wants_rate else (epoch,)
         rate = non_negative(self._schedule(*arguments), f"the learning rate of epoch {epoch}")
         if self._verbose:
             print(f"epoch {epoch + 1}: learning rate {rate:g}")
@@ -37,7 +37,7 @@ class LearningRateScheduler(Callback):
 LearningRateSchedule = LearningRateScheduler
 
 
-def _rate_now(optimizer: Any) -> float:
+def rate_now(optimizer: Any) -> float:
     """Of a schedule that it follows, the rate of its next step."""
     rate = optimizer.learning_rate
     return float(rate(int(optimizer.iterations)) if callable(rate) else rate)
