@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from pstrain.derivatives import WRITES
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.tensor import VALUES, Tensor, value_of
 
@@ -141,13 +142,16 @@ class ValueOperators:
         return iter(value_of(self))
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        if any(isinstance(one, ValueOperators) for one in options.get("out", ())):
+        if _has_variable((*options.get("out", ()), *(inputs[:1] if method == "at" else ()))):
             return NotImplemented
         return getattr(ufunc, method)(*_with_values(inputs), **_with_values(options))
 
     def __array_function__(
         self, function: Any, _types: Any, args: Sequence[Any], options: Mapping[str, Any]
     ) -> Any:
+        if _has_variable((options.get("out"), *(args[:1] if function in WRITES else ()))):
+            # Only a copy would be written to.
+            return NotImplemented
         if function in _OF_SHAPES:
             # Values may be many and far away.
             return function(np.broadcast_to(0, self.shape), *args[1:], **options)
@@ -155,6 +159,10 @@ class ValueOperators:
 
 
 _OF_SHAPES = frozenset({np.shape, np.ndim, np.size})
+
+
+def _has_variable(given: Sequence[Any]) -> bool:
+    return any(isinstance(one, ValueOperators) for one in given)
 
 
 def _with_values(given: Any) -> Any:

@@ -461,8 +461,20 @@ def test_what_a_tape_does_not_train_is_computed_as_arrays() -> None:
     assert isinstance(x * 2, np.ndarray)
     assert isinstance(np.concatenate([x, x]), np.ndarray)
     assert np.sum(x) == 5.0
-    with pytest.raises(TypeError):
-        np.add(1.0, np.ones(2), out=x)  # type: ignore[call-overload]
+
+
+def test_numpy_does_not_change_a_variable() -> None:
+    x = Variable(_vector(3.0, 2.0), name="x")
+    for change in (
+        lambda: np.add(1.0, np.ones(2), out=x),  # type: ignore[call-overload]
+        lambda: np.add.at(x, [0], 1.0),  # type: ignore[arg-type]
+        lambda: np.copyto(x, 1.0),  # type: ignore[arg-type]
+        lambda: np.put(x, [0], 1.0),  # type: ignore[arg-type]
+        lambda: np.sum(np.ones((2, 2)), axis=0, out=x),  # type: ignore[call-overload]
+    ):
+        with pytest.raises(TypeError, match=r"NotImplemented|no implementation found"):
+            change()
+    assert x.numpy().tolist() == [3.0, 2.0]
 
 
 def test_shapes_of_variables_are_known_without_reading(monkeypatch: pytest.MonkeyPatch) -> None:
