@@ -242,6 +242,23 @@ CHECKPOINT_OBJECT: Final = {
 }
 _READ: Final = "write numpy(), or read_value()"
 _ROWS_OF: Final = "write scatter_add and its like, which take the numbers of rows"
+NEW_TAPE: Final = {
+    "persistent": "each tape tells gradients any number of times: leave it out",
+    "watch_accessed_variables": "make what is not to be trained with trainable=False",
+}
+GRADIENT: Final = {
+    "output_gradients": "give np.sum(target * output_gradients) as the loss",
+    "unconnected_gradients": "it is None where the loss does not depend on a variable",
+}
+_SCALAR_ONLY: Final = "gradients are those of a scalar: take one of np.sum(...) at a time"
+TAPE: Final = {
+    "batch_jacobian": _SCALAR_ONLY,
+    "jacobian": _SCALAR_ONLY,
+    "reset": "make another one",
+    "stop_recording": "tensor.numpy() is a constant",
+    "watch": "trainable variables of float32 are watched by themselves",
+    "watched_variables": "gradients(loss) lists those that the loss depends on",
+}
 VARIABLE: Final = {
     "assign_mul": "write assign(variable * ...)",
     "count_up_to": "write assign_add(1)",

@@ -6,18 +6,21 @@ thread that entered it, and adding up changes no array, so one gradient may reac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pstrain.errors import InvalidArgumentError
+from pstrain import foreign_names
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
+from pstrain.foreign_names import Telling, instead_of
 from pstrain.indexed_slices import IndexedSlices
 from pstrain.joined import JoinedParameters
 from pstrain.recording import Leaf, Record, records
 from pstrain.tensor import Tensor
+from pstrain.variable_gradient import VariableGradient
 from pstrain.vocabulary import Lookup, Update, VariableSpec
 
 
@@ -45,16 +48,19 @@ class Gradients:
         raise KeyError(variable.name)
 
 
-class GradientTape:
+class GradientTape(Telling):
     """Records the operations of its ``with`` block in the thread that entered it.
 
     Variables of float32 that are trainable are read with their gradient by layers and models, by
     their rows (``variable[ids]``, ``embedding_lookup``), and whole where operators or NumPy's
     functions take them: ``x @ variable``, ``np.sum(variable * variable)``. What ``numpy()`` reads
     is an array, a constant to the tape. The tape keeps the arrays of the step alive until it is
-    dropped.
+    dropped, and tells gradients any number of times.
     """
 
+    _foreign = foreign_names.TAPE
+
+    @instead_of("GradientTape", foreign_names.NEW_TAPE)
     def __init__(self) -> None:
         self._seen = Record()
 
@@ -108,17 +114,16 @@ class GradientTape:
         updates = tuple(_summed(uses) for uses in per_variable.values())
         return Gradients(updates, first.variable.parameters)
 
+    @instead_of("gradient", foreign_names.GRADIENT)
     def gradient(self, target: Tensor, sources: Any) -> Any:
         """Those of :meth:`gradients` for the given variables, None where there is none.
 
-        For a variable one, for a list or tuple a list, to be given to ``apply_gradients`` as
-        pairs: ``zip(tape.gradient(loss, variables), variables)``. That of a part of a
-        ShardedVariable is of its rows: an array, or ``IndexedSlices`` where rows were looked up.
+        For a variable one, which can be computed with (``VariableGradient``), for a list, tuple or
+        dict, however deep, lists and dicts of them, to be given to ``apply_gradients`` as pairs:
+        ``zip(tape.gradient(loss, variables), variables)``. That of a part of a ShardedVariable is
+        of its rows: an array, or ``IndexedSlices`` where rows were looked up.
         """
-        found = self.gradients(target)
-        several = isinstance(sources, list | tuple)
-        wanted = [_of_source(found, source) for source in (sources if several else [sources])]
-        return wanted if several else wanted[0]
+        return _of_sources(self.gradients(target), sources)
 
     def _backpropagate(self, loss: Tensor) -> dict[int, NDArray[Any]]:
         found: dict[int, NDArray[Any]] = {id(loss): np.ones_like(loss.value)}
@@ -133,6 +138,19 @@ class GradientTape:
                     known = found.get(id(tensor))
                     found[id(tensor)] = gradient if known is None else known + gradient
         return found
+
+
+def _of_sources(found: Gradients, sources: Any) -> Any:
+    if isinstance(sources, Mapping):
+        return {name: _of_sources(found, source) for name, source in sources.items()}
+    if isinstance(sources, list | tuple):
+        return [_of_sources(found, source) for source in sources]
+    if not hasattr(sources, "spec"):
+        raise InvalidTypeError(
+            "gradients are those of variables, one or a list, tuple or dict of them, got "
+            f"{type(sources).__name__}"
+        )
+    return _of_source(found, sources)
 
 
 def _of_source(found: Gradients, source: Any) -> Any:
@@ -150,8 +168,10 @@ def _of_source(found: Gradients, source: Any) -> Any:
         return None
     of_source = (update for update in found if update.variable.id == source.spec.id)
     update = next(of_source, None)
-    if update is None or tuple(source.shape) == tuple(source.spec.shape):
-        return update
+    if update is None:
+        return None
+    if tuple(source.shape) == tuple(source.spec.shape):
+        return VariableGradient(*update)
     start, stop = source.first_row, source.first_row + source.shape[0]
     if update.lookup is None:
         return update.gradient.reshape(source.spec.shape)[start:stop]
