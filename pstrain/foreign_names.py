@@ -36,6 +36,10 @@ EVALUATE: Final = {name: FIT[name] for name in ("x", "y", "sample_weight", "work
     "return_dict": "a dict is what there is, by name"
 }
 PREDICT: Final = {"x": FIT["x"], "workers": _READING, "verbose": "it prints nothing"}
+CALL: Final = {
+    "training": "under a GradientTape it trains, elsewhere it predicts: leave it out",
+    "mask": "lists are as long as they are",
+}
 _COMPILED: Final = "kernels are compiled always"
 COMPILE: Final = {
     "loss": _LOSS,

@@ -371,6 +371,13 @@ def _of_variable(variable: Any, dtype: np.dtype[Any]) -> Tensor:
     return value
 
 
+def as_tensor(given: Any) -> Tensor:
+    """Tensors as they are; a variable as what a tape may train; anything else as a constant."""
+    if hasattr(given, "spec"):
+        given = value_of(given)
+    return given if isinstance(given, Tensor) else Tensor(given)
+
+
 def value_of(variable: Any) -> Any:
     """A tensor that is a leaf where a tape may train ``variable``, and an array elsewhere."""
     if recording() and variable.trainable and variable.dtype == np.float32:

@@ -18,7 +18,7 @@ from dataservice.runtime.arguments import check_true_or_false
 from pstrain.errors import InvalidArgumentError
 from pstrain.recording import leaf
 from pstrain.session import captured_changed
-from pstrain.tensor import Tensor
+from pstrain.tensor import Tensor, as_tensor
 from pstrain.variable import ShardedVariable
 from pstrain.vocabulary import Fetch, Lookup
 
@@ -95,18 +95,14 @@ class Layer(ABC):
         return self.forward(self.parameters.fetch(self.requests(inputs)), inputs)
 
 
-def as_tensor(inputs: Tensor | NDArray[Any]) -> Tensor:
-    """Wraps an array that is no one's output."""
-    return inputs if isinstance(inputs, Tensor) else Tensor(inputs)
-
-
 def as_matrix(name: str, inputs: Any) -> Tensor:
-    """Tensors of two axes as they are, arrays and lists as float32.
+    """Tensors of two axes as they are, variables as tensors, arrays and lists as float32.
 
     InvalidArgumentError, naming layer ``name``, for anything that is no matrix of numbers.
     """
     try:
-        matrix = inputs if isinstance(inputs, Tensor) else Tensor(np.asarray(inputs, np.float32))
+        is_tensor = isinstance(inputs, Tensor) or hasattr(inputs, "spec")
+        matrix = as_tensor(inputs if is_tensor else np.asarray(inputs, np.float32))
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(
             f"layer {name!r} takes numbers [n, k], got {type(inputs).__name__}: {error}"

@@ -74,6 +74,7 @@ class Model(Weights, Telling, ABC):
     def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:
         """Logits, float32 [n, 1], from each layer's fetched values."""
 
+    @instead_of("a model", foreign_names.CALL)
     def forward(self, batch: Batch) -> Tensor:
         """Logits, float32 [n, 1]. One fetch; recorded on the active tape. Labels are not read."""
         if not isinstance(batch, Features):

@@ -33,6 +33,11 @@ class Weights:
         return [variable for variable in self.variables if variable.trainable]
 
     @property
+    def non_trainable_variables(self) -> list[Any]:
+        """The others: of frozen layers, and the keys of online columns."""
+        return [variable for variable in self.variables if not variable.trainable]
+
+    @property
     def trainable(self) -> bool:
         """Whether steps change any layer; set it for all layers, or that of one, before a fit."""
         return any(layer.trainable for layer in self.layers)
@@ -46,6 +51,16 @@ class Weights:
     def weights(self) -> list[Any]:
         """The same as ``variables``."""
         return self.variables
+
+    @property
+    def trainable_weights(self) -> list[Any]:
+        """The same as ``trainable_variables``."""
+        return self.trainable_variables
+
+    @property
+    def non_trainable_weights(self) -> list[Any]:
+        """The same as ``non_trainable_variables``."""
+        return self.non_trainable_variables
 
     def count_params(self) -> int:
         """Values in all variables."""

@@ -19,7 +19,7 @@ from pstrain.initializers import seed_for
 from pstrain.layers import base
 from pstrain.parameters import current_step
 from pstrain.recording import record, recording
-from pstrain.tensor import Tensor, cast
+from pstrain.tensor import Tensor, as_tensor, cast
 from pstrain.torch import modules
 from pstrain.trainer.context import current_trainer
 from pstrain.variable import create_variable
@@ -61,7 +61,7 @@ class Layer(base.Layer):
 
     def forward(self, values: Sequence[NDArray[np.float32]], inputs: Any) -> Tensor:
         several = inputs if isinstance(inputs, tuple | list) else (inputs,)
-        given = [_as_float32(base.as_tensor(each)) for each in several]
+        given = [_as_float32(as_tensor(each)) for each in several]
         given += [base.whole(v, value) for v, value in zip(self.variables, values, strict=True)]
         training = recording()
         if training and current_step() is not None:

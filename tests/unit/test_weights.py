@@ -106,6 +106,16 @@ def test_layers_that_are_frozen_stay_as_they_are_until_they_are_trained_again(ma
         assert not np.array_equal(variable.numpy(), before[variable.name]), variable.name
 
 
+def test_variables_have_the_names_that_keras_gives_them() -> None:
+    model = ps.models.WideDeep(SCHEMA, dim=4, hidden=(4,))
+    model.layers[1].trainable = False
+    names = [variable.name for variable in model.non_trainable_weights]
+    assert names == ["wide_deep/deep_0/kernel", "wide_deep/deep_0/bias"]
+    assert len(model.trainable_weights) + len(names) == len(model.weights)
+    with pytest.raises(InvalidTypeError, match="a model takes no argument 'training': under a"):
+        model(_rows(), training=True)
+
+
 def test_a_layer_that_is_frozen_before_it_has_variables_makes_frozen_ones() -> None:
     layer = ps.layers.Dense(2)
     layer.trainable = False
