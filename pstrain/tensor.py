@@ -40,9 +40,13 @@ class Tensor:
 
     __slots__ = ("tracked", "value")
 
-    def __init__(self, value: ArrayLike) -> None:
-        self.value: NDArray[Any] = np.asarray(value)
+    def __init__(self, value: ArrayLike | Tensor) -> None:
+        source: Any = value_of(value) if hasattr(value, "spec") else value
+        is_tensor = isinstance(source, Tensor)
+        self.value: NDArray[Any] = np.asarray(source.value if is_tensor else source)
         self.tracked = False
+        if is_tensor:
+            record(self, (source,), lambda grad: grad)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -373,8 +377,6 @@ def _of_variable(variable: Any, dtype: np.dtype[Any]) -> Tensor:
 
 def as_tensor(given: Any) -> Tensor:
     """Tensors as they are; a variable as what a tape may train; anything else as a constant."""
-    if hasattr(given, "spec"):
-        given = value_of(given)
     return given if isinstance(given, Tensor) else Tensor(given)
 
 

@@ -448,6 +448,15 @@ def test_what_is_computed_of_a_variable_is_a_tensor_under_a_tape(
     np.testing.assert_allclose(found, gradient, rtol=1e-6)
 
 
+def test_a_tensor_of_a_tensor_or_variable_keeps_the_gradient() -> None:
+    x = Variable(_vector(3.0, 2.0), name="x")
+    assert Tensor(Tensor(x)).value.tolist() == [3.0, 2.0]
+    for make in (Tensor, lambda variable: Tensor(_read(variable))):
+        with GradientTape() as tape:
+            loss = np.sum(make(x) * 3.0)
+        assert tape.gradients(loss).of(x).gradient.tolist() == [3.0, 3.0]  # type: ignore[arg-type]
+
+
 def test_what_a_tape_does_not_train_is_computed_as_arrays() -> None:
     count, frozen = Variable([1, 2]), Variable(_vector(1.0, 2.0), trainable=False)
     x = Variable(_vector(3.0, 2.0), name="x")
