@@ -1,0 +1,104 @@
+"""Models that users write: of layers, of variables, of what attributes hold."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pstrain.errors import FailedPreconditionError
+from pstrain.features import Category, Features, FeatureSchema
+from pstrain.layers import Dense, Embedding, OnlineLookup, concatenate
+from pstrain.metrics import AUC
+from pstrain.models import Model
+from pstrain.scope import local_parameters
+from pstrain.tape import GradientTape
+from pstrain.tensor import Tensor
+from pstrain.variable import ShardedVariable, Variable
+
+SCHEMA = FeatureSchema(dense=["x"], categorical={"c": Category(5, hashed=False)})
+
+
+@pytest.fixture(autouse=True)
+def _own_parameters() -> Iterator[None]:
+    with local_parameters():
+        yield
+
+
+def _rows() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    c = rng.integers(0, 5, 64)
+    return {"x": rng.normal(size=64), "c": c, "label": c % 2}
+
+
+class Scaled(Model):
+    """One listed layer, another in a list, and variables, of which some were joined."""
+
+    def __init__(self, schema: Any) -> None:
+        super().__init__(schema)
+        self.table = Embedding(self.schema.vocabulary_sizes, 3, name="table")
+        self.rest = [{"out": Dense(1, input_size=4, name="out")}]
+        self.scale = Variable(0.5, name="scale")
+        halves = [Variable(np.ones((1, 1), np.float32), name=f"half_{k}") for k in range(2)]
+        self.halves = ShardedVariable(halves)
+        self.lookup = OnlineLookup(8, name="lookup")
+        self.area = AUC()
+        self.layers = [self.table]
+
+    def compute(self, values: Sequence[Any], features: Features) -> Tensor:
+        embedded = concatenate([self.table.forward(values[0], features), features.dense])
+        product: Tensor = self.rest[0]["out"](embedded) * self.scale
+        return product + np.sum(self.halves * 2.0)
+
+
+NAMES = ["table", "out/kernel", "out/bias", "scale", "half_0", "half_1", "lookup"]
+
+
+def test_whatever_a_step_may_train_is_a_variable_of_the_model(tmp_path: pathlib.Path) -> None:
+    model = Scaled(SCHEMA)
+    assert [variable.name.split("/keys")[0] for variable in model.variables] == NAMES
+    with GradientTape() as tape:
+        loss = model.loss(_rows())
+    trained = {update.variable.name for update in tape.gradients(loss)}
+    assert trained == {variable.name for variable in model.trainable_variables}
+    model.compile("adam")
+    model.fit(_rows(), epochs=2, verbose=0)
+    assert float(model.scale) != 0.5
+    again = Scaled(SCHEMA)
+    again.load_weights(model.save_weights(tmp_path))
+    np.testing.assert_array_equal(again.predict(_rows()), model.predict(_rows()))
+    assert float(again.scale) == float(model.scale)
+
+
+class Linear(Model):
+    """Of one variable, without layers."""
+
+    def __init__(self, schema: Any) -> None:
+        super().__init__(schema)
+        self.weights_of_columns = Variable(np.zeros((1, 1), np.float32), name="weights")
+
+    def compute(self, values: Sequence[Any], features: Features) -> Any:  # noqa: ARG002
+        return features.dense @ self.weights_of_columns
+
+
+def test_a_model_may_have_variables_alone() -> None:
+    model = Linear(SCHEMA)
+    rows = _rows()
+    rows["label"] = (rows["x"] > 0).astype(np.int64)
+    model.compile("adam", metrics=["auc"])
+    assert model.fit(rows, epochs=3, batch_size=8, verbose=0).history["auc"][-1] > 0.9
+    assert model.evaluate(rows, verbose=0)["auc"] == 1.0
+    assert isinstance(model(rows), Tensor)
+
+
+class Empty(Linear):
+    def __init__(self, schema: Any) -> None:
+        Model.__init__(self, schema)
+
+
+def test_a_model_without_variables_is_told_what_it_lacks() -> None:
+    with pytest.raises(FailedPreconditionError, match=r"Empty has no variables: .*self\.layers"):
+        Empty(SCHEMA).predict(_rows())
