@@ -44,6 +44,12 @@ def has_variables(value: Any) -> bool:
     return hasattr(value, "variables") and not isinstance(value, BaseVariable)
 
 
+def variables_of(value: Any) -> list[BaseVariable]:
+    """Those of an object of variables, which may have more than it uses itself."""
+    saved = getattr(value, "saved_variables", None)
+    return list(value.variables if saved is None else saved)
+
+
 def named(objects: Mapping[str, Any]) -> list[Named]:
     """The variables of all objects, each once."""
     found: dict[Key, Named] = {}
@@ -75,6 +81,6 @@ def _of_object(prefix: str, value: Any) -> Iterator[tuple[str, BaseVariable]]:
         yield prefix, value
         return
     seen: dict[str, int] = {}
-    for variable in value.variables if has_variables(value) else ():
+    for variable in variables_of(value) if has_variables(value) else ():
         count = seen[variable.name] = seen.get(variable.name, 0) + 1
         yield f"{prefix}/{variable.name}" + (f"#{count}" if count > 1 else ""), variable

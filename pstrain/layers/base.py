@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataservice.runtime.arguments import check_true_or_false
+from pstrain.attributes import reached
 from pstrain.errors import InvalidArgumentError
 from pstrain.recording import leaf
 from pstrain.session import captured_changed
@@ -59,6 +60,11 @@ class Layer(ABC):
         ]
 
     @property
+    def saved_variables(self) -> list[Any]:
+        """These, and those of layers and variables that are attributes, which are saved too."""
+        return reached([self.variables, vars(self)])
+
+    @property
     def trainable_variables(self) -> list[Any]:
         return [variable for variable in self.variables if variable.trainable]
 
@@ -92,6 +98,8 @@ class Layer(ABC):
 
     def __call__(self, inputs: Any) -> Any:
         """Fetches and computes: for one layer alone, and for experiments."""
+        if not self.variables:
+            return self.forward([], inputs)
         return self.forward(self.parameters.fetch(self.requests(inputs)), inputs)
 
 

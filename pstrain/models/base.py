@@ -16,12 +16,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pstrain import foreign_names
+from pstrain.attributes import reached
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.features import Features, FeatureSchema
 from pstrain.foreign_names import Telling, instead_of
 from pstrain.layers.base import Layer
 from pstrain.losses import BinaryCrossentropy, sigmoid
-from pstrain.models.attributes import reached
 from pstrain.models.weights import Weights
 from pstrain.online_columns import OnlineColumns
 from pstrain.strategy import get_strategy, has_strategy

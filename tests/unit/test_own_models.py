@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pstrain.checkpoint import Checkpoint
 from pstrain.errors import FailedPreconditionError
 from pstrain.features import Category, Features, FeatureSchema
-from pstrain.layers import Dense, Embedding, OnlineLookup, concatenate
+from pstrain.layers import Dense, Embedding, Layer, OnlineLookup, concatenate
 from pstrain.metrics import AUC
 from pstrain.models import Model
+from pstrain.optimizers import SGD
 from pstrain.scope import local_parameters
 from pstrain.tape import GradientTape
 from pstrain.tensor import Tensor
@@ -71,6 +73,32 @@ def test_whatever_a_step_may_train_is_a_variable_of_the_model(tmp_path: pathlib.
     again.load_weights(model.save_weights(tmp_path))
     np.testing.assert_array_equal(again.predict(_rows()), model.predict(_rows()))
     assert float(again.scale) == float(model.scale)
+
+
+class Net(Layer):
+    """Of layers and a variable of its own, none of which it fetches itself."""
+
+    def __init__(self) -> None:
+        super().__init__("net")
+        self.inner = [Dense(4, "relu", input_size=3, name="a"), Dense(2, input_size=4, name="b")]
+        self.scale = Variable(np.ones(2, np.float32), name="scale")
+
+    def forward(self, values: Sequence[Any], inputs: Any) -> Any:  # noqa: ARG002
+        return self.inner[1](self.inner[0](inputs)) * self.scale
+
+
+def test_a_layer_of_layers_is_called_trained_and_saved(tmp_path: pathlib.Path) -> None:
+    net, inputs = Net(), np.ones((5, 3), np.float32)
+    before = np.asarray(net(inputs))
+    for _ in range(3):
+        with GradientTape() as tape:
+            loss = np.mean(net(inputs) ** 2)
+        SGD(0.1).apply_gradients(tape.gradients(loss))
+    after = np.asarray(net(inputs))
+    assert np.abs(after).sum() < np.abs(before).sum()
+    again = Net()
+    Checkpoint(net=again).restore(Checkpoint(net=net).save(tmp_path))
+    np.testing.assert_array_equal(np.asarray(again(inputs)), after)
 
 
 class Linear(Model):

@@ -9,13 +9,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pstrain.base_variable import BaseVariable
-from pstrain.layers.base import Layer
-from pstrain.layers.online import OnlineLookup
 from pstrain.variable_names import Key, key_of
 
 
 def reached(start: Any) -> list[BaseVariable]:
-    """Those of variables, layers and lookups, in lists and dicts too; nothing of other objects."""
+    """Of variables, and of what has ``saved_variables``, as layers do, in lists and dicts too."""
     found: dict[Key, BaseVariable] = {}
     for variable in _walk(start):
         found.setdefault(key_of(variable), variable)
@@ -26,11 +24,8 @@ def _walk(value: Any) -> Iterator[BaseVariable]:
     if isinstance(value, BaseVariable):
         # What others were joined to is a view of them.
         yield from getattr(value.parameters, "parts", (value,))
-    elif isinstance(value, Layer):
-        yield from value.variables
-        yield from _walk(vars(value))
-    elif isinstance(value, OnlineLookup):
-        yield from value.variables
+    elif hasattr(type(value), "saved_variables"):
+        yield from value.saved_variables
     elif isinstance(value, Mapping):
         yield from _walk(list(value.values()))
     elif isinstance(value, list | tuple):
