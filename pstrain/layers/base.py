@@ -14,50 +14,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dataservice.runtime.arguments import check_true_or_false
 from pstrain.attributes import reached
 from pstrain.errors import InvalidArgumentError
+from pstrain.freezing import Freezable
 from pstrain.recording import leaf
-from pstrain.session import captured_changed
 from pstrain.tensor import Tensor, as_tensor
 from pstrain.variable import ShardedVariable
 from pstrain.vocabulary import Fetch, Lookup
 
 
-class Layer(ABC):
+class Layer(Freezable, ABC):
     """Base of layers. ``variables`` are in the order of what :meth:`requests` asks for."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.variables: list[Any] = []
-        self._is_trainable = True
-        self._frozen: set[int] = set()
-
-    @property
-    def trainable(self) -> bool:
-        """Whether steps change the variables. False freezes those that are trained, True again.
-
-        It holds for steps that begin later, and is no part of checkpoints.
-        """
-        return self._is_trainable
-
-    @trainable.setter
-    def trainable(self, trainable: bool) -> None:
-        check_true_or_false(trainable=trainable)
-        self._is_trainable = trainable
-        self._switch()
-        captured_changed()
-
-    def _switch(self) -> None:
-        """Variables that never were trained stay so."""
-        if not self._is_trainable:
-            self._frozen |= {variable.spec.id for variable in self.trainable_variables}
-        self.variables = [
-            variable.to_be_trained(self._is_trainable)
-            if variable.spec.id in self._frozen
-            else variable
-            for variable in self.variables
-        ]
 
     @property
     def saved_variables(self) -> list[Any]:

@@ -132,12 +132,6 @@ class Cross(Layer):
         self._out = Dense(size, input_size=rank or size, name=f"{name}/out", seed=seed)
         self.variables = [*(self._down.variables if self._down else ()), *self._out.variables]
 
-    def _switch(self) -> None:
-        super()._switch()
-        for layer in (self._down, self._out):
-            if layer is not None:
-                layer.trainable = self.trainable
-
     def forward(self, values: Sequence[Float32], inputs: tuple[Any, Any]) -> Tensor:
         if not isinstance(inputs, tuple | list) or len(inputs) != 2:
             raise InvalidArgumentError(

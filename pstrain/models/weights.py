@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.errors import InvalidArgumentError
+from pstrain.freezing import Freezable
 
 
-class Weights:
+class Weights(Freezable):
     """For classes with ``variables`` and ``layers``."""
 
     layers: list[Any]
@@ -36,16 +37,6 @@ class Weights:
     def non_trainable_variables(self) -> list[Any]:
         """The others: of frozen layers, and the keys of online columns."""
         return [variable for variable in self.variables if not variable.trainable]
-
-    @property
-    def trainable(self) -> bool:
-        """Whether steps change any layer; set it for all layers, or that of one, before a fit."""
-        return any(layer.trainable for layer in self.layers)
-
-    @trainable.setter
-    def trainable(self, trainable: bool) -> None:
-        for layer in self.layers:
-            layer.trainable = trainable
 
     @property
     def weights(self) -> list[Any]:

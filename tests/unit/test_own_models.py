@@ -101,6 +101,23 @@ def test_a_layer_of_layers_is_called_trained_and_saved(tmp_path: pathlib.Path) -
     np.testing.assert_array_equal(np.asarray(again(inputs)), after)
 
 
+def test_what_attributes_have_is_frozen_with_a_layer_and_a_model() -> None:
+    net, model = Net(), Scaled(SCHEMA)
+    for each, count in ((net, 5), (model, 4)):
+        trained = len(_trained(each))
+        each.trainable = False
+        assert len(_trained(each)) == trained - count
+        each.trainable = True
+        assert len(_trained(each)) == trained
+    net.inner[0].trainable = False
+    assert [variable.name for variable in _trained(net)] == ["b/kernel", "b/bias", "scale"]
+
+
+def _trained(of: Any) -> list[Any]:
+    variables = of.saved_variables if isinstance(of, Layer) else of.variables
+    return [variable for variable in variables if variable.trainable]
+
+
 class Linear(Model):
     """Of one variable, without layers."""
 
