@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -20,6 +21,7 @@ from pstrain.foreign_names import Called, Telling, instead_of
 from pstrain.indexed_slices import taken_apart
 from pstrain.parameters import Parameters, current_step
 from pstrain.sparse_reads import tracked_rows, wants_gradient
+from pstrain.tensor import value_of
 from pstrain.value_operators import ValueOperators
 from pstrain.vocabulary import VariableSpec
 
@@ -68,6 +70,12 @@ class BaseVariable(ValueOperators, Telling):
     @property
     def trainable(self) -> bool:
         return self.spec.trainable
+
+    def to_be_trained(self, trainable: bool) -> Self:
+        """The same variable, which steps that read it through this handle train, or do not."""
+        spec = replace(self.spec, trainable=trainable)
+        handle: Self = new_handle(type(self), spec, self.parameters, self._start, self._stop)
+        return handle
 
     def numpy(self) -> Array:
         """All values, as a new array; one read from each server that holds some."""
@@ -171,10 +179,7 @@ class BaseVariable(ValueOperators, Telling):
             raise InvalidArgumentError(f"ids must have one axis, got shape {array.shape}")
         if not self.spec.shape:
             raise InvalidArgumentError(f"variable {self.name!r} is a scalar without rows")
-        rows = self.global_ids(array)
-        if wants_gradient(self):
-            return tracked_rows(self, rows)
-        return self.parameters.read_rows(self.spec, rows)
+        return self._taken(array)
 
     @instead_of("embedding_lookup", foreign_names.READ_OF_VARIABLE)
     def embedding_lookup(self, ids: Any) -> Any:
@@ -182,10 +187,11 @@ class BaseVariable(ValueOperators, Telling):
         array = self._ids(ids)
         return self.sparse_read(array.reshape(-1)).reshape(array.shape + self.shape[1:])
 
-    def __getitem__(self, key: Any) -> Array:
+    def __getitem__(self, key: Any) -> Any:
         """Indexes as NumPy does, reading only the rows asked for where the first index tells.
 
-        An array, also under a tape: for rows with a gradient write ``embedding_lookup(ids)``.
+        An array; of a variable that is trained, under a GradientTape, a tensor, whose gradient
+        goes to what was asked for.
         """
         first, rest = (key[0], key[1:]) if isinstance(key, tuple) and key else (key, ())
         is_mask = isinstance(first, bool)
@@ -283,24 +289,27 @@ class BaseVariable(ValueOperators, Telling):
                 f"them ({error})"
             ) from error
 
-    def _slice(self, start: int, stop: int, step: int) -> Array:
-        if step == 1:
+    def _slice(self, start: int, stop: int, step: int) -> Any:
+        if step == 1 and not wants_gradient(self):
             first = self._start + start
             return self.parameters.read(self.spec, first, self._start + max(start, stop))
         return self._taken(np.arange(start, stop, step))
 
-    def _taken(self, rows: Array) -> Array:
-        return self.parameters.read_rows(self.spec, self.global_ids(rows))
+    def _taken(self, rows: Array) -> Any:
+        ids = self.global_ids(rows)
+        if wants_gradient(self):
+            return tracked_rows(self, ids)
+        return self.parameters.read_rows(self.spec, ids)
 
-    def _masked(self, key: Any) -> Array:
+    def _masked(self, key: Any) -> Any:
         if not isinstance(key, list | np.ndarray):
-            return self.numpy()[key]
+            return value_of(self)[key]
         index = np.asarray(key)
         if index.dtype == np.bool_ and index.shape == self.shape[:1]:
             return self._taken(np.flatnonzero(index))
         if index.ndim == 1 and np.issubdtype(index.dtype, np.integer):
             return self._taken(self._places(index))
-        return self.numpy()[key]
+        return value_of(self)[key]
 
     def _places(self, index: Array) -> Array:
         """Row numbers of indices, of which those below 0 count from the end."""

@@ -29,7 +29,7 @@ from pstrain.paramserver.increments import Base, size_beyond
 from pstrain.paramserver.saved import Saved, SavedShard, Tracking, check_shape
 from pstrain.saving import Pauses, SavedCheckpoint
 from pstrain.session import captured_changed
-from pstrain.variable_names import Key, Named, grouped, has_variables, key_of
+from pstrain.variable_names import Key, Named, grouped, has_variables, key_of, variables_of
 
 __all__ = ["Checkpoint", "checkpoints", "latest_checkpoint", "read_config"]
 
@@ -257,7 +257,7 @@ class Checkpoint(Telling):
     def _unmade(self) -> dict[str, Any]:
         """The objects that have yet to make variables."""
         makers = {name: value for name, value in self._objects.items() if has_variables(value)}
-        return {name: value for name, value in makers.items() if not value.variables}
+        return {name: value for name, value in makers.items() if not variables_of(value)}
 
     def _consistency(self) -> dict[str, Any] | None:
         """By which rule the values came about; None for values of this process alone."""

@@ -36,6 +36,10 @@ EVALUATE: Final = {name: FIT[name] for name in ("x", "y", "sample_weight", "work
     "return_dict": "a dict is what there is, by name"
 }
 PREDICT: Final = {"x": FIT["x"], "workers": _READING, "verbose": "it prints nothing"}
+CALL: Final = {
+    "training": "under a GradientTape it trains, elsewhere it predicts: leave it out",
+    "mask": "lists are as long as they are",
+}
 _COMPILED: Final = "kernels are compiled always"
 COMPILE: Final = {
     "loss": _LOSS,
@@ -78,6 +82,14 @@ OPTIMIZER: Final = {
 }
 _MOMENTUM: Final = "write optimizers.Momentum(learning_rate, momentum, nesterov)"
 SGD: Final = {"momentum": _MOMENTUM, "nesterov": _MOMENTUM}
+OPTIMIZER_OBJECT: Final = {
+    "build": "slots are made beside the variables, by the first step",
+    "compute_gradients": "write tape.gradients(loss)",
+    "get_slot": "slots are beside the variables, and in checkpoints",
+    "lr": "write learning_rate",
+    "minimize": "write a step with a GradientTape, and apply_gradients(tape.gradients(loss))",
+    "set_weights": "write Checkpoint(optimizer=optimizer).restore(path)",
+}
 CHECKPOINT: Final = {
     "filepath": "write directory=, in which each checkpoint is one of its own",
     "save_freq": "write every= (epochs) or every_steps=",
@@ -87,6 +99,7 @@ CHECKPOINT: Final = {
 EARLY_STOPPING: Final = {
     "restore_best_weights": "write callbacks.Checkpoint(dir, save_best_only=True), and restore it",
 }
+PLATEAU: Final = {"epsilon": "write min_delta="}
 _EXACT: Final = "states are integers, so that sums are exact: leave it out"
 _PROBABILITIES: Final = "give losses.sigmoid(logits)"
 _BINARY: Final = "labels are 0 or 1, one for each row: make one metric for each label"
@@ -161,7 +174,6 @@ CALLBACKS: Final = {
     "History": "fit returns it",
     "LambdaCallback": "write a subclass of Callback",
     "ModelCheckpoint": "write Checkpoint(directory)",
-    "ReduceLROnPlateau": "write LearningRateScheduler(fn), or a subclass of Callback",
     "RemoteMonitor": "write a subclass of Callback",
     "TerminateOnNaN": "write a subclass of Callback that sets stop_training where loss is NaN",
 }
@@ -234,6 +246,23 @@ CHECKPOINT_OBJECT: Final = {
 }
 _READ: Final = "write numpy(), or read_value()"
 _ROWS_OF: Final = "write scatter_add and its like, which take the numbers of rows"
+NEW_TAPE: Final = {
+    "persistent": "each tape tells gradients any number of times: leave it out",
+    "watch_accessed_variables": "make what is not to be trained with trainable=False",
+}
+GRADIENT: Final = {
+    "output_gradients": "give np.sum(target * output_gradients) as the loss",
+    "unconnected_gradients": "it is None where the loss does not depend on a variable",
+}
+_SCALAR_ONLY: Final = "gradients are those of a scalar: take one of np.sum(...) at a time"
+TAPE: Final = {
+    "batch_jacobian": _SCALAR_ONLY,
+    "jacobian": _SCALAR_ONLY,
+    "reset": "make another one",
+    "stop_recording": "tensor.numpy() is a constant",
+    "watch": "trainable variables of float32 are watched by themselves",
+    "watched_variables": "gradients(loss) lists those that the loss depends on",
+}
 VARIABLE: Final = {
     "assign_mul": "write assign(variable * ...)",
     "count_up_to": "write assign_add(1)",

@@ -13,8 +13,8 @@ from pstrain.columns import check_labels, vector
 from pstrain.errors import InvalidArgumentError
 from pstrain.foreign_names import instead_of
 from pstrain.kernels import losses as kernels
-from pstrain.recording import record
-from pstrain.tensor import Tensor
+from pstrain.recording import record, recording
+from pstrain.tensor import Tensor, as_tensor
 
 if not TYPE_CHECKING:  # checkers shall go on to report unknown names
     __getattr__ = foreign_names.module_getattr(__name__, foreign_names.LOSSES)
@@ -45,7 +45,7 @@ class BinaryCrossentropy:
 
     @instead_of("BinaryCrossentropy", foreign_names.LOSS)
     def __call__(self, labels: ArrayLike, predictions: Tensor | NDArray[np.float32]) -> Tensor:
-        tensor = predictions if isinstance(predictions, Tensor) else Tensor(predictions)
+        tensor = as_tensor(predictions)
         targets = vector("labels", labels)
         check_labels("BinaryCrossentropy", targets)
         values = np.ascontiguousarray(tensor.value, dtype=np.float32).reshape(-1)
@@ -101,9 +101,15 @@ def _of_probabilities(
     return each, np.where(inside, (p - labels) / (p * (1 - p)), 0)
 
 
-def sigmoid(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Probabilities from logits, float32 of the same shape."""
-    values = np.ascontiguousarray(logits, dtype=np.float32)
+def sigmoid(logits: Any) -> Any:
+    """Probabilities from logits, float32 of the same shape.
+
+    An array; under a GradientTape that knows how the logits depend on a variable, a tensor.
+    """
+    tensor = as_tensor(logits)
+    values = np.ascontiguousarray(tensor.value, dtype=np.float32)
     out = np.empty_like(values)
     kernels.sigmoid(values.reshape(-1), out.reshape(-1))
-    return out
+    if not (tensor.tracked and recording()):
+        return out
+    return record(Tensor(out), (tensor,), lambda grad: grad * out * (1 - out))

@@ -14,11 +14,29 @@ from types import CodeType, FrameType
 import numpy as np
 
 from pstrain import derivatives
+from pstrain.errors import UnimplementedError
 
 # What computes with its arguments in C, so that it has no frame of its own; beside the ufuncs.
 _IN_C = frozenset({"dot", "inner", "vdot", "where", "concatenate"})
 _METHODS_OF_UFUNCS = frozenset({"reduce", "accumulate", "reduceat", "outer"})
 _STORES = frozenset({"STORE_SUBSCR", "STORE_SLICE"})
+
+
+def check_taken(frame: FrameType) -> None:
+    """UnimplementedError where what ``frame`` runs would lose the gradient of a tensor."""
+    if stores(frame):
+        raise UnimplementedError(
+            "`array[...] = tensor` would put a tensor that a loss may depend on into an array, "
+            "which keeps no gradient: compute with the tensor itself, or write "
+            "`array[...] = tensor.numpy()` for its value"
+        )
+    if computes(frame):
+        raise UnimplementedError(
+            "tensors in a list, given to a function of NumPy, lose their gradient, and a loss "
+            "may depend on it: write sum([a, b]) / 2 for np.mean([a, b]), [np.exp(a), "
+            "np.exp(b)] for np.exp([a, b]), or np.stack([a, b]) for one tensor of all; for their "
+            "values give tensor.numpy()"
+        )
 
 
 def computes(frame: FrameType) -> bool:

@@ -6,18 +6,21 @@ thread that entered it, and adding up changes no array, so one gradient may reac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pstrain.errors import InvalidArgumentError
+from pstrain import foreign_names
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
+from pstrain.foreign_names import Telling, instead_of
 from pstrain.indexed_slices import IndexedSlices
 from pstrain.joined import JoinedParameters
 from pstrain.recording import Leaf, Record, records
 from pstrain.tensor import Tensor
+from pstrain.variable_gradient import VariableGradient
 from pstrain.vocabulary import Lookup, Update, VariableSpec
 
 
@@ -45,15 +48,19 @@ class Gradients:
         raise KeyError(variable.name)
 
 
-class GradientTape:
+class GradientTape(Telling):
     """Records the operations of its ``with`` block in the thread that entered it.
 
-    Variables are read through layers and models, which name them as leaves, by their rows with
-    ``embedding_lookup`` and ``sparse_read``, or beside a tensor: ``tensor * variable``. Whatever
-    else is computed of variables alone is an array, and has no gradient. The tape keeps the arrays
-    of the step alive until it is dropped.
+    Variables of float32 that are trainable are read with their gradient by layers and models, by
+    their rows (``variable[ids]``, ``embedding_lookup``), and whole where operators or NumPy's
+    functions take them: ``x @ variable``, ``np.sum(variable * variable)``. What ``numpy()`` reads
+    is an array, a constant to the tape. The tape keeps the arrays of the step alive until it is
+    dropped, and tells gradients any number of times.
     """
 
+    _foreign = foreign_names.TAPE
+
+    @instead_of("GradientTape", foreign_names.NEW_TAPE)
     def __init__(self) -> None:
         self._seen = Record()
 
@@ -76,10 +83,9 @@ class GradientTape:
         """
         if not isinstance(loss, Tensor):
             raise InvalidArgumentError(
-                f"gradients need a scalar Tensor as loss, got {type(loss).__name__}: what is read "
-                "of variables alone, as by numpy() and variable[...], are arrays, which have no "
-                "gradient; compute the loss of what layers give, of embedding_lookup(ids) for "
-                "rows, inside the tape, or of `tensor * variable`"
+                f"gradients need a scalar Tensor as loss, got {type(loss).__name__}: compute it "
+                "inside the tape, of what layers give or of variables of float32 themselves; what "
+                "numpy() reads of a variable is an array, which has no gradient"
             )
         if loss.value.size != 1:
             raise InvalidArgumentError(
@@ -95,8 +101,8 @@ class GradientTape:
                 per_variable.setdefault(key, []).append((entry, gradient))
         if not per_variable:
             raise InvalidArgumentError(
-                "the loss depends on no trainable variable that this tape has seen: compute it "
-                "inside the `with GradientTape()` block, from a model or its layers"
+                "the loss depends on no trainable variable of float32 that this tape has seen: "
+                "compute it inside the `with GradientTape()` block, of a model, layers or variables"
             )
         if len({key[0] for key in per_variable}) > 1:
             names = sorted({uses[0][0].variable.name for uses in per_variable.values()})
@@ -108,17 +114,16 @@ class GradientTape:
         updates = tuple(_summed(uses) for uses in per_variable.values())
         return Gradients(updates, first.variable.parameters)
 
+    @instead_of("gradient", foreign_names.GRADIENT)
     def gradient(self, target: Tensor, sources: Any) -> Any:
         """Those of :meth:`gradients` for the given variables, None where there is none.
 
-        For a variable one, for a list or tuple a list, to be given to ``apply_gradients`` as
-        pairs: ``zip(tape.gradient(loss, variables), variables)``. That of a part of a
-        ShardedVariable is of its rows: an array, or ``IndexedSlices`` where rows were looked up.
+        For a variable one, which can be computed with (``VariableGradient``), for a list, tuple or
+        dict, however deep, lists and dicts of them, to be given to ``apply_gradients`` as pairs:
+        ``zip(tape.gradient(loss, variables), variables)``. That of a part of a ShardedVariable is
+        of its rows: an array, or ``IndexedSlices`` where rows were looked up.
         """
-        found = self.gradients(target)
-        several = isinstance(sources, list | tuple)
-        wanted = [_of_source(found, source) for source in (sources if several else [sources])]
-        return wanted if several else wanted[0]
+        return _of_sources(self.gradients(target), sources)
 
     def _backpropagate(self, loss: Tensor) -> dict[int, NDArray[Any]]:
         found: dict[int, NDArray[Any]] = {id(loss): np.ones_like(loss.value)}
@@ -135,18 +140,38 @@ class GradientTape:
         return found
 
 
+def _of_sources(found: Gradients, sources: Any) -> Any:
+    if isinstance(sources, Mapping):
+        return {name: _of_sources(found, source) for name, source in sources.items()}
+    if isinstance(sources, list | tuple):
+        return [_of_sources(found, source) for source in sources]
+    if not hasattr(sources, "spec"):
+        raise InvalidTypeError(
+            "gradients are those of variables, one or a list, tuple or dict of them, got "
+            f"{type(sources).__name__}"
+        )
+    return _of_source(found, sources)
+
+
 def _of_source(found: Gradients, source: Any) -> Any:
     if isinstance(source.parameters, JoinedParameters):
         raise InvalidArgumentError(
             f"{source.name!r} is a view of given variables, without a gradient of its own: ask for "
             "those of its .variables"
         )
+    if source.trainable and source.dtype == np.float64:
+        raise InvalidArgumentError(
+            f"variable {source.name!r} holds float64, and a tape trains variables of float32: make "
+            "it with dtype='float32', as an array of NumPy's is float64 by itself, or leave it out"
+        )
     if source.parameters is not found.parameters:
         return None
     of_source = (update for update in found if update.variable.id == source.spec.id)
     update = next(of_source, None)
-    if update is None or tuple(source.shape) == tuple(source.spec.shape):
-        return update
+    if update is None:
+        return None
+    if tuple(source.shape) == tuple(source.spec.shape):
+        return VariableGradient(*update)
     start, stop = source.first_row, source.first_row + source.shape[0]
     if update.lookup is None:
         return update.gradient.reshape(source.spec.shape)[start:stop]
@@ -164,11 +189,20 @@ def _summed(uses: list[tuple[Leaf, NDArray[Any]]]) -> Update:
     if all(entry.lookup is None for entry, _ in uses):
         return Update(spec, np.sum([gradient for _, gradient in uses], axis=0), None)
     if any(entry.lookup is None for entry, _ in uses):
-        raise InvalidArgumentError(
-            f"variable {spec.name!r} was read both as a whole and by rows in one step; "
-            "read it in one way, or in two steps"
-        )
+        return Update(spec, _whole_sum(spec, uses), None)
     return _merge_lookups(spec, uses)
+
+
+def _whole_sum(spec: VariableSpec, uses: list[tuple[Leaf, NDArray[Any]]]) -> NDArray[Any]:
+    """Of a variable that was read as a whole, and rows of it besides."""
+    total = np.zeros(spec.shape, np.float32)
+    rows = total.reshape(spec.rows, -1)
+    for entry, gradient in uses:
+        if entry.lookup is None:
+            total += gradient
+        else:
+            rows[entry.lookup.unique] += gradient.reshape(len(entry.lookup.unique), -1)
+    return total
 
 
 def _merge_lookups(spec: VariableSpec, uses: list[tuple[Leaf, NDArray[Any]]]) -> Update:

@@ -10,14 +10,13 @@ import inspect
 import numbers
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FrameType
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pstrain import derivatives, numpy_calls
-from pstrain.errors import InvalidArgumentError, UnimplementedError
+from pstrain.errors import UnimplementedError
 from pstrain.recording import Gradient, leaf, record, recording
 
 Operand: TypeAlias = "Tensor | ArrayLike"
@@ -29,9 +28,11 @@ VALUES = (numbers.Number, np.ndarray, np.generic, list, tuple)
 class Tensor:
     """A value computed in a step. ``tracked``: a tape knows how it depends on a variable.
 
-    Arithmetic with numbers, arrays, tensors and variables of its shape, or scalar variables, gives
-    tensors, and so do indices, products of matrices and NumPy's functions that are smooth:
-    ``tensor[:, 0]``, ``array @ tensor``, ``np.exp(tensor)``, ``np.mean(tensor)``.
+    Arithmetic with numbers, arrays, tensors and variables gives tensors, and so do indices,
+    products of matrices and NumPy's functions that are smooth: ``tensor[:, 0]``,
+    ``array @ tensor``, ``np.exp(tensor)``, ``np.mean(tensor)``. One of two shapes may be repeated
+    to the other, as (k,) and (n, 1) to (n, k); others are an error, of which (n, 1) beside (n,),
+    labels beside a network's logits, is the usual one.
     Comparisons, and what other functions of NumPy make of a tensor, are arrays; where the loss
     would lose a gradient by that, it is an error, also for ``np.mean``, ``np.exp`` and their
     like of a list of tensors. ``np.asarray(tensor)``, by whoever wants an array, is its value.
@@ -39,9 +40,13 @@ class Tensor:
 
     __slots__ = ("tracked", "value")
 
-    def __init__(self, value: ArrayLike) -> None:
-        self.value: NDArray[Any] = np.asarray(value)
+    def __init__(self, value: ArrayLike | Tensor) -> None:
+        source: Any = value_of(value) if hasattr(value, "spec") else value
+        is_tensor = isinstance(source, Tensor)
+        self.value: NDArray[Any] = np.asarray(source.value if is_tensor else source)
         self.tracked = False
+        if is_tensor:
+            record(self, (source,), lambda grad: grad)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -57,7 +62,7 @@ class Tensor:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if self.tracked and recording():
-            _check_taken(sys._getframe(1))
+            numpy_calls.check_taken(sys._getframe(1))
         return np.array(self.value, dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
@@ -85,6 +90,11 @@ class Tensor:
         rule = derivatives.FUNCTIONS.get(function)
         if rule is not None and _fits(rule, args, options):
             return _computed_by(rule, args, options)
+        rule = derivatives.OF_LISTS.get(function)
+        if rule is not None and args and isinstance(args[0], list | tuple):
+            joining = {**options, **dict(zip(["axis"], args[1:], strict=False))}
+            if len(args) < 3 and _fits(rule, args[0], joining):
+                return _computed_by(rule, args[0], joining)
         changed = (options.get("out"), *(args[:1] if function in derivatives.WRITES else ()))
         if any(isinstance(one, Tensor) for one in changed):
             return NotImplemented
@@ -144,6 +154,9 @@ class Tensor:
         return _computed(np.add, (self, _operand(other, self)))
 
     __radd__ = __add__
+
+    def __pos__(self) -> Tensor:
+        return _computed(np.positive, (self,))
 
     def __neg__(self) -> Tensor:
         return _computed(np.negative, (self,))
@@ -213,24 +226,9 @@ class Tensor:
         return self.value >= np.asarray(_values(other))
 
 
-def _check_taken(frame: FrameType) -> None:
-    """UnimplementedError where what ``frame`` runs would lose a gradient."""
-    if numpy_calls.stores(frame):
-        raise UnimplementedError(
-            "`array[...] = tensor` would put a tensor that a loss may depend on into an array, "
-            "which keeps no gradient: compute with the tensor itself, or write "
-            "`array[...] = tensor.numpy()` for its value"
-        )
-    if numpy_calls.computes(frame):
-        raise UnimplementedError(
-            "tensors in a list, given to a function of NumPy, lose their gradient, and a loss "
-            "may depend on it: write sum([a, b]) / 2 for np.mean([a, b]), [np.exp(a), "
-            "np.exp(b)] for np.exp([a, b]); for their values give tensor.numpy()"
-        )
-
-
 def _computed(ufunc: Any, operands: Sequence[Tensor]) -> Tensor:
     """What a function that has derivatives gives."""
+    derivatives.check_shapes([one.shape for one in operands])
     values = [one.value for one in operands]
     output = Tensor(ufunc(*values))
     derivative = derivatives.UFUNCS[ufunc]
@@ -243,8 +241,10 @@ def _computed(ufunc: Any, operands: Sequence[Tensor]) -> Tensor:
 
 
 def _gradient(part: Any, operand: Tensor) -> Gradient:
-    """As the rest of the tape takes it: scalars are arrays, of the dtype that they belong to."""
-    return np.asarray(part, operand.dtype) if operand.tracked else None
+    """As the rest of the tape takes it: of the operand's shape and dtype, scalars too."""
+    if not operand.tracked:
+        return None
+    return np.asarray(derivatives.summed_to(operand.shape, part), operand.dtype)
 
 
 def _fits(rule: derivatives.Rule, args: Sequence[Any], options: Mapping[str, Any]) -> bool:
@@ -253,23 +253,22 @@ def _fits(rule: derivatives.Rule, args: Sequence[Any], options: Mapping[str, Any
         inspect.signature(rule.compute).bind(*args, **options)
     except TypeError:
         return False
+    places = rule.places(args)
     rest = [
-        one
-        for place, one in enumerate(args)
-        if place not in rule.places or not isinstance(one, Tensor)
+        one for place, one in enumerate(args) if place not in places or not isinstance(one, Tensor)
     ]
     is_lost = recording() and any(one.tracked for one in _tensors((rest, options)))
-    return not is_lost and any(isinstance(args[place], Tensor) for place in rule.places)
+    return not is_lost and any(isinstance(args[place], Tensor) for place in places)
 
 
 def _computed_by(rule: derivatives.Rule, args: Sequence[Any], options: Mapping[str, Any]) -> Tensor:
     like = next(one for one in args if isinstance(one, Tensor))
-    given = dict(enumerate(args))
-    for place in rule.places:
+    given, places = list(args), rule.places(args)
+    for place in places:
         if hasattr(args[place], "spec"):
-            given[place] = _of_variable(args[place], like)
-    value, gradients = rule.compute(*_values(list(given.values())), **_values(options))
-    operands = (given[place] for place in rule.places)
+            given[place] = _of_variable(args[place], like.dtype)
+    value, gradients = rule.compute(*_values(given), **_values(options))
+    operands = (given[place] for place in places)
     inputs = [one if isinstance(one, Tensor) else Tensor(one) for one in operands]
 
     def backward(grad: NDArray[Any]) -> Sequence[Gradient]:
@@ -336,16 +335,17 @@ def _has_floats(result: Any) -> bool:
 def _operands(inputs: Sequence[Any], tensor: Tensor) -> list[Tensor]:
     """What NumPy was given, of which ``tensor`` is the first tensor, as tensors."""
     for other in inputs:
-        is_numpys = isinstance(other, np.ndarray | np.generic)
-        if is_numpys and other.shape == tensor.shape and other.dtype.kind == "f":
-            like = _cast(tensor, np.promote_types(other.dtype, tensor.dtype))
+        is_numpys = isinstance(other, np.ndarray | np.generic) and other.dtype.kind == "f"
+        if is_numpys and derivatives.reaches(tensor.shape, other.shape):
+            like = cast(tensor, np.promote_types(other.dtype, tensor.dtype))
             break
     else:
         like = tensor
     return [like if one is tensor else _operand(one, like) for one in inputs]
 
 
-def _cast(tensor: Tensor, dtype: np.dtype[Any]) -> Tensor:
+def cast(tensor: Tensor, dtype: np.dtype[Any]) -> Tensor:
+    """The tensor itself where it is of ``dtype``; its gradient comes back in its own."""
     if tensor.dtype == dtype:
         return tensor
     output = Tensor(tensor.value.astype(dtype))
@@ -353,43 +353,38 @@ def _cast(tensor: Tensor, dtype: np.dtype[Any]) -> Tensor:
 
 
 def _operand(other: Operand, like: Tensor) -> Tensor:
-    """``other`` with the shape of ``like``, so that gradients need no reduction, and its dtype."""
-    if hasattr(other, "spec"):
-        other = _spread(_of_variable(other, like), like.shape)
-    shape = other.shape if isinstance(other, Tensor) else np.shape(other) or like.shape
-    if shape != like.shape:
-        raise InvalidArgumentError(
-            f"tensors of shapes {like.shape} and {shape} cannot be combined: "
-            "both need the same shape"
-        )
+    """``other`` in the dtype of ``like``, unless it is a tensor."""
     if isinstance(other, Tensor):
         return other
-    dtype = like.dtype if like.dtype.kind == "f" else None
-    return Tensor(np.full(shape, other, dtype))
+    if hasattr(other, "spec"):
+        return _of_variable(other, like.dtype)
+    return Tensor(np.asarray(other, like.dtype if like.dtype.kind == "f" else None))
 
 
-def _of_variable(variable: Any, like: Tensor) -> Tensor:
-    """What is read of a variable, in the dtype of ``like``. A leaf if it is trained."""
+def _of_variable(variable: Any, dtype: np.dtype[Any]) -> Tensor:
+    """What is read of a variable, in ``dtype`` if that is of floats. A leaf if it is trained."""
     if hasattr(variable.parameters, "parts"):
-        return joined([_of_variable(part, like) for part in variable.parameters.parts])
+        return joined([_of_variable(part, dtype) for part in variable.parameters.parts])
     is_trained = variable.trainable and variable.dtype == np.float32
     if is_trained and recording() and tuple(variable.shape) != tuple(variable.spec.shape):
-        raise InvalidArgumentError(
-            f"{variable.name!r} is a part of variable {variable.spec.name!r}, which a tape trains "
-            "as a whole: give that, or .numpy() of the part for its value, as a constant"
-        )
-    value = Tensor(np.asarray(variable.numpy(), like.dtype if like.dtype.kind == "f" else None))
+        # A part is rows of a variable to a tape.
+        return cast(variable[:], dtype if dtype.kind == "f" else variable.dtype)
+    value = Tensor(np.asarray(variable.numpy(), dtype if dtype.kind == "f" else None))
     if is_trained:
         leaf(value, variable)
     return value
 
 
-def _spread(value: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A scalar in each place of ``shape``; any other value as it is."""
-    if value.shape or not shape:
-        return value
-    spread = Tensor(np.full(shape, value.value))
-    return record(spread, (value,), lambda grad: np.asarray(grad.sum()))
+def as_tensor(given: Any) -> Tensor:
+    """Tensors as they are; a variable as what a tape may train; anything else as a constant."""
+    return given if isinstance(given, Tensor) else Tensor(given)
+
+
+def value_of(variable: Any) -> Any:
+    """A tensor that is a leaf where a tape may train ``variable``, and an array elsewhere."""
+    if recording() and variable.trainable and variable.dtype == np.float32:
+        return _of_variable(variable, variable.dtype)
+    return variable.numpy()
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:

@@ -45,6 +45,12 @@ def has_variables(value: Any) -> bool:
     return hasattr(value, "variables") and not isinstance(value, BaseVariable)
 
 
+def variables_of(value: Any) -> Sequence[BaseVariable]:
+    """Those of an object of variables, which may have more than it uses itself."""
+    saved = getattr(value, "saved_variables", None)
+    return value.variables if saved is None else saved  # type: ignore[no-any-return]
+
+
 def named(objects: Mapping[str, Any]) -> list[Named]:
     """The variables of all objects, each once."""
     found: dict[Key, Named] = {}
@@ -76,13 +82,13 @@ def _of_object(prefix: str, value: Any) -> Iterator[tuple[str, BaseVariable]]:
         yield prefix, value
         return
     seen: dict[str, int] = {}
-    for variable in _variables(prefix, value) if has_variables(value) else ():
+    for variable in _checked(prefix, value) if has_variables(value) else ():
         count = seen[variable.name] = seen.get(variable.name, 0) + 1
         yield f"{prefix}/{variable.name}" + (f"#{count}" if count > 1 else ""), variable
 
 
-def _variables(prefix: str, value: Any) -> Sequence[BaseVariable]:
-    found = value.variables
+def _checked(prefix: str, value: Any) -> Sequence[BaseVariable]:
+    found = variables_of(value)
     if not isinstance(found, list | tuple) or not all(isinstance(v, BaseVariable) for v in found):
         raise InvalidTypeError(
             f"{prefix}={type(value).__name__}: its variables must be a list of ps.Variable, got "

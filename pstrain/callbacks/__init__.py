@@ -8,6 +8,7 @@ from pstrain.callbacks.checkpoint import Checkpoint
 from pstrain.callbacks.csv_logger import CSVLogger
 from pstrain.callbacks.early_stopping import EarlyStopping
 from pstrain.callbacks.learning_rate import LearningRateSchedule, LearningRateScheduler
+from pstrain.callbacks.plateau import ReduceLROnPlateau
 from pstrain.callbacks.progress import ProgressBar
 from pstrain.callbacks.tensorboard import TensorBoard
 
@@ -20,6 +21,7 @@ __all__ = [
     "LearningRateSchedule",
     "LearningRateScheduler",
     "ProgressBar",
+    "ReduceLROnPlateau",
     "TensorBoard",
 ]
 

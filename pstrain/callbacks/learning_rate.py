@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 from dataservice.runtime.arguments import check_callable, non_negative
 from pstrain.callbacks.base import Callback, Logs
@@ -23,7 +24,7 @@ class LearningRateScheduler(Callback):
 
     def on_epoch_begin(self, epoch: int) -> None:
         optimizer = self.model.optimizer
-        arguments = (epoch, optimizer.learning_rate) if self._wants_rate else (epoch,)
+        arguments = (epoch, rate_now(optimizer)) if self._wants_rate else (epoch,)
         rate = non_negative(self._schedule(*arguments), f"the learning rate of epoch {epoch}")
         if self._verbose:
             print(f"epoch {epoch + 1}: learning rate {rate:g}")
@@ -34,6 +35,12 @@ class LearningRateScheduler(Callback):
 
 
 LearningRateSchedule = LearningRateScheduler
+
+
+def rate_now(optimizer: Any) -> float:
+    """Of a schedule that it follows, the rate of its next step."""
+    rate = optimizer.learning_rate
+    return float(rate(int(optimizer.iterations)) if callable(rate) else rate)
 
 
 def _arguments_of(function: Callable[..., float]) -> int:

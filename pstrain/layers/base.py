@@ -1,8 +1,8 @@
 """What a layer is: variables, what it wants to read for an input, and what it makes of it.
 
 Reading is split from computing so that a model fetches for all of its layers in one message per
-server. Invariant: a layer holds no arrays and changes nothing after it is built, so threads may
-run steps of one layer at once.
+server. Invariant: a layer holds no arrays and no step changes it after it is built, so threads
+may run steps of one layer at once.
 """
 
 from __future__ import annotations
@@ -14,19 +14,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pstrain.attributes import reached
 from pstrain.errors import InvalidArgumentError
+from pstrain.freezing import Freezable
 from pstrain.recording import leaf
-from pstrain.tensor import Tensor
+from pstrain.tensor import Tensor, as_tensor
 from pstrain.variable import ShardedVariable
 from pstrain.vocabulary import Fetch, Lookup
 
 
-class Layer(ABC):
+class Layer(Freezable, ABC):
     """Base of layers. ``variables`` are in the order of what :meth:`requests` asks for."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.variables: list[Any] = []
+
+    @property
+    def saved_variables(self) -> list[Any]:
+        """These, and those of layers and variables that are attributes, which are saved too."""
+        return reached([self.variables, vars(self)])
 
     @property
     def trainable_variables(self) -> list[Any]:
@@ -62,21 +69,19 @@ class Layer(ABC):
 
     def __call__(self, inputs: Any) -> Any:
         """Fetches and computes: for one layer alone, and for experiments."""
+        if not self.variables:
+            return self.forward([], inputs)
         return self.forward(self.parameters.fetch(self.requests(inputs)), inputs)
 
 
-def as_tensor(inputs: Tensor | NDArray[Any]) -> Tensor:
-    """Wraps an array that is no one's output."""
-    return inputs if isinstance(inputs, Tensor) else Tensor(inputs)
-
-
 def as_matrix(name: str, inputs: Any) -> Tensor:
-    """Tensors of two axes as they are, arrays and lists as float32.
+    """Tensors of two axes as they are, variables as tensors, arrays and lists as float32.
 
     InvalidArgumentError, naming layer ``name``, for anything that is no matrix of numbers.
     """
     try:
-        matrix = inputs if isinstance(inputs, Tensor) else Tensor(np.asarray(inputs, np.float32))
+        is_tensor = isinstance(inputs, Tensor) or hasattr(inputs, "spec")
+        matrix = as_tensor(inputs if is_tensor else np.asarray(inputs, np.float32))
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(
             f"layer {name!r} takes numbers [n, k], got {type(inputs).__name__}: {error}"

@@ -82,6 +82,7 @@ class Dense(Layer, Maker):
             )
         with self.making():
             self._make_variables(input_size)
+        self._switch()
 
     def _make_variables(self, input_size: int) -> None:
         self.input_size = input_size

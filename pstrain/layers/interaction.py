@@ -25,8 +25,14 @@ from pstrain.vocabulary import Fetch
 Float32 = NDArray[np.float32]
 
 
-def concatenate(tensors: Sequence[Tensor]) -> Tensor:
-    """The columns of all, float32 [n, sum of widths]."""
+def concatenate(inputs: Sequence[Tensor | NDArray[Any]]) -> Tensor:
+    """The columns of all, float32 [n, sum of widths]; arrays count as constants."""
+    tensors = [as_matrix("concatenate", one) for one in inputs]
+    if len({len(one) for one in tensors}) != 1:
+        shapes = ", ".join(str(one.shape) for one in tensors) or "nothing"
+        raise InvalidArgumentError(
+            f"concatenate takes matrices [n, k] of as many rows each, got {shapes}"
+        )
     if len(tensors) == 1:
         return tensors[0]
     widths = [tensor.shape[1] for tensor in tensors]

@@ -61,6 +61,11 @@ class OnlineLookup:
         fields = np.arange(len(self.capacities))
         self._places = fields, fields, np.zeros_like(fields), np.zeros_like(fields)
 
+    @property
+    def saved_variables(self) -> list[Any]:
+        """The same as ``variables``."""
+        return self.variables
+
     def __call__(self, inputs: Any, training: bool | None = None) -> Any:
         """Ids, int64 of the inputs' shape: [n, fields], or any where there is one field.
 

@@ -16,7 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pstrain import foreign_names
-from pstrain.errors import InvalidArgumentError, InvalidTypeError
+from pstrain.attributes import reached
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.features import Features, FeatureSchema
 from pstrain.foreign_names import Telling, instead_of
 from pstrain.layers.base import Layer
@@ -24,7 +25,7 @@ from pstrain.losses import BinaryCrossentropy, sigmoid
 from pstrain.models.weights import Weights
 from pstrain.online_columns import OnlineColumns
 from pstrain.strategy import get_strategy, has_strategy
-from pstrain.tensor import Tensor
+from pstrain.tensor import Tensor, as_tensor
 from pstrain.vocabulary import Fetch
 
 if TYPE_CHECKING:
@@ -55,12 +56,24 @@ class Model(Weights, Telling, ABC):
     @property
     def parameters(self) -> Any:
         """The ``Parameters`` that hold the values of this model."""
-        return self.layers[0].parameters
+        # Each step asks; few models begin with a layer that has none.
+        known = (self.layers[0].variables if self.layers else ()) or self.variables
+        if not known:
+            raise FailedPreconditionError(
+                f"{type(self).__name__} has no variables: list its layers in self.layers, each "
+                "with its input_size"
+            )
+        return known[0].parameters
 
     @property
     def variables(self) -> list[Any]:
-        """All variables, layer by layer; then the keys of online columns."""
-        return [*super().variables, *(self.online.variables if self.online else ())]
+        """All variables, layer by layer; then those that attributes of a subclass are or have,
+        which a step may train too; then the keys of online columns."""
+        own = {
+            name: value for name, value in vars(self).items() if name not in ("layers", "online")
+        }
+        found = reached([self.layers, own])
+        return [*found, *(self.online.variables if self.online else ())]
 
     def encode(self, batch: Batch) -> Features:
         """What the model reads of a batch; ``Features`` pass through."""
@@ -74,11 +87,13 @@ class Model(Weights, Telling, ABC):
     def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:
         """Logits, float32 [n, 1], from each layer's fetched values."""
 
+    @instead_of("a model", foreign_names.CALL)
     def forward(self, batch: Batch) -> Tensor:
         """Logits, float32 [n, 1]. One fetch; recorded on the active tape. Labels are not read."""
         if not isinstance(batch, Features):
             batch = self.schema.encode(batch, labelled=False)
-        return self.compute(*self._read(batch))
+        # Of variables alone it is an array where no tape trains them.
+        return as_tensor(self.compute(*self._read(batch)))
 
     __call__ = forward
 

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.errors import InvalidArgumentError
+from pstrain.freezing import Freezable
 
 
-class Weights:
+class Weights(Freezable):
     """For classes with ``variables`` and ``layers``."""
 
     layers: list[Any]
@@ -33,9 +34,24 @@ class Weights:
         return [variable for variable in self.variables if variable.trainable]
 
     @property
+    def non_trainable_variables(self) -> list[Any]:
+        """The others: of frozen layers, and the keys of online columns."""
+        return [variable for variable in self.variables if not variable.trainable]
+
+    @property
     def weights(self) -> list[Any]:
         """The same as ``variables``."""
         return self.variables
+
+    @property
+    def trainable_weights(self) -> list[Any]:
+        """The same as ``trainable_variables``."""
+        return self.trainable_variables
+
+    @property
+    def non_trainable_weights(self) -> list[Any]:
+        """The same as ``non_trainable_variables``."""
+        return self.non_trainable_variables
 
     def count_params(self) -> int:
         """Values in all variables."""

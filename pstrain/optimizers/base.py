@@ -16,11 +16,11 @@ from dataservice.runtime.arguments import non_negative
 from pstrain import foreign_names, initializers
 from pstrain.base_variable import new_handle
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
-from pstrain.foreign_names import instead_of
+from pstrain.foreign_names import Telling, instead_of
 from pstrain.optimizers import schedules
 from pstrain.optimizers.clipping import Clipping
 from pstrain.optimizers.pairs import from_pairs
-from pstrain.optimizers.schedules import LearningRateSchedule
+from pstrain.optimizers.schedules import LearningRateSchedule, plain
 from pstrain.parameters import current_step
 from pstrain.session import captured_changed, generation
 from pstrain.tape import Gradients
@@ -33,7 +33,7 @@ Rate = float | LearningRateSchedule
 _STEPS_PER_LOOK = 16
 
 
-class Optimizer:
+class Optimizer(Telling):
     """Base of optimizers. Make it in the same strategy scope as the model it trains.
 
     All take ``learning_rate``, a number or a schedule of the steps made; ``l2``, which times the
@@ -42,6 +42,7 @@ class Optimizer:
     """
 
     name: ClassVar[str] = ""
+    _foreign = foreign_names.OPTIMIZER_OBJECT
 
     @instead_of("an optimizer", foreign_names.OPTIMIZER)
     def __init__(
@@ -69,7 +70,7 @@ class Optimizer:
         }
         self.spec = OptimizerSpec(
             name=rule or self.name,
-            learning_rate=_first_rate(learning_rate),
+            learning_rate=self._first_rate(learning_rate),
             l2=check_rate("l2", l2),
             parameters=dict(parameters or {}),
             slots=tuple(slots),
@@ -101,7 +102,7 @@ class Optimizer:
                 "a scheduled function cannot set the learning rate, which is every trainer's: "
                 "set it in the program, or give the optimizer a schedule"
             )
-        self.spec = replace(self.spec, learning_rate=_first_rate(rate))
+        self.spec = replace(self.spec, learning_rate=self._first_rate(rate))
         self._schedule = rate if isinstance(rate, LearningRateSchedule) else None
         captured_changed()
 
@@ -133,7 +134,21 @@ class Optimizer:
         if self._schedule is None:
             return self.spec
         step = self._counter.next_step(self.iterations)
-        return replace(self.spec, learning_rate=self._schedule(step))
+        rate = self._checked_rate(f"the learning rate of step {step}", self._schedule(step))
+        return replace(self.spec, learning_rate=rate)
+
+    def _first_rate(self, rate: Rate) -> float:
+        if callable(rate) and not isinstance(rate, LearningRateSchedule):
+            raise InvalidTypeError(
+                f"learning_rate must be a number or one of optimizers.schedules, got {rate!r}: "
+                "make a subclass of LearningRateSchedule of it"
+            )
+        first = rate(0) if isinstance(rate, LearningRateSchedule) else rate
+        return self._checked_rate("learning_rate", first)
+
+    def _checked_rate(self, what: str, rate: Any) -> float:
+        """``rate``, if a step of this rule can be made with it."""
+        return check_rate(what, rate)
 
     def move_to(self, strategy: Any) -> None:
         """As if made in the scope of ``strategy``; nothing where it was.
@@ -153,7 +168,7 @@ class Optimizer:
     def with_learning_rate(self, learning_rate: float) -> Self:
         """The same rule with another rate, and with the same counter and slots."""
         changed = copy.copy(self)
-        rate = check_rate("learning_rate", learning_rate)
+        rate = self._checked_rate("learning_rate", learning_rate)
         changed._schedule = None
         changed.spec = replace(self.spec, learning_rate=rate)
         return changed
@@ -164,7 +179,7 @@ class Optimizer:
     def get_config(self) -> dict[str, Any]:
         """JSON form, from which :func:`pstrain.optimizers.from_config` makes the same rule."""
         rate = self.spec.learning_rate if self._schedule is None else self._schedule.get_config()
-        return {"name": self.name, "learning_rate": rate, **self._arguments}
+        return {"name": self.name, "learning_rate": rate, **plain(self._arguments)}
 
 
 class _Iterations(Variable):
@@ -206,15 +221,6 @@ class _StepCounter:
 
     def __setstate__(self, _state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]
-
-
-def _first_rate(rate: Rate) -> float:
-    if callable(rate) and not isinstance(rate, LearningRateSchedule):
-        raise InvalidTypeError(
-            f"learning_rate must be a number or one of optimizers.schedules, got {rate!r}: make a "
-            "subclass of LearningRateSchedule of it"
-        )
-    return check_rate("learning_rate", rate(0) if isinstance(rate, LearningRateSchedule) else rate)
 
 
 def rate_of(config: Any) -> Rate:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from dataservice.runtime.arguments import check_number
 from pstrain.errors import InvalidArgumentError
 from pstrain.optimizers.base import Optimizer, Rate, check_rate
 
+_LEAST_RATE: Final = 1e-30
+
 
 class Ftrl(Optimizer):
     """Follows the regularised leader: with ``l1`` weights of rare features are exactly 0.
 
+    The rule divides by the rate, which cannot be 0, also at no step of a schedule.
     ``learning_rate_power`` at most 0; ``beta`` as in the paper. Its ``l2`` regularisation is part
     of the rule: give ``l2_regularization_strength``.
     """
@@ -63,3 +66,12 @@ class Ftrl(Optimizer):
             slots=(initial_accumulator_value, 0.0),
             **options,
         )
+
+    def _checked_rate(self, what: str, rate: Any) -> float:
+        checked = super()._checked_rate(what, rate)
+        if checked < _LEAST_RATE:
+            raise InvalidArgumentError(
+                f"Ftrl divides by its learning rate: {what} must be at least {_LEAST_RATE:g}, got "
+                f"{rate}"
+            )
+        return checked

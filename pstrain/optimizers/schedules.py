@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,20 @@ class LearningRateSchedule(ABC):
     def __call__(self, step: int) -> float: ...
 
     def get_config(self) -> dict[str, Any]:
-        """JSON form, from which ``from_config`` makes the same schedule."""
-        return {"kind": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]
+        """JSON form, from which ``from_config`` makes the same schedule.
+
+        Of a class that is no dataclass its name alone, unless it has a ``get_config`` of its own.
+        """
+        arguments: dict[str, Any] = plain(asdict(self)) if is_dataclass(self) else {}
+        return {"kind": type(self).__name__, **arguments}
+
+
+def plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with numbers and lists of Python in the place of NumPy's, as JSON has them."""
+    return {
+        name: value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+        for name, value in arguments.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -123,6 +135,40 @@ class CosineDecay(LearningRateSchedule):
 
 
 @dataclass(frozen=True)
+class CosineDecayRestarts(LearningRateSchedule):
+    """Half a cosine from the initial rate to ``alpha`` times it, again and again (SGDR).
+
+    Each takes ``t_mul`` times the steps of the one before, and begins at ``m_mul`` times its rate.
+    """
+
+    initial_learning_rate: float
+    first_decay_steps: int
+    t_mul: float = 2.0
+    m_mul: float = 1.0
+    alpha: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_numbers(self)
+        positive(self.first_decay_steps, "first_decay_steps")
+        if self.t_mul < 1:
+            raise InvalidArgumentError(f"t_mul must be at least 1, got {self.t_mul}")
+
+    def __call__(self, step: int) -> float:
+        passed = step / self.first_decay_steps
+        if self.t_mul == 1:
+            restarts = math.floor(passed)
+            share = passed - restarts
+        else:
+            rounds = math.log(1 - passed * (1 - self.t_mul)) / math.log(self.t_mul)
+            # The step of a restart shall not round down to the end of the cosine before it.
+            restarts = math.floor(rounds + 1e-9)
+            before = (1 - self.t_mul**restarts) / (1 - self.t_mul)
+            share = (passed - before) / self.t_mul**restarts
+        cosine = 0.5 * self.m_mul**restarts * (1 + math.cos(math.pi * share))
+        return float(self.initial_learning_rate * ((1 - self.alpha) * cosine + self.alpha))
+
+
+@dataclass(frozen=True)
 class PiecewiseConstantDecay(LearningRateSchedule):
     """``values[i]`` up to and including step ``boundaries[i]``, the last value afterwards."""
 
@@ -157,6 +203,7 @@ _KINDS: dict[str, Any] = {
         InverseTimeDecay,
         PolynomialDecay,
         CosineDecay,
+        CosineDecayRestarts,
         PiecewiseConstantDecay,
     )
 }
@@ -175,7 +222,11 @@ def from_config(config: Mapping[str, Any]) -> LearningRateSchedule:
 
 def _check(schedule: Any) -> None:
     """Numbers are finite, steps positive."""
+    _check_numbers(schedule)
+    positive(schedule.decay_steps, "decay_steps")
+
+
+def _check_numbers(schedule: Any) -> None:
     for name, value in vars(schedule).items():
         if value is not None and not isinstance(value, bool):
             check_number(name, value)
-    positive(schedule.decay_steps, "decay_steps")

@@ -19,7 +19,7 @@ from pstrain.initializers import seed_for
 from pstrain.layers import base
 from pstrain.parameters import current_step
 from pstrain.recording import record, recording
-from pstrain.tensor import Tensor
+from pstrain.tensor import Tensor, as_tensor, cast
 from pstrain.torch import modules
 from pstrain.trainer.context import current_position
 from pstrain.variable import create_variable
@@ -61,7 +61,7 @@ class Layer(base.Layer):
 
     def forward(self, values: Sequence[NDArray[np.float32]], inputs: Any) -> Tensor:
         several = inputs if isinstance(inputs, tuple | list) else (inputs,)
-        given = [base.as_tensor(each) for each in several]
+        given = [_as_float32(as_tensor(each)) for each in several]
         given += [base.whole(v, value) for v, value in zip(self.variables, values, strict=True)]
         training = recording()
         if training and current_step() is not None:
@@ -88,6 +88,11 @@ class Layer(base.Layer):
                 f"layer {self.name!r}: the module must return float32, got {output.dtype}"
             )
         return output
+
+
+def _as_float32(value: Tensor) -> Tensor:
+    """Floats as parameters are, which torch multiplies with no others; the rest as it is."""
+    return cast(value, np.dtype(np.float32)) if value.dtype.kind == "f" else value
 
 
 class _Backward:

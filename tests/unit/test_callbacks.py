@@ -167,6 +167,48 @@ def test_early_stopping_is_patient_for_so_many_epochs() -> None:
         ps.callbacks.EarlyStopping().on_epoch_end(0, {"loss": 1.0})
 
 
+def reduced_at(values: list[float], **options: Any) -> list[float]:
+    """The rate of each epoch, from 1 on."""
+    reduce, trained = ps.callbacks.ReduceLROnPlateau("loss", factor=0.5, **options), model()
+    trained.optimizer.learning_rate = 1.0
+    reduce.set_model(trained)
+    reduce.on_train_begin()
+    rates = []
+    for epoch, value in enumerate(values):
+        logs = {"loss": value}
+        reduce.on_epoch_end(epoch, logs)
+        rates.append(logs["learning_rate"])
+    return rates
+
+
+def test_the_rate_falls_where_nothing_improves() -> None:
+    assert reduced_at([3, 2, 2, 2, 2, 1, 1], patience=2) == [1, 1, 1, 1, 0.5, 0.5, 0.5]
+    assert reduced_at([3, 3, 3, 3, 3, 3], patience=1, min_lr=0.3) == [1, 1, 0.5, 0.3, 0.3, 0.3]
+    assert reduced_at([3] * 8, patience=1, cooldown=3) == [1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25]
+    assert reduced_at([3, 2.9, 2.8], patience=1, min_delta=0.2) == [1, 1, 0.5]
+    with pytest.raises(InvalidArgumentError, match=r"factor must be below 1, got 1\.5"):
+        ps.callbacks.ReduceLROnPlateau(factor=1.5)
+
+
+def test_a_reduced_rate_trains_on_and_goes_back_to_what_was_saved() -> None:
+    trained = model()
+    first = ps.optimizers.schedules.ExponentialDecay(0.5, 1000, 0.5)
+    trained.optimizer.learning_rate = first
+    reduce = ps.callbacks.ReduceLROnPlateau("loss", factor=0.0, patience=1, min_delta=100.0)
+    reduce.set_model(trained)
+    reduce.on_train_begin()
+    states = [reduce.state_dict()]
+    history = trained.fit(data(), 4, batch_size=64, callbacks=[reduce], verbose=0).history
+    states.append(reduce.state_dict())
+    assert history["learning_rate"][2:] == [0.0, 0.0]
+    assert history["loss"][1] < history["loss"][0]
+    assert trained.optimizer.learning_rate == 0.0
+    reduce.load_state_dict(states[0])
+    assert trained.optimizer.learning_rate == first
+    reduce.load_state_dict(states[1])
+    assert trained.optimizer.learning_rate == 0.0
+
+
 def test_epochs_become_lines_of_a_file(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "log.csv"
     trained = model()
@@ -206,6 +248,16 @@ def test_a_schedule_may_want_the_rate_so_far() -> None:
     scheduler = ps.callbacks.LearningRateScheduler(lambda _epoch, rate: rate / 2)
     history = model().fit(data(), 3, callbacks=[scheduler], verbose=0)
     assert history.history["learning_rate"] == [0.25, 0.125, 0.0625]
+
+
+def test_the_rate_so_far_of_a_schedule_is_that_of_the_next_step() -> None:
+    trained = model()
+    trained.optimizer.learning_rate = ps.optimizers.schedules.PiecewiseConstantDecay(
+        [1], [0.5, 0.1]
+    )
+    scheduler = ps.callbacks.LearningRateScheduler(lambda _epoch, rate: rate / 2)
+    history = trained.fit(data(), 2, callbacks=[scheduler], verbose=0)
+    assert history.history["learning_rate"] == [0.25, 0.125]
 
 
 def test_a_schedule_that_gives_no_rate_is_told() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from pstrain import derivatives
+from pstrain.errors import UnimplementedError
 
 Array = np.ndarray[Any, Any]
 STEP = 1e-6
@@ -60,7 +62,19 @@ def test_ufuncs(ufunc: np.ufunc) -> None:
         (np.mean, lambda rule, x: rule(x)),
         (np.mean, lambda rule, x: rule(x, -1)),
         (np.mean, lambda rule, x: rule(x, axis=0, keepdims=True)),
+        (np.max, lambda rule, x: rule(x)),
+        (np.max, lambda rule, x: rule(x, axis=(0, 1), keepdims=True)),
+        (np.min, lambda rule, x: rule(x, 1)),
+        (np.var, lambda rule, x: rule(x)),
+        (np.var, lambda rule, x: rule(x, 0, ddof=1, keepdims=True)),
+        (np.std, lambda rule, x: rule(x, axis=-1)),
+        (np.linalg.norm, lambda rule, x: rule(x)),
+        (np.linalg.norm, lambda rule, x: rule(x, axis=1, keepdims=True)),
         (np.clip, lambda rule, x: rule(x, 0.3, 0.6)),
+        (np.broadcast_to, lambda rule, x: rule(x, (4, 2, 3))),
+        (np.take, lambda rule, x: rule(x, [5, 0, 0])),
+        (np.take, lambda rule, x: rule(x, [[2, 0], [2, 2]], axis=-1)),
+        (np.swapaxes, lambda rule, x: rule(x, 0, -1)),
         (np.clip, lambda rule, x: rule(x, np.full((4, 1, 1), 0.3), None)),
         (np.reshape, lambda rule, x: rule(x, (3, 2))),
         (np.ravel, lambda rule, x: rule(x)),
@@ -117,14 +131,87 @@ def test_products(product: Any, shapes: tuple[tuple[int, ...], ...]) -> None:
     _check_product(product, shapes)
 
 
+@pytest.mark.parametrize("product", [np.dot, np.inner])
 @pytest.mark.parametrize("shapes", [((), ()), ((2, 3), ()), ((), (3,))])
-def test_dot_multiplies_by_numbers(shapes: tuple[tuple[int, ...], ...]) -> None:
-    _check_product(np.dot, shapes)
+def test_dot_multiplies_by_numbers(product: Any, shapes: tuple[tuple[int, ...], ...]) -> None:
+    _check_product(product, shapes)
 
 
-def _check_product(product: Any, shapes: tuple[tuple[int, ...], ...]) -> None:
+@pytest.mark.parametrize("shapes", [((3,), (3,)), ((2, 3), (3,)), ((4, 2, 3), (5, 3))])
+def test_inner_products_are_of_rows(shapes: tuple[tuple[int, ...], ...]) -> None:
+    _check_product(np.inner, shapes)
+
+
+@pytest.mark.parametrize("shapes", [((3,), (2,)), ((2, 3), (2, 2)), ((), (2,))])
+def test_outer_products_are_of_flat_arrays(shapes: tuple[tuple[int, ...], ...]) -> None:
+    _check_product(np.outer, shapes)
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "shapes"),
+    [
+        ("ij,jk->ik", ((2, 3), (3, 4))),
+        ("ij,jk", ((2, 3), (3, 4))),
+        ("bfi, bgi -> bfg", ((2, 3, 4), (2, 5, 4))),
+        ("ij,ij->i", ((2, 3), (1, 3))),
+        ("ij->", ((2, 3),)),
+        ("ij->ji", ((2, 3),)),
+        ("i,j,ij->j", ((2,), (3,), (2, 3))),
+        ("ij,k->i", ((2, 3), (4,))),
+        ("...i,...i->...", ((4, 2, 3), (2, 3))),
+        ("...i,ij", ((4, 2, 3), (3, 2))),
+        ("ij,ij->ij", ((0, 3), (0, 3))),
+        ("ij,k->k", ((0, 3), (2,))),
+    ],
+)
+def test_einsum(subscripts: str, shapes: tuple[tuple[int, ...], ...]) -> None:
+    _check_product(functools.partial(np.einsum, subscripts), shapes, subscripts)
+
+
+def test_einsum_of_a_diagonal_has_no_gradient() -> None:
+    computed = derivatives.FUNCTIONS[np.einsum].compute("ii->i", np.ones((2, 2)))
+    with pytest.raises(UnimplementedError, match="'ii': name each axis once"):
+        computed.backward(np.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("function", "axis", "shapes"),
+    [
+        (np.concatenate, 0, ((2, 3), (1, 3), (0, 3))),
+        (np.concatenate, -1, ((2, 3), (2, 1))),
+        (np.concatenate, None, ((2, 3), (1,))),
+        (np.stack, 0, ((2, 3), (2, 3))),
+        (np.stack, -1, ((2, 3), (2, 3), (2, 3))),
+    ],
+)
+def test_several_arrays_as_one(
+    function: Any, axis: int | None, shapes: tuple[tuple[int, ...], ...]
+) -> None:
     inputs = [np.array(np.random.default_rng(3).normal(size=shape)) for shape in shapes]
-    computed = derivatives.FUNCTIONS[product].compute(*inputs)
+    computed = derivatives.OF_LISTS[function].compute(*inputs, axis=axis)
+    np.testing.assert_array_equal(computed.value, function(inputs, axis))
+    for place, gradient in enumerate(computed.backward(_weights(computed.value))):
+        assert gradient.shape == shapes[place]
+        expected = _differences(lambda *given: function(given, axis), inputs, place)
+        np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_the_largest_of_equal_values_share_the_gradient() -> None:
+    computed = derivatives.FUNCTIONS[np.max].compute(np.array([[1.0, 1.0], [0.0, 2.0]]), 1)
+    (gradient,) = computed.backward(np.array([1.0, 3.0]))
+    assert gradient.tolist() == [[0.5, 0.5], [0.0, 3.0]]
+
+
+@pytest.mark.parametrize("function", [np.std, np.linalg.norm])
+def test_at_their_kink_spread_and_length_have_no_slope(function: Any) -> None:
+    computed = derivatives.FUNCTIONS[function].compute(np.zeros(3))
+    (gradient,) = computed.backward(np.ones(()))
+    assert gradient.tolist() == [0.0, 0.0, 0.0]
+
+
+def _check_product(product: Any, shapes: tuple[tuple[int, ...], ...], *first: str) -> None:
+    inputs = [np.array(np.random.default_rng(3).normal(size=shape)) for shape in shapes]
+    computed = derivatives.FUNCTIONS[getattr(product, "func", product)].compute(*first, *inputs)
     np.testing.assert_array_equal(computed.value, product(*inputs))
     for place, gradient in enumerate(computed.backward(_weights(computed.value))):
         assert gradient.shape == shapes[place]

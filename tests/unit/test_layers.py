@@ -328,3 +328,42 @@ def test_concatenation_hands_each_part_its_gradient() -> None:
 def test_products_that_cannot_be_are_refused(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         make()
+
+
+def test_concatenate_takes_arrays_and_names_what_does_not_fit() -> None:
+    layer = Dense(2, input_size=3)
+    inputs = np.ones((4, 3), np.float64)
+    with GradientTape() as tape:
+        joined = concatenate([layer(inputs), inputs])
+        loss = np.sum(joined)
+    assert joined.shape == (4, 5)
+    assert tape.gradients(loss).of(layer.variables[1]).gradient.tolist() == [4.0, 4.0]  # type: ignore[arg-type]
+    for wrong in ([], [inputs, inputs[:2]]):
+        with pytest.raises(
+            InvalidArgumentError, match=r"as many rows each, got (nothing|\(4, 3\))"
+        ):
+            concatenate(wrong)
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x: Dense(2, input_size=3, kernel_initializer=initializers.ones())(x),
+        lambda x: concatenate([x, np.ones((2, 1))]),
+        lambda x: Interaction(3, 1)(x),
+    ],
+)
+def test_a_variable_that_is_given_to_a_layer_has_a_gradient(compute: Callable[[Any], Any]) -> None:
+    x = Variable(np.ones((2, 3), np.float32), name="x")
+    with GradientTape() as tape:
+        loss = np.sum(compute(x))
+    np.testing.assert_allclose(tape.gradients(loss).of(x).gradient, _slopes(x, compute), atol=1e-2)
+
+
+def _slopes(x: Variable, compute: Callable[[Any], Any]) -> np.ndarray:
+    found = np.zeros((2, 3))
+    for place in np.ndindex(2, 3):
+        step = np.zeros((2, 3), np.float32)
+        step[place] = 0.01
+        found[place] = np.sum(compute(x + step).value - compute(x - step).value) / 0.02
+    return found

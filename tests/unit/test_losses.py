@@ -82,6 +82,31 @@ def test_sigmoid_keeps_the_shape() -> None:
     assert sigmoid(LOGITS).dtype == np.float32
 
 
+def test_probabilities_of_tracked_logits_have_a_gradient() -> None:
+    with local_parameters():
+        x = Variable(LOGITS.reshape(4, 1), name="x")
+        assert isinstance(sigmoid(x), np.ndarray)
+        with GradientTape() as tape:
+            constant = sigmoid(Tensor(LOGITS))
+            loss = np.sum(sigmoid(2.0 * x) * np.arange(4.0).reshape(4, 1))
+        found = tape.gradients(loss).of(x).gradient
+    assert isinstance(constant, np.ndarray)
+    p = 1 / (1 + np.exp(-2.0 * LOGITS))
+    np.testing.assert_allclose(found.reshape(-1), 2 * np.arange(4) * p * (1 - p), rtol=1e-4)
+
+
+@pytest.mark.parametrize("from_logits", [True, False])
+def test_the_loss_of_a_variable_has_a_gradient(from_logits: bool) -> None:
+    with local_parameters():
+        x = Variable(np.full(4, 0.25, np.float32), name="x")
+        with GradientTape() as tape:
+            loss = BinaryCrossentropy(from_logits=from_logits)(LABELS, x)
+        found = tape.gradients(loss).of(x).gradient
+    p = 1 / (1 + np.exp(-0.25)) if from_logits else 0.25
+    slopes = (p - LABELS) / (1 if from_logits else p * (1 - p)) / 4
+    np.testing.assert_allclose(found, slopes, rtol=1e-5)
+
+
 def test_the_loss_is_the_mean_unless_told() -> None:
     probabilities = sigmoid(LOGITS)
     same = BinaryCrossentropy(reduction="sum_over_batch_size")(LABELS, probabilities)

@@ -159,3 +159,18 @@ def test_the_rates_of_keras(
 ) -> None:
     np.testing.assert_allclose([schedule(step) for step in STEPS], expected, rtol=1e-5, atol=1e-9)
     assert schedules.from_config(schedule.get_config()) == schedule
+
+
+@pytest.mark.parametrize(
+    ("t_mul", "m_mul", "alpha"), [(2.0, 1.0, 0.0), (1.0, 0.5, 0.1), (3.0, 0.9, 0)]
+)
+def test_a_cosine_begins_again_where_it_has_ended(t_mul: float, m_mul: float, alpha: float) -> None:
+    schedule = schedules.CosineDecayRestarts(0.1, 7, t_mul, m_mul, alpha)
+    expected = []
+    for restart in range(4):
+        length = round(7 * t_mul**restart)
+        turns = np.cos(np.pi * np.arange(length) / length)
+        expected += list(0.1 * ((1 - alpha) * m_mul**restart * (1 + turns) / 2 + alpha))
+    found = [schedule(step) for step in range(len(expected))]
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+    assert schedules.from_config(schedule.get_config()) == schedule

@@ -7,12 +7,13 @@ import json
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from pstrain import optimizers
-from pstrain.checkpoint import Checkpoint
+from pstrain.checkpoint import Checkpoint, read_config
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.indexed_slices import IndexedSlices
 from pstrain.layers import Embedding
@@ -106,6 +107,73 @@ def test_what_is_no_pair_is_told_what_one_is() -> None:
         with pytest.raises(InvalidTypeError, match=r"zip\(gradients, variables\)"):
             optimizers.SGD(0.1).apply_gradients(wrong)
     assert float(x) == 1.0
+
+
+@pytest.mark.parametrize("rate", [float("nan"), -0.5, None])
+def test_a_schedule_that_gives_no_rate_at_a_later_step_is_told(rate: Any) -> None:
+    class Wrong(schedules.LearningRateSchedule):
+        def __call__(self, step: int) -> float:
+            return 1.0 if step == 0 else rate  # type: ignore[no-any-return]
+
+    variable = Variable(np.zeros(3, np.float32), name="x")
+    optimizer = SGD(Wrong())
+    optimizer.apply_gradients([(GRADIENT, variable)])
+    with pytest.raises(
+        (InvalidArgumentError, InvalidTypeError), match="learning rate of step 1 mu"
+    ):
+        optimizer.apply_gradients([(GRADIENT, variable)])
+    np.testing.assert_array_equal(variable.numpy(), -GRADIENT)
+
+
+def test_ftrl_divides_by_no_rate_of_0() -> None:
+    variable = Variable(np.ones(3, np.float32), name="x")
+    optimizer = optimizers.Ftrl(schedules.PolynomialDecay(0.1, 2, 0.0))
+    for _ in range(2):
+        optimizer.apply_gradients([(GRADIENT, variable)])
+    before = variable.numpy()
+    with pytest.raises(InvalidArgumentError, match=r"Ftrl divides.*step 2 must be at least 1e-30"):
+        optimizer.apply_gradients([(GRADIENT, variable)])
+    np.testing.assert_array_equal(variable.numpy(), before)
+    for refused in (lambda: optimizers.Ftrl(0.0), lambda: optimizer.with_learning_rate(0.0)):
+        with pytest.raises(InvalidArgumentError, match="Ftrl divides by its learning rate"):
+            refused()
+
+
+class HalfEachTime(schedules.LearningRateSchedule):
+    def __call__(self, step: int) -> float:
+        return 0.5**step
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SGD(HalfEachTime(), clipnorm=np.float32(2.0)),
+        lambda: Adagrad(np.float32(0.5), epsilon=np.float32(1e-3)),
+        lambda: optimizers.Momentum(0.1, np.float32(0.5), l2=np.float64(0.1)),
+        lambda: optimizers.Ftrl(0.1, l1_regularization_strength=np.float32(0.2)),
+        lambda: SGD(schedules.PiecewiseConstantDecay(np.array([3]), np.array([0.5, 0.25]))),
+        lambda: SGD(schedules.ExponentialDecay(np.float32(0.5), np.int64(10), 0.5)),
+    ],
+)
+def test_schedules_of_ones_own_and_numbers_of_numpy_are_saved(
+    make: Callable[[], optimizers.Optimizer], tmp_path: Path
+) -> None:
+    optimizer = make()
+    path = Checkpoint(optimizer=optimizer).save(tmp_path)
+    Checkpoint(optimizer=make()).restore(path)
+    assert read_config(path, "optimizer") == json.loads(json.dumps(optimizer.get_config()))
+
+
+def test_a_schedule_of_ones_own_has_a_name_that_nothing_is_made_from() -> None:
+    config = SGD(HalfEachTime()).get_config()
+    assert config["learning_rate"] == {"kind": "HalfEachTime"}
+    with pytest.raises(InvalidArgumentError, match="unknown schedule 'HalfEachTime'"):
+        optimizers.from_config(config)
+
+
+def test_what_keras_optimizers_have_is_told_with_what_to_write() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'minimize': .*GradientTape"):
+        SGD().minimize  # noqa: B018
 
 
 def test_a_function_of_the_step_is_told_to_be_a_schedule() -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from pstrain.errors import InvalidArgumentError
 from pstrain.indexed_slices import IndexedSlices
-from pstrain.layers.base import whole
 from pstrain.optimizers import SGD
 from pstrain.scope import LocalPlacement, local_parameters, placement_scope
 from pstrain.tape import GradientTape
@@ -79,12 +78,25 @@ def test_wrong_ids_are_named_as_without_a_tape(table: Any) -> None:
             table.embedding_lookup([1.5])
 
 
-def test_rows_are_arrays_without_a_tape_and_by_index(table: Any) -> None:
-    assert isinstance(table.embedding_lookup([[1]]), np.ndarray)
-    with GradientTape():
-        for found in (table[[3, 1]], table[::3], table[2:4], table[ROWS[:, 0] > 5]):
-            assert isinstance(found, np.ndarray)
-    assert isinstance(table.sparse_read([1]), np.ndarray)
+def test_rows_are_arrays_without_a_tape(table: Any) -> None:
+    for found in (table.embedding_lookup([[1]]), table.sparse_read([1]), table[2:4], table[[3]]):
+        assert isinstance(found, np.ndarray)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [3, -1, slice(2, 8), slice(None, None, 3), [3, 1, 3], ROWS[:, 0] > 5, (slice(1, 7), 0), ...],
+    ids=repr,
+)
+def test_what_is_indexed_has_the_gradient_of_its_rows(table: Any, key: Any) -> None:
+    with GradientTape() as tape:
+        found = table[key]
+        loss = np.sum(found)
+    assert isinstance(found, Tensor)
+    np.testing.assert_array_equal(found.value, ROWS[key])
+    expected = np.zeros((10, 2))
+    np.add.at(expected, key, 1)
+    assert _changed(table, tape, loss) == expected.tolist()
 
 
 def test_what_is_not_trained_is_an_array() -> None:
@@ -149,10 +161,10 @@ def test_joined_variables_train_those_parts_that_are_trained() -> None:
         assert sorted(update.lookup.unique.tolist()) == [0, 5]  # type: ignore[union-attr]
 
 
-def test_rows_and_the_whole_in_one_step_are_refused() -> None:
-    with local_parameters():
-        table = Variable(ROWS, name="table")
-        with GradientTape() as tape:
-            loss = np.sum(table.sparse_read([1])) + np.sum(whole(table, table.numpy()))
-        with pytest.raises(InvalidArgumentError, match=r"'table' was read both"):
-            tape.gradients(loss)
+def test_rows_and_the_whole_in_one_step_add_up(table: Any) -> None:
+    with GradientTape() as tape:
+        loss = np.sum(table.sparse_read([1, 6, 6])) + 0.5 * np.sum(table * table)
+    expected = ROWS.copy()
+    expected[1] += 1
+    expected[6] += 2
+    assert _changed(table, tape, loss) == expected.tolist()

@@ -117,6 +117,19 @@ def test_gradients_reach_what_is_before_the_module() -> None:
     np.testing.assert_array_equal(again.gradient, update.gradient)
 
 
+def test_floats_of_numpys_width_are_taken_as_float32() -> None:
+    table = ps.layers.Embedding([8, 8], 3)
+    layer = ps.torch.Layer(nn.Linear(6, 1))
+    inputs, ids = RANDOM.normal(size=(4, 6)), RANDOM.integers(0, 8, (4, 2))
+    expected = layer(inputs.astype(np.float32)).value
+    np.testing.assert_array_equal(layer(inputs).value, expected)
+    with ps.GradientTape() as tape:
+        wide = inputs * table(ids)
+        loss = _summed(layer(wide))
+    assert wide.dtype == np.float64
+    assert tape.gradients(loss).of(table.variables[0]).gradient.dtype == np.float32
+
+
 def test_training_makes_the_numbers_that_torch_makes() -> None:
     module = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1), nn.Flatten(0))
     given = [value.detach().clone() for value in module.parameters()]
@@ -171,6 +184,16 @@ def test_parts_that_are_frozen_are_not_trained() -> None:
     layer = ps.torch.Layer(module)
     found = _gradients_of(layer, np.ones((5, 2), np.float32))
     assert sorted(found) == ["torch/1.bias", "torch/1.weight", "torch/2.bias", "torch/2.weight"]
+
+
+def test_a_layer_that_is_frozen_and_trained_again_leaves_frozen_parts_so() -> None:
+    layer = ps.torch.Layer(nn.Sequential(nn.Linear(6, 4).requires_grad_(False), nn.Linear(4, 1)))
+    for trainable, trained in ((False, 0), (True, 2)):
+        layer.trainable = trainable
+        assert len(layer.trainable_variables) == trained
+    with ps.GradientTape() as tape:
+        loss = _summed(layer(np.ones((2, 6), np.float32)))
+    assert len(tape.gradients(loss)) == 2
 
 
 def test_dropout_is_for_training_and_drawn_by_the_users_generator() -> None:

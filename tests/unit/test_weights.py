@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 import pstrain as ps
 from pstrain import session
-from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.parameters import step_scope
 from pstrain.scope import local_parameters
 from pstrain.vocabulary import StepToken
@@ -70,3 +71,69 @@ def test_the_learning_rate_can_be_assigned() -> None:
         pytest.raises(FailedPreconditionError, match="program"),
     ):
         optimizer.learning_rate = 0.1
+
+
+def _rows() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    category = rng.integers(0, 4, 64)
+    return {"x": rng.normal(size=64), "c": category, "label": category % 2}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ps.models.WideDeep(SCHEMA, dim=8, hidden=(16,)),
+        lambda: ps.models.DCNv2(SCHEMA, dim=3, hidden=(4,), rank=2),
+        lambda: ps.models.DeepFM(SCHEMA, dim=4, hidden=(4,)),
+    ],
+)
+def test_layers_that_are_frozen_stay_as_they_are_until_they_are_trained_again(make: Any) -> None:
+    model = make()
+    model.compile("adam")
+    model.layers[0].trainable = model.layers[1].trainable = False
+    frozen = [*model.layers[0].variables, *model.layers[1].variables]
+    assert not any(variable.trainable for variable in frozen)
+    assert len(model.trainable_variables) == len(model.variables) - len(frozen)
+    before = {variable.name: variable.numpy() for variable in model.variables}
+    model.fit(_rows(), verbose=0)
+    names = {variable.name for variable in frozen}
+    for variable in model.variables:
+        is_same = np.array_equal(variable.numpy(), before[variable.name])
+        assert is_same == (variable.name in names), variable.name
+    model.trainable = True
+    model.fit(_rows(), verbose=0)
+    for variable in model.variables:
+        assert not np.array_equal(variable.numpy(), before[variable.name]), variable.name
+
+
+def test_variables_have_the_names_that_keras_gives_them() -> None:
+    model = ps.models.WideDeep(SCHEMA, dim=4, hidden=(4,))
+    model.layers[1].trainable = False
+    names = [variable.name for variable in model.non_trainable_weights]
+    assert names == ["wide_deep/deep_0/kernel", "wide_deep/deep_0/bias"]
+    assert len(model.trainable_weights) + len(names) == len(model.weights)
+    with pytest.raises(InvalidTypeError, match="a model takes no argument 'training': under a"):
+        model(_rows(), training=True)
+
+
+def test_a_layer_that_is_frozen_before_it_has_variables_makes_frozen_ones() -> None:
+    layer = ps.layers.Dense(2)
+    layer.trainable = False
+    before = session.generation()
+    layer(np.ones((3, 4)))
+    assert layer.trainable_variables == []
+    layer.trainable = True
+    assert session.generation() != before, "trainers would go on with the layer as it was"
+    assert len(layer.trainable_variables) == 2
+
+
+def test_a_model_without_a_layer_to_train_is_told(tmp_path: pathlib.Path) -> None:
+    model = ps.models.LogisticRegression(SCHEMA)
+    model.compile("sgd")
+    model.trainable = False
+    assert not model.trainable
+    assert model.load_weights(model.save_weights(tmp_path))
+    with pytest.raises(InvalidArgumentError, match="depends on no trainable variable"):
+        model.fit(_rows(), verbose=0)
+    with pytest.raises(InvalidTypeError, match="trainable"):
+        model.layers[0].trainable = "no"

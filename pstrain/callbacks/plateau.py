@@ -1,0 +1,87 @@
+"""A smaller learning rate where a measure no longer gets better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dataservice.runtime.arguments import integer_at_least, non_negative
+from pstrain import foreign_names
+from pstrain.callbacks.base import Callback, Logs
+from pstrain.callbacks.learning_rate import rate_now
+from pstrain.callbacks.monitor import Monitor
+from pstrain.errors import InvalidArgumentError
+from pstrain.foreign_names import instead_of
+
+
+class ReduceLROnPlateau(Callback):
+    """Multiplies the learning rate by ``factor`` after ``patience`` epochs without improvement.
+
+    To improve is to be better than the best so far by more than ``min_delta``; ``mode`` as for
+    EarlyStopping. Epochs count again once ``cooldown`` of them have ended since. The rate does not
+    fall below ``min_lr``; a schedule gives way to the rate of its next step. The rate is in the
+    logs as ``learning_rate``. It stays as it is when training ends.
+    """
+
+    @instead_of("ReduceLROnPlateau", foreign_names.PLATEAU)
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        factor: float = 0.1,
+        patience: int = 10,
+        verbose: int = 0,
+        mode: str = "auto",
+        min_delta: float = 1e-4,
+        cooldown: int = 0,
+        min_lr: float = 0.0,
+    ) -> None:
+        self._monitor = Monitor(monitor, mode=mode, min_delta=min_delta)
+        self._factor = non_negative(factor, "factor")
+        if factor >= 1:
+            raise InvalidArgumentError(f"factor must be below 1, got {factor}")
+        self._patience = integer_at_least(patience, 0, "patience")
+        self._cooldown = integer_at_least(cooldown, 0, "cooldown")
+        self._least = non_negative(min_lr, "min_lr")
+        self._verbose = verbose
+        self._bad_epochs = self._rests = 0
+        self._first: Any = None
+        self._reduced: float | None = None
+
+    def on_train_begin(self) -> None:
+        self._monitor.reset()
+        self._bad_epochs = self._rests = 0
+        self._first, self._reduced = self.model.optimizer.learning_rate, None
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        value = self._monitor.value(logs, "ReduceLROnPlateau")
+        logs["learning_rate"] = rate = rate_now(self.model.optimizer)
+        self._rests = max(0, self._rests - 1)
+        if self._monitor.improves(value) or self._rests:
+            self._bad_epochs = 0
+            return
+        self._bad_epochs += 1
+        if self._bad_epochs >= self._patience and rate > self._least:
+            self._reduce(epoch, rate)
+
+    def _reduce(self, epoch: int, rate: float) -> None:
+        self._reduced = max(rate * self._factor, self._least)
+        self.model.optimizer.learning_rate = self._reduced
+        self._bad_epochs, self._rests = 0, self._cooldown
+        if self._verbose:
+            print(f"epoch {epoch + 1}: learning rate {self._reduced:g} from here on")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "best": self._monitor.best,
+            "bad_epochs": self._bad_epochs,
+            "rests": self._rests,
+            "reduced": self._reduced,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._monitor.best = state["best"]
+        self._bad_epochs, self._rests = state["bad_epochs"], state["rests"]
+        if state["reduced"] != self._reduced:
+            self._reduced = state["reduced"]
+            rate = self._first if self._reduced is None else self._reduced
+            self.model.optimizer.learning_rate = rate

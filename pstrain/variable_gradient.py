@@ -1,0 +1,106 @@
+"""The gradient of one variable, as a tape gives it: an update that can be computed with.
+
+Knows nothing of tapes. Invariant: whatever is computed of a gradient is made anew, so the step's
+own stays as it was.
+"""
+
+from __future__ import annotations
+
+import numbers
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pstrain.errors import InvalidTypeError
+from pstrain.vocabulary import Update
+
+Array = NDArray[Any]
+
+
+def _operator(compute: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, *others: compute(np.asarray(self), *map(_value, others))
+
+
+def _swapped(compute: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    return _operator(lambda mine, other: compute(other, mine))
+
+
+def _value(other: Any) -> Any:
+    return np.asarray(other) if isinstance(other, VariableGradient) else other
+
+
+class VariableGradient(Update):
+    """Of a whole variable an array to NumPy and to operators, whose results are arrays.
+
+    Of rows that were looked up, ``values`` [n, ...] of rows ``indices``, it is multiplied and
+    divided by numbers, and is of rows again. Either goes into ``apply_gradients``.
+    """
+
+    # Operators of NumPy's arrays and numbers shall leave it to those here.
+    __array_priority__ = 1000
+
+    def __repr__(self) -> str:
+        what = "" if self.lookup is None else f" in {len(self.indices)} rows"
+        return f"<gradient of {self.variable.name!r}{what}: {self.values!r}>"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The variable's."""
+        return tuple(self.variable.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.gradient.dtype
+
+    @property
+    def indices(self) -> NDArray[np.int64]:
+        """Which rows were looked up, in ascending order within each shard."""
+        return np.arange(self.variable.rows) if self.lookup is None else self.lookup.unique
+
+    @property
+    def values(self) -> Array:
+        """The gradients of rows ``indices``, or of the whole variable."""
+        count = () if self.lookup is None else (len(self.indices), *self.variable.shape[1:])
+        return self.gradient.reshape(count or self.shape)
+
+    def numpy(self) -> Array:
+        """Of the whole variable. InvalidTypeError for rows that were looked up."""
+        return np.asarray(self)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if self.lookup is not None:
+            raise InvalidTypeError(
+                f"the gradient of {self.variable.name!r} is that of {len(self.indices)} of its "
+                "rows, not an array of the whole: multiply it by a number, or give "
+                "IndexedSlices(values, gradient.indices), with values computed of gradient.values"
+            )
+        return np.array(self.gradient.reshape(self.shape), dtype=dtype, copy=copy)
+
+    def __mul__(self, factor: Any) -> Any:  # type: ignore[override]
+        return self._scaled(operator.mul, factor)
+
+    __rmul__ = __mul__  # type: ignore[assignment]
+
+    def __truediv__(self, divisor: Any) -> Any:
+        return self._scaled(operator.truediv, divisor)
+
+    def _scaled(self, compute: Callable[[Any, Any], Any], number: Any) -> Any:
+        is_number = isinstance(number, numbers.Real) or np.shape(number) == ()
+        if self.lookup is None or not is_number:
+            return compute(np.asarray(self), _value(number))
+        scaled = compute(self.gradient, np.float32(number))
+        return VariableGradient(self.variable, scaled, self.lookup)
+
+    __add__ = __radd__ = _operator(operator.add)
+    __sub__, __rsub__ = _operator(operator.sub), _swapped(operator.sub)
+    __rtruediv__ = _swapped(operator.truediv)
+    __pow__, __abs__ = _operator(operator.pow), _operator(operator.abs)
+
+    def __neg__(self) -> Any:
+        return self * -1
+
+    def __float__(self) -> float:
+        return float(np.asarray(self))

@@ -1,0 +1,149 @@
+"""Models that users write: of layers, of variables, of what attributes hold."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pstrain.checkpoint import Checkpoint
+from pstrain.errors import FailedPreconditionError
+from pstrain.features import Category, Features, FeatureSchema
+from pstrain.layers import Dense, Embedding, Layer, OnlineLookup, concatenate
+from pstrain.metrics import AUC
+from pstrain.models import Model
+from pstrain.optimizers import SGD
+from pstrain.scope import local_parameters
+from pstrain.tape import GradientTape
+from pstrain.tensor import Tensor
+from pstrain.variable import ShardedVariable, Variable
+
+SCHEMA = FeatureSchema(dense=["x"], categorical={"c": Category(5, hashed=False)})
+
+
+@pytest.fixture(autouse=True)
+def _own_parameters() -> Iterator[None]:
+    with local_parameters():
+        yield
+
+
+def _rows() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    c = rng.integers(0, 5, 64)
+    return {"x": rng.normal(size=64), "c": c, "label": c % 2}
+
+
+class Scaled(Model):
+    """One listed layer, another in a list, and variables, of which some were joined."""
+
+    def __init__(self, schema: Any) -> None:
+        super().__init__(schema)
+        self.table = Embedding(self.schema.vocabulary_sizes, 3, name="table")
+        self.rest = [{"out": Dense(1, input_size=4, name="out")}]
+        self.scale = Variable(0.5, name="scale")
+        halves = [Variable(np.ones((1, 1), np.float32), name=f"half_{k}") for k in range(2)]
+        self.halves = ShardedVariable(halves)
+        self.lookup = OnlineLookup(8, name="lookup")
+        self.area = AUC()
+        self.layers = [self.table]
+
+    def compute(self, values: Sequence[Any], features: Features) -> Tensor:
+        embedded = concatenate([self.table.forward(values[0], features), features.dense])
+        product: Tensor = self.rest[0]["out"](embedded) * self.scale
+        return product + np.sum(self.halves * 2.0)
+
+
+NAMES = ["table", "out/kernel", "out/bias", "scale", "half_0", "half_1", "lookup"]
+
+
+def test_whatever_a_step_may_train_is_a_variable_of_the_model(tmp_path: pathlib.Path) -> None:
+    model = Scaled(SCHEMA)
+    assert [variable.name.split("/keys")[0] for variable in model.variables] == NAMES
+    with GradientTape() as tape:
+        loss = model.loss(_rows())
+    trained = {update.variable.name for update in tape.gradients(loss)}
+    assert trained == {variable.name for variable in model.trainable_variables}
+    model.compile("adam")
+    model.fit(_rows(), epochs=2, verbose=0)
+    assert float(model.scale) != 0.5
+    again = Scaled(SCHEMA)
+    again.load_weights(model.save_weights(tmp_path))
+    np.testing.assert_array_equal(again.predict(_rows()), model.predict(_rows()))
+    assert float(again.scale) == float(model.scale)
+
+
+class Net(Layer):
+    """Of layers and a variable of its own, none of which it fetches itself."""
+
+    def __init__(self) -> None:
+        super().__init__("net")
+        self.inner = [Dense(4, "relu", input_size=3, name="a"), Dense(2, input_size=4, name="b")]
+        self.scale = Variable(np.ones(2, np.float32), name="scale")
+
+    def forward(self, values: Sequence[Any], inputs: Any) -> Any:  # noqa: ARG002
+        return self.inner[1](self.inner[0](inputs)) * self.scale
+
+
+def test_a_layer_of_layers_is_called_trained_and_saved(tmp_path: pathlib.Path) -> None:
+    net, inputs = Net(), np.ones((5, 3), np.float32)
+    before = np.asarray(net(inputs))
+    for _ in range(3):
+        with GradientTape() as tape:
+            loss = np.mean(net(inputs) ** 2)
+        SGD(0.1).apply_gradients(tape.gradients(loss))
+    after = np.asarray(net(inputs))
+    assert np.abs(after).sum() < np.abs(before).sum()
+    again = Net()
+    Checkpoint(net=again).restore(Checkpoint(net=net).save(tmp_path))
+    np.testing.assert_array_equal(np.asarray(again(inputs)), after)
+
+
+def test_what_attributes_have_is_frozen_with_a_layer_and_a_model() -> None:
+    net, model = Net(), Scaled(SCHEMA)
+    for each, count in ((net, 5), (model, 4)):
+        trained = len(_trained(each))
+        each.trainable = False
+        assert len(_trained(each)) == trained - count
+        each.trainable = True
+        assert len(_trained(each)) == trained
+    net.inner[0].trainable = False
+    assert [variable.name for variable in _trained(net)] == ["b/kernel", "b/bias", "scale"]
+
+
+def _trained(of: Any) -> list[Any]:
+    variables = of.saved_variables if isinstance(of, Layer) else of.variables
+    return [variable for variable in variables if variable.trainable]
+
+
+class Linear(Model):
+    """Of one variable, without layers."""
+
+    def __init__(self, schema: Any) -> None:
+        super().__init__(schema)
+        self.weights_of_columns = Variable(np.zeros((1, 1), np.float32), name="weights")
+
+    def compute(self, values: Sequence[Any], features: Features) -> Any:  # noqa: ARG002
+        return features.dense @ self.weights_of_columns
+
+
+def test_a_model_may_have_variables_alone() -> None:
+    model = Linear(SCHEMA)
+    rows = _rows()
+    rows["label"] = (rows["x"] > 0).astype(np.int64)
+    model.compile("adam", metrics=["auc"])
+    assert model.fit(rows, epochs=3, batch_size=8, verbose=0).history["auc"][-1] > 0.9
+    assert model.evaluate(rows, verbose=0)["auc"] == 1.0
+    assert isinstance(model(rows), Tensor)
+
+
+class Empty(Linear):
+    def __init__(self, schema: Any) -> None:
+        Model.__init__(self, schema)
+
+
+def test_a_model_without_variables_is_told_what_it_lacks() -> None:
+    with pytest.raises(FailedPreconditionError, match=r"Empty has no variables: .*self\.layers"):
+        Empty(SCHEMA).predict(_rows())
