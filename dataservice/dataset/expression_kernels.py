@@ -23,7 +23,10 @@ Datum: TypeAlias = Any  # pa.Array or pa.Scalar
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`compute` on values; `push_down` on Arrow expressions where Arrow means exactly the same."""
+    """`compute` on values; `push_down` on Arrow expressions where Arrow means exactly the same.
+
+    Arithmetic is not: there constants are not of the column's type, and overflow is an error.
+    """
 
     arity: int
     compute: Callable[..., Datum]
@@ -137,14 +140,43 @@ def _null_mask(value: Datum) -> Any:
 
 
 def _is_in(value: Datum, listed: tuple[Any, ...]) -> Datum:
-    if not listed:
-        values = pa.array([], type=value.type)
-    else:
-        try:
-            values = pa.array(listed, type=value.type)
-        except (pa.ArrowException, OverflowError):
-            values = pa.array(listed)
-    return pc.is_in(value, value_set=values, skip_nulls=True)
+    return pc.is_in(value, value_set=members(value.type, listed), skip_nulls=True)
+
+
+def members(kind: pa.DataType, listed: tuple[Any, ...]) -> pa.Array:
+    """The listed values as `kind`; numbers that no value of it equals are left out.
+
+    SchemaError for values of several types.
+    """
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    if is_number and all(_is_number(value) for value in listed):
+        held = [value for value in listed if _holds_exactly(kind, value)]
+        # Arrow looks bits up, and zeros have two.
+        zeros = [0.0, -0.0] if 0 in held and pa.types.is_floating(kind) else []
+        return pa.array(held + zeros, kind)
+    try:
+        return pa.array(listed, kind)
+    except (pa.ArrowException, OverflowError, ValueError):
+        return _of_own_type(listed)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _holds_exactly(kind: pa.DataType, number: float) -> bool:
+    try:
+        held = pa.scalar(number, kind).as_py()
+    except (pa.ArrowException, OverflowError, ValueError):
+        return False
+    return bool(held == number or (held != held and number != number))
+
+
+def _of_own_type(listed: tuple[Any, ...]) -> pa.Array:
+    try:
+        return pa.array(listed)
+    except (pa.ArrowException, OverflowError) as error:
+        raise SchemaError(f"is_in() takes values of one type, got {listed!r}: {error}") from error
 
 
 def _fill_null(value: Datum, replacement: Any) -> Datum:
@@ -170,9 +202,9 @@ def _hash(value: Datum, buckets: int) -> Datum:
 
 
 OPERATIONS: Final[dict[str, Operation]] = {
-    "add": Operation(2, _arithmetic(pc.add), lambda a, b: a + b, "+"),
-    "sub": Operation(2, _arithmetic(pc.subtract), lambda a, b: a - b, "-"),
-    "mul": Operation(2, _arithmetic(pc.multiply), lambda a, b: a * b, "*"),
+    "add": Operation(2, _arithmetic(pc.add), None, "+"),
+    "sub": Operation(2, _arithmetic(pc.subtract), None, "-"),
+    "mul": Operation(2, _arithmetic(pc.multiply), None, "*"),
     "truediv": Operation(2, _true_divide, None, "/"),
     "floordiv": Operation(2, _by_numpy(np.floor_divide), None, "//"),
     "mod": Operation(2, _by_numpy(np.remainder), None, "%"),
@@ -186,7 +218,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "and": Operation(2, pc.and_kleene, lambda a, b: a & b, "&"),
     "or": Operation(2, pc.or_kleene, lambda a, b: a | b, "|"),
     "not": Operation(1, pc.invert, lambda a: ~a, "~"),
-    "is_in": Operation(1, _is_in, lambda a, listed: a.isin(list(listed)) if listed else None),
+    "is_in": Operation(1, _is_in),
     "is_null": Operation(1, pc.is_null, lambda a: a.is_null()),
     "is_valid": Operation(1, pc.is_valid, lambda a: a.is_valid()),
     "cast": Operation(1, lambda a, name: a.cast(arrow_type(name))),

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dataservice.dataset import expression_kernels as kernels
 from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError
@@ -50,7 +49,7 @@ class Expression:
         if self.name == "col":
             return kernels.column(batch, self.parameters[0])
         if self.name == "lit":
-            return _scalar(self.parameters[0])
+            return self.scalar()
         values = [argument._value(batch) for argument in self.arguments]
         try:
             return kernels.OPERATIONS[self.name].compute(*values, *self.parameters)
@@ -63,17 +62,11 @@ class Expression:
             return frozenset((self.parameters[0],))
         return frozenset().union(*(argument.columns() for argument in self.arguments))
 
-    def to_arrow(self) -> pc.Expression | None:
-        """The same condition for Parquet statistics; None where Arrow has no equal."""
-        if self.name == "col":
-            return pc.field(self.parameters[0])
-        if self.name == "lit":
-            return pc.scalar(_scalar(self.parameters[0]))
-        build = kernels.OPERATIONS[self.name].push_down
-        arguments = [argument.to_arrow() for argument in self.arguments]
-        if build is None or any(argument is None for argument in arguments):
-            return None
-        return build(*arguments, *self.parameters)
+    def scalar(self) -> pa.Scalar:
+        """The value of a constant in Arrow, which takes a Python integer for a signed one."""
+        value = self.parameters[0]
+        is_large = isinstance(value, int) and not isinstance(value, bool) and value >= 1 << 63
+        return pa.scalar(value, pa.uint64() if is_large else None)
 
     def conjuncts(self) -> list[Expression]:
         """The conditions that `&` joins at the top; just itself when there is no `&`."""
@@ -190,7 +183,9 @@ class Expression:
         return Expression("not", (self,))
 
     def is_in(self, values: Iterable[Any]) -> Expression:
-        """Whether the value is one of `values`, of one type and without None; null gives false."""
+        """Whether the value equals one of `values`, of one type and without None; null gives false,
+        and NaN is one of a list that has it.
+        """
         listed = tuple(values)
         for value in listed:
             _check_value(value)
@@ -264,12 +259,6 @@ def _binary(name: str, left: Any, right: Any) -> Expression:
 
 def _operand(value: Any) -> Expression:
     return value if isinstance(value, Expression) else lit(value)
-
-
-def _scalar(value: Any) -> pa.Scalar:
-    """In Arrow, which takes a Python integer for a signed one."""
-    is_large = isinstance(value, int) and not isinstance(value, bool) and value >= 1 << 63
-    return pa.scalar(value, pa.uint64() if is_large else None)
 
 
 def _check_value(value: Any) -> None:
