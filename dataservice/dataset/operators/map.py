@@ -15,7 +15,7 @@ from dataservice.dataset.columns import NumpyViews, conform, from_numpy, to_rows
 from dataservice.dataset.function import Function, call_user, call_user_per_row
 from dataservice.dataset.made_up_row import made_up_row
 from dataservice.dataset.node import Node, register_node, rows_of_known
-from dataservice.dataset.operators.base import FunctionOperator
+from dataservice.dataset.operators.inferred import InferringOperator
 from dataservice.dataset.passed_columns import as_given
 from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.dataset.stream import RunContext, Transform
@@ -31,7 +31,7 @@ _Call: TypeAlias = Callable[
 
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
-class Map(FunctionOperator):
+class Map(InferringOperator):
     """Replaces the columns by what a function makes of them, row for row.
 
     Over batches (after `batch`) the function may also change the number of rows.
