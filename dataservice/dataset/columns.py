@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from dataservice.dataset.numpy_types import has_zeros_inside, stored_type
 from dataservice.dataset.plain_types import plain_array, plain_type
 from dataservice.dataset.untouched import UntouchedColumn
 from dataservice.errors import MissingColumnError, SchemaError
@@ -270,9 +271,15 @@ def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Arra
         values = values.combine_chunks()
     if isinstance(values, pa.Array):
         return plain_array(values, plain_type(values.type))
+    # A pandas.Series has its nulls in an array of its own, NumPy would not have them.
+    extended = getattr(values, "array", values)
     try:
         if isinstance(values, list | tuple):
             return _sequence_to_arrow(values, name)
+        if hasattr(extended, "__arrow_array__"):
+            made = pa.array(extended)
+            is_text = pa.types.is_large_string(made.type)
+            return plain_array(made, pa.string() if is_text else plain_type(made.type))
         is_masked = isinstance(values, np.ma.MaskedArray)
         return _ndarray_to_arrow(values if is_masked else np.asarray(values), name)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
@@ -306,6 +313,10 @@ def _sequence_to_arrow(values: Sequence[Any], name: str) -> pa.Array:
     except ValueError:
         # Rows of several lengths have no form in NumPy.
         return pa.array(values)
+    if array.dtype.kind in "SU":
+        # NumPy drops the zeros at the end of texts of a fixed width.
+        texts = np.asarray(values, dtype=object)
+        array = texts if all(isinstance(text, str | bytes) for text in texts.flat) else array
     return pa.array(values) if 0 in array.shape[1:] else _ndarray_to_arrow(array, name)
 
 
@@ -315,13 +326,12 @@ def _ndarray_to_arrow(values: np.ndarray, name: str) -> pa.Array:
             f"column {name!r} is the single value {values.tolist()!r}; "
             "a column is an array with one value per row"
         )
-    if not values.dtype.isnative:
-        values = values.astype(values.dtype.newbyteorder("="))
+    values = values.astype(stored_type(values.dtype, name), copy=False)
     is_masked = isinstance(values, np.ma.MaskedArray)
     if values.ndim == 1:
         kind = None if is_masked else PLAIN.get(values.dtype)
         if kind is None or not (values.size and values.flags.c_contiguous and values.flags.aligned):
-            return pa.array(values)
+            return pa.array(values.tolist() if has_zeros_inside(values) else values)
         # As `pa.array`, which gives the GIL away and has to wait for it for each column.
         return pa.Array.from_buffers(kind, values.size, [None, pa.py_buffer(values)], 0)
     if 0 in values.shape[1:]:
