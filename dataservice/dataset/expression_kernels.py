@@ -184,14 +184,23 @@ def _fill_null(value: Datum, replacement: Any) -> Datum:
         return value
     if pa.types.is_null(value.type):  # of a column without values in any file
         value = value.cast(pa.scalar(replacement).type)
-    return pc.fill_null(value, pa.scalar(replacement, type=value.type))
+    kind = value.type
+    is_number = pa.types.is_integer(kind) and _is_number(replacement)
+    if is_number and not _holds_exactly(kind, replacement):
+        raise SchemaError(
+            f"fill_null({replacement!r}) is no value of {kind}; cast the column before, for "
+            'example with .cast("float64")'
+        )
+    return pc.fill_null(value, pa.scalar(replacement, type=kind))
 
 
 def _clip(value: Datum, lo: float | None, hi: float | None) -> Datum:
-    for bound, function in ((lo, pc.max_element_wise), (hi, pc.min_element_wise)):
+    # Not by max_element_wise, which puts the bound in the place of NaN.
+    for bound, is_beyond in ((lo, pc.less), (hi, pc.greater)):
         if bound is not None:
-            limit = _as_type_of(pa.scalar(bound), value) if isinstance(value, pa.Array) else bound
-            value = function(value, limit, skip_nulls=False)
+            limit = pa.scalar(bound)
+            limit = _as_type_of(limit, value) if isinstance(value, pa.Array) else limit
+            value = pc.if_else(is_beyond(value, limit), limit, value)
     return value
 
 

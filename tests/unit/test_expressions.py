@@ -105,6 +105,25 @@ def test_is_in_means_equal_to_one_of_them() -> None:
             of(day, *mixed)
 
 
+def test_clip_leaves_nan_and_null() -> None:
+    clipped = col("f").clip(-1, 0.25).evaluate(BATCH).to_pylist()
+    assert clipped[0] == 0.25
+    assert math.isnan(clipped[1])
+    assert clipped[2:] == [-1.0, None]
+    assert (lit(None).clip(0, 1)).evaluate(BATCH).to_pylist() == [None] * 4
+    assert col("i").clip(3, 1).evaluate(BATCH).to_pylist() == [1, 1, 1, None]
+
+
+@pytest.mark.parametrize("value", [0.5, math.nan, math.inf, -1, 256])
+def test_fill_null_takes_what_the_column_can_hold(value: float) -> None:
+    batch = pa.RecordBatch.from_pydict({"u": pa.array([1, None], pa.uint8())})
+    with pytest.raises(SchemaError, match=rf"fill_null\({value}\) is no value of uint8.*cast"):
+        col("u").fill_null(value).evaluate(batch)
+    assert col("u").fill_null(2.0).evaluate(batch).to_pylist() == [1, 2]
+    wider = col("u").cast("float64").fill_null(value).evaluate(batch)
+    assert str(wider[1].as_py()) == str(float(value))
+
+
 def test_log1p() -> None:
     logs = col("f").log1p().evaluate(BATCH)
     assert logs.type == pa.float32()
