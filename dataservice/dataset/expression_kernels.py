@@ -6,6 +6,7 @@ scalars; two scalars give a scalar. It knows nothing of how expressions are writ
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -34,6 +35,17 @@ class Operation:
     symbol: str = ""
 
 
+# Types with parameters as Arrow writes them, which are no aliases.
+_PARAMETRISED: Final[tuple[tuple[str, Callable[..., pa.DataType]], ...]] = (
+    (r"timestamp\[(s|ms|us|ns), tz=(.+)\]", pa.timestamp),
+    (r"decimal32\((\d+), *(-?\d+)\)", lambda p, s: pa.decimal32(int(p), int(s))),
+    (r"decimal64\((\d+), *(-?\d+)\)", lambda p, s: pa.decimal64(int(p), int(s))),
+    (r"decimal128\((\d+), *(-?\d+)\)", lambda p, s: pa.decimal128(int(p), int(s))),
+    (r"decimal256\((\d+), *(-?\d+)\)", lambda p, s: pa.decimal256(int(p), int(s))),
+    (r"fixed_size_binary\[(\d+)\]", lambda width: pa.binary(int(width))),
+)
+
+
 def column(batch: pa.RecordBatch, name: str) -> pa.Array:
     """The column of that name; MissingColumnError naming the existing ones."""
     index = batch.schema.get_field_index(name)
@@ -47,6 +59,10 @@ def column(batch: pa.RecordBatch, name: str) -> pa.Array:
 def arrow_type(name: str) -> pa.DataType:
     """The Arrow type of that name; InvalidArgumentError when there is none."""
     try:
+        for pattern, build in _PARAMETRISED:
+            found = re.fullmatch(pattern, name)
+            if found:
+                return build(*found.groups())
         return pa.type_for_alias(name)
     except (ValueError, TypeError) as error:
         raise InvalidArgumentError(

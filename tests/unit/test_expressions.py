@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 import json
 import math
 from typing import Any
@@ -105,6 +106,57 @@ def test_is_in_means_equal_to_one_of_them() -> None:
             of(day, *mixed)
 
 
+def test_constants_that_are_decimals_and_times() -> None:
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "price": pa.array([decimal.Decimal("1.50"), decimal.Decimal("9.99"), None]),
+            "at": pa.array([datetime.time(9), datetime.time(10), None], pa.time32("s")),
+            "begin": pa.array([0, 3_600, None], pa.timestamp("s", "UTC")),
+            "end": pa.array([7_200_000, 3_660_000, None], pa.timestamp("ms", "UTC")).cast(
+                "timestamp[ms]"
+            ),
+        }
+    )
+    hour = datetime.timedelta(hours=1)
+    end = col("end").cast(pa.timestamp("ms", "UTC"))
+    for condition in (
+        col("price") == decimal.Decimal("1.500"),
+        ~(col("price") > decimal.Decimal("1.5")),
+        col("price").is_in([decimal.Decimal("1.5")]),
+        col("at") < datetime.time(9, 30),
+        col("at").is_in([datetime.time(9)]),
+        col("begin") + hour <= datetime.datetime(1970, 1, 1, 1, tzinfo=datetime.UTC),
+    ):
+        again = Expression.from_json(json.loads(json.dumps(condition.to_json())))
+        assert again.evaluate(batch).to_pylist()[:2] == [True, False]
+    assert (end - col("begin") > hour).evaluate(batch).to_pylist() == [True, False, None]
+    filled = col("price").fill_null(decimal.Decimal("0.25")).evaluate(batch)
+    assert filled.to_pylist()[2] == decimal.Decimal("0.25")
+    for value in (decimal.Decimal("NaN"), datetime.time(9, tzinfo=datetime.UTC)):
+        with pytest.raises(InvalidArgumentError, match="Arrow has"):
+            lit(value)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.timestamp("us", "Europe/Berlin"),
+        pa.decimal128(12, 2),
+        pa.decimal256(40, 3),
+        pa.binary(2),
+        pa.timestamp("ns"),
+        pa.duration("ms"),
+    ],
+)
+def test_casts_to_types_with_parameters(kind: pa.DataType) -> None:
+    assert col("i").cast(kind).parameters == col("i").cast(str(kind)).parameters
+    again = Expression.from_json(json.loads(json.dumps(lit(None).cast(kind).to_json())))
+    assert again.evaluate(BATCH).type == kind
+    for wrong in ("decimal128(99, 2)", "fixed_size_binary[x]", "list<item: int8>"):
+        with pytest.raises(InvalidArgumentError, match="is not a type name"):
+            col("i").cast(wrong)
+
+
 def test_clip_leaves_nan_and_null() -> None:
     clipped = col("f").clip(-1, 0.25).evaluate(BATCH).to_pylist()
     assert clipped[0] == 0.25
@@ -151,7 +203,15 @@ def test_columns_and_conjuncts() -> None:
 
 
 def test_dates_and_bytes_survive_json() -> None:
-    for value in (datetime.datetime(2024, 1, 2, 3), datetime.date(2024, 1, 2), b"\x00\xff", None):
+    for value in (
+        datetime.datetime(2024, 1, 2, 3),
+        datetime.date(2024, 1, 2),
+        datetime.time(9, 30, 0, 7),
+        datetime.timedelta(days=-3, microseconds=5),
+        decimal.Decimal("-1.50"),
+        b"\x00\xff",
+        None,
+    ):
         again = Expression.from_json(json.loads(json.dumps(lit(value).to_json())))
         assert again.parameters == (value,)
 
