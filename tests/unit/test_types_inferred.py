@@ -97,15 +97,49 @@ def test_a_resume_keeps_the_types(files: Dataset, make: Callable[[Dataset], Data
 
 
 def test_a_declared_type_holds_from_the_first_batch_on(files: Dataset) -> None:
-    late = files.skip(20).concatenate(files.take(20))
+    paths = sorted(pathlib.Path(files.node.paths[0]).glob("*"), reverse=True)  # type: ignore[attr-defined]
+    late = Dataset.from_parquet([str(path) for path in paths])
     inferred = late.with_column("t", exclaimed)
     with pytest.raises(SchemaError, match=r"with_column\('t'\).*string.*null.*schema="):
         inferred.to_table()
     declared = late.with_column("t", exclaimed, schema=STRINGS)
-    assert declared.to_table()["t"].to_pylist() == [None] * 20 + [f"{i}!" for i in range(20)]
+    found = declared.to_table().sort_by("id")["t"]
+    assert found.to_pylist() == [f"{i}!" for i in range(20)] + [None] * 20
     assert (
         files.with_column("t", col("id"), schema=STRINGS).take(1).to_table()["t"][0].as_py() == "0"
     )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda data: data.with_column("t", exclaimed).select(["id", "t"]),
+        lambda data: data.map(replaced),
+        lambda data: data.map(replaced_row, format="rows"),
+        lambda data: data.flat_map(replaced),
+    ],
+)
+def test_a_sample_tells_what_a_first_batch_of_nulls_does_not(
+    files: Dataset, make: Callable[[Dataset], Dataset]
+) -> None:
+    # The sample is of the first rows, which are skipped.
+    made = make(files.skip(20))
+    assert [batch.schema.field("t").type for batch in made] == [pa.string()] * 2
+    both = make(files.concatenate(files).skip(20)).to_table()
+    assert both["t"].to_pylist()[20:40] == [f"{i}!" for i in range(20)]
+
+
+def test_rows_that_come_once_are_no_sample() -> None:
+    rows = iter([{"s": None}, {"s": "a"}])
+    schema = pa.schema([("s", pa.string())])
+    once = Dataset.from_generator(lambda: rows, schema, deterministic=False)
+    made = once.batch(1).map(lambda columns: {"t": exclaimed(columns)})
+    with pytest.raises(SchemaError, match=r"string, expected null.*schema="):
+        made.to_table()
+    declared = Dataset.from_generator(
+        lambda: iter([{"s": None}, {"s": "a"}]), schema, deterministic=False
+    ).map(lambda columns: {"t": exclaimed(columns)}, schema=STRINGS)
+    assert declared.to_table()["t"].to_pylist() == [None, "a!"]
 
 
 def test_a_plan_that_is_sent_has_the_type(files: Dataset) -> None:

@@ -1,18 +1,25 @@
 """Operators whose types are those of the first batch that a function makes.
 
-Invariant: a position holds the types, so that what follows it has them however the function's
-result looks where the reading goes on: the strings of a batch may all be missing.
+A column of which that batch has no value has the type that a sample tells, if it does. Invariant: a
+position holds the types, so that what follows it has them however the function's result looks where
+the reading goes on: the strings of a batch may all be missing.
 """
 
 from __future__ import annotations
 
 import base64
 import dataclasses
+import logging
 
 import pyarrow as pa
 
+from dataservice.dataset.columns import conform
+from dataservice.dataset.node import unrepeatable, walk
 from dataservice.dataset.operators.base import FunctionOperator
 from dataservice.dataset.stream import BatchStream, RunContext, State, TransformStream
+from dataservice.errors import DataServiceError
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,9 +43,40 @@ class _InferringStream(TransformStream):
 
     def __next__(self) -> pa.RecordBatch:
         batch = super().__next__()
-        if not self._encoded:
-            self._encoded = base64.b64encode(batch.schema.serialize()).decode("ascii")
-        return batch
+        if self._encoded:
+            return batch
+        schema = self._completed(batch.schema)
+        self._encoded = base64.b64encode(schema.serialize()).decode("ascii")
+        if schema.equals(batch.schema):
+            return batch
+        self._expect(schema)
+        return conform(batch, schema, what=f"the values of {self._operator.kind}")
+
+    def _completed(self, schema: pa.Schema) -> pa.Schema:
+        """`schema` with the types of a sample for columns without values."""
+        operator = self._operator
+        # What yields its rows once must not be asked for a sample of them meanwhile.
+        once = unrepeatable(operator) or any(node.kind == "generator" for node in walk(operator))
+        if once or not any(pa.types.is_null(kind) for kind in schema.types):
+            return schema
+        context = RunContext(allow_functions=self._context.allow_functions)
+        try:
+            sample = operator.sample(context)
+        except DataServiceError as error:  # files or a service that this process does not see
+            logger.info("no sample of %s tells its types: %s", operator.kind, error)
+            return schema
+        known = {field.name: field.type for field in sample.schema}
+        told = [
+            field.with_type(known.get(field.name, field.type))
+            if pa.types.is_null(field.type)
+            else field
+            for field in schema
+        ]
+        return pa.schema(told, schema.metadata)
+
+    def _expect(self, schema: pa.Schema) -> None:
+        known = dataclasses.replace(self._operator, schema=schema)  # type: ignore[call-arg]
+        self._transform = known.guarded(self._context)
 
     def state(self) -> State:
         return self._with_schema(super().state())
@@ -49,9 +87,7 @@ class _InferringStream(TransformStream):
     def restore(self, state: State) -> None:
         if _has_schema(state):
             self._encoded = state["schema"]
-            schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self._encoded)))
-            known = dataclasses.replace(self._operator, schema=schema)  # type: ignore[call-arg]
-            self._transform = known.guarded(self._context)
+            self._expect(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self._encoded))))
             state = state["input"]
         super().restore(state)
 
