@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from dataservice.dataset.columns import NumpyViews, conform, to_arrow
 from dataservice.dataset.function import Function, call_user
-from dataservice.dataset.node import register_node
+from dataservice.dataset.node import register_node, rows_of_known
 from dataservice.dataset.operators.inferred import InferringOperator
 from dataservice.dataset.passed_columns import as_given
 from dataservice.dataset.plain_types import plain_schema
@@ -74,15 +74,24 @@ class WithColumn(InferringOperator):
                 values = conform(single, expected, what=what).column(0)
             elif infers and batch.num_rows:
                 expected = pa.schema([(self.name, values.type)])
-            index = batch.schema.get_field_index(self.name)
-            if index < 0:
-                return batch.append_column(self.name, values)
-            return batch.set_column(index, self.name, values)
+            return self._with_values(batch, values)
 
         return apply
 
+    def _with_values(self, batch: pa.RecordBatch, values: pa.Array) -> pa.RecordBatch:
+        index = batch.schema.get_field_index(self.name)
+        if index < 0:
+            return batch.append_column(self.name, values)
+        return batch.set_column(index, self.name, values)
+
     def sample(self, context: RunContext) -> pa.RecordBatch:
-        return super().sample(context.sampling() if self.function.expression is None else context)
+        if self.function.expression is not None:
+            return super().sample(context)
+        if self.schema is None:
+            return super().sample(context.sampling())
+        nothing = self.input.sample(dataclasses.replace(context, sample_rows=0)).slice(0, 0)
+        known = self._with_values(nothing, pa.nulls(0, self.schema.types[0]))
+        return rows_of_known(known.schema, super().sample, context, self.kind)
 
     def _compute(self, context: RunContext) -> Callable[..., pa.Array]:
         expression = self.function.expression
