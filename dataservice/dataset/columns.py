@@ -127,7 +127,15 @@ def array_to_numpy(array: pa.Array, name: str) -> np.ndarray:
             f'that type cannot hold; {_without_nulls(kind, name)}, or map(..., format="arrow")'
         )
     if pa.types.is_fixed_size_list(kind):
-        inner = array_to_numpy(array.flatten(), name)
+        flat = array.flatten()
+        is_number = pa.types.is_integer(flat.type) or pa.types.is_boolean(flat.type)
+        if flat.null_count and is_number:
+            raise SchemaError(
+                f"the lists of column {name!r} of type {kind} hold {flat.null_count} nulls, which "
+                f"a NumPy array of {flat.type} cannot hold; cast it before, for example by "
+                'map(..., format="arrow") to lists of float64, where nulls become NaN'
+            )
+        inner = array_to_numpy(flat, name)
         return inner.reshape((len(array), kind.list_size, *inner.shape[1:]))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         _check_exact(array, name)

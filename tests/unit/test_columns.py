@@ -215,6 +215,20 @@ def test_zeros_are_characters_too(values: Any) -> None:
     assert mapped.to_table()["x"].to_pylist() == from_numpy({"x": values})["x"].to_pylist()
 
 
+def test_nulls_inside_of_lists_of_one_length_and_their_remedy() -> None:
+    wide = pa.array([[1, None], [2, 3]], pa.list_(pa.int16(), 2))
+    data = ds.Dataset.from_table(pa.table({"v": wide}))
+    with pytest.raises(SchemaError, match=r"lists of column 'v' .* 1 nulls.*float64"):
+        next(data.numpy())
+
+    def widened(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.set_column(0, "v", batch["v"].cast(pa.list_(pa.float64(), 2)))
+
+    values = next(data.map(widened, format="arrow").numpy())["v"]
+    assert str(values.tolist()) == "[[1.0, nan], [2.0, 3.0]]"
+    assert data.map(lambda columns: columns).to_table()["v"].to_pylist() == wide.to_pylist()
+
+
 def test_a_mask_over_texts_with_zeros() -> None:
     masked = np.ma.array([b"a\0b", b"c"], mask=[False, True])
     assert from_numpy({"x": masked}).column(0).to_pylist() == [b"a\0b", None]
