@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from dataservice.dataset.numpy_types import has_zeros_inside, stored_type
 from dataservice.dataset.plain_types import plain_array, plain_type
 from dataservice.dataset.untouched import UntouchedColumn
 from dataservice.errors import MissingColumnError, SchemaError
@@ -126,7 +127,15 @@ def array_to_numpy(array: pa.Array, name: str) -> np.ndarray:
             f'that type cannot hold; {_without_nulls(kind, name)}, or map(..., format="arrow")'
         )
     if pa.types.is_fixed_size_list(kind):
-        inner = array_to_numpy(array.flatten(), name)
+        flat = array.flatten()
+        is_number = pa.types.is_integer(flat.type) or pa.types.is_boolean(flat.type)
+        if flat.null_count and is_number:
+            raise SchemaError(
+                f"the lists of column {name!r} of type {kind} hold {flat.null_count} nulls, which "
+                f"a NumPy array of {flat.type} cannot hold; cast it before, for example by "
+                'map(..., format="arrow") to lists of float64, where nulls become NaN'
+            )
+        inner = array_to_numpy(flat, name)
         return inner.reshape((len(array), kind.list_size, *inner.shape[1:]))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         _check_exact(array, name)
@@ -270,9 +279,15 @@ def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Arra
         values = values.combine_chunks()
     if isinstance(values, pa.Array):
         return plain_array(values, plain_type(values.type))
+    # A pandas.Series has its nulls in an array of its own, NumPy would not have them.
+    extended = getattr(values, "array", values)
     try:
         if isinstance(values, list | tuple):
             return _sequence_to_arrow(values, name)
+        if hasattr(extended, "__arrow_array__"):
+            made = pa.array(extended)
+            is_text = pa.types.is_large_string(made.type)
+            return plain_array(made, pa.string() if is_text else plain_type(made.type))
         is_masked = isinstance(values, np.ma.MaskedArray)
         return _ndarray_to_arrow(values if is_masked else np.asarray(values), name)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
@@ -306,6 +321,10 @@ def _sequence_to_arrow(values: Sequence[Any], name: str) -> pa.Array:
     except ValueError:
         # Rows of several lengths have no form in NumPy.
         return pa.array(values)
+    if array.dtype.kind in "SU":
+        # NumPy drops the zeros at the end of texts of a fixed width.
+        texts = np.asarray(values, dtype=object)
+        array = texts if all(isinstance(text, str | bytes) for text in texts.flat) else array
     return pa.array(values) if 0 in array.shape[1:] else _ndarray_to_arrow(array, name)
 
 
@@ -315,13 +334,12 @@ def _ndarray_to_arrow(values: np.ndarray, name: str) -> pa.Array:
             f"column {name!r} is the single value {values.tolist()!r}; "
             "a column is an array with one value per row"
         )
-    if not values.dtype.isnative:
-        values = values.astype(values.dtype.newbyteorder("="))
+    values = values.astype(stored_type(values.dtype, name), copy=False)
     is_masked = isinstance(values, np.ma.MaskedArray)
     if values.ndim == 1:
         kind = None if is_masked else PLAIN.get(values.dtype)
         if kind is None or not (values.size and values.flags.c_contiguous and values.flags.aligned):
-            return pa.array(values)
+            return pa.array(values.tolist() if has_zeros_inside(values) else values)
         # As `pa.array`, which gives the GIL away and has to wait for it for each column.
         return pa.Array.from_buffers(kind, values.size, [None, pa.py_buffer(values)], 0)
     if 0 in values.shape[1:]:

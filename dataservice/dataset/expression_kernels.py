@@ -6,6 +6,7 @@ scalars; two scalars give a scalar. It knows nothing of how expressions are writ
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -23,12 +24,26 @@ Datum: TypeAlias = Any  # pa.Array or pa.Scalar
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`compute` on values; `push_down` on Arrow expressions where Arrow means exactly the same."""
+    """`compute` on values; `push_down` on Arrow expressions where Arrow means exactly the same.
+
+    Arithmetic is not: there constants are not of the column's type, and overflow is an error.
+    """
 
     arity: int
     compute: Callable[..., Datum]
     push_down: Callable[..., pc.Expression] | None = None
     symbol: str = ""
+
+
+# Types with parameters as Arrow writes them, which are no aliases.
+_PARAMETRISED: Final[tuple[tuple[str, Callable[..., pa.DataType]], ...]] = (
+    (r"timestamp\[(s|ms|us|ns), tz=(.+)\]", pa.timestamp),
+    (r"decimal32\((\d+), *(-?\d+)\)", lambda p, s: pa.decimal32(int(p), int(s))),
+    (r"decimal64\((\d+), *(-?\d+)\)", lambda p, s: pa.decimal64(int(p), int(s))),
+    (r"decimal128\((\d+), *(-?\d+)\)", lambda p, s: pa.decimal128(int(p), int(s))),
+    (r"decimal256\((\d+), *(-?\d+)\)", lambda p, s: pa.decimal256(int(p), int(s))),
+    (r"fixed_size_binary\[(\d+)\]", lambda width: pa.binary(int(width))),
+)
 
 
 def column(batch: pa.RecordBatch, name: str) -> pa.Array:
@@ -44,6 +59,10 @@ def column(batch: pa.RecordBatch, name: str) -> pa.Array:
 def arrow_type(name: str) -> pa.DataType:
     """The Arrow type of that name; InvalidArgumentError when there is none."""
     try:
+        for pattern, build in _PARAMETRISED:
+            found = re.fullmatch(pattern, name)
+            if found:
+                return build(*found.groups())
         return pa.type_for_alias(name)
     except (ValueError, TypeError) as error:
         raise InvalidArgumentError(
@@ -137,14 +156,43 @@ def _null_mask(value: Datum) -> Any:
 
 
 def _is_in(value: Datum, listed: tuple[Any, ...]) -> Datum:
-    if not listed:
-        values = pa.array([], type=value.type)
-    else:
-        try:
-            values = pa.array(listed, type=value.type)
-        except (pa.ArrowException, OverflowError):
-            values = pa.array(listed)
-    return pc.is_in(value, value_set=values, skip_nulls=True)
+    return pc.is_in(value, value_set=members(value.type, listed), skip_nulls=True)
+
+
+def members(kind: pa.DataType, listed: tuple[Any, ...]) -> pa.Array:
+    """The listed values as `kind`; numbers that no value of it equals are left out.
+
+    SchemaError for values of several types.
+    """
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    if is_number and all(_is_number(value) for value in listed):
+        held = [value for value in listed if _holds_exactly(kind, value)]
+        # Arrow looks bits up, and zeros have two.
+        zeros = [0.0, -0.0] if 0 in held and pa.types.is_floating(kind) else []
+        return pa.array(held + zeros, kind)
+    try:
+        return pa.array(listed, kind)
+    except (pa.ArrowException, OverflowError, ValueError):
+        return _of_own_type(listed)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _holds_exactly(kind: pa.DataType, number: float) -> bool:
+    try:
+        held = pa.scalar(number, kind).as_py()
+    except (pa.ArrowException, OverflowError, ValueError):
+        return False
+    return bool(held == number or (held != held and number != number))
+
+
+def _of_own_type(listed: tuple[Any, ...]) -> pa.Array:
+    try:
+        return pa.array(listed)
+    except (pa.ArrowException, OverflowError) as error:
+        raise SchemaError(f"is_in() takes values of one type, got {listed!r}: {error}") from error
 
 
 def _fill_null(value: Datum, replacement: Any) -> Datum:
@@ -152,14 +200,23 @@ def _fill_null(value: Datum, replacement: Any) -> Datum:
         return value
     if pa.types.is_null(value.type):  # of a column without values in any file
         value = value.cast(pa.scalar(replacement).type)
-    return pc.fill_null(value, pa.scalar(replacement, type=value.type))
+    kind = value.type
+    is_number = pa.types.is_integer(kind) and _is_number(replacement)
+    if is_number and not _holds_exactly(kind, replacement):
+        raise SchemaError(
+            f"fill_null({replacement!r}) is no value of {kind}; cast the column before, for "
+            'example with .cast("float64")'
+        )
+    return pc.fill_null(value, pa.scalar(replacement, type=kind))
 
 
 def _clip(value: Datum, lo: float | None, hi: float | None) -> Datum:
-    for bound, function in ((lo, pc.max_element_wise), (hi, pc.min_element_wise)):
+    # Not by max_element_wise, which puts the bound in the place of NaN.
+    for bound, is_beyond in ((lo, pc.less), (hi, pc.greater)):
         if bound is not None:
-            limit = _as_type_of(pa.scalar(bound), value) if isinstance(value, pa.Array) else bound
-            value = function(value, limit, skip_nulls=False)
+            limit = pa.scalar(bound)
+            limit = _as_type_of(limit, value) if isinstance(value, pa.Array) else limit
+            value = pc.if_else(is_beyond(value, limit), limit, value)
     return value
 
 
@@ -170,9 +227,9 @@ def _hash(value: Datum, buckets: int) -> Datum:
 
 
 OPERATIONS: Final[dict[str, Operation]] = {
-    "add": Operation(2, _arithmetic(pc.add), lambda a, b: a + b, "+"),
-    "sub": Operation(2, _arithmetic(pc.subtract), lambda a, b: a - b, "-"),
-    "mul": Operation(2, _arithmetic(pc.multiply), lambda a, b: a * b, "*"),
+    "add": Operation(2, _arithmetic(pc.add), None, "+"),
+    "sub": Operation(2, _arithmetic(pc.subtract), None, "-"),
+    "mul": Operation(2, _arithmetic(pc.multiply), None, "*"),
     "truediv": Operation(2, _true_divide, None, "/"),
     "floordiv": Operation(2, _by_numpy(np.floor_divide), None, "//"),
     "mod": Operation(2, _by_numpy(np.remainder), None, "%"),
@@ -186,7 +243,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "and": Operation(2, pc.and_kleene, lambda a, b: a & b, "&"),
     "or": Operation(2, pc.or_kleene, lambda a, b: a | b, "|"),
     "not": Operation(1, pc.invert, lambda a: ~a, "~"),
-    "is_in": Operation(1, _is_in, lambda a, listed: a.isin(list(listed)) if listed else None),
+    "is_in": Operation(1, _is_in),
     "is_null": Operation(1, pc.is_null, lambda a: a.is_null()),
     "is_valid": Operation(1, pc.is_valid, lambda a: a.is_valid()),
     "cast": Operation(1, lambda a, name: a.cast(arrow_type(name))),

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import base64
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+import decimal
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dataservice.dataset import expression_kernels as kernels
 from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError
 
 _MAX_DEPTH: Final = 200
-_PLAIN: Final = (bool, int, float, str)
+_PLAIN: Final = (bool, int, float, str, bytes)
+_TIMES: Final = (datetime.date, datetime.time, datetime.timedelta)
+_MICROSECOND: Final = datetime.timedelta(microseconds=1)
 
 
 class Expression:
@@ -50,7 +53,7 @@ class Expression:
         if self.name == "col":
             return kernels.column(batch, self.parameters[0])
         if self.name == "lit":
-            return _scalar(self.parameters[0])
+            return self.scalar()
         values = [argument._value(batch) for argument in self.arguments]
         try:
             return kernels.OPERATIONS[self.name].compute(*values, *self.parameters)
@@ -63,17 +66,11 @@ class Expression:
             return frozenset((self.parameters[0],))
         return frozenset().union(*(argument.columns() for argument in self.arguments))
 
-    def to_arrow(self) -> pc.Expression | None:
-        """The same condition for Parquet statistics; None where Arrow has no equal."""
-        if self.name == "col":
-            return pc.field(self.parameters[0])
-        if self.name == "lit":
-            return pc.scalar(_scalar(self.parameters[0]))
-        build = kernels.OPERATIONS[self.name].push_down
-        arguments = [argument.to_arrow() for argument in self.arguments]
-        if build is None or any(argument is None for argument in arguments):
-            return None
-        return build(*arguments, *self.parameters)
+    def scalar(self) -> pa.Scalar:
+        """The value of a constant in Arrow, which takes a Python integer for a signed one."""
+        value = self.parameters[0]
+        is_large = isinstance(value, int) and not isinstance(value, bool) and value >= 1 << 63
+        return pa.scalar(value, pa.uint64() if is_large else None)
 
     def conjuncts(self) -> list[Expression]:
         """The conditions that `&` joins at the top; just itself when there is no `&`."""
@@ -190,7 +187,9 @@ class Expression:
         return Expression("not", (self,))
 
     def is_in(self, values: Iterable[Any]) -> Expression:
-        """Whether the value is one of `values`, of one type and without None; null gives false."""
+        """Whether the value equals one of `values`, of one type and without None; null gives false,
+        and NaN is one of a list that has it.
+        """
         listed = tuple(values)
         for value in listed:
             _check_value(value)
@@ -253,7 +252,7 @@ def col(name: str) -> Expression:
 
 
 def lit(value: Any) -> Expression:
-    """A constant: None, a boolean, number, string, bytes, date or datetime."""
+    """A constant: None, a boolean, number, string, bytes, or what decimal and datetime have."""
     _check_value(value)
     return Expression("lit", (), (value,))
 
@@ -266,26 +265,24 @@ def _operand(value: Any) -> Expression:
     return value if isinstance(value, Expression) else lit(value)
 
 
-def _scalar(value: Any) -> pa.Scalar:
-    """In Arrow, which takes a Python integer for a signed one."""
-    is_large = isinstance(value, int) and not isinstance(value, bool) and value >= 1 << 63
-    return pa.scalar(value, pa.uint64() if is_large else None)
-
-
 def _check_value(value: Any) -> None:
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
         raise InvalidArgumentError(
             f"an expression holds integers of 64 bits, from -2^63 to 2^64 - 1; got {value}"
         )
-    plain = (*_PLAIN, bytes, datetime.date)
+    plain = (*_PLAIN, *_TIMES, decimal.Decimal)
     if hasattr(value, "item") and not isinstance(value, plain):
         raise InvalidArgumentError(
             f"{value!r} is a {type(value).__name__}; use the Python value, such as value.item()"
         )
     if value is not None and not isinstance(value, plain):
         raise InvalidArgumentError(
-            f"an expression holds numbers, strings, bytes, dates and booleans; got {value!r}"
+            f"an expression holds numbers, strings, bytes, dates, times and booleans; got {value!r}"
         )
+    if isinstance(value, decimal.Decimal) and not value.is_finite():
+        raise InvalidArgumentError(f"Arrow has no {value!r}; use float({str(value)!r})")
+    if isinstance(value, datetime.time) and value.tzinfo is not None:
+        raise InvalidArgumentError(f"Arrow has times of day without a zone, got {value!r}")
 
 
 def _encode_value(value: Any) -> Any:
@@ -295,6 +292,12 @@ def _encode_value(value: Any) -> Any:
         return {"datetime": value.isoformat()}
     if isinstance(value, datetime.date):
         return {"date": value.isoformat()}
+    if isinstance(value, datetime.time):
+        return {"time": value.isoformat()}
+    if isinstance(value, datetime.timedelta):
+        return {"microseconds": value // _MICROSECOND}
+    if isinstance(value, decimal.Decimal):
+        return {"decimal": str(value)}
     if isinstance(value, bytes):
         return {"bytes": base64.b64encode(value).decode("ascii")}
     return value
@@ -306,13 +309,17 @@ def _decode_value(encoded: Any) -> Any:
     ((tag, content),) = encoded.items()
     if tag == "list":
         return tuple(_decode_value(item) for item in content)
-    if tag == "datetime":
-        return datetime.datetime.fromisoformat(content)
-    if tag == "date":
-        return datetime.date.fromisoformat(content)
-    if tag == "bytes":
-        return base64.b64decode(content, validate=True)
-    raise ValueError(f"unknown value tag {tag!r}")
+    return _DECODERS[tag](content)
+
+
+_DECODERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "datetime": datetime.datetime.fromisoformat,
+    "date": datetime.date.fromisoformat,
+    "time": datetime.time.fromisoformat,
+    "microseconds": lambda count: count * _MICROSECOND,
+    "decimal": decimal.Decimal,
+    "bytes": functools.partial(base64.b64decode, validate=True),
+}
 
 
 def _decode(encoded: object, depth: int) -> Expression:

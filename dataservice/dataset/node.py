@@ -89,6 +89,11 @@ class Node(ABC):
         return True
 
     @property
+    def lacks_schema(self) -> bool:
+        """Whether the types of its columns are those of the first rows that it makes."""
+        return getattr(self, "schema", ()) is None
+
+    @property
     def unrepeatable(self) -> str:
         """What of it was declared not to yield the same when it runs again; "" for nothing."""
         return ""
@@ -238,7 +243,7 @@ def freeze_schemas(root: Node, context: RunContext | None = None) -> Node:
     for node in walk(root):
         changed = _over(node, frozen)
         tried[id(node)] = over_samples = _over(node, tried)
-        if getattr(node, "schema", ()) is None:
+        if node.lacks_schema:
             # Not over frozen nodes: a function may fail on no rows, or make other types of them.
             sample = over_samples.sample(context)
             tried[id(node)] = _Sampled(over_samples, sample)

@@ -145,17 +145,20 @@ class OperatorMethods:
         name: str,
         value: ColumnFunction,
         *,
+        schema: pa.Schema | None = None,
         on_error: str = "raise",
         deterministic: bool = True,
     ) -> Self:
         """Adds or replaces a column by an expression or a function of the columns to an array.
 
+        It has the type that `schema` gives it, or that of the first values.
         `on_error` and `deterministic` as for `map`.
         """
         node = ops.WithColumn(
             self._node,
             name,
             value,  # type: ignore[arg-type]
+            schema=schema,
             on_error=on_error,
             deterministic=deterministic,
         )

@@ -17,6 +17,7 @@ from dataservice.dataset.columns import from_numpy, require_distinct
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.node import Node
 from dataservice.dataset.operators import Batch, Shuffle
+from dataservice.dataset.plain_types import plain_schema
 from dataservice.dataset.snapshot_wait import DEFAULT_LOAD_TIMEOUT_S, find_snapshot
 from dataservice.dataset.sources import (
     CsvSource,
@@ -30,7 +31,7 @@ from dataservice.dataset.sources import (
     TableSource,
     TFRecordSource,
 )
-from dataservice.errors import InvalidArgumentError, InvalidTypeError
+from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError
 
 Paths: TypeAlias = "str | Sequence[str]"
 _ALL_FILES = 1 << 40
@@ -207,6 +208,7 @@ class SourceMethods:
         path: str,
         wait: bool = False,
         *,
+        element_spec: pa.Schema | None = None,
         storage_options: Mapping[str, Any] | None = None,
         timeout_s: float = DEFAULT_LOAD_TIMEOUT_S,
     ) -> Self:
@@ -215,12 +217,19 @@ class SourceMethods:
         In the same order at each reading. NotFoundError when nothing was saved there, and
         FailedPreconditionError while it is being written; with `wait`, waits for the end of it,
         as long as there is progress every `timeout_s`: DeadlineExceededError then. The error of a
-        snapshot that failed is raised here.
+        snapshot that failed is raised here. SchemaError where the schema is not `element_spec`.
         """
         if not isinstance(wait, bool):
             raise InvalidArgumentError(f"wait must be True or False, got {wait!r}")
+        if not isinstance(element_spec, pa.Schema | None):
+            raise InvalidTypeError(f"element_spec must be a pyarrow.Schema, got {element_spec!r}")
         options = dict(storage_options) if storage_options else None
         saved = find_snapshot(path, options, wait=wait, timeout_s=timeout_s)
+        if element_spec is not None and not saved.schema.equals(plain_schema(element_spec)):
+            raise SchemaError(
+                f"{path}: element_spec is\n{element_spec}\nbut what was saved there has\n"
+                f"{saved.schema}\nleave it out, or put map or select behind load"
+            )
         source: Node = SnapshotSource(
             path=os.fspath(path),
             snapshot_id=saved.snapshot_id,

@@ -196,8 +196,83 @@ def test_what_becomes_a_column() -> None:
 
 
 @pytest.mark.parametrize(
+    "values",
+    [
+        [b"a\0", b"\0\1", b""],
+        ["a\0", "\0b", ""],
+        np.array([b"a\0b", b"\0\1", b"c"]),
+        np.array(["a\0b", "\0\1", "c"]),
+        np.array(["a\0b", "c", "d"])[::2],
+        np.array([[b"a\0b", b"c"], [b"\0\1", b""]]),
+        [["a\0", "b"], ["c", "d"]],
+    ],
+)
+def test_zeros_are_characters_too(values: Any) -> None:
+    assert from_numpy({"x": values}).column(0).to_pylist() == [
+        row.tolist() if isinstance(row, np.ndarray) else row for row in values
+    ]
+    mapped = ds.Dataset.range(len(values)).map(lambda _: {"x": values})
+    assert mapped.to_table()["x"].to_pylist() == from_numpy({"x": values})["x"].to_pylist()
+
+
+def test_nulls_inside_of_lists_of_one_length_and_their_remedy() -> None:
+    wide = pa.array([[1, None], [2, 3]], pa.list_(pa.int16(), 2))
+    data = ds.Dataset.from_table(pa.table({"v": wide}))
+    with pytest.raises(SchemaError, match=r"lists of column 'v' .* 1 nulls.*float64"):
+        next(data.numpy())
+
+    def widened(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.set_column(0, "v", batch["v"].cast(pa.list_(pa.float64(), 2)))
+
+    values = next(data.map(widened, format="arrow").numpy())["v"]
+    assert str(values.tolist()) == "[[1.0, nan], [2.0, 3.0]]"
+    assert data.map(lambda columns: columns).to_table()["v"].to_pylist() == wide.to_pylist()
+
+
+def test_a_mask_over_texts_with_zeros() -> None:
+    masked = np.ma.array([b"a\0b", b"c"], mask=[False, True])
+    assert from_numpy({"x": masked}).column(0).to_pylist() == [b"a\0b", None]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "first"),
+    [
+        (np.array(["2024-05"], "M8[M]"), pa.date32(), datetime.date(2024, 5, 1)),
+        (np.array(["2024-05-02T03"], "M8[h]"), pa.timestamp("s"), datetime.datetime(2024, 5, 2, 3)),
+        (np.array([2], "m8[D]"), pa.duration("s"), datetime.timedelta(days=2)),
+        (np.array([3], "m8[15m]"), pa.duration("s"), datetime.timedelta(minutes=45)),
+        (np.array(["2024-05-02"], ">M8[D]"), pa.date32(), datetime.date(2024, 5, 2)),
+    ],
+)
+def test_units_of_time_that_arrow_lacks(values: Any, kind: pa.DataType, first: Any) -> None:
+    column = from_numpy({"x": values}).column(0)
+    assert (column.type, column[0].as_py()) == (kind, first)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "wanted"),
+    [
+        (["a", None], "str", pa.array(["a", None])),
+        ([1, None], "Int16", pa.array([1, None], pa.int16())),
+        ([True, None], "boolean", pa.array([True, None])),
+        (["a", "b", "a"], "category", pa.array(["a", "b", "a"])),
+        ([1.5, float("nan")], "float32", pa.array([1.5, float("nan")], pa.float32())),
+    ],
+)
+def test_nulls_of_pandas_are_nulls(values: list[Any], kind: str, wanted: pa.Array) -> None:
+    pandas = pytest.importorskip("pandas")
+    series = pandas.Series(values, dtype=kind)
+    for given in (series, series.array):
+        column = from_numpy({"x": given}).column(0)
+        assert column.type == wanted.type
+        assert str(column.to_pylist()) == str(wanted.to_pylist())
+
+
+@pytest.mark.parametrize(
     ("columns", "message"),
     [
+        ({"a": np.array([1j])}, r"column 'a' of type complex128 .* array\.real"),
+        ({"a": np.zeros(1, [("x", "i4")])}, r"column 'a' of type \[.*'x'.* columns of their own"),
         ({"a": [1, 2], "b": [1]}, r"the columns have unequal lengths: 'a' has 2, 'b' has 1"),
         ({"a": 3}, r"column 'a' is the single value 3"),
         ({"a": np.array([object()])}, r"column 'a' cannot become"),

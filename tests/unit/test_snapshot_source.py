@@ -21,6 +21,7 @@ from dataservice.dataset.stream import RunContext
 from dataservice.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
+    InvalidTypeError,
     NotFoundError,
     SourceError,
     UnsplittableError,
@@ -69,6 +70,15 @@ def test_rows_in_order_and_positions(saved: str) -> None:
     check_positions(dataset.shuffle(10, seed=2).batch(4))
     assert values(run(dataset.skip(4).take(9))) == list(range(4, 13))
     assert values(run(Dataset.load(f"file://{saved}"))) == list(range(31))
+
+
+def test_the_schema_that_is_expected(saved: str) -> None:
+    assert values(run(Dataset.load(saved, element_spec=SCHEMA))) == list(range(31))
+    other = pa.schema({"x": pa.string()})
+    with pytest.raises(ValueError, match=r"element_spec is\nx: string\nbut .*\nx: int64"):
+        Dataset.load(saved, element_spec=other)
+    with pytest.raises(InvalidTypeError, match=r"must be a pyarrow\.Schema, got 3"):
+        Dataset.load(saved, element_spec=3)  # type: ignore[arg-type]
 
 
 def test_large_batches_are_cut_and_not_copied(tmp_path: pathlib.Path) -> None:

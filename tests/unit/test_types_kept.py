@@ -92,6 +92,31 @@ def test_columns_of_one_name_are_refused() -> None:
         ds.Dataset.from_table(pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]))
 
 
+TWICE = pa.schema([("a", pa.int64()), ("a", pa.int64())])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ds.Dataset.from_generator(lambda: [{"a": 1}], TWICE),
+        lambda: ds.Dataset.from_json("a.json", schema=TWICE),
+        lambda: ds.Dataset.from_tfrecord("a.tfrecord", features=TWICE),
+        lambda: ds.Dataset.range(2).map(lambda columns: columns, schema=TWICE),
+        lambda: (
+            ds.Dataset.range(2)
+            .map(
+                lambda batch: pa.RecordBatch.from_arrays([batch[0], batch[0]], schema=TWICE),
+                format="arrow",
+            )
+            .to_table()
+        ),
+    ],
+)
+def test_schemas_and_results_with_columns_of_one_name(make: Callable[[], ds.Dataset]) -> None:
+    with pytest.raises(ValueError, match=r"several columns named \['a'\]"):
+        make()
+
+
 def test_files_with_several_columns_of_one_name_are_refused_by_name(tmp_path: pathlib.Path) -> None:
     arrays = [pa.array([1]), pa.array([2]), pa.array([3])]
     twice = pa.table(arrays, names=["a", "a", "b"])

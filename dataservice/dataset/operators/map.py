@@ -11,11 +11,11 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 import pyarrow as pa
 
-from dataservice.dataset.columns import NumpyViews, conform, from_numpy, to_rows
+from dataservice.dataset.columns import NumpyViews, conform, from_numpy, require_distinct, to_rows
 from dataservice.dataset.function import Function, call_user, call_user_per_row
 from dataservice.dataset.made_up_row import made_up_row
 from dataservice.dataset.node import Node, register_node, rows_of_known
-from dataservice.dataset.operators.base import FunctionOperator
+from dataservice.dataset.operators.inferred import InferringOperator
 from dataservice.dataset.passed_columns import as_given
 from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.dataset.stream import RunContext, Transform
@@ -31,7 +31,7 @@ _Call: TypeAlias = Callable[
 
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
-class Map(FunctionOperator):
+class Map(InferringOperator):
     """Replaces the columns by what a function makes of them, row for row.
 
     Over batches (after `batch`) the function may also change the number of rows.
@@ -54,6 +54,7 @@ class Map(FunctionOperator):
         if self.schema is not None:
             if not isinstance(self.schema, pa.Schema):
                 raise InvalidTypeError(f"schema must be a pyarrow.Schema, got {self.schema!r}")
+            require_distinct(self.schema.names, what=f"the schema given to {self.kind}")
             object.__setattr__(self, "schema", plain_schema(self.schema))
 
     def transform(self, context: RunContext) -> Transform:
@@ -164,6 +165,7 @@ def _call_arrow(
             f'the function given to {kind} with format="arrow" must return a pyarrow.RecordBatch; '
             f"it returned {type(result).__name__}{_instead(result)}"
         )
+    require_distinct(result.schema.names, what=_returned_batch(kind))
     plain = plain_batch(result, plain_schema(result.schema))
     return plain if expected is None else conform(plain, expected, what=_returned(kind))
 
@@ -225,6 +227,10 @@ def _tells_apart(kind: pa.DataType, values: list[Any]) -> bool:
         return True
     known = [value for value in values if value is not None]
     return not known or any(value not in _SHARED_INTEGERS for value in known)
+
+
+def _returned_batch(kind: str) -> str:
+    return f"the record batch that the function given to {kind} returned"
 
 
 def _returned(kind: str) -> str:

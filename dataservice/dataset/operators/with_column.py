@@ -1,54 +1,97 @@
-"""The operator that adds or replaces one column."""
+"""The operator that adds or replaces one column.
+
+Invariant: the column has one type in all batches of a stream, the declared one or that of the first
+values that a function made.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from dataservice.dataset.columns import NumpyViews, to_arrow
+from dataservice.dataset.columns import NumpyViews, conform, to_arrow
 from dataservice.dataset.function import Function, call_user
-from dataservice.dataset.node import register_node
-from dataservice.dataset.operators.base import FunctionOperator
+from dataservice.dataset.node import register_node, rows_of_known
+from dataservice.dataset.operators.inferred import InferringOperator
 from dataservice.dataset.passed_columns import as_given
+from dataservice.dataset.plain_types import plain_schema
 from dataservice.dataset.stream import RunContext, Transform
-from dataservice.errors import InvalidTypeError, SchemaError
+from dataservice.errors import InvalidTypeError, MissingColumnError, SchemaError
 
 
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
-class WithColumn(FunctionOperator):
+class WithColumn(InferringOperator):
     """Sets column `name` to an expression, or to a function of all columns to one array.
 
-    An existing column keeps its place, a new one comes last.
+    An existing column keeps its place, a new one comes last. `schema` has the type of that column.
     """
 
     kind: ClassVar[str] = "with_column"
+    loose: ClassVar[frozenset[str]] = InferringOperator.loose | {"schema"}
     name: str
     function: Function
+    schema: pa.Schema | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.name, str) or not self.name:
             raise InvalidTypeError(f"with_column takes a column name, got {self.name!r}")
         object.__setattr__(self, "function", Function.of(self.function, "with_column"))
+        if self.schema is not None:
+            object.__setattr__(self, "schema", self._own_schema(self.schema))
+
+    def _own_schema(self, schema: Any) -> pa.Schema | None:
+        """The part of a schema that is of the column; None where it tells no type."""
+        if not isinstance(schema, pa.Schema):
+            raise InvalidTypeError(f"schema must be a pyarrow.Schema, got {schema!r}")
+        if self.name not in schema.names:
+            raise MissingColumnError(
+                f"the schema given to with_column({self.name!r}) has no column of that name, but "
+                f"{schema.names}"
+            )
+        own = plain_schema(pa.schema([schema.field(self.name)]))
+        return None if pa.types.is_null(own.types[0]) else own
+
+    @property
+    def lacks_schema(self) -> bool:
+        return self.schema is None and self.function.expression is None
 
     def transform(self, context: RunContext) -> Transform:
         compute = self._compute(context)
+        expected = self.schema
+        infers = self.lacks_schema
+        what = f"the values of with_column({self.name!r})"
 
         def apply(batch: pa.RecordBatch, location: Callable[[], str]) -> pa.RecordBatch:
+            nonlocal expected
             values = compute(batch, location)
-            index = batch.schema.get_field_index(self.name)
-            if index < 0:
-                return batch.append_column(self.name, values)
-            return batch.set_column(index, self.name, values)
+            if expected is not None:
+                single = pa.RecordBatch.from_arrays([values], [self.name])
+                values = conform(single, expected, what=what).column(0)
+            elif infers and batch.num_rows:
+                expected = pa.schema([(self.name, values.type)])
+            return self._with_values(batch, values)
 
         return apply
 
+    def _with_values(self, batch: pa.RecordBatch, values: pa.Array) -> pa.RecordBatch:
+        index = batch.schema.get_field_index(self.name)
+        if index < 0:
+            return batch.append_column(self.name, values)
+        return batch.set_column(index, self.name, values)
+
     def sample(self, context: RunContext) -> pa.RecordBatch:
-        return super().sample(context.sampling() if self.function.expression is None else context)
+        if self.function.expression is not None:
+            return super().sample(context)
+        if self.schema is None:
+            return super().sample(context.sampling())
+        nothing = self.input.sample(dataclasses.replace(context, sample_rows=0)).slice(0, 0)
+        known = self._with_values(nothing, pa.nulls(0, self.schema.types[0]))
+        return rows_of_known(known.schema, super().sample, context, self.kind)
 
     def _compute(self, context: RunContext) -> Callable[..., pa.Array]:
         expression = self.function.expression

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import pyarrow as pa
 
-from dataservice.dataset.columns import check_names, conform, from_numpy
+from dataservice.dataset.columns import check_names, conform, from_numpy, require_distinct
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import check_deterministic, register_node, rows_of_known
 from dataservice.dataset.plain_types import plain_batch, plain_schema
@@ -63,6 +63,7 @@ class GeneratorSource(Source):
             raise InvalidTypeError(
                 f"from_generator needs schema=, a pyarrow.Schema with columns, got {self.schema!r}"
             )
+        require_distinct(self.schema.names, what="the schema given to from_generator")
         object.__setattr__(self, "schema", plain_schema(self.schema))
         # None: told from what the generator yields.
         check_choice("format", self.format, (*_FORMATS, None))

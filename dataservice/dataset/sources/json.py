@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.json as pajson
 
+from dataservice.dataset.columns import require_distinct
 from dataservice.dataset.node import register_node
 from dataservice.dataset.plain_types import plain_schema
 from dataservice.dataset.sources.files import (
@@ -79,6 +80,7 @@ class JsonSource(WholeFilesSource):
                 raise InvalidTypeError(
                     f"schema must be a pyarrow.Schema with columns, got {self.schema!r}"
                 )
+            require_distinct(self.schema.names, what="the schema given to from_json")
             object.__setattr__(self, "schema", plain_schema(self.schema))
         if self.unexpected_fields is None:
             unexpected = "error" if self.schema is None else "ignore"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import operator
 import threading
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any, ClassVar, Final
@@ -22,6 +21,7 @@ from dataservice.dataset.columns import require_columns, require_distinct
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.node import register_node
 from dataservice.dataset.plain_types import plain_batch, plain_schema
+from dataservice.dataset.pushdown import statistics_conditions
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.sources.columnar import (
     check_types,
@@ -41,7 +41,7 @@ from dataservice.dataset.sources.files import (
 )
 from dataservice.dataset.sources.reference import Reference, completed
 from dataservice.dataset.stream import RunContext, chunk_rows
-from dataservice.errors import InvalidTypeError, SchemaError, SourceError
+from dataservice.errors import InvalidTypeError, SourceError
 from dataservice.sharding import Split
 
 _SUFFIXES: Final = (".parquet", ".parq", ".pq")
@@ -115,21 +115,22 @@ class ParquetSource(Source):
 
     def _matching_groups(self, path: str, group_count: int) -> list[int]:
         """Row groups in which the filter may hold, by the statistics of the footer."""
-        conditions = [] if self.filter is None else self.filter.conjuncts()
-        known = [built for part in conditions if (built := part.to_arrow()) is not None]
+        every = list(range(group_count))
+        if self.filter is None:
+            return every
+        known = statistics_conditions(self.filter, self._read_schema)
         if not known:
-            return list(range(group_count))
+            return every
         with opened(path, self.storage_options) as handle:
             # Here, for it imports pandas where that is, which few servers need.
             from pyarrow.dataset import ParquetFileFormat
 
             fragment = ParquetFileFormat().make_fragment(handle)
-            try:
-                condition = functools.reduce(operator.and_, known)
-                matching = fragment.subset(filter=condition, schema=self._read_schema)
-            except pa.ArrowException as error:
-                raise SchemaError(f"cannot apply {self.filter!r} to {path!r}: {error}") from error
-            return [group.id for group in matching.row_groups]
+            for condition in known:
+                # Arrow knows fewer types here than where rows are compared, such as decimals.
+                with contextlib.suppress(pa.ArrowException):
+                    fragment = fragment.subset(filter=condition, schema=self._read_schema)
+            return [group.id for group in fragment.row_groups]
 
     def read(
         self, split: Split, first_row: int, context: RunContext

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import pyarrow as pa
 
+from dataservice.dataset.columns import require_distinct
 from dataservice.dataset.node import register_node, rows_of_known
 from dataservice.dataset.plain_types import plain_schema
 from dataservice.dataset.sources.files import check_paths, check_storage_options, opened
@@ -147,6 +148,7 @@ def _checked_features(features: Any) -> pa.Schema:
             "features must be a dict of Arrow types, such as {'label': pa.float32(), 'ids': "
             f"pa.list_(pa.int64())}}, or a pyarrow.Schema, got {features!r:.200}"
         )
+    require_distinct(features.names, what="the schema given as features")
     for field in plain_schema(features):
         kind = field.type
         if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):

@@ -1,0 +1,101 @@
+"""Operators whose types are those of the first batch that a function makes.
+
+A column of which that batch has no value has the type that a sample tells, if it does. Invariant: a
+position holds the types, so that what follows it has them however the function's result looks where
+the reading goes on: the strings of a batch may all be missing.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import logging
+
+import pyarrow as pa
+
+from dataservice.dataset.columns import conform
+from dataservice.dataset.node import unrepeatable, walk
+from dataservice.dataset.operators.base import FunctionOperator
+from dataservice.dataset.stream import BatchStream, RunContext, State, TransformStream
+from dataservice.errors import DataServiceError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class InferringOperator(FunctionOperator):
+    """With a field `schema`, None for the types of the first batch."""
+
+    def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:
+        if not self.lacks_schema:
+            return super().attach(stream, context)
+        return _InferringStream(stream, self, context)
+
+
+class _InferringStream(TransformStream):
+    def __init__(
+        self, stream: BatchStream, operator: InferringOperator, context: RunContext
+    ) -> None:
+        super().__init__(stream, operator.guarded(context), one_to_one=operator.keeps_rows)
+        self._operator = operator
+        self._context = context
+        self._encoded = ""  # the schema of the batches, once there was one
+
+    def __next__(self) -> pa.RecordBatch:
+        batch = super().__next__()
+        if self._encoded:
+            return batch
+        schema = self._completed(batch.schema)
+        self._encoded = base64.b64encode(schema.serialize()).decode("ascii")
+        if schema.equals(batch.schema):
+            return batch
+        self._expect(schema)
+        return conform(batch, schema, what=f"the values of {self._operator.kind}")
+
+    def _completed(self, schema: pa.Schema) -> pa.Schema:
+        """`schema` with the types of a sample for columns without values."""
+        operator = self._operator
+        # What yields its rows once must not be asked for a sample of them meanwhile.
+        once = unrepeatable(operator) or any(node.kind == "generator" for node in walk(operator))
+        if once or not any(pa.types.is_null(kind) for kind in schema.types):
+            return schema
+        context = RunContext(allow_functions=self._context.allow_functions)
+        try:
+            sample = operator.sample(context)
+        except DataServiceError as error:  # files or a service that this process does not see
+            logger.info("no sample of %s tells its types: %s", operator.kind, error)
+            return schema
+        known = {field.name: field.type for field in sample.schema}
+        told = [
+            field.with_type(known.get(field.name, field.type))
+            if pa.types.is_null(field.type)
+            else field
+            for field in schema
+        ]
+        return pa.schema(told, schema.metadata)
+
+    def _expect(self, schema: pa.Schema) -> None:
+        known = dataclasses.replace(self._operator, schema=schema)  # type: ignore[call-arg]
+        self._transform = known.guarded(self._context)
+
+    def state(self) -> State:
+        return self._with_schema(super().state())
+
+    def _with_schema(self, inner: State) -> State:
+        return {"input": inner, "schema": self._encoded} if self._encoded else inner
+
+    def restore(self, state: State) -> None:
+        if _has_schema(state):
+            self._encoded = state["schema"]
+            self._expect(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self._encoded))))
+            state = state["input"]
+        super().restore(state)
+
+    def state_after(self, state: State, rows: int) -> State | None:
+        inner = super().state_after(state["input"] if _has_schema(state) else state, rows)
+        return None if inner is None else self._with_schema(inner)
+
+
+def _has_schema(state: State) -> bool:
+    # The position of a data service is an object of its own.
+    return isinstance(state, dict) and "schema" in state
