@@ -66,17 +66,18 @@ def _write(batches: Iterator[pa.RecordBatch], path: Path) -> int:
 
 
 def _writer(path: Path, ending: str, schema: pa.Schema) -> Any:
+    import pyarrow as pa
+
     if ending == ".csv":
         import pyarrow.csv
 
-        from pstrain.bags import is_list
         from pstrain.errors import InvalidArgumentError
 
-        lists = [field.name for field in schema if is_list(field.type)]
-        if lists:
+        nested = [field.name for field in schema if pa.types.is_nested(field.type)]
+        if nested:
             raise InvalidArgumentError(
-                f"columns {', '.join(lists)} hold lists, which CSV files cannot: write --output "
-                "FILE.parquet, or --only the predictions"
+                f"columns {', '.join(nested)} hold lists or structs, which CSV files cannot: write "
+                "--output FILE.parquet, or --only the predictions"
             )
 
         return pyarrow.csv.CSVWriter(path, schema)

@@ -1,4 +1,4 @@
-"""``pstrain train``: trains a model on Parquet or CSV files, and keeps it in a folder."""
+"""``pstrain train``: trains a model on Parquet, CSV, JSON or Arrow files, and keeps it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from pstrain.tabular.choices import MODELS, OPTIMIZERS
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
-        "train", help="train a model on your own Parquet or CSV files", description=__doc__
+        "train",
+        help="train a model on your own Parquet, CSV, JSON or Arrow files",
+        description=__doc__,
     )
     parser.add_argument("--data", required=True, metavar="GLOB", help="files, in quotes")
     parser.add_argument("--label", required=True, metavar="COLUMN", help="has two values")

@@ -15,6 +15,7 @@ import pytest
 
 import pstrain as ps
 from pstrain.__main__ import main
+from pstrain.tabular import program
 from pstrain.tabular.preparation import Preparation
 
 ROWS = 6_000
@@ -320,6 +321,45 @@ def test_folders_without_a_model_and_rows_that_do_not_fit(
     assert "no column 'site'" in fails(capsys, ["predict", str(model), *less, *output])
     error = fails(capsys, ["predict", str(model), *data, "--output", str(tmp_path / "out.txt")])
     assert ".parquet or .csv" in error
+
+
+def test_columns_of_structs_are_left_out_and_stand_beside_the_predictions(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, out = tmp_path / "rows.parquet", tmp_path / "model"
+    rows = clicks(500)
+    pq.write_table(rows.append_column("place", pa.array([{"lat": 1.5}] * 500)), data)
+    assert main(local(data, out)) == 0
+    wanted = ["predict", str(out), "--data", str(data), "--output"]
+    error = fails(capsys, [*wanted, str(tmp_path / "scores.csv")])
+    assert "columns place hold lists or structs" in error
+    assert main([*wanted, str(tmp_path / "scores.parquet")]) == 0
+    assert pq.read_table(tmp_path / "scores.parquet")["place"][0].as_py() == {"lat": 1.5}
+
+
+def test_a_share_that_holds_out_no_row_is_told_before_the_training(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(clicks(50), tmp_path / "rows.parquet")
+    wanted = local(tmp_path / "rows.parquet", tmp_path / "out", "--validation", "0.0001")
+    assert "--validation 0.0001 of the rows of" in fails(capsys, wanted)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("where", ["local", "cluster"])
+def test_a_label_beyond_the_sample_is_told_in_plain_words(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, where: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(program, "SAMPLE_ROWS", 1_000)
+    monkeypatch.setattr(program, "_SAMPLE_SHUFFLE_ROWS", 1_000)
+    rows = clicks(20_000).set_column(0, "clicked", pa.array([0, 1] * 9_999 + [0, 2]))
+    pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=1_000)
+    wanted = local(tmp_path / "rows.parquet", tmp_path / "out", "--workers", "1", "--ps", "1")
+    if where == "cluster":
+        wanted.remove("--local")
+    error = fails(capsys, [*wanted, "--data-workers", "1"])
+    assert re.search(r"rows\.parquet .*: label column 'clicked' must hold the two values", error)
 
 
 def test_a_model_of_another_program_is_refused_with_what_to_do(
