@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pstrain.commands.options import (
     add_cluster,
+    local_path,
     names,
     poolings,
     positive,
@@ -26,7 +27,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--data", required=True, metavar="GLOB", help="files, in quotes")
     parser.add_argument("--label", required=True, metavar="COLUMN", help="has two values")
-    parser.add_argument("--out", type=Path, default=Path("pstrain-model"), metavar="DIR")
+    parser.add_argument("--out", type=local_path, default=Path("pstrain-model"), metavar="DIR")
     parser.add_argument("--overwrite", action="store_true", help="replace the model in --out")
     held_out = parser.add_mutually_exclusive_group()
     held_out.add_argument(

@@ -426,6 +426,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         ["--learning-rate", "-1"],
         ["--learning-rate", "nan"],
         ["--seed", "-1"],
+        ["--out", "s3://bucket/model"],
     ],
 )
 def test_wrong_options(
