@@ -74,8 +74,10 @@ def check_output(output: str | os.PathLike[str], pattern: str) -> None:
         raise NotFoundError(f"--output {os.fspath(output)}: there is no folder {folder!r}, make it")
     if os.path.isdir(output):
         raise InvalidArgumentError(f"--output {os.fspath(output)} is a folder: name a file in it")
-    if os.path.exists(output) and any(
-        os.path.samefile(output, path) for path in _paths(pattern) if os.path.exists(path)
+    if (
+        "://" not in pattern
+        and os.path.exists(output)
+        and any(os.path.samefile(output, path) for path in _paths(pattern) if os.path.exists(path))
     ):
         raise InvalidArgumentError(
             f"--output {os.fspath(output)} is one of the files of --data, and would take its "
@@ -84,11 +86,11 @@ def check_output(output: str | os.PathLike[str], pattern: str) -> None:
 
 
 def _paths(pattern: str) -> list[str]:
-    if "://" in pattern:
+    if "://" in pattern and _kind(pattern):
         return [pattern]
-    if os.path.isdir(pattern):
-        found = sorted(os.path.join(pattern, name) for name in os.listdir(pattern))
-        found = [path for path in found if _kind(path)]
+    if "://" in pattern or os.path.isdir(pattern):
+        listed = Dataset.list_files(pattern).to_table()["path"].to_pylist()
+        found = [path for path in listed if _kind(path)]
     else:
         found = sorted(glob.glob(os.path.expanduser(pattern), recursive=True))
     if not found:

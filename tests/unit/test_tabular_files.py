@@ -27,6 +27,20 @@ def test_globs_folders_and_files(tmp_path: pathlib.Path) -> None:
     assert len(open_files(str(tmp_path / "part-1.parquet")).to_table()) == 2
 
 
+def test_folders_of_folders_and_urls_of_folders(tmp_path: pathlib.Path) -> None:
+    for index in range(2):
+        (tmp_path / f"day={index}").mkdir()
+        pq.write_table(pa.table({"a": [index, index]}), tmp_path / f"day={index}" / "a.parquet")
+    write(tmp_path, "notes.txt", "of no kind that is read")
+    for folder in (str(tmp_path), f"file://{tmp_path}", f"file://{tmp_path}/"):
+        assert len(open_files(folder).to_table()) == 4
+    (tmp_path / "none").mkdir()
+    write(tmp_path / "none", "notes.txt", "x")
+    for folder in (f"{tmp_path}/none", f"file://{tmp_path}/none"):
+        with pytest.raises(NotFoundError, match="no file matches"):
+            open_files(folder)
+
+
 def test_csv_and_tsv(tmp_path: pathlib.Path) -> None:
     commas = write(tmp_path, "a.csv", "x,y\n1,a\n2,b\n")
     tabs = write(tmp_path, "b.tsv", "x\ty\n1\ta\n2\tb\n")
