@@ -82,6 +82,7 @@ def inspect(sample: pa.Table, wanted: Wanted) -> Findings:
         log1p=tuple(name for name in dense if _is_skewed(name, sample[name])),
         categorical=tuple(categorical),
         lists=tuple(lists),
+        blank_is_null=True,
         types=_types(sample.schema, {wanted.label, *dense, *categorical}),
     )
     schema = _schema(preparation, sample, wanted)

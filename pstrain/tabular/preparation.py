@@ -32,7 +32,8 @@ class Preparation:
     ``label_values``: the value that means 0 and the one that means 1. ``log1p``: dense columns of
     which the logarithm is taken. ``lists``: categorical columns of several values. ``types``: Arrow
     types of the columns as they were in training; a category that comes as another one, as
-    integers do that pandas wrote beside nulls, is brought back to it.
+    integers do that pandas wrote beside nulls, is brought back to it. ``blank_is_null``: text of no
+    characters is no category, since CSV files write nulls so.
     """
 
     label: str
@@ -42,6 +43,7 @@ class Preparation:
     categorical: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
     types: Mapping[str, str] = field(default_factory=dict)
+    blank_is_null: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -55,7 +57,9 @@ class Preparation:
             values = _cast(name, batch.column(name), pa.float32())
             prepared[name] = pc.log1p(values) if name in self.log1p else values
         for name in self.categorical:
-            prepared[name] = _category(name, batch.column(name), self.types.get(name))
+            values = _category(name, batch.column(name), self.types.get(name))
+            is_text = self.blank_is_null and pa.types.is_string(values.type)
+            prepared[name] = _without_blanks(values) if is_text else values
         for name in self.lists:
             prepared[name] = _categories(name, batch.column(name))
         if self.label in batch.schema.names:
@@ -125,6 +129,10 @@ def _category(name: str, column: pa.Array, trained: str | None) -> pa.Array:
     if pa.types.is_integer(values.type) or pa.types.is_boolean(values.type):
         return _cast(name, values, pa.int64(), safe=False)
     return _cast(name, values, pa.string(), safe=False)
+
+
+def _without_blanks(values: pa.Array) -> pa.Array:
+    return pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values)
 
 
 def _as_trained(name: str, values: pa.Array, trained: pa.DataType) -> pa.Array:

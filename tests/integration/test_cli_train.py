@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
@@ -408,6 +409,32 @@ def fails_at_options(capsys: pytest.CaptureFixture[str], arguments: list[str]) -
     with pytest.raises(SystemExit):
         main(arguments)
     return capsys.readouterr().err
+
+
+def test_a_glob_without_quotes_is_told_what_it_lacks(
+    files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, *others = map(str, sorted(files.glob("part-*.parquet")))
+    wanted = ["train", "--data", first, *others, "--label", "clicked"]
+    assert "put globs in quotes" in fails_at_options(capsys, wanted)
+    assert "quotes" not in fails_at_options(capsys, local(first, tmp_path, "--epoch=s", "--lable"))
+
+
+def test_missing_text_is_the_same_in_parquet_and_csv(tmp_path: pathlib.Path) -> None:
+    rows = clicks(500)
+    sites = pc.if_else(pc.equal(rows["hour"], 3), pa.scalar(None, pa.string()), rows["site"])
+    rows = rows.set_column(1, "site", sites)
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    pyarrow.csv.write_csv(rows, tmp_path / "rows.csv")
+    out = tmp_path / "model"
+    assert main(local(tmp_path / "rows.parquet", out)) == 0
+    found = []
+    for name in ("rows.parquet", "rows.csv"):
+        output = str(tmp_path / f"of-{name}.parquet")
+        wanted = ["predict", str(out), "--data", str(tmp_path / name), "--only", "--output", output]
+        assert main(wanted) == 0
+        found.append(pq.read_table(output))
+    assert found[0].equals(found[1])
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:

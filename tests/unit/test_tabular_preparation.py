@@ -141,3 +141,12 @@ def test_ids_beyond_int64_and_bytes_that_are_no_text_are_categories() -> None:
     found = prepared(pa.RecordBatch.from_pydict({"a": ids, "b": [b"\xff\xfe", b"\xe9", b"z"]}))
     assert found["a"].to_pylist() == [-1, -(2**63), 7]
     assert found["b"].cast(pa.binary()).to_pylist() == [b"\xff\xfe", b"\xe9", b"z"]
+
+
+def test_text_of_no_characters_is_null_as_csv_writes_it(tmp_path: pathlib.Path) -> None:
+    written = pa.RecordBatch.from_pydict({"a": ["", "x", "", None]})
+    prepared = Preparation(label="y", label_values=(0, 1), categorical=("a",), blank_is_null=True)
+    prepared.save(tmp_path)
+    assert Preparation.load(tmp_path)(written)["a"].to_pylist() == [None, "x", None, None]
+    older = Preparation(label="y", label_values=(0, 1), categorical=("a",))
+    assert older(written)["a"].to_pylist() == ["", "x", "", None]
