@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from dataservice.errors import InvalidArgumentError
-from dataservice.runtime.arguments import check_choice
+from dataservice.runtime.arguments import check_choice, path_of
 from dataservice.runtime.cores import available_cores
 from dataservice.runtime.memory import available_memory_bytes
 from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS, PROTOCOL, parse_target
@@ -128,6 +128,8 @@ class DispatcherConfig:
                 f"fault_tolerant_mode=True needs a work_dir to keep the journal in, "
                 f"got work_dir={self.work_dir!r}"
             )
+        if self.work_dir:
+            path_of(self.work_dir, "work_dir")
         # Zero is allowed for the two collector settings: it asks for collection at once.
         _check_optional_int("job_gc_check_interval_ms", self.job_gc_check_interval_ms, 0)
         _check_optional_int("job_gc_timeout_ms", self.job_gc_timeout_ms, NEVER_COLLECT)

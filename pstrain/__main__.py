@@ -64,12 +64,23 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    args, more = parser.parse_known_args(argv)
+    if more:
+        # A shell puts the files in the place of a glob that is not in quotes.
+        files = " (put globs in quotes, and name other files by a glob or their folder)"
+        hint = files if any(os.path.exists(each) for each in more) else ""
+        parser.error(f"unrecognized arguments: {' '.join(more)}{hint}")
+    return args
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 1 failed on the way, 2 bad arguments or input, 130 interrupted."""
     command = ""
     try:
         # Commands are imported here: an interrupt meanwhile ends as quietly as later.
-        args = _parser().parse_args(argv)
+        args = _parsed(argv)
         command = args.command
         logging.basicConfig(
             level=logging.INFO if args.verbose else logging.WARNING,

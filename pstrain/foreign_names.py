@@ -145,8 +145,34 @@ LOOKUP: Final = {
 }
 
 _HERE: Final = "its names are here, in pstrain itself"
+_NUMPY: Final = "NumPy's functions take tensors and variables: np.mean(losses), np.tanh(tensor)"
+_DTYPE: Final = "types are NumPy's: np.float32, or its name as text"
 _IN_STEP: Final = "ParameterServerStrategy(..., consistency=consistency.sync()) trains in step"
 PSTRAIN: Final = {
+    **dict.fromkeys(
+        (
+            "cast",
+            "constant",
+            "convert_to_tensor",
+            "linalg",
+            "math",
+            "matmul",
+            "nn",
+            "random",
+            "reduce_max",
+            "reduce_mean",
+            "reduce_sum",
+            "sigmoid",
+            "where",
+        ),
+        _NUMPY,
+    ),
+    **dict.fromkeys(("bool", "float32", "float64", "int32", "int64", "string"), _DTYPE),
+    "Model": "models are in pstrain.models; pstrain.torch.Model takes any torch module",
+    "cluster_resolver": _HERE,
+    "parameter_server_strategy": _HERE,
+    "saved_model": "write model.save_weights(path), and keep model.get_config()",
+    "summary": "write callbacks.TensorBoard(log_dir)",
     "DatasetCreator": "give fit a function that makes a dataset, or a Dataset",
     "DistributedDataset": "strategy.experimental_distribute_dataset(dataset) makes one",
     "MirroredStrategy": _IN_STEP,
@@ -165,10 +191,10 @@ PSTRAIN: Final = {
     "estimator": "write model.fit(...), or a step with a GradientTape",
     "experimental_set_strategy": "enter strategy.scope()",
     "function": "schedule takes Python functions; numbers are computed by kernels",
-    "nn": "NumPy's functions take tensors: np.mean(losses), np.tanh(tensor)",
     "keras": "layers, models, optimizers, losses, metrics and callbacks are in pstrain itself",
     "train": _HERE,
 }
+COORDINATOR: Final = dict.fromkeys(("ClusterCoordinator", "RemoteValue"), _HERE)
 CALLBACKS: Final = {
     "BackupAndRestore": "write Checkpoint(directory), which goes on after any end of the program",
     "History": "fit returns it",

@@ -7,6 +7,7 @@ that is one line.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -42,6 +43,13 @@ class Narrator:
             self.show(("  " + "  ".join(cells)).rstrip())
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """The closing line of JSON, on standard output, where it was asked for."""
+        """The closing line of JSON, on standard output, where it was asked for.
+
+        Numbers that JSON does not have, as an AUC over one class, are null.
+        """
         if self.as_json:
-            print(json.dumps(result), flush=True)
+            print(json.dumps({name: _in_json(value) for name, value in result.items()}), flush=True)
+
+
+def _in_json(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

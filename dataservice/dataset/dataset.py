@@ -19,7 +19,7 @@ import pyarrow as pa
 from dataservice.dataset import operators as ops
 from dataservice.dataset import static_sharding
 from dataservice.dataset.columns import NumpyViews, to_rows
-from dataservice.dataset.foreign_names import instead_of
+from dataservice.dataset.foreign_names import TellingType, no_attribute
 from dataservice.dataset.identity import identity_of, node_of_identity
 from dataservice.dataset.iterator import DatasetIterator, FormedIterator
 from dataservice.dataset.node import (
@@ -48,7 +48,7 @@ from dataservice.vocabulary import ShardingPolicy
 
 
 @given_to_functions
-class Dataset(SourceMethods, OperatorMethods):
+class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
     """A lazy, immutable description of rows of one schema; from_* methods begin one."""
 
     def __init__(self, node: Node) -> None:
@@ -256,9 +256,7 @@ class Dataset(SourceMethods, OperatorMethods):
     if not TYPE_CHECKING:  # checkers shall go on to report unknown names
 
         def __getattr__(self, name: str) -> NoReturn:
-            remedy = instead_of(name)
-            hint = f": {remedy}" if remedy else ""
-            raise AttributeError(f"a Dataset has no attribute {name!r}{hint}", name=name, obj=self)
+            no_attribute(name, self)
 
     def __repr__(self) -> str:
         return f"Dataset({' > '.join(node.kind for node in walk(self._node))})"

@@ -5,7 +5,7 @@ Only words for errors. Invariant: no name here is one that a Dataset has.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 _OPTIONS: Final = "options are arguments of shuffle, map and interleave, and of distribute"
 _REMEDIES: Final = {
@@ -33,6 +33,16 @@ _REMEDIES: Final = {
 }
 
 
-def instead_of(name: str) -> str | None:
-    """What to write here for a name of tf.data; None for any other."""
-    return _REMEDIES.get(name)
+def no_attribute(name: str, owner: Any) -> NoReturn:
+    """Raises the AttributeError of a Dataset, or of the class, which has no ``name``."""
+    hint = f": {_REMEDIES[name]}" if name in _REMEDIES else ""
+    raise AttributeError(f"a Dataset has no attribute {name!r}{hint}", name=name, obj=owner)
+
+
+class TellingType(type):
+    """Of a class that is asked by name for ways to begin a dataset: Dataset.from_tensors(...)."""
+
+    if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+
+        def __getattr__(cls, name: str) -> NoReturn:
+            no_attribute(name, cls)

@@ -182,10 +182,11 @@ class OperatorMethods:
         drop_remainder: bool = False,
         *,
         num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,  # noqa: ARG002
     ) -> Self:
         """Makes record batches of `batch_size` rows the elements.
 
-        `num_parallel_calls` as for `map`.
+        `num_parallel_calls` as for `map`. They are always in order, whatever `deterministic` says.
         """
         _check_parallel_calls(num_parallel_calls)
         return self._over(ops.Batch(self._node, batch_size, drop_remainder))

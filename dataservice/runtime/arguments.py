@@ -121,16 +121,17 @@ def limit_s(value: Any, what: str = "timeout") -> float | None:
 
 
 def path_of(value: Any, what: str) -> str:
-    """A path as text; InvalidArgumentError for an empty one, a URL, or what is none."""
+    """A path of this machine's as text; InvalidArgumentError for an empty one, or a URL."""
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(path, str):
         raise InvalidTypeError(f"{what} must be a path, as text or a pathlib.Path, got {value!r}")
     if not path:
         raise InvalidArgumentError(f"{what} must not be empty; '.' is the current directory")
     if "://" in path:
+        # As a path, it would be a folder below the current one.
         raise InvalidArgumentError(
-            f"{what} must be in a file system, got the URL {path!r}: give the path where it is "
-            "mounted"
+            f"{what} must be a path in a file system of this machine, got the URL {path!r}: mount "
+            "the store and give the path there, or copy to it what was written"
         )
     return path
 

@@ -23,6 +23,7 @@ from dataservice.errors import (
     InvalidArgumentError,
     UnauthenticatedError,
 )
+from dataservice.runtime.private_folder import private_folder
 from dataservice.runtime.tls_probe import check_roots, check_server_pair
 
 # The rule on exposure belongs to settings; servers outside of the data service find it here.
@@ -45,6 +46,7 @@ WRONG_TOKEN: Final = (
     f"the token is missing or wrong; give both ends the same one (token=, {TOKEN_ENV} or "
     f"{TOKEN_FILE_ENV})"
 )
+_STATE_HOME_ENV: Final = "XDG_STATE_HOME"
 _TOKEN_BYTES: Final = 32
 
 
@@ -126,7 +128,8 @@ def resolve_token(explicit: str | None = None) -> str:
     """The token of this process.
 
     First of: ``explicit``, ``$DATASERVICE_TOKEN``, the file ``$DATASERVICE_TOKEN_FILE``, the
-    default file, which is created when missing. Safe against processes doing the same at once.
+    default file, which is created when missing; where the home directory cannot be written, as in
+    many containers, one in the temporary directory. Safe against processes doing the same at once.
     """
     if explicit is not None:
         return _checked(explicit, "the token argument")
@@ -134,15 +137,39 @@ def resolve_token(explicit: str | None = None) -> str:
         return _checked(os.environ[TOKEN_ENV], f"environment variable {TOKEN_ENV}")
     if TOKEN_FILE_ENV in os.environ:
         return _read_token(Path(os.environ[TOKEN_FILE_ENV]), f" (named by {TOKEN_FILE_ENV})")
+    return _read_token(_default_token_file(), "")
+
+
+def _default_token_file() -> Path:
+    """The file that is there afterwards."""
     path = default_token_path()
-    if not path.exists():
+    # Of a home that is closed to this user, Path.exists raises.
+    if os.path.exists(path):
+        return path
+    try:
         _create_token(path)
-    return _read_token(path, "")
+    except FailedPreconditionError:
+        if os.environ.get(_STATE_HOME_ENV):
+            raise
+        path = _token_path_without_home()
+        if not os.path.exists(path):
+            _create_token(path)
+    return path
+
+
+def _token_path_without_home() -> Path:
+    try:
+        return Path(private_folder("dataservice-token")) / "token"
+    except OSError as error:
+        raise FailedPreconditionError(
+            f"cannot keep a token in the home directory, nor in the temporary one ({error}); set "
+            f"{TOKEN_ENV}, or {TOKEN_FILE_ENV} to a file that exists"
+        ) from error
 
 
 def default_token_path() -> Path:
     """Token file used when nothing else is configured."""
-    state_home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    state_home = os.environ.get(_STATE_HOME_ENV) or "~/.local/state"
     return Path(state_home).expanduser() / "dataservice" / "token"
 
 

@@ -19,7 +19,6 @@ import functools
 import hashlib
 import os
 import re
-import stat
 import tempfile
 import time
 from collections.abc import Callable
@@ -28,6 +27,8 @@ from typing import Any, Final, NamedTuple
 
 from numba.core import caching
 from numba.core.registry import cpu_target
+
+from dataservice.runtime.private_folder import ensure_private
 
 _USER_WIDE: Final = "UserWideCacheLocator"
 _CONTENTS_DIGITS: Final = 12
@@ -186,12 +187,3 @@ def _temporary(user_wide: Any) -> Any:
             super().ensure_cache_path()
 
     return Temporary
-
-
-def ensure_private(folder: str) -> None:
-    """Makes a folder that nobody else can put code into; PermissionError where others can."""
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(folder, 0o700)
-    found = os.lstat(folder)
-    if found.st_uid != os.getuid() or found.st_mode & 0o077 or not stat.S_ISDIR(found.st_mode):
-        raise PermissionError(f"{folder} is not a folder of this user alone")

@@ -26,6 +26,9 @@ import cloudpickle
 __all__ = ["Pickler", "dumps", "users_code_by_value"]
 
 _OURS = ("dataservice", "pstrain")
+# Folders of packages by name: those of another environment may be on the path too, as where
+# environments are laid over each other, or a distribution keeps its own.
+_PACKAGES = frozenset(("site-packages", "dist-packages"))
 # Registering a module for pickling by value is a setting of the whole process. What is pickled may
 # hold functions that are pickled by themselves, as a dataset does.
 _registering = threading.RLock()
@@ -90,4 +93,31 @@ def _is_users_own(module: ModuleType) -> bool:
 
 @functools.lru_cache(maxsize=8192)
 def _is_installed(file: str) -> bool:
-    return os.path.realpath(file).startswith(_installed_roots())
+    real = os.path.realpath(file)
+    if real.startswith(_installed_roots()) or not _PACKAGES.isdisjoint(real.split(os.sep)):
+        return True
+    # `pip install --target` makes a folder of packages anywhere, also beside the user's modules.
+    for folder in map(os.path.realpath, sys.path):
+        name = real.removeprefix(folder + os.sep)
+        if name != real and name.split(os.sep)[0] in _installed_names(folder):
+            return True
+    return False
+
+
+@functools.lru_cache(maxsize=1024)
+def _installed_names(folder: str) -> frozenset[str]:
+    """What package managers have put into a folder; a project that only names itself is not."""
+    if not any(name.endswith(".dist-info") for name in _listed(folder)):
+        return frozenset()
+    from importlib.metadata import distributions
+
+    found = distributions(path=[folder])
+    recorded = (each.files or () for each in found if each.read_text("RECORD") is not None)
+    return frozenset(file.parts[0] for files in recorded for file in files)
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pstrain.commands.options import add_cluster, positive, role_rows, seed
+from pstrain.commands.options import add_cluster, local_path, positive, role_rows, seed
 
 if TYPE_CHECKING:
     from pstrain.demo.program import Outcome
@@ -18,8 +18,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "demo", help="train on real flight records, from files to a model", description=__doc__
     )
     parser.add_argument("--json", action="store_true", help="close with one line of JSON")
-    parser.add_argument("--data-dir", type=Path, help="where the Parquet files go or are")
-    parser.add_argument("--out", type=Path, help="where checkpoint and picture go")
+    parser.add_argument("--data-dir", type=local_path, help="where the Parquet files go or are")
+    parser.add_argument("--out", type=local_path, help="where checkpoint and picture go")
     parser.add_argument("--epochs", type=positive, default=5, help="default 5")
     parser.add_argument("--batch-size", type=positive, default=1024, help="default 1024")
     parser.add_argument("--seed", type=seed, default=0, help="default 0")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from pstrain.commands.options import positive
+from pstrain.commands.options import local_path, positive
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "evaluate", help="score a trained model on labelled files", description=__doc__
     )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="what pstrain train --out wrote")
+    parser.add_argument(
+        "folder", type=local_path, metavar="DIR", help="what pstrain train --out wrote"
+    )
     parser.add_argument("--data", required=True, metavar="GLOB", help="files, in quotes")
     parser.add_argument("--batch-size", type=positive, default=4096)
     parser.add_argument("--json", action="store_true", help="one line of JSON")

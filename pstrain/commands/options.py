@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 POOLINGS = ("sum", "mean", "sqrtn")
@@ -55,6 +56,15 @@ def share(text: str) -> float:
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"must be between 0 and 1, got {text}")
     return value
+
+
+def local_path(text: str) -> Path:
+    """A path of this machine, for argparse."""
+    if "://" in text:
+        raise argparse.ArgumentTypeError(
+            f"must be a path in a file system of this machine, got the URL {text}"
+        )
+    return Path(text)
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pstrain.commands.options import local_path
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -16,10 +18,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "predict", help="predict the rows of files with a trained model", description=__doc__
     )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="what pstrain train --out wrote")
+    parser.add_argument(
+        "folder", type=local_path, metavar="DIR", help="what pstrain train --out wrote"
+    )
     parser.add_argument("--data", required=True, metavar="GLOB", help="files, in quotes")
     parser.add_argument(
-        "--output", type=Path, required=True, metavar="FILE", help="ends in .parquet or .csv"
+        "--output", type=local_path, required=True, metavar="FILE", help="ends in .parquet or .csv"
     )
     parser.add_argument("--column", default="prediction", help="its name (default prediction)")
     parser.add_argument(
@@ -66,17 +70,18 @@ def _write(batches: Iterator[pa.RecordBatch], path: Path) -> int:
 
 
 def _writer(path: Path, ending: str, schema: pa.Schema) -> Any:
+    import pyarrow as pa
+
     if ending == ".csv":
         import pyarrow.csv
 
-        from pstrain.bags import is_list
         from pstrain.errors import InvalidArgumentError
 
-        lists = [field.name for field in schema if is_list(field.type)]
-        if lists:
+        nested = [field.name for field in schema if pa.types.is_nested(field.type)]
+        if nested:
             raise InvalidArgumentError(
-                f"columns {', '.join(lists)} hold lists, which CSV files cannot: write --output "
-                "FILE.parquet, or --only the predictions"
+                f"columns {', '.join(nested)} hold lists or structs, which CSV files cannot: write "
+                "--output FILE.parquet, or --only the predictions"
             )
 
         return pyarrow.csv.CSVWriter(path, schema)

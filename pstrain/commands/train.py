@@ -1,4 +1,4 @@
-"""``pstrain train``: trains a model on Parquet or CSV files, and keeps it in a folder."""
+"""``pstrain train``: trains a model on Parquet, CSV, JSON or Arrow files, and keeps it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pstrain.commands.options import (
     add_cluster,
+    local_path,
     names,
     poolings,
     positive,
@@ -20,11 +21,13 @@ from pstrain.tabular.choices import MODELS, OPTIMIZERS
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
-        "train", help="train a model on your own Parquet or CSV files", description=__doc__
+        "train",
+        help="train a model on your own Parquet, CSV, JSON or Arrow files",
+        description=__doc__,
     )
     parser.add_argument("--data", required=True, metavar="GLOB", help="files, in quotes")
     parser.add_argument("--label", required=True, metavar="COLUMN", help="has two values")
-    parser.add_argument("--out", type=Path, default=Path("pstrain-model"), metavar="DIR")
+    parser.add_argument("--out", type=local_path, default=Path("pstrain-model"), metavar="DIR")
     parser.add_argument("--overwrite", action="store_true", help="replace the model in --out")
     held_out = parser.add_mutually_exclusive_group()
     held_out.add_argument(

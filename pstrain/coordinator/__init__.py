@@ -3,3 +3,7 @@
 `decide` and `rounds` decide (pure), `events` are the facts, `state` is their sum, `service` owns
 lock and time, `link` is the connection to one trainer, `client` is what a program holds.
 """
+
+from pstrain.foreign_names import COORDINATOR, module_getattr
+
+__getattr__ = module_getattr(__name__, COORDINATOR)

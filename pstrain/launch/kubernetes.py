@@ -179,9 +179,9 @@ def _command(
     layout: Layout, options: KubernetesOptions, job: str, listed: Mapping[str, list[str]]
 ) -> list[str]:
     if job in PROGRAM_JOBS:
-        # Kubernetes takes $(NAME) for a variable, and $$( for what is not.
+        # Kubernetes takes $(NAME) for a variable, and $$ for a $ wherever it stands.
         command = layout.command(job, 0, listed, options.python)
-        return [part.replace("$(", "$$(") for part in command]
+        return [part.replace("$", "$$") for part in command]
     # A pod's own name may not be known to DNS when it starts, its address is.
     own = {**listed, job: [f"$(POD_IP):{options.port}"]}
     return layout.command(job, 0, own, options.python)

@@ -1,4 +1,4 @@
-"""A user's files as a dataset: Parquet or CSV by their names.
+"""A user's files as a dataset: Parquet, CSV, JSON lines or Arrow IPC, by their names.
 
 Knows nothing of what the columns mean. Invariant: whatever is wrong with the files raises an error
 that names the file or pattern and the remedy.
@@ -8,36 +8,49 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 
 from dataservice import Dataset
 from pstrain.errors import DataError, InvalidArgumentError, NotFoundError
 
-_PARQUET = (".parquet", ".pq", ".parq")
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_KINDS = {
+    **dict.fromkeys((".parquet", ".pq", ".parq"), "parquet"),
+    **{ending: ending for ending in _SEPARATORS},
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "json"),
+    **dict.fromkeys((".arrow", ".feather", ".ipc"), "ipc"),
+}
+# What a file of text cannot say, though a column is to be read as it.
+_NOT_IN_TEXT = ("halffloat",)
 _COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
 
 
 def open_files(pattern: str, types: Mapping[str, str] | None = None) -> Dataset:
     """The rows of a file, a folder, a glob or a URL of either.
 
-    ``types``: Arrow types that CSV columns must have, where they are in the files; the others are
-    found out from the first rows. NotFoundError where nothing matches, InvalidArgumentError for
-    files that are neither Parquet nor CSV, DataError where there is not one row.
+    ``types``: Arrow types that columns of CSV and JSON must have, where they are in the files; the
+    others are found out from the first rows. NotFoundError where nothing matches,
+    InvalidArgumentError for files of another kind, DataError where there is not one row.
     """
     paths = _paths(pattern)
     kinds = sorted({_kind(path) for path in paths})
     if len(kinds) > 1 or not kinds[0]:
         raise InvalidArgumentError(
-            f"{pattern!r} must match files of one kind, {', '.join(_PARQUET)} or "
-            f"{', '.join(_SEPARATORS)}; it matches {', '.join(sorted(paths)[:3])}"
+            f"{pattern!r} must match files of one kind, told by {', '.join(_KINDS)}; it matches "
+            f"{', '.join(sorted(paths)[:3])}"
         )
-    if kinds[0] in _PARQUET:
+    if kinds[0] == "parquet":
         dataset = Dataset.from_parquet(paths)
+    elif kinds[0] == "ipc":
+        dataset = Dataset.from_ipc(paths)
+    elif kinds[0] == "json":
+        dataset = _typed(partial(Dataset.from_json, paths), types or {})
     else:
-        dataset = _csv(paths, _SEPARATORS[kinds[0]], types or {})
+        read = partial(Dataset.from_csv, paths, delimiter=_SEPARATORS[kinds[0]])
+        dataset = _typed(read, types or {})
     if dataset.cardinality() == 0:
         raise DataError(f"{pattern!r} holds no rows")
     return dataset
@@ -55,9 +68,16 @@ def check_columns(dataset: Dataset, columns: Sequence[str], where: str) -> None:
 
 
 def check_output(output: str | os.PathLike[str], pattern: str) -> None:
-    """InvalidArgumentError where a file that is to be written is one of those that are read."""
-    if os.path.exists(output) and any(
-        os.path.samefile(output, path) for path in _paths(pattern) if os.path.exists(path)
+    """An error where a file cannot be written there, or is one of those that are read."""
+    folder = os.path.dirname(os.fspath(output)) or "."
+    if not os.path.isdir(folder):
+        raise NotFoundError(f"--output {os.fspath(output)}: there is no folder {folder!r}, make it")
+    if os.path.isdir(output):
+        raise InvalidArgumentError(f"--output {os.fspath(output)} is a folder: name a file in it")
+    if (
+        "://" not in pattern
+        and os.path.exists(output)
+        and any(os.path.samefile(output, path) for path in _paths(pattern) if os.path.exists(path))
     ):
         raise InvalidArgumentError(
             f"--output {os.fspath(output)} is one of the files of --data, and would take its "
@@ -66,11 +86,11 @@ def check_output(output: str | os.PathLike[str], pattern: str) -> None:
 
 
 def _paths(pattern: str) -> list[str]:
-    if "://" in pattern:
+    if "://" in pattern and _kind(pattern):
         return [pattern]
-    if os.path.isdir(pattern):
-        found = sorted(os.path.join(pattern, name) for name in os.listdir(pattern))
-        found = [path for path in found if _kind(path)]
+    if "://" in pattern or os.path.isdir(pattern):
+        listed = Dataset.list_files(pattern).to_table()["path"].to_pylist()
+        found = [path for path in listed if _kind(path)]
     else:
         found = sorted(glob.glob(os.path.expanduser(pattern), recursive=True))
     if not found:
@@ -81,22 +101,20 @@ def _paths(pattern: str) -> list[str]:
 
 
 def _kind(path: str) -> str:
-    """The ending that says what a file is; "parquet" endings are one kind; "" for others."""
+    """What a file is by its ending; "" for others."""
     name = os.path.basename(path).lower()
     for ending in _COMPRESSIONS:
         name = name.removesuffix(ending)
-    ending = os.path.splitext(name)[1]
-    if ending in _PARQUET:
-        return _PARQUET[0]
-    return ending if ending in _SEPARATORS else ""
+    return _KINDS.get(os.path.splitext(name)[1], "")
 
 
-def _csv(paths: Sequence[str], delimiter: str, types: Mapping[str, str]) -> Dataset:
-    dataset = Dataset.from_csv(paths, delimiter=delimiter)
-    if not types.keys() & set(dataset.schema.names):
+def _typed(read: Callable[..., Dataset], types: Mapping[str, str]) -> Dataset:
+    dataset = read()
+    known = {name: type_ for name, type_ in types.items() if type_ not in _NOT_IN_TEXT}
+    if not known.keys() & set(dataset.schema.names):
         return dataset
     fields = [
-        field.with_type(pa.type_for_alias(types[field.name])) if field.name in types else field
+        field.with_type(pa.type_for_alias(known[field.name])) if field.name in known else field
         for field in dataset.schema
     ]
-    return Dataset.from_csv(paths, pa.schema(fields), delimiter=delimiter)
+    return read(schema=pa.schema(fields))

@@ -1,7 +1,8 @@
 """Rows set aside for validation, told apart by what is in them.
 
 Invariant: whether a row is held out depends on its values and the seed alone, so it is on one side
-in every epoch and process, and equal rows are on the same side.
+in every epoch and process, and equal rows are on the same side. Columns without a form as text,
+such as structs, tell nothing apart.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pstrain import columns
 from pstrain.bags import Lists, is_list
 from pstrain.errors import DataError, InvalidArgumentError
 
+Part = Literal["training", "validation"]
+
 _BUCKETS = 2**31 - 1
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
@@ -23,7 +26,7 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 class HoldOut:
     """For ``flat_map(..., format="arrow")``: the rows of one part, ``share`` of all held out."""
 
-    def __init__(self, share: float, part: Literal["training", "validation"], seed: int = 0):
+    def __init__(self, share: float, part: Part, seed: int = 0):
         if not 0 < share < 1:
             raise InvalidArgumentError(
                 f"the share held out for validation must be between 0 and 1, got {share}"
@@ -40,11 +43,19 @@ class HoldOut:
 def _hash_rows(batch: pa.RecordBatch, seed: int) -> NDArray[np.uint64]:
     total = np.full(batch.num_rows, np.uint64(seed & (2**63 - 1)), dtype=np.uint64)
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if not _tells_apart(column.type):
+            continue
         hashes = _hash_lists if is_list(column.type) else _hash_values
         total ^= hashes(name, column)
         total *= _MULTIPLIER
         total ^= total >> np.uint64(29)
     return total
+
+
+def _tells_apart(type_: pa.DataType) -> bool:
+    if is_list(type_):
+        return not is_list(type_.value_type) and _tells_apart(type_.value_type)
+    return not (pa.types.is_nested(type_) or pa.types.is_interval(type_))
 
 
 def _hash_values(name: str, column: pa.Array) -> NDArray[np.uint64]:
@@ -74,7 +85,7 @@ def _hashable(name: str, column: pa.Array) -> pa.Array:
     try:
         if pa.types.is_floating(column.type):
             return column.cast(pa.float64()).view(pa.int64())
-        return column.cast(pa.string())
+        return column.cast(pa.string(), safe=False)  # not all bytes are text
     except pa.ArrowException as error:
         raise DataError(
             f"column {name!r} holds {column.type}, by which rows cannot be told apart: name other "

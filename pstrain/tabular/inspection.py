@@ -82,7 +82,8 @@ def inspect(sample: pa.Table, wanted: Wanted) -> Findings:
         log1p=tuple(name for name in dense if _is_skewed(name, sample[name])),
         categorical=tuple(categorical),
         lists=tuple(lists),
-        types={f.name: str(f.type) for f in sample.schema if _has_alias(f.type)},
+        blank_is_null=True,
+        types=_types(sample.schema, {wanted.label, *dense, *categorical}),
     )
     schema = _schema(preparation, sample, wanted)
     return Findings(preparation=preparation, schema=schema, why=why)
@@ -219,6 +220,10 @@ def _finite(name: str, column: pa.ChunkedArray) -> Any:
             f"dense column {name!r} must hold numbers, it holds {column.type}: {error}"
         ) from error
     return values[np.isfinite(values)]
+
+
+def _types(schema: pa.Schema, used: Collection[str]) -> dict[str, str]:
+    return {f.name: str(f.type) for f in schema if f.name in used and _has_alias(f.type)}
 
 
 def _has_alias(type_: pa.DataType) -> bool:

@@ -31,7 +31,9 @@ class Preparation:
 
     ``label_values``: the value that means 0 and the one that means 1. ``log1p``: dense columns of
     which the logarithm is taken. ``lists``: categorical columns of several values. ``types``: Arrow
-    types of the columns as they were in training.
+    types of the columns as they were in training; a category that comes as another one, as
+    integers do that pandas wrote beside nulls, is brought back to it. ``blank_is_null``: text of no
+    characters is no category, since CSV files write nulls so.
     """
 
     label: str
@@ -41,6 +43,7 @@ class Preparation:
     categorical: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
     types: Mapping[str, str] = field(default_factory=dict)
+    blank_is_null: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -54,7 +57,9 @@ class Preparation:
             values = _cast(name, batch.column(name), pa.float32())
             prepared[name] = pc.log1p(values) if name in self.log1p else values
         for name in self.categorical:
-            prepared[name] = _category(name, batch.column(name))
+            values = _category(name, batch.column(name), self.types.get(name))
+            is_text = self.blank_is_null and pa.types.is_string(values.type)
+            prepared[name] = _without_blanks(values) if is_text else values
         for name in self.lists:
             prepared[name] = _categories(name, batch.column(name))
         if self.label in batch.schema.names:
@@ -116,11 +121,31 @@ class Preparation:
 _TUPLES = ("label_values", "dense", "log1p", "categorical")
 
 
-def _category(name: str, column: pa.Array) -> pa.Array:
+def _category(name: str, column: pa.Array, trained: str | None) -> pa.Array:
     values = _plain(column)
+    if trained is not None:
+        values = _as_trained(name, values, pa.type_for_alias(trained))
+    # Unsafe: ids beyond int64 keep their bits, and bytes that are no text stay what they are.
     if pa.types.is_integer(values.type) or pa.types.is_boolean(values.type):
-        return _cast(name, values, pa.int64())
-    return _cast(name, values, pa.string())
+        return _cast(name, values, pa.int64(), safe=False)
+    return _cast(name, values, pa.string(), safe=False)
+
+
+def _without_blanks(values: pa.Array) -> pa.Array:
+    return pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values)
+
+
+def _as_trained(name: str, values: pa.Array, trained: pa.DataType) -> pa.Array:
+    """Numbers and truths as what they were in training, of any width; others as they are."""
+    is_whole = pa.types.is_integer(values.type) or pa.types.is_boolean(values.type)
+    if pa.types.is_integer(trained):
+        wide = pa.uint64() if pa.types.is_uint64(trained) else pa.int64()
+        return values if is_whole else _cast(name, values, wide)
+    if pa.types.is_boolean(trained):
+        return values if is_whole else _cast(name, values, trained)
+    if pa.types.is_floating(trained) and is_whole:
+        return _cast(name, values, trained)
+    return values
 
 
 def _categories(name: str, column: pa.Array) -> pa.Array:
@@ -138,9 +163,9 @@ def _plain(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
-def _cast(name: str, column: pa.Array, type_: pa.DataType) -> pa.Array:
+def _cast(name: str, column: pa.Array, type_: pa.DataType, *, safe: bool = True) -> pa.Array:
     try:
-        return _plain(column).cast(type_)
+        return _plain(column).cast(type_, safe=safe)
     except pa.ArrowException as error:
         raise InvalidArgumentError(
             f"column {name!r} holds {column.type}, which does not become {type_}: {error}"

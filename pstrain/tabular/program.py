@@ -28,7 +28,7 @@ from pstrain.narration import Narrator
 from pstrain.tabular import preparation
 from pstrain.tabular.choices import MODELS, OPTIMIZERS, make_model
 from pstrain.tabular.files import check_columns, open_files
-from pstrain.tabular.holdout import HoldOut
+from pstrain.tabular.holdout import HoldOut, Part
 from pstrain.tabular.inspection import Findings, Wanted, inspect
 from pstrain.tabular.preparation import Preparation
 
@@ -79,10 +79,10 @@ def train(config: TrainConfig, narrator: Narrator) -> Outcome:
     """Trains and leaves model and preparation in ``config.out``."""
     _check_out(config)
     narrator.say(f"looking at {config.data}")
-    training, validation = _parts(config)
+    training = _training(config)
     findings = inspect(_sample(training, config), config.wanted)
     _tell(findings, narrator)
-    check_columns(validation, findings.preparation.columns, "the validation data")
+    validation = _validation(config, findings.preparation)
     _try_validation(validation, findings.preparation, config)
     narrator.say("compiling kernels, which takes a while the first time on a machine")
     compile_kernels(lambda text: narrator.say(f"  {text}"))
@@ -99,14 +99,15 @@ def train(config: TrainConfig, narrator: Narrator) -> Outcome:
             rows = rows.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service)
             held_out = held_out.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service)
         narrator.say(f"training {model.kind} for {config.epochs} epochs")
-        history = model.fit(
-            rows,
-            epochs=config.epochs,
-            callbacks=[LearningRateScheduler(_rates(config)), ProgressBar()],
-            verbose=0,
-        )
-        narrator.say("evaluating on the validation rows")
-        scores = model.evaluate(held_out, verbose=0)
+        with _plain_errors():
+            history = model.fit(
+                rows,
+                epochs=config.epochs,
+                callbacks=[LearningRateScheduler(_rates(config)), ProgressBar()],
+                verbose=0,
+            )
+            narrator.say("evaluating on the validation rows")
+            scores = model.evaluate(held_out, verbose=0)
         path = _save(model, findings.preparation, config.out)
         roles = activities(cluster, strategy.parameters) if cluster and strategy else []
     return Outcome(
@@ -177,30 +178,38 @@ def predictions(folder: Path, data: str, column: str) -> Iterator[pa.RecordBatch
         raise DataError(f"{data!r} holds no rows to predict")
 
 
-def _parts(config: TrainConfig) -> tuple[ds.Dataset, ds.Dataset]:
-    """Training and validation rows as they are in the files."""
+def _training(config: TrainConfig) -> ds.Dataset:
+    """The rows to train on as they are in the files."""
     rows = open_files(config.data)
     check_columns(rows, [config.wanted.label], config.data)
-    if config.validation_data is not None:
-        types = {field.name: str(field.type) for field in rows.schema}
-        validation = open_files(config.validation_data, types)
-        check_columns(validation, [config.wanted.label], config.validation_data)
-        return rows, validation
-    training, validation = (
-        rows.flat_map(
-            HoldOut(config.validation, part, config.seed), format="arrow", schema=rows.schema
-        )
-        for part in ("training", "validation")
-    )
-    return training, validation
+    return rows if config.validation_data is not None else _part(rows, config, "training")
+
+
+def _validation(config: TrainConfig, prepared: Preparation) -> ds.Dataset:
+    """The rows to validate on as they are in the files."""
+    if config.validation_data is None:
+        return _part(open_files(config.data), config, "validation")
+    rows = open_files(config.validation_data, prepared.types)
+    check_columns(rows, (prepared.label, *prepared.columns), config.validation_data)
+    return rows
+
+
+def _part(rows: ds.Dataset, config: TrainConfig, part: Part) -> ds.Dataset:
+    held_out = HoldOut(config.validation, part, config.seed)
+    return rows.flat_map(held_out, format="arrow", schema=rows.schema)
 
 
 def _try_validation(validation: ds.Dataset, prepared: Preparation, config: TrainConfig) -> None:
-    """DataError where the first rows of other files do not fit, before any is trained on."""
-    if config.validation_data is None:
-        return
+    """DataError where there are no rows, or the first do not fit, before any is trained on."""
     with _plain_errors(), iter(validation.map(prepared, format="arrow")) as rows:
-        next(rows, None)
+        if any(batch.num_rows for batch in rows):
+            return
+    if config.validation_data is not None:
+        raise DataError(f"--validation-data {config.validation_data!r} holds no rows")
+    raise DataError(
+        f"--validation {config.validation} of the rows of {config.data!r} are none: give a larger "
+        "share, or other files by --validation-data"
+    )
 
 
 @contextmanager
@@ -209,15 +218,20 @@ def _plain_errors() -> Iterator[None]:
     try:
         yield
     except UserFunctionError as error:
-        if not isinstance(error.__cause__, DataError):
-            raise
-        raise DataError(f"{error.source}: {error.__cause__}") from error
+        # A data worker's error comes as text, the last line of which is what was raised there.
+        raised = error.user_traceback.strip().rpartition("\n")[2]
+        for kind in (DataError, InvalidArgumentError):
+            said = raised.removeprefix(f"{kind.__module__}.{kind.__name__}: ")
+            if said != raised:
+                raise DataError(f"{error.source}: {said}") from error
+        raise
 
 
 def _sample(training: ds.Dataset, config: TrainConfig) -> pa.Table:
     """Rows from all over the files."""
     batches, rows = [], 0
-    with iter(training.shuffle(_SAMPLE_SHUFFLE_ROWS, seed=config.seed)) as iterator:
+    shuffled = training.shuffle(_SAMPLE_SHUFFLE_ROWS, seed=config.seed)
+    with _plain_errors(), iter(shuffled) as iterator:
         for batch in iterator:
             batches.append(batch)
             rows += batch.num_rows

@@ -9,12 +9,14 @@ import re
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
 import pstrain as ps
 from pstrain.__main__ import main
+from pstrain.tabular import program
 from pstrain.tabular.preparation import Preparation
 
 ROWS = 6_000
@@ -322,6 +324,45 @@ def test_folders_without_a_model_and_rows_that_do_not_fit(
     assert ".parquet or .csv" in error
 
 
+def test_columns_of_structs_are_left_out_and_stand_beside_the_predictions(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, out = tmp_path / "rows.parquet", tmp_path / "model"
+    rows = clicks(500)
+    pq.write_table(rows.append_column("place", pa.array([{"lat": 1.5}] * 500)), data)
+    assert main(local(data, out)) == 0
+    wanted = ["predict", str(out), "--data", str(data), "--output"]
+    error = fails(capsys, [*wanted, str(tmp_path / "scores.csv")])
+    assert "columns place hold lists or structs" in error
+    assert main([*wanted, str(tmp_path / "scores.parquet")]) == 0
+    assert pq.read_table(tmp_path / "scores.parquet")["place"][0].as_py() == {"lat": 1.5}
+
+
+def test_a_share_that_holds_out_no_row_is_told_before_the_training(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(clicks(50), tmp_path / "rows.parquet")
+    wanted = local(tmp_path / "rows.parquet", tmp_path / "out", "--validation", "0.0001")
+    assert "--validation 0.0001 of the rows of" in fails(capsys, wanted)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("where", ["local", "cluster"])
+def test_a_label_beyond_the_sample_is_told_in_plain_words(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, where: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(program, "SAMPLE_ROWS", 1_000)
+    monkeypatch.setattr(program, "_SAMPLE_SHUFFLE_ROWS", 1_000)
+    rows = clicks(20_000).set_column(0, "clicked", pa.array([0, 1] * 9_999 + [0, 2]))
+    pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=1_000)
+    wanted = local(tmp_path / "rows.parquet", tmp_path / "out", "--workers", "1", "--ps", "1")
+    if where == "cluster":
+        wanted.remove("--local")
+    error = fails(capsys, [*wanted, "--data-workers", "1"])
+    assert re.search(r"rows\.parquet .*: label column 'clicked' must hold the two values", error)
+
+
 def test_a_model_of_another_program_is_refused_with_what_to_do(
     files: pathlib.Path, model: pathlib.Path, tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
@@ -370,6 +411,32 @@ def fails_at_options(capsys: pytest.CaptureFixture[str], arguments: list[str]) -
     return capsys.readouterr().err
 
 
+def test_a_glob_without_quotes_is_told_what_it_lacks(
+    files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, *others = map(str, sorted(files.glob("part-*.parquet")))
+    wanted = ["train", "--data", first, *others, "--label", "clicked"]
+    assert "put globs in quotes" in fails_at_options(capsys, wanted)
+    assert "quotes" not in fails_at_options(capsys, local(first, tmp_path, "--epoch=s", "--lable"))
+
+
+def test_missing_text_is_the_same_in_parquet_and_csv(tmp_path: pathlib.Path) -> None:
+    rows = clicks(500)
+    sites = pc.if_else(pc.equal(rows["hour"], 3), pa.scalar(None, pa.string()), rows["site"])
+    rows = rows.set_column(1, "site", sites)
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    pyarrow.csv.write_csv(rows, tmp_path / "rows.csv")
+    out = tmp_path / "model"
+    assert main(local(tmp_path / "rows.parquet", out)) == 0
+    found = []
+    for name in ("rows.parquet", "rows.csv"):
+        output = str(tmp_path / f"of-{name}.parquet")
+        wanted = ["predict", str(out), "--data", str(tmp_path / name), "--only", "--output", output]
+        assert main(wanted) == 0
+        found.append(pq.read_table(output))
+    assert found[0].equals(found[1])
+
+
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
@@ -386,6 +453,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         ["--learning-rate", "-1"],
         ["--learning-rate", "nan"],
         ["--seed", "-1"],
+        ["--out", "s3://bucket/model"],
     ],
 )
 def test_wrong_options(

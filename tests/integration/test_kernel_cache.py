@@ -11,7 +11,8 @@ import sys
 import pytest
 from numba.core.dispatcher import Dispatcher
 
-from dataservice.runtime.kernel_cache import ensure_private, remove_stale
+from dataservice.runtime.kernel_cache import remove_stale
+from dataservice.runtime.private_folder import ensure_private
 from pstrain.kernels import claims
 
 CALLED = "from numba import njit\n\n@njit(cache=True)\ndef called():\n    return {}\n"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -122,6 +123,47 @@ def test_a_directory_that_cannot_be_made_says_what_to_do(
     monkeypatch.setenv("XDG_STATE_HOME", str(token_file(home / "file", "")))
     with pytest.raises(FailedPreconditionError, match=f"set {TOKEN_ENV}"):
         resolve_token()
+
+
+@pytest.fixture
+def without_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the user's own temporary folder will be."""
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", str(token_file(home / "file", "")))
+    (home / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(home / "temporary"))
+    return home / "temporary" / f"dataservice-token-{os.getuid()}"
+
+
+def test_without_a_home_the_token_is_in_a_temporary_folder_of_the_user_alone(
+    without_home: Path,
+) -> None:
+    token = resolve_token()
+    assert resolve_token() == token
+    assert stat.S_IMODE(without_home.stat().st_mode) == 0o700
+    assert (without_home / "token").read_text().strip() == token
+
+
+def test_a_temporary_folder_that_others_can_write_into_holds_no_token(without_home: Path) -> None:
+    without_home.mkdir(mode=0o700)
+    without_home.chmod(0o777)
+    with pytest.raises(FailedPreconditionError, match=f"not a folder of this user.*{TOKEN_ENV}"):
+        resolve_token()
+
+
+def test_a_home_that_is_closed_to_this_user_is_none(
+    without_home: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = Path.stat
+
+    def closed(path: Path, **options: bool) -> os.stat_result:
+        if path.is_relative_to(home / "file"):
+            raise PermissionError(13, "Permission denied")
+        return look(path, **options)
+
+    monkeypatch.setattr(Path, "stat", closed)
+    assert resolve_token()
+    assert os.path.exists(without_home / "token")
 
 
 def test_comparison() -> None:

@@ -32,3 +32,8 @@ def test_without_json_all_is_on_standard_output(capsys: pytest.CaptureFixture[st
     assert "  AUC       0.7\n  log loss  0.5\n" in out
     assert "{" not in out
     assert not err
+
+
+def test_what_json_does_not_have_is_null(capsys: pytest.CaptureFixture[str]) -> None:
+    Narrator(as_json=True).finish({"auc": float("nan"), "loss": 0.5, "rows": 3})
+    assert capsys.readouterr().out == '{"auc": null, "loss": 0.5, "rows": 3}\n'

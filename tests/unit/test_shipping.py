@@ -44,6 +44,28 @@ def test_installed_code_travels_by_name(users_module: types.ModuleType) -> None:
     assert users_module.__name__ not in cloudpickle.list_registry_pickle_by_value()
 
 
+def test_packages_of_another_environment_travel_by_name(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, layered = tmp_path / "target", tmp_path / "base" / "site-packages"
+    for folder, name in ((target, "in_target"), (target, "beside_it"), (layered, "in_layer")):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.py").write_text("def double(x):\n    return 2 * x\n")
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+        monkeypatch.delitem(sys.modules, name)
+        monkeypatch.syspath_prepend(str(folder))
+    record = target / "in_target-1.0.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text("Name: in_target\nVersion: 1.0\n")
+    (record / "RECORD").write_text("in_target.py,,\nin_target-1.0.dist-info/RECORD,,\n")
+    for name in ("in_target", "beside_it", "in_layer"):
+        __import__(name)
+    with users_code_by_value():
+        registered = cloudpickle.list_registry_pickle_by_value()
+    assert "beside_it" in registered
+    assert not {"in_target", "in_layer"} & set(registered)
+
+
 def test_what_is_pickled_may_hold_what_is_pickled_by_itself(
     users_module: types.ModuleType,
 ) -> None:

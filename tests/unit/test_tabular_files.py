@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import pathlib
 
 import pyarrow as pa
+import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
@@ -23,6 +25,20 @@ def test_globs_folders_and_files(tmp_path: pathlib.Path) -> None:
     for pattern in ("*.parquet", "part-?.parquet", "."):
         assert len(open_files(str(tmp_path / pattern)).to_table()) == 4
     assert len(open_files(str(tmp_path / "part-1.parquet")).to_table()) == 2
+
+
+def test_folders_of_folders_and_urls_of_folders(tmp_path: pathlib.Path) -> None:
+    for index in range(2):
+        (tmp_path / f"day={index}").mkdir()
+        pq.write_table(pa.table({"a": [index, index]}), tmp_path / f"day={index}" / "a.parquet")
+    write(tmp_path, "notes.txt", "of no kind that is read")
+    for folder in (str(tmp_path), f"file://{tmp_path}", f"file://{tmp_path}/"):
+        assert len(open_files(folder).to_table()) == 4
+    (tmp_path / "none").mkdir()
+    write(tmp_path / "none", "notes.txt", "x")
+    for folder in (f"{tmp_path}/none", f"file://{tmp_path}/none"):
+        with pytest.raises(NotFoundError, match="no file matches"):
+            open_files(folder)
 
 
 def test_csv_and_tsv(tmp_path: pathlib.Path) -> None:
@@ -66,3 +82,24 @@ def test_a_file_that_is_read_is_not_written(tmp_path: pathlib.Path) -> None:
     for name in ("a.csv", "link.csv"):
         with pytest.raises(InvalidArgumentError, match=rf"--output .*{name} is one of the files"):
             check_output(tmp_path / name, str(tmp_path / "a.csv"))
+
+
+def test_json_lines_and_arrow_files(tmp_path: pathlib.Path) -> None:
+    lines = "".join(f'{{"x": {x}, "y": "{y}"}}\n' for x, y in ((1, "a"), (2, "b")))
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    table = open_files(write(tmp_path, "a.csv", "x,y\n1,a\n2,b\n")).to_table()
+    pyarrow.feather.write_feather(table, tmp_path / "d.feather")
+    for path in (write(tmp_path, "b.json", lines), tmp_path / "c.jsonl.gz", tmp_path / "d.feather"):
+        assert open_files(str(path)).to_table().equals(table)
+    schema = open_files(str(tmp_path / "b.json"), {"x": "float", "y": "halffloat"}).schema
+    assert schema.field("x").type == pa.float32()
+    assert schema.field("y").type == pa.string()
+
+
+def test_a_file_is_written_into_a_folder_that_is_there(tmp_path: pathlib.Path) -> None:
+    data = write(tmp_path, "a.csv", "x\n1\n")
+    with pytest.raises(NotFoundError, match=r"there is no folder '.*none', make it"):
+        check_output(tmp_path / "none" / "b.csv", data)
+    (tmp_path / "c.csv").mkdir()
+    with pytest.raises(InvalidArgumentError, match="is a folder: name a file in it"):
+        check_output(tmp_path / "c.csv", data)

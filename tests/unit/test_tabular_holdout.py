@@ -67,3 +67,15 @@ def test_lists_tell_rows_apart_by_their_values_and_order() -> None:
     assert _hash_rows(sliced, 0).tolist() == hashes[5:]
     empty = pa.RecordBatch.from_pydict({"tags": pa.array([[], []], pa.list_(pa.int64()))})
     assert len(set(_hash_rows(empty, 0).tolist())) == 1
+
+
+def test_columns_that_have_no_form_as_text_do_not_matter() -> None:
+    plain = {"x": list(range(100)), "digest": pa.array([b"\xff\xfe"] * 100, pa.binary(2))}
+    nested = {
+        "place": [{"lat": 1.5}] * 100,
+        "visits": [[{"day": 1}]] * 100,
+        "tags": pa.array([[("a", 1)]] * 100, pa.map_(pa.string(), pa.int64())),
+    }
+    found = _hash_rows(pa.RecordBatch.from_pydict(plain), 0)
+    assert len(set(found.tolist())) == 100
+    assert (found == _hash_rows(pa.RecordBatch.from_pydict({**plain, **nested}), 0)).all()

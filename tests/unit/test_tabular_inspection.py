@@ -148,3 +148,14 @@ def test_what_is_no_list_is_not_pooled() -> None:
         inspect(table(), Wanted(label="clicked", pooling={"site": "sum"}))
     with pytest.raises(InvalidArgumentError, match="--pooling names 'sites', which the data"):
         inspect(table(), Wanted(label="clicked", pooling={"sites": "sum"}))
+
+
+def test_types_are_kept_of_the_columns_in_use() -> None:
+    more = {
+        "seen": pa.array([datetime.date(2026, 1, 1)] * ROWS),
+        "cost": pa.array([1] * ROWS, pa.decimal128(10, 2)),
+    }
+    types = inspect(table(**more), WANTED).preparation.types
+    assert types["site"] == "string"
+    assert types["clicked"] == "int64"
+    assert not {"seen", "cost"} & types.keys()

@@ -109,3 +109,44 @@ def test_lists_become_lists_of_numbers_or_text(tmp_path: pathlib.Path) -> None:
     assert Preparation.load(tmp_path) == prepared
     with pytest.raises(InvalidArgumentError, match="'a' holds int64, the model was trained on"):
         prepared(pa.RecordBatch.from_pydict({**columns, "a": pa.array([1, 2, 3])}))
+
+
+@pytest.mark.parametrize(
+    ("trained", "values", "others"),
+    [
+        ("int64", pa.array([3, None, 5]), pa.array([3.0, None, 5.0])),
+        ("int8", pa.array([3, None, 500]), pa.array(["3", None, "500"])),
+        ("bool", pa.array([True, None, False]), pa.array(["true", None, "false"])),
+        ("double", pa.array([3.0, None, 5.0]), pa.array([3, None, 5])),
+    ],
+)
+def test_a_category_is_the_same_whichever_way_its_file_writes_it(
+    trained: str, values: pa.Array, others: pa.Array
+) -> None:
+    prepared = Preparation(label="y", label_values=(0, 1), categorical=("a",), types={"a": trained})
+    first, second = (prepared(pa.RecordBatch.from_pydict({"a": v})) for v in (values, others))
+    assert first.equals(second)
+
+
+def test_a_category_that_is_no_number_any_more_is_refused_by_its_column() -> None:
+    prepared = Preparation(label="y", label_values=(0, 1), categorical=("a",), types={"a": "int64"})
+    for values in (["x"], [1.5]):
+        with pytest.raises(InvalidArgumentError, match=r"column 'a' holds .* not become int64"):
+            prepared(pa.RecordBatch.from_pydict({"a": values}))
+
+
+def test_ids_beyond_int64_and_bytes_that_are_no_text_are_categories() -> None:
+    prepared = Preparation(label="y", label_values=(0, 1), categorical=("a", "b"))
+    ids = pa.array([2**64 - 1, 2**63, 7], pa.uint64())
+    found = prepared(pa.RecordBatch.from_pydict({"a": ids, "b": [b"\xff\xfe", b"\xe9", b"z"]}))
+    assert found["a"].to_pylist() == [-1, -(2**63), 7]
+    assert found["b"].cast(pa.binary()).to_pylist() == [b"\xff\xfe", b"\xe9", b"z"]
+
+
+def test_text_of_no_characters_is_null_as_csv_writes_it(tmp_path: pathlib.Path) -> None:
+    written = pa.RecordBatch.from_pydict({"a": ["", "x", "", None]})
+    prepared = Preparation(label="y", label_values=(0, 1), categorical=("a",), blank_is_null=True)
+    prepared.save(tmp_path)
+    assert Preparation.load(tmp_path)(written)["a"].to_pylist() == [None, "x", None, None]
+    older = Preparation(label="y", label_values=(0, 1), categorical=("a",))
+    assert older(written)["a"].to_pylist() == ["", "x", "", None]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import dataservice as ds
 import pstrain as ps
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.optimizers import schedules
@@ -82,6 +83,13 @@ WRONG_TYPES: dict[str, Callable[[], Any]] = {
 WRONG_VALUES: dict[str, Callable[[], Any]] = {
     "directory must not be empty; '.' is": lambda: ps.CheckpointManager(CHECKPOINT, ""),
     "directory must not be empty; '.'": lambda: CHECKPOINT.save(""),
+    "directory must be .* the URL 's3://b/c': mount": lambda: CHECKPOINT.save("s3://b/c"),
+    "directory must be .* got the URL 'gs://b/c'": lambda: ps.CheckpointManager(
+        CHECKPOINT, "gs://b/c"
+    ),
+    "path of a checkpoint must be .* URL": lambda: CHECKPOINT.restore("s3://b/c/ckpt-1"),
+    "log_dir must be .* URL": lambda: ps.callbacks.TensorBoard("gs://b/logs"),
+    "work_dir must be .* URL": lambda: ds.DispatcherConfig(work_dir="hdfs://host/state"),
     "directory must not be empty": lambda: ps.latest_checkpoint(""),
     "the path of a checkpoint must not be empty": lambda: CHECKPOINT.restore(""),
     "not a name for a checkpoint's folder: 'a/b'": lambda: manager(checkpoint_name="a/b"),
