@@ -41,16 +41,40 @@ class _InferringStream(TransformStream):
         self._context = context
         self._encoded = ""  # the schema of the batches, once there was one
 
+    # None of what follows goes by way of the base, for chains of hundreds fit on Python's stack.
+
     def __next__(self) -> pa.RecordBatch:
-        batch = super().__next__()
-        if self._encoded:
-            return batch
+        while True:
+            batch = self._transform(next(self._stream), self._stream.location)
+            if batch.num_rows:
+                return batch if self._encoded else self._first(batch)
+
+    def state(self) -> State:
+        return self._with_schema(self._stream.state())
+
+    def restore(self, state: State) -> None:
+        if _has_schema(state):
+            self._encoded = state["schema"]
+            self._expect(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self._encoded))))
+            state = state["input"]
+        self._stream.restore(state)
+
+    def state_after(self, state: State, rows: int) -> State | None:
+        if not self._one_to_one:
+            return None
+        inner = self._stream.state_after(state["input"] if _has_schema(state) else state, rows)
+        return None if inner is None else self._with_schema(inner)
+
+    def _first(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         schema = self._completed(batch.schema)
         self._encoded = base64.b64encode(schema.serialize()).decode("ascii")
         if schema.equals(batch.schema):
             return batch
         self._expect(schema)
         return conform(batch, schema, what=f"the values of {self._operator.kind}")
+
+    def _with_schema(self, inner: State) -> State:
+        return {"input": inner, "schema": self._encoded} if self._encoded else inner
 
     def _completed(self, schema: pa.Schema) -> pa.Schema:
         """`schema` with the types of a sample for columns without values."""
@@ -77,23 +101,6 @@ class _InferringStream(TransformStream):
     def _expect(self, schema: pa.Schema) -> None:
         known = dataclasses.replace(self._operator, schema=schema)  # type: ignore[call-arg]
         self._transform = known.guarded(self._context)
-
-    def state(self) -> State:
-        return self._with_schema(super().state())
-
-    def _with_schema(self, inner: State) -> State:
-        return {"input": inner, "schema": self._encoded} if self._encoded else inner
-
-    def restore(self, state: State) -> None:
-        if _has_schema(state):
-            self._encoded = state["schema"]
-            self._expect(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self._encoded))))
-            state = state["input"]
-        super().restore(state)
-
-    def state_after(self, state: State, rows: int) -> State | None:
-        inner = super().state_after(state["input"] if _has_schema(state) else state, rows)
-        return None if inner is None else self._with_schema(inner)
 
 
 def _has_schema(state: State) -> bool:
