@@ -1,4 +1,4 @@
-"""A pass over data that each trainer reads a share of, as of a cache, says whose nobody has read."""
+"""A pass over data that trainers read shares of, as of a cache, says whose nobody has read."""
 
 from __future__ import annotations
 
