@@ -20,7 +20,8 @@ from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.foreign_names import Called, Telling, instead_of
 from pstrain.indexed_slices import taken_apart
 from pstrain.parameters import Parameters, current_step
-from pstrain.sparse_reads import tracked_rows, wants_gradient
+from pstrain.recording import wants_gradient
+from pstrain.sparse_reads import tracked_rows
 from pstrain.tensor import value_of
 from pstrain.value_operators import ValueOperators
 from pstrain.vocabulary import VariableSpec

@@ -62,6 +62,7 @@ __all__ = [
     "OpError",
     "OutOfRangeError",
     "PSTrainError",
+    "PermissionDeniedError",
     "RemoteError",
     "ResourceExhaustedError",
     "RolledBackError",
@@ -70,11 +71,13 @@ __all__ = [
     "UnauthenticatedError",
     "UnavailableError",
     "UnimplementedError",
+    "UnknownError",
 ]
 
 
-# What TensorFlow calls the base of all.
+# As TensorFlow calls them: the base of all, and what nobody may do without the token.
 OpError = DataServiceError
+PermissionDeniedError = UnauthenticatedError
 
 
 @register_error
@@ -161,3 +164,7 @@ class RemoteError(PSTrainError, RuntimeError):
         super().__init__(message)
         self.remote_traceback = remote_traceback
         self.remote_class = remote_class
+
+
+# As TensorFlow calls an error that its runtime knows no name for.
+UnknownError = RemoteError

@@ -10,8 +10,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
+from pstrain.errors import InvalidArgumentError
 from pstrain.vocabulary import Lookup
 
 Gradient: TypeAlias = "NDArray[Any] | None"
@@ -66,6 +68,23 @@ def records() -> list[Record]:
 def recording() -> bool:
     """Whether a tape is active in this thread."""
     return bool(records())
+
+
+def wants_gradient(variable: Any) -> bool:
+    """Whether a tape of this thread may train what is read of ``variable``.
+
+    InvalidArgumentError where it was to be trained and cannot be, for its dtype: it would be a
+    constant, unsaid.
+    """
+    if not (recording() and variable.trainable):
+        return False
+    if variable.dtype == np.float64:
+        raise InvalidArgumentError(
+            f"variable {variable.name!r} holds float64, and a tape trains variables of float32: "
+            "make it with dtype='float32', as an array of NumPy's is float64 by itself, or with "
+            "trainable=False; numpy() reads a constant"
+        )
+    return bool(variable.dtype == np.float32)
 
 
 def leaf(tensor: _R, variable: Any, lookup: Lookup | None = None) -> _R:

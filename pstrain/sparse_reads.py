@@ -13,17 +13,12 @@ from numpy.typing import NDArray
 
 from pstrain import buffers
 from pstrain.kernels import embedding as kernels
-from pstrain.recording import leaf, record, recording
+from pstrain.recording import leaf, record
 from pstrain.rows import shape_of_rows
 from pstrain.tensor import Tensor, joined
 from pstrain.vocabulary import Fetch
 
 Array = NDArray[Any]
-
-
-def wants_gradient(variable: Any) -> bool:
-    """Whether a tape of this thread could train what is read of ``variable``."""
-    return bool(recording() and variable.trainable and variable.dtype == np.float32)
 
 
 def tracked_rows(variable: Any, ids: NDArray[np.int64]) -> Tensor:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pstrain import derivatives, numpy_calls
 from pstrain.errors import UnimplementedError
-from pstrain.recording import Gradient, leaf, record, recording
+from pstrain.recording import Gradient, leaf, record, recording, wants_gradient
 
 Operand: TypeAlias = "Tensor | ArrayLike"
 
@@ -382,7 +382,7 @@ def as_tensor(given: Any) -> Tensor:
 
 def value_of(variable: Any) -> Any:
     """A tensor that is a leaf where a tape may train ``variable``, and an array elsewhere."""
-    if recording() and variable.trainable and variable.dtype == np.float32:
+    if wants_gradient(variable):
         return _of_variable(variable, variable.dtype)
     return variable.numpy()
 

@@ -95,6 +95,12 @@ def test_a_sidecar_may_except_errors_by_tensorflows_name(tmp_path: Path) -> None
         ps.Checkpoint(value=ps.Variable(1.0)).restore(tmp_path / "ckpt-1")
 
 
+def test_errors_have_tensorflows_names_too() -> None:
+    assert issubclass(ps.errors.UnauthenticatedError, ps.errors.PermissionDeniedError)
+    with pytest.raises(ps.errors.UnknownError):
+        raise ps.errors.RemoteError("of a class that this side does not know")
+
+
 def _model() -> ps.models.Model:
     return ps.models.LogisticRegression(ps.FeatureSchema(dense=("d",)))
 

@@ -717,3 +717,19 @@ def test_a_method_of_arrays_that_tensors_lack_is_told_with_what_to_write() -> No
     with pytest.raises(AttributeError, match=r"write tensor\.numpy\(\)\.tolist"):
         tensor.tolist()
     assert not hasattr(tensor, "no_such_thing")
+
+
+@pytest.mark.parametrize(
+    "read", [lambda v: v * 2, lambda v: np.sum(v), lambda v: v[:1], lambda v: v.sparse_read([0])]
+)
+def test_a_variable_that_a_tape_would_take_for_a_constant_is_told(
+    read: Callable[[Variable], Any],
+) -> None:
+    double = Variable(np.ones(2), name="double")
+    assert np.all(read(double) >= 1)
+    with GradientTape():
+        with pytest.raises(InvalidArgumentError, match=r"'double' holds float64.*dtype='float32'"):
+            read(double)
+        assert double.numpy().tolist() == [1, 1]
+        constant = Variable(np.ones(2), trainable=False)
+        assert np.all(read(constant) >= 1)
