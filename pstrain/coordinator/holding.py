@@ -46,7 +46,8 @@ class Holding:
                 # What a round still waits for may not be scheduled before this is over.
                 core.go_on()
                 self._wait_settled(deadline_s, "closures to end, to save")
-                while is_outermost and core.state.has_half_made:
+                # Where closures run again after a restore, it is known how far each has come.
+                while is_outermost and core.kept is None and core.state.has_half_made:
                     self._let_run_again(deadline_s)
             self._holders.add(threading.current_thread())
             yield
