@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import pstrain as ps
+from pstrain.checkpoints.checkpoint import read_config
 from pstrain.gradients.recording import record
 from pstrain.kernels.keys import NO_KEY
 from pstrain.variables.scope import local_parameters
@@ -248,7 +249,7 @@ def test_fit_gives_rows_to_values_and_evaluation_does_not(
     assert model.evaluate(columns, verbose=0, distributed=False)["auc"] == after["auc"]
     path = ps.Checkpoint(model=model).save(tmp_path)
     with local_parameters():
-        alone = ps.models.from_config(ps.checkpoint.read_config(path))
+        alone = ps.models.from_config(read_config(path))
     alone.load_weights(path)
     np.testing.assert_allclose(alone.predict(columns), model.predict(columns), rtol=1e-5)
 

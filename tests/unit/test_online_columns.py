@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import pstrain as ps
+from pstrain.checkpoints.checkpoint import read_config
 from pstrain.errors import InvalidArgumentError
 from pstrain.kernels.keys import NO_KEY
 from pstrain.variables.scope import local_parameters
@@ -143,7 +144,7 @@ def test_a_mapping_is_saved_with_its_model(tmp_path: Any) -> None:
     model.fit(data(), batch_size=100, verbose=0)
     expected = model.predict(data())
     path = ps.Checkpoint(model=model).save(tmp_path)
-    config = ps.checkpoint.read_config(path)
+    config = read_config(path)
     with local_parameters():
         again = ps.models.from_config(config)
     assert again.schema == model.schema

@@ -44,7 +44,7 @@ def test_windows_leave_as_their_last_rows_come(size: int) -> None:
 
 
 def test_positions_over_many_keys_and_chunks() -> None:
-    check_positions(spread().group_by_window("k", window_size=13), limit=60)
+    check_positions(spread().group_by_window("k", window_size=13), limit=15)
 
 
 def test_a_position_saved_without_windows_to_skip_is_read() -> None:
