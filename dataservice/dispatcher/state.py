@@ -85,7 +85,7 @@ class DispatcherState:
         return {
             iteration.iteration_id
             for iteration in self.iterations.values()
-            if not iteration.readers and not iteration.finished
+            if iteration.is_unread
         }
 
     def _register_dataset(self, event: ev.DatasetRegistered) -> None:
