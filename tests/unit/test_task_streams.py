@@ -10,7 +10,7 @@ import pytest
 
 import dataservice as ds
 from dataservice.dataset.plan import encode_plan, freeze_schemas
-from dataservice.errors import UnavailableError
+from dataservice.errors import CancelledError, UnavailableError
 from dataservice.runtime.message import Message
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.bookmarks import Bookmark, decode_bookmark
@@ -145,3 +145,25 @@ def test_a_task_that_is_over_keeps_no_element_that_was_not_confirmed() -> None:
         assert [batch() for batch in channel.batches] == [None, None]
     finally:
         gc.enable()
+
+
+class BreakingChannel(Channel):
+    """Of a reader that goes when it is told what is missing from the next element."""
+
+    def send(self, header: bytes, body: object = None) -> None:
+        if unpack(header).kind is FrameKind.OMITTED:
+            raise CancelledError("the reader has gone")
+        super().send(header, body)
+
+
+def test_an_element_comes_again_whose_reader_went_before_it_was_sent() -> None:
+    service = service_of(ds.Dataset.range(12).batch(4))
+    again = Channel()
+    try:
+        with pytest.raises(CancelledError):
+            service.stream(COMMAND, BreakingChannel())
+        service.stream(COMMAND, again)
+    finally:
+        service.stop()
+    spans = [span for header in again.headers for span in header.spans]
+    assert [(span.first_row, span.end_row) for span in spans] == [(0, 4), (4, 8), (8, 12)]
