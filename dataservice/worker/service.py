@@ -189,6 +189,7 @@ class WorkerService:
             producer = self._producer_of(key, worker_id, pipeline, frames, run)
             older = self._windows.get(key)
             self._windows[key] = producer
+            self._rows_of_ended += 0 if older is None else older.frames.rows
         if older is not None:
             # Were it the reader's live one after all, an end would tell it to expect no more.
             older.frames.end(UnavailableError("a newer stream of the reader took its place"))

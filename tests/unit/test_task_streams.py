@@ -167,3 +167,13 @@ def test_an_element_comes_again_whose_reader_went_before_it_was_sent() -> None:
         service.stop()
     spans = [span for header in again.headers for span in header.spans]
     assert [(span.first_row, span.end_row) for span in spans] == [(0, 4), (4, 8), (8, 12)]
+
+
+def test_what_a_worker_has_sent_does_not_shrink_when_a_reader_comes_again() -> None:
+    service = service_of(ds.Dataset.range(12).batch(4))
+    key = ("i1", "r1")
+    service._new_windows(key, COMMAND, run=1).frames.rows = 5
+    service._new_windows(key, COMMAND, run=1).frames.rows = 2
+    assert service.load()[0] == 7
+    service.stop()
+    assert service.load()[0] == 7
