@@ -15,6 +15,8 @@ from dataservice.runtime.message import Message
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.bookmarks import Bookmark, decode_bookmark
 from dataservice.wire.elements import FrameKind, Header, pack_credit, unpack
+from dataservice.worker.outgoing import FrameBuffer
+from dataservice.worker.rebatch import Element
 from dataservice.worker.service import WorkerService
 
 
@@ -177,3 +179,24 @@ def test_what_a_worker_has_sent_does_not_shrink_when_a_reader_comes_again() -> N
     assert service.load()[0] == 7
     service.stop()
     assert service.load()[0] == 7
+
+
+@pytest.mark.parametrize("returned", [False, True])
+def test_what_is_dropped_of_a_task_that_is_made_is_not_its_end(*, returned: bool) -> None:
+    """A reader would not ask the next worker at that place for the tail of the share."""
+    frames = FrameBuffer(1 << 20, None)
+    frames.put(Element(next(iter(ds.Dataset.range(4).batch(4))), ()), divisible=False)
+    if returned:
+        frames.put_back([frames.get(0.0)])  # type: ignore[list-item]
+    frames.end()
+    frames.discard()
+    with pytest.raises(UnavailableError, match="gave the stream up"):
+        frames.get(0.0)
+
+
+def test_nothing_is_dropped_of_a_task_that_is_taken() -> None:
+    frames = FrameBuffer(1 << 20, None)
+    frames.end()
+    frames.discard()
+    with pytest.raises(CancelledError):
+        frames.get(0.0)
