@@ -7,7 +7,7 @@ Invariant: sums keep every count; of files and messages they keep the first few.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 MESSAGES_KEPT: Final = 5
@@ -54,6 +54,21 @@ class Omitted:
             splits=self.splits + other.splits,
             files=tuple(dict.fromkeys((*self.files, *other.files)))[:FILES_KEPT],
             messages=tuple(dict.fromkeys((*self.messages, *other.messages)))[:MESSAGES_KEPT],
+        )
+
+    def exchanged(self, before: Omitted, now: Omitted) -> Omitted | None:
+        """The sum with `now` in the place of `before`, which is a part of it.
+
+        None where a file or message of `before` is not in `now`: others may have it too.
+        """
+        if set(before.files) - set(now.files) or set(before.messages) - set(now.messages):
+            return None
+        total = self + now
+        return replace(
+            total,
+            function_rows=total.function_rows - before.function_rows,
+            source_rows=total.source_rows - before.source_rows,
+            splits=total.splits - before.splits,
         )
 
     def __str__(self) -> str:

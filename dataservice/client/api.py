@@ -180,8 +180,9 @@ def from_dataset_id(
     name = None if job_name is None else f"dataset_id={dataset_id}/{job_name}"
     named = replace(arguments, job_name=name)
     if arguments.options.ordered:
-        return _in_order(target, Dataset(node), registered.compression, named, dataset_id)
-    return Dataset(_source(target, dataset_id, node, schema, named))
+        known = (dataset_id, registered.fingerprint)
+        return _in_order(target, Dataset(node), registered.compression, named, known)
+    return Dataset(_source(target, dataset_id, node, schema, named, registered.fingerprint))
 
 
 def _check_element_spec(given: object) -> None:
@@ -261,7 +262,8 @@ def distribute(
         # Of the plan that is filled in, and once: functions need not be tried another time.
         schema = Dataset(frozen).schema
         dataset_id = _register(target, frozen, schema, compression, None, timeout_s)
-        return Dataset(_source(target, dataset_id, frozen, schema, arguments))
+        registered = fingerprint(frozen)
+        return Dataset(_source(target, dataset_id, frozen, schema, arguments, registered))
 
     return apply
 
@@ -293,11 +295,12 @@ def _in_order(
     dataset: Dataset,
     compression: str | None,
     arguments: ReadArguments,
-    dataset_id: str | None = None,
+    known: tuple[str, str] | None = None,
 ) -> Dataset:
     """Reads the rows in order; batches are cut here, for workers do not know what came before.
 
-    Registers what yields the rows, unless all of it is registered and has no batches.
+    Registers what yields the rows, unless all of it is registered, as `known` (id, fingerprint),
+    and has no batches.
     """
     head, tail = without_tail(freeze_schemas(dataset.node))
     if head.batched:
@@ -307,19 +310,26 @@ def _in_order(
             f"dataset and apply {head.kind} to the distributed ones"
         )
     schema = Dataset(head).schema
-    if tail or dataset_id is None:
+    if tail or known is None:
         dataset_id = _register(target, head, schema, compression, None, arguments.timeout_s)
-    source = _source(target, dataset_id, head, schema, arguments)
+        known = (dataset_id, fingerprint(head))
+    source = _source(target, known[0], head, schema, arguments, known[1])
     return Dataset(with_tail(source, tail))
 
 
 def _source(
-    target: str, dataset_id: str, node: Node, schema: pa.Schema, arguments: ReadArguments
+    target: str,
+    dataset_id: str,
+    node: Node,
+    schema: pa.Schema,
+    arguments: ReadArguments,
+    registered: str,
 ) -> ServiceSource:
     options = arguments.options
     return ServiceSource(
         target=target,
         dataset_id=dataset_id,
+        registered=registered,
         policy=int(arguments.policy),
         schema=schema,
         elements=node.cardinality(),

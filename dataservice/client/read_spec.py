@@ -28,12 +28,14 @@ class ReadSpec:
     static share, for any worker while there is none, and for the other readers of a job that goes
     on from saved positions. `owner` will say what became of the reader's rows should it be lost;
     "": nobody will, they go to other readers. `position` is where this reader goes on.
-    `protocol`: how elements travel, None for the best way to each worker.
+    `protocol`: how elements travel, None for the best way to each worker. `registered` is the
+    fingerprint under which the dataset was registered.
     """
 
     target: str
     dataset_id: str
     policy: ShardingPolicy
+    registered: str = ""
     job_name: str | None = None
     repetition: int = 0
     delivery: str = "exactly_once"
@@ -73,6 +75,7 @@ def open_request(spec: ReadSpec) -> pb.OpenIterationRequest:
         consumer_index=spec.consumer_index,
         position=position_message(spec.position),
         owner=spec.owner,
+        fingerprint=spec.registered,
     )
 
 

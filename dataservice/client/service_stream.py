@@ -282,7 +282,7 @@ class ServiceStream(BatchStream, SteppedSource):
                 schema=known.schema,
                 cardinality=known.cardinality,
                 compression=known.compression,
-                fingerprint=self._plan,
+                fingerprint=known.fingerprint,
             )
             return connection.register_dataset(request, timeout_s=spec.timeout_s)
 

@@ -41,6 +41,7 @@ class ServiceSource(Node):
     `elements` is the cardinality of the registered plan; how many of them one reader gets depends
     on the others, so only 0 and infinity carry over. `plan` is the fingerprint of that plan,
     `seeds` are those in it that nobody gave, and `declared` is what of it cannot be replayed.
+    `registered` is the fingerprint under which the dispatcher has it; "" is not compared.
     """
 
     kind: ClassVar[str] = "service"
@@ -49,6 +50,7 @@ class ServiceSource(Node):
             *("target", "dataset_id", "seeds", "elements", "job_name", "timeout_s", "protocol"),
             *("max_elements", "buffer_bytes", "consumer_index", "trainer_id", "target_workers"),
             "declared",
+            "registered",
         }
     )
 
@@ -73,6 +75,7 @@ class ServiceSource(Node):
     buffer_bytes: int = DEFAULT_BUFFER_BYTES
     timeout_s: float = DEFAULT_TIMEOUT_S
     protocol: str | None = None
+    registered: str = ""
 
     @property
     def batched(self) -> bool:
@@ -128,6 +131,7 @@ class ServiceSource(Node):
         return ReadSpec(
             target=self.target,
             dataset_id=self.dataset_id,
+            registered=self.registered,
             policy=ShardingPolicy(self.policy),
             job_name=self.job_name,
             repetition=repetition,

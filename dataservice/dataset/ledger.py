@@ -35,7 +35,8 @@ class Ledger:
         self._lock = threading.Lock()
         self._pages: OrderedDict[str, Omitted] = OrderedDict()
         self._older = NOTHING
-        self._total = NOTHING
+        # Asked for many times a second; None while it has to be added up anew.
+        self._total: Omitted | None = NOTHING
         self._logged: set[str] = set()
         self._is_told = False
         self.work = WorkLog()
@@ -51,17 +52,22 @@ class Ledger:
         """Notes something that is left out for good."""
         with self._lock:
             self._older += omitted
-            self._total = NOTHING
+            self._total = self._exchanged(NOTHING, omitted)
 
     def record(self, key: str, omitted: Omitted) -> None:
         """Notes all that a run left out so far."""
         with self._lock:
-            self._pages.pop(key, None)
+            before = self._pages.pop(key, NOTHING)
             self._pages[key] = omitted
-            self._total = NOTHING
+            self._total = self._exchanged(before, omitted)
             # So many runs that lose something are not replayed any more.
             if len(self._pages) > _PAGES_KEPT:
                 self._older += self._pages.popitem(last=False)[1]
+
+    def _exchanged(self, before: Omitted, omitted: Omitted) -> Omitted | None:
+        """The total with one page for another."""
+        known = self._total
+        return known if known is None else known.exchanged(before, omitted)
 
     def record_all(self, notes: bytes) -> None:
         """Notes what an Outbox gave away."""
@@ -78,7 +84,7 @@ class Ledger:
     def total(self) -> Omitted:
         """The sum over all runs."""
         with self._lock:
-            if not self._total and (self._pages or self._older):
+            if self._total is None:
                 self._total = sum(self._pages.values(), self._older)
             return self._total
 

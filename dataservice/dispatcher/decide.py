@@ -95,6 +95,16 @@ def find_dataset(state: DispatcherState, dataset_id: DatasetId) -> Dataset:
     return dataset
 
 
+def check_same_plan(dataset: Dataset, fingerprint: str) -> None:
+    """NotFoundError where a reader knows another plan by the id, as numbers begin anew."""
+    if fingerprint and dataset.fingerprint not in ("", fingerprint):
+        raise NotFoundError(
+            f"Dataset id {dataset.dataset_id} stands for another dataset than the one that was "
+            f"registered by this program; {_RESTARTED}. Distribute it again, or give "
+            "register_dataset a dataset_id of its own"
+        )
+
+
 def register_worker(state: DispatcherState, request: RegisterWorker) -> Decision:
     """Adds a worker; an older one at the same address is lost, since an address has one owner.
 

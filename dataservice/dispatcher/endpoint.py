@@ -81,6 +81,7 @@ class DispatcherEndpoint:
             schema=dataset.schema,
             cardinality=dataset.cardinality,
             compression=dataset.compression,
+            fingerprint=dataset.fingerprint,
         )
 
     def register_worker(self, request: pb.RegisterWorkerRequest) -> pb.RegisterWorkerReply:
@@ -167,6 +168,7 @@ class DispatcherEndpoint:
                 position=_position(request.position) if request.HasField("position") else None,
                 consumer_index=request.consumer_index,
                 owner=request.owner,
+                fingerprint=request.fingerprint,
             )
         )
         reply = pb.OpenIterationReply(

@@ -80,6 +80,11 @@ class Iteration:
     programs: tuple[str, ...] = ()
     resumption: Resumption | None = None
 
+    @property
+    def is_unread(self) -> bool:
+        """Whether something of it is left, and nobody reads it."""
+        return not self.readers and not self.finished
+
     def is_over_for(self, reader: ReaderId) -> bool:
         """Whether nothing is left for this reader, as far as is known now.
 

@@ -127,7 +127,8 @@ def _ago(job: Job, request: OpenIteration) -> str:
 
 def collect_iteration(state: DispatcherState, iteration_id: IterationId) -> Decision:
     """Drops an iteration that is still without readers; its repetition may begin anew."""
-    if iteration_id not in state.unread_iterations():
+    iteration = state.iterations.get(iteration_id)
+    if iteration is None or not iteration.is_unread:
         return Decision(())
     return Decision((ev.IterationCollected(iteration_id=iteration_id),))
 

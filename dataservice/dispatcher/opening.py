@@ -9,7 +9,12 @@ from __future__ import annotations
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher import lifecycle, ordering, positions, rounds, shares
 from dataservice.dispatcher.caching import check_cached
-from dataservice.dispatcher.decide import find_dataset, reader_gone, structure_differences
+from dataservice.dispatcher.decide import (
+    check_same_plan,
+    find_dataset,
+    reader_gone,
+    structure_differences,
+)
 from dataservice.dispatcher.jobs import Iteration, Job
 from dataservice.dispatcher.parties import Dataset
 from dataservice.dispatcher.plans import WindowPlan
@@ -39,6 +44,7 @@ def find_iteration(state: DispatcherState, request: OpenIteration) -> Iteration 
     Checks the request against the job of that name.
     """
     dataset = find_dataset(state, request.dataset_id)
+    check_same_plan(dataset, request.fingerprint)
     check_policy(request.policy)
     check_cached(request, dataset)
     rounds.check_request(request, dataset.cardinality)

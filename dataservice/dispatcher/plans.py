@@ -56,8 +56,7 @@ class WindowPlan:
 
     def windows_of(self, round_number: int) -> Windows:
         """Windows of one reading of the splits; those asked for last are kept."""
-        is_same = self.shuffle_seed is None or not self.reshuffles
-        epoch = 0 if is_same else self.epoch_of(round_number)
+        epoch = self.epoch_of(round_number) if self._varies else 0
         known: tuple[int, Windows] | None = self.memo.get("windows")
         if known is not None and known[0] == epoch:
             return known[1]
@@ -71,6 +70,28 @@ class WindowPlan:
         )
         self.memo["windows"] = (epoch, windows)
         return windows
+
+    def count_of(self, round_number: int) -> int:
+        """How many windows a reading has; those up to it are counted once, and in order."""
+        if not self._varies:
+            return len(self.windows_of(0))
+        counts: list[int] = self.memo.setdefault("counts", [])
+        while len(counts) <= round_number:
+            counts.append(len(self.windows_of(len(counts))))
+        return counts[round_number]
+
+    def prepare_resume(self, windows: int) -> WindowPlan:
+        """Counts the readings that so many windows are of: long for many of them. Any thread."""
+        counted = number = 0
+        while counted < windows and number != self.rounds and (count := self.count_of(number)):
+            counted += count
+            number += 1
+        return self
+
+    @property
+    def _varies(self) -> bool:
+        """Whether readings have other windows each."""
+        return self.shuffle_seed is not None and self.reshuffles
 
     def prepare(self, round_number: int) -> WindowPlan:
         """Works out what applying and recording need: long for many splits. Any thread."""

@@ -63,6 +63,7 @@ class OpenIteration:
     """The ids are for what does not exist yet; `reader_id` is the reader's own.
 
     `program_age_s`: how long the reader's process has run. `opened_s`: the time of day.
+    `fingerprint` is of the plan that the reader knows by this id; "" compares with nothing.
     """
 
     dataset_id: DatasetId
@@ -81,6 +82,7 @@ class OpenIteration:
     position: SavedPosition | None = None
     consumer_index: int = -1
     owner: str = ""
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

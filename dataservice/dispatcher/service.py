@@ -249,7 +249,11 @@ class DispatcherService:
         if request.policy.is_static:
             count = len(self._state.worker_list)
             return self._lister(dataset.plan, request.policy, count, request.options)
-        return self._planner(dataset.plan, request.repetition, request.options).prepare(0)
+        plan = self._planner(dataset.plan, request.repetition, request.options)
+        position = request.position
+        if position is not None and position.division == plan.division:
+            plan.prepare_resume(position.consumed.end())
+        return plan.prepare(0)
 
     def _join(
         self, request: OpenIteration, plan: WindowPlan | str | None

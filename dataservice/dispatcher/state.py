@@ -83,9 +83,7 @@ class DispatcherState:
     def unread_iterations(self) -> set[IterationId]:
         """Unfinished iterations that no reader reads: candidates to collect."""
         return {
-            iteration.iteration_id
-            for iteration in self.iterations.values()
-            if not iteration.readers and not iteration.finished
+            iteration.iteration_id for iteration in self.iterations.values() if iteration.is_unread
         }
 
     def _register_dataset(self, event: ev.DatasetRegistered) -> None:

@@ -5,11 +5,13 @@ Pure. Knows nothing of how the values travel or are shown. Rates are as last rep
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from dataservice.dispatcher.autoscale import Estimate
 from dataservice.dispatcher.jobs import Iteration, Job
+from dataservice.dispatcher.parties import Worker
 from dataservice.dispatcher.reports import ReaderReport, Reports, WorkerReport
 from dataservice.dispatcher.saving import progress
 from dataservice.dispatcher.state import DispatcherState
@@ -29,10 +31,7 @@ def describe(
     return {
         "datasets": len(state.datasets),
         "workers_enough": _estimate(reports.autoscale.overall(len(state.workers))),
-        "workers": [
-            _worker(state, worker_id, reports.workers.get(worker_id, WorkerReport()))
-            for worker_id in state.workers
-        ],
+        "workers": _workers(state, reports),
         "worker_list": [
             {
                 "configured": configured,
@@ -46,15 +45,24 @@ def describe(
     }
 
 
-def _worker(state: DispatcherState, worker_id: WorkerId, report: WorkerReport) -> dict[str, Any]:
-    worker = state.workers[worker_id]
-    tables = (i.windows for i in state.iterations.values() if i.windows is not None)
+def _workers(state: DispatcherState, reports: Reports) -> list[dict[str, Any]]:
+    leased: Counter[WorkerId] = Counter()
+    for iteration in state.iterations.values():
+        for worker_id, windows in iteration.windows.leases.items() if iteration.windows else ():
+            leased[worker_id] += len(windows)
+    return [
+        _worker(worker, reports.workers.get(worker.worker_id, WorkerReport()), leased)
+        for worker in state.workers.values()
+    ]
+
+
+def _worker(worker: Worker, report: WorkerReport, leased: Counter[WorkerId]) -> dict[str, Any]:
     return {
-        "worker_id": worker_id,
+        "worker_id": worker.worker_id,
         "address": worker.address,
         "host": worker.host,
         "pid": worker.pid,
-        "windows_leased": sum(len(table.leases.get(worker_id, ())) for table in tables),
+        "windows_leased": leased[worker.worker_id],
         "rows_sent": report.rows_sent,
         "rate_rows_per_s": report.rate_rows_per_s,
         "buffered_bytes": report.buffered_bytes,

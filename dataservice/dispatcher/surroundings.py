@@ -91,4 +91,4 @@ class Surroundings:
     def forget_readers(self, reader_ids: Sequence[ReaderId]) -> None:
         """Also those of a deleted job, whose going is no fact of its own."""
         for reader_id in reader_ids:
-            self.reports.drop_reader(reader_id)
+            self._forget_reader(reader_id)

@@ -188,6 +188,7 @@ class WindowTable:
         Windows that the plan does not have are left out.
         """
         wanted = consumed.end()
+        self._pass_rounds(consumed)
         while self.planned < wanted and not self.is_exhausted:
             self.open_round()
         self.cursor = min(wanted, self.planned)
@@ -202,6 +203,17 @@ class WindowTable:
             held.unfinished -= max(0, end - held.first) - open_ones
             if not held.unfinished:
                 self.rounds.remove(held)
+
+    def _pass_rounds(self, consumed: Consumed) -> None:
+        """Leaves out the first rounds that are done as a whole, without making their windows."""
+        done = next((end for first, end in consumed.done.pairs() if not first), 0)
+        while self.planned < done and self.rounds_opened != self.plan.rounds:
+            count = self.plan.count_of(self.rounds_opened)
+            if not count or self.planned + count > done:
+                return
+            self.planned += count
+            self.rounds_opened += 1
+            self.is_exhausted = self.rounds_opened == self.plan.rounds
 
     def open_round(self) -> None:
         """Plans the windows of the next reading of the splits."""

@@ -186,8 +186,9 @@ class InProcessServer:
         with self._lock:
             if self._stopping.is_set():
                 raise UnavailableError(f"{self.address} is stopping")
+            # Started in here: who stops the server waits for all threads that it finds.
+            thread.start()
             self._open[line] = thread
-        thread.start()
         return InProcessExchange(line, self.address, str(command.get("exchange")))
 
     def _serve(self, line: _Line, handler: InProcessHandler, command: dict[str, Any]) -> None:

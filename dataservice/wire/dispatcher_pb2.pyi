@@ -47,16 +47,18 @@ class GetDatasetRequest(_message.Message):
     def __init__(self, dataset_id: _Optional[str] = ...) -> None: ...
 
 class GetDatasetReply(_message.Message):
-    __slots__ = ("plan", "schema", "cardinality", "compression")
+    __slots__ = ("plan", "schema", "cardinality", "compression", "fingerprint")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     CARDINALITY_FIELD_NUMBER: _ClassVar[int]
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     plan: bytes
     schema: bytes
     cardinality: int
     compression: str
-    def __init__(self, plan: _Optional[bytes] = ..., schema: _Optional[bytes] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ...) -> None: ...
+    fingerprint: str
+    def __init__(self, plan: _Optional[bytes] = ..., schema: _Optional[bytes] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class RegisterWorkerRequest(_message.Message):
     __slots__ = ("address", "pid", "host", "host_id", "formerly")
@@ -205,7 +207,7 @@ class FinishTaskReply(_message.Message):
     def __init__(self) -> None: ...
 
 class OpenIterationRequest(_message.Message):
-    __slots__ = ("dataset_id", "policy", "job_name", "repetition", "delivery", "reader_host", "reader_pid", "reader_id", "options", "program_age_s", "consumer_index", "position", "owner")
+    __slots__ = ("dataset_id", "policy", "job_name", "repetition", "delivery", "reader_host", "reader_pid", "reader_id", "options", "program_age_s", "consumer_index", "position", "owner", "fingerprint")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -219,6 +221,7 @@ class OpenIterationRequest(_message.Message):
     CONSUMER_INDEX_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     policy: int
     job_name: str
@@ -232,7 +235,8 @@ class OpenIterationRequest(_message.Message):
     consumer_index: int
     position: Position
     owner: str
-    def __init__(self, dataset_id: _Optional[str] = ..., policy: _Optional[int] = ..., job_name: _Optional[str] = ..., repetition: _Optional[int] = ..., delivery: _Optional[str] = ..., reader_host: _Optional[str] = ..., reader_pid: _Optional[int] = ..., reader_id: _Optional[str] = ..., options: _Optional[_Union[JobOptions, _Mapping]] = ..., program_age_s: _Optional[float] = ..., consumer_index: _Optional[int] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., owner: _Optional[str] = ...) -> None: ...
+    fingerprint: str
+    def __init__(self, dataset_id: _Optional[str] = ..., policy: _Optional[int] = ..., job_name: _Optional[str] = ..., repetition: _Optional[int] = ..., delivery: _Optional[str] = ..., reader_host: _Optional[str] = ..., reader_pid: _Optional[int] = ..., reader_id: _Optional[str] = ..., options: _Optional[_Union[JobOptions, _Mapping]] = ..., program_age_s: _Optional[float] = ..., consumer_index: _Optional[int] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., owner: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class DescribePositionRequest(_message.Message):
     __slots__ = ("reader_id", "iteration_id")

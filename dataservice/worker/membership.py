@@ -86,14 +86,18 @@ class Membership:
         logger.info("worker %s serves at %s", reply.worker_id, self._service.address)
 
     def _run(self, stop: threading.Event) -> None:
-        while not stop.wait(self.pause_s):
-            try:
-                self._beat()
-            except CancelledError:
-                return
-            except NotFoundError as error:
-                logger.warning("registering again: %s", error)
-                self._register()
+        try:
+            while not stop.wait(self.pause_s):
+                self._beat_or_register()
+        except CancelledError:
+            return
+
+    def _beat_or_register(self) -> None:
+        try:
+            self._beat()
+        except NotFoundError as error:
+            logger.warning("registering again: %s", error)
+            self._register()
 
     def _beat(self) -> None:
         iterations = self._service.iterations()

@@ -235,7 +235,7 @@ class FrameBuffer:
 
     def discard(self) -> None:
         """Drops all and wakes everybody; a reader must not take that for the end."""
-        if not self._queue.closed:
-            self._failure = UnavailableError("the worker gave the stream up")
+        if not self._queue.closed or len(self._queue) or self._returned:
+            self._failure = self._failure or UnavailableError("the worker gave the stream up")
         self._queue.close(discard=True)
         self._returned.clear()

@@ -26,7 +26,7 @@ def pump(
     None without credit for one element at least, so that a reader that stalls leaves the rest of
     the rows to others. A frame of more goes as a whole, and what was lacking is owed: readers give
     credit back in parts, so one that waited for all of its own could wait for ever. `unconfirmed`
-    gets the frames that were sent, until new credit says that they arrived; they are of one
+    gets the frames that are taken, until new credit says that they arrived; they are of one
     element each.
     """
     sender = FrameSender(channel)
@@ -47,11 +47,12 @@ def pump(
             _send_notes(frames, channel, is_last=True)
             channel.send(END)
             return
+        if frame is not None and unconfirmed is not None:
+            # Before anything is sent: from here on nobody else has it.
+            unconfirmed.append(frame)
         _send_notes(frames, channel, is_last=frame is not None and _may_be_last(frame))
         if frame is not None:
             credit -= frame.elements
-            if unconfirmed is not None:
-                unconfirmed.append(frame)
             sender.send(frame)
         elif channel.cancelled():
             raise CancelledError("the reader has gone")

@@ -71,6 +71,8 @@ class WorkerService:
         `place`: the index on the dispatcher's list of workers and the length of the list.
         """
         with self._lock:
+            # Before the new identity, under which the first streams come.
+            self.pipelines.doubt()
             self.worker_id = worker_id
             self._place = place
             producers = self._forget(set(self._iterations()))
@@ -187,6 +189,7 @@ class WorkerService:
             producer = self._producer_of(key, worker_id, pipeline, frames, run)
             older = self._windows.get(key)
             self._windows[key] = producer
+            self._rows_of_ended += 0 if older is None else older.frames.rows
         if older is not None:
             # Were it the reader's live one after all, an end would tell it to expect no more.
             older.frames.end(UnavailableError("a newer stream of the reader took its place"))
@@ -335,5 +338,7 @@ class WorkerService:
         return self.worker_id
 
     def _pipeline(self, command: dict[str, Any]) -> Pipeline:
+        # A plan that is known may be doubted from the next identity on.
+        self._check_identity(command)
         options = JobOptions.from_json(command.get("options", {}))
         return self.pipelines.get(command["dataset"], options.on_error)

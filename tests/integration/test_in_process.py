@@ -193,6 +193,33 @@ def test_stop_ends_open_exchanges(server: InProcessServer) -> None:
             exchange.send(b"more")
 
 
+def test_a_server_may_stop_while_a_client_comes(
+    server: InProcessServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[BaseException] = []
+
+    def stop() -> None:
+        try:
+            server.stop()
+        except BaseException as error:
+            failures.append(error)
+
+    stopping = threading.Thread(target=stop)
+    start = threading.Thread.start
+
+    def slow_start(thread: threading.Thread) -> None:
+        if thread.name.startswith("in-process-"):
+            start(stopping)
+            stopping.join(0.2)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", slow_start)
+    with server.open({"exchange": "echo"}, TOKEN) as exchange, pytest.raises(UnavailableError):
+        exchange.recv(TIMEOUT_S)
+    stopping.join(TIMEOUT_S)
+    assert not failures
+
+
 def test_exchanges_leave_no_thread(server: InProcessServer) -> None:
     for _ in range(30):
         with open_to("count", n=30, size=MIB) as exchange:

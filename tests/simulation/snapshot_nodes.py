@@ -156,10 +156,8 @@ class WritingNode(WorkerNode, Process):
         super().__init__(world, number, any_plan)
         self._plans = plans
 
-    def boot(self) -> None:
-        super().boot()
-        for dataset_id, plan in self._plans.items():
-            self.service.pipelines._known[dataset_id, "raise"] = plan  # type: ignore[index,assignment]
+    def plan_of(self, dataset_id: str, _on_error: str = "raise") -> Any:
+        return self._plans[dataset_id]
 
     def crash(self) -> None:
         self.trap = None

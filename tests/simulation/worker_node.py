@@ -82,7 +82,7 @@ class WorkerNode(Node):
         self.streams = []
         link = DispatcherLink(self._config, token="", tls=None)
         self.service = WorkerService(self._config, link, self.address)
-        self.service.pipelines._known[(self.world.dispatcher.dataset_id, "raise")] = self._pipeline
+        self.service.pipelines.get = self.plan_of  # type: ignore[method-assign, assignment]
         snapshots = SnapshotWriters(
             link, self.service.pipelines.get, threads=1, address=self.address
         )
@@ -93,6 +93,10 @@ class WorkerNode(Node):
         self._is_member = False
         self._beats.run()
         self.world.at(self._membership.pause_s, self, self._beat)
+
+    def plan_of(self, _dataset_id: str, _on_error: str = "raise") -> Pipeline:
+        """What stands for the plan of a dataset."""
+        return self._pipeline
 
     def crash(self) -> None:
         """SIGKILL: readers see their streams reset."""

@@ -9,7 +9,7 @@ import pytest
 
 import dataservice as ds
 from dataservice.client.arguments import check_compression
-from dataservice.client.read_spec import DEFAULT_BUFFERED_ELEMENTS
+from dataservice.client.read_spec import DEFAULT_BUFFERED_ELEMENTS, open_request
 from dataservice.client.source import ServiceSource
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.errors import InvalidArgumentError, InvalidTypeError, UnimplementedError
@@ -149,6 +149,10 @@ def test_a_source_is_a_plan_like_any_other() -> None:
     assert decoded.job_name == "train"
     assert decoded.batched
     assert decoded.max_elements == DEFAULT_BUFFERED_ELEMENTS
+
+
+def test_a_reader_says_which_plan_it_knows_by_the_id() -> None:
+    assert open_request(source(registered="abc").spec(0)).fingerprint == "abc"
 
 
 def test_only_no_and_endless_elements_are_known_of_a_shared_job() -> None:

@@ -193,6 +193,21 @@ def test_readers_of_a_name_share_an_iteration() -> None:
     assert set(state.iterations["i1"].readers) == {"r1", "r2"}
 
 
+def test_an_id_that_stands_for_another_plan_is_not_read() -> None:
+    # As after a restart without a journal, when numbers begin anew.
+    state = DispatcherState()
+    commit(state, decide.register_dataset(state, replace(DATASET, fingerprint="new")))
+    stale = replace(OPEN, fingerprint="old")
+    for asked in (
+        lambda: opening.dataset_to_plan(state, stale),
+        lambda: opening.open_iteration(state, stale, plan_of(1)),
+    ):
+        with pytest.raises(NotFoundError, match="1000 stands for another dataset"):
+            asked()
+    for known in ("new", ""):
+        assert opening.open_iteration(state, replace(OPEN, fingerprint=known), plan_of(1)).events
+
+
 def test_a_repeated_open_joins_once() -> None:
     state = cluster()
     again = opening.open_iteration(state, replace(OPEN, job_id="j2", iteration_id="i2"), None)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from unittest import mock
 
 import pytest
 
+from dataservice.dispatcher.invariants import check_windows
 from dataservice.dispatcher.plans import (
     WindowPlan,
     plan_from_json,
     plan_to_json,
     with_division,
 )
+from dataservice.dispatcher.windows import WindowTable
+from dataservice.ranges import Consumed, Ranges
 from dataservice.sharding import Split
+from dataservice.windowing import make_windows
 
 SPLITS = tuple(
     Split(path=f"part-{number:03}.csv", size_bytes=10, version=f"v{number}") for number in range(40)
@@ -63,3 +68,29 @@ def test_the_division_does_not_tell_when_files_changed() -> None:
     other = (*touched[:-1], Split(path="x.csv", size_bytes=11))
     assert with_division(plan()).division == with_division(plan(splits=touched)).division
     assert with_division(plan()).division != with_division(plan(splits=other)).division
+
+
+@pytest.mark.parametrize("fields", [{"shuffle_seed": 3}, {"shuffle_seed": 3, "rounds": 40}, {}])
+def test_readings_that_are_done_are_passed_without_their_windows(fields: dict[str, object]) -> None:
+    fields = {"rounds": None, **fields}
+    consumed = Consumed(Ranges([(0, 300), (302, 303)]), {301: 2})
+    prepared = plan(**fields).prepare_resume(consumed.end())
+    table, whole = WindowTable(prepared), WindowTable(plan(**fields))
+    with mock.patch("dataservice.dispatcher.plans.make_windows", wraps=make_windows) as made:
+        table.resume(consumed)
+    assert made.call_count <= 2
+    check_windows(table)
+    assert sorted(table.records) == [300, 301]
+    while whole.planned < consumed.end():
+        whole.open_round()
+    assert (table.planned, table.rounds_opened) == (whole.planned, whole.rounds_opened)
+    assert table.rounds_opened > 5
+    assert table.locate(300) == whole.locate(300)
+
+
+def test_all_readings_may_be_done() -> None:
+    twice = plan(shuffle_seed=3, rounds=2)
+    table = WindowTable(twice)
+    table.resume(Consumed(Ranges([(0, twice.count_of(0) + twice.count_of(1))])))
+    assert table.is_finished()
+    check_windows(table)

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,7 @@ from dataservice.dispatcher.requests import (
     RegisterWorker,
     Sync,
 )
+from dataservice.dispatcher.resumption import SavedPosition
 from dataservice.dispatcher.saving import StartSnapshot
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.dispatcher.snapshot_desk import SavingSettings
@@ -37,10 +39,12 @@ from dataservice.errors import (
 )
 from dataservice.job_options import JobOptions
 from dataservice.omissions import Omitted
+from dataservice.ranges import Consumed, Ranges
 from dataservice.runtime.brief_lock import BriefLock
 from dataservice.runtime.clock import ManualClock
 from dataservice.sharding import Split
 from dataservice.vocabulary import DatasetId, ShardingPolicy, SnapshotId
+from dataservice.windowing import Windows, make_windows
 from dataservice.wire import dispatcher_pb2 as pb
 
 WAIT_S = 10.0
@@ -702,6 +706,27 @@ def test_who_waits_for_a_plan_makes_room_before_it_asks_again(
         may_plan.set()
         assert future.result(WAIT_S) == "i1"
     assert open_reader(service, "r2") == "i1"
+
+
+def test_others_are_answered_while_a_late_position_is_worked_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    splits = tuple(Split(start=i, stop=i + 1, rows=1) for i in range(8))
+    endless = WindowPlan(splits=splits, target_rows=1, rounds=None, shuffle_seed=1)
+    service = DispatcherService(clock=ManualClock(), planner=lambda *_: endless)
+    register(service)
+    made: list[bool] = []
+
+    def noting(*args: Any, **sizes: Any) -> Windows:
+        made.append(service._ledger._lock._lock.locked())
+        return make_windows(*args, **sizes)
+
+    monkeypatch.setattr("dataservice.dispatcher.plans.make_windows", noting)
+    consumed = Consumed(Ranges([(0, 8 * 50)]), {8 * 50: 1})
+    position = SavedPosition(consumed=consumed, origins=("r0",), peers=("r0",), division="")
+    open_reader(service, position=position)
+    assert len(made) > 50
+    assert sum(made) <= 1
 
 
 def test_a_plan_that_cannot_be_made_is_the_readers_error() -> None:

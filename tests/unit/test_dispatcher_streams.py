@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.presence import Presence
 from dataservice.dispatcher.reports import ReaderReport
 from dataservice.dispatcher.requests import (
     ALL_WINDOWS,
@@ -18,6 +19,7 @@ from dataservice.dispatcher.requests import (
     Sync,
 )
 from dataservice.dispatcher.service import DispatcherService
+from dataservice.dispatcher.surroundings import Surroundings
 from dataservice.job_options import JobOptions
 from dataservice.runtime.clock import ManualClock
 from dataservice.sharding import Split
@@ -104,3 +106,13 @@ def test_a_copy_of_a_request_that_got_nothing_gets_nothing_later(
     answer_fences(service, broken=("w",))
     assert lease(service, 2) == []
     assert lease(service, 3, BEGIN) == [(0, 1)]
+
+
+def test_what_was_denied_to_a_reader_is_forgotten_with_it() -> None:
+    # Also one that went with its job, which is no fact of its own.
+    around = Surroundings(Presence(10.0, 60.0, 0.0))
+    request = LeaseWindows(worker_id="w", iteration_id="i", reader_id="r", count=1, sequence=2)
+    around.note_denial(request)
+    assert around.was_denied(request)
+    around.forget_readers(["r"])
+    assert not around.was_denied(request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import sys
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -216,6 +217,29 @@ def test_a_run_that_is_repeated_is_counted_once() -> None:
         files=("b.parquet", "a.parquet"),
         messages=("gone", "two", "torn", "one"),
     )
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.sampled_from("xy"))))
+def test_a_total_is_that_of_the_last_pages(notes: list[tuple[str, int, str]]) -> None:
+    ledger, pages = Ledger(), dict[str, Omitted]()
+    for key, rows, word in notes:
+        pages[key] = Omitted.of_split(word, rows, word)
+        ledger.record(key, pages[key])
+        total, expected = ledger.total(), sum(pages.values(), NOTHING)
+        assert (total.splits, total.source_rows) == (expected.splits, expected.source_rows)
+        assert set(total.files) == set(expected.files)
+        assert set(total.messages) == set(expected.messages)
+
+
+def test_a_total_is_not_added_up_anew_for_each_page() -> None:
+    ledger, added = Ledger(), mock.Mock(side_effect=Omitted.__add__)
+    for window in range(100):
+        ledger.record(str(window), Omitted.of_function(1, f"{window}"))
+    with mock.patch.object(Omitted, "__add__", lambda one, other: added(one, other)):
+        for rows in range(2, 12):
+            ledger.record("7", Omitted.of_function(rows, "7"))
+            assert ledger.total().function_rows == 99 + rows
+    assert added.call_count <= 20
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9)), max_size=60))

@@ -10,11 +10,13 @@ import pytest
 
 import dataservice as ds
 from dataservice.dataset.plan import encode_plan, freeze_schemas
-from dataservice.errors import UnavailableError
+from dataservice.errors import CancelledError, UnavailableError
 from dataservice.runtime.message import Message
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.bookmarks import Bookmark, decode_bookmark
 from dataservice.wire.elements import FrameKind, Header, pack_credit, unpack
+from dataservice.worker.outgoing import FrameBuffer
+from dataservice.worker.rebatch import Element
 from dataservice.worker.service import WorkerService
 
 
@@ -145,3 +147,56 @@ def test_a_task_that_is_over_keeps_no_element_that_was_not_confirmed() -> None:
         assert [batch() for batch in channel.batches] == [None, None]
     finally:
         gc.enable()
+
+
+class BreakingChannel(Channel):
+    """Of a reader that goes when it is told what is missing from the next element."""
+
+    def send(self, header: bytes, body: object = None) -> None:
+        if unpack(header).kind is FrameKind.OMITTED:
+            raise CancelledError("the reader has gone")
+        super().send(header, body)
+
+
+def test_an_element_comes_again_whose_reader_went_before_it_was_sent() -> None:
+    service = service_of(ds.Dataset.range(12).batch(4))
+    again = Channel()
+    try:
+        with pytest.raises(CancelledError):
+            service.stream(COMMAND, BreakingChannel())
+        service.stream(COMMAND, again)
+    finally:
+        service.stop()
+    spans = [span for header in again.headers for span in header.spans]
+    assert [(span.first_row, span.end_row) for span in spans] == [(0, 4), (4, 8), (8, 12)]
+
+
+def test_what_a_worker_has_sent_does_not_shrink_when_a_reader_comes_again() -> None:
+    service = service_of(ds.Dataset.range(12).batch(4))
+    key = ("i1", "r1")
+    service._new_windows(key, COMMAND, run=1).frames.rows = 5
+    service._new_windows(key, COMMAND, run=1).frames.rows = 2
+    assert service.load()[0] == 7
+    service.stop()
+    assert service.load()[0] == 7
+
+
+@pytest.mark.parametrize("returned", [False, True])
+def test_what_is_dropped_of_a_task_that_is_made_is_not_its_end(*, returned: bool) -> None:
+    """A reader would not ask the next worker at that place for the tail of the share."""
+    frames = FrameBuffer(1 << 20, None)
+    frames.put(Element(next(iter(ds.Dataset.range(4).batch(4))), ()), divisible=False)
+    if returned:
+        frames.put_back([frames.get(0.0)])  # type: ignore[list-item]
+    frames.end()
+    frames.discard()
+    with pytest.raises(UnavailableError, match="gave the stream up"):
+        frames.get(0.0)
+
+
+def test_nothing_is_dropped_of_a_task_that_is_taken() -> None:
+    frames = FrameBuffer(1 << 20, None)
+    frames.end()
+    frames.discard()
+    with pytest.raises(CancelledError):
+        frames.get(0.0)

@@ -1,0 +1,88 @@
+"""What a dispatcher with thousands of jobs and workers must not go through for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import ValuesView
+from dataclasses import replace
+
+import pytest
+
+from dataservice.dispatcher import decide, delivery, lifecycle, opening, status
+from dataservice.dispatcher.jobs import Iteration
+from dataservice.dispatcher.plans import WindowPlan
+from dataservice.dispatcher.reports import Reports
+from dataservice.dispatcher.requests import (
+    Decision,
+    LeaseWindows,
+    OpenIteration,
+    RegisterDataset,
+    RegisterWorker,
+)
+from dataservice.dispatcher.state import DispatcherState
+from dataservice.sharding import Split
+from dataservice.vocabulary import IterationId, ShardingPolicy
+
+WORKERS = ("w1", "w2", "w3")
+PLAN = WindowPlan(splits=(Split(start=0, stop=1, rows=1),) * 8, target_rows=1)
+OPEN = OpenIteration(
+    dataset_id="1000",
+    policy=ShardingPolicy.DYNAMIC,
+    job_name="a",
+    repetition=0,
+    delivery="exactly_once",
+    reader_id="r-a",
+    job_id="job-a",
+    iteration_id="a",
+)
+
+
+class Walked(dict[IterationId, Iteration]):
+    """Iterations; `walks` counts how often all of them were gone through."""
+
+    walks = 0
+
+    def values(self) -> ValuesView[Iteration]:
+        self.walks += 1
+        return super().values()
+
+
+def commit(state: DispatcherState, decision: Decision) -> None:
+    for event in decision.events:
+        state.apply(event)
+
+
+@pytest.fixture
+def state() -> DispatcherState:
+    """Three workers, each of which holds a window of both of two jobs."""
+    state = DispatcherState()
+    dataset = RegisterDataset(plan=b"p", schema=b"s", cardinality=-2, compression="AUTO")
+    commit(state, decide.register_dataset(state, dataset))
+    for worker in WORKERS:
+        registered = RegisterWorker(worker_id=worker, address=f"{worker}:1")
+        commit(state, decide.register_worker(state, registered))
+    for name in ("a", "b"):
+        request = replace(
+            OPEN, job_name=name, reader_id=f"r-{name}", job_id=f"job-{name}", iteration_id=name
+        )
+        commit(state, opening.open_iteration(state, request, PLAN))
+        for worker in WORKERS:
+            lease = LeaseWindows(
+                worker_id=worker, iteration_id=name, reader_id=f"r-{name}", count=1
+            )
+            commit(state, delivery.lease_windows(state, lease))
+    state.iterations = Walked(state.iterations)
+    return state
+
+
+def test_the_status_counts_the_windows_of_all_workers_at_once(state: DispatcherState) -> None:
+    described = status.describe(state, Reports(), 0.0)
+    assert [worker["windows_leased"] for worker in described["workers"]] == [2, 2, 2]
+    assert state.iterations.walks == 1
+
+
+def test_an_iteration_is_collected_whatever_else_there_is(state: DispatcherState) -> None:
+    commit(state, decide.lose_reader(state, "r-a"))
+    state.iterations.walks = 0
+    commit(state, lifecycle.collect_iteration(state, "a"))
+    assert list(state.iterations) == ["b"]
+    assert state.iterations.walks == 0
