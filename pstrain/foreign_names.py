@@ -81,6 +81,13 @@ OPTIMIZER: Final = {
     "gradient_accumulation_steps": 'write consistency="sync": a step of all trainers\' gradients',
 }
 _MOMENTUM: Final = "write optimizers.Momentum(learning_rate, momentum, nesterov)"
+_MEANS: Final = "each step applies what it is given: leave it out"
+APPLY_GRADIENTS: Final = {
+    "gradients": "write grads_and_vars=, or give them first",
+    "name": "steps have no names",
+    "skip_gradients_aggregation": _MEANS,
+    "experimental_aggregate_gradients": _MEANS,
+}
 SGD: Final = {"momentum": _MOMENTUM, "nesterov": _MOMENTUM}
 OPTIMIZER_OBJECT: Final = {
     "build": "slots are made beside the variables, by the first step",
