@@ -22,7 +22,7 @@ from pstrain import foreign_names, manifest, saving, variable_names
 from pstrain.base_variable import BaseVariable
 from pstrain.deferred import Restored, RestoreStatus, defer
 from pstrain.errors import InvalidArgumentError, InvalidTypeError, NotFoundError
-from pstrain.foreign_names import Telling
+from pstrain.foreign_names import Telling, instead_of
 from pstrain.manifest import Path, checkpoints, latest_checkpoint
 from pstrain.parameters import ParametersSnapshot
 from pstrain.paramserver.increments import Base, size_beyond
@@ -86,6 +86,7 @@ class Checkpoint(Telling):
     def __repr__(self) -> str:
         return f"<Checkpoint of {', '.join(self._objects)}>"
 
+    @instead_of("save", foreign_names.SAVE_OF_CHECKPOINT)
     def save(
         self,
         directory: Path,
@@ -214,6 +215,7 @@ class Checkpoint(Telling):
         pauses.pause_s = time.monotonic() - reached_s
         return contents, parts, marks
 
+    @instead_of("restore", foreign_names.RESTORE_OF_CHECKPOINT)
     def restore(self, path: Path | None, *, with_attached: bool = False) -> RestoreStatus:
         """Restores all objects from a checkpoint, or from the newest in a directory; its path.
 
